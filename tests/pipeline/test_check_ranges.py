@@ -1,4 +1,4 @@
-"""TokenRanges of tokens with about one number of rows each."""
+"""Ranges of tokens with about the same number of rows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Cutting(TestCase):
 
 
 class Joining(TestCase):
-    """TokenRanges that touch."""
+    """Ranges that touch."""
 
     def test_joined(self) -> None:
         self.assertEqual(

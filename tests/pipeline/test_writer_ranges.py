@@ -1,4 +1,4 @@
-"""WriterRanges between two positions, against all pairs of a writer and a token written out."""
+"""Writers' ranges between two positions, compared with all pairs of a writer and a token."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Jobs: questions to a lake, each a file, answered by Spark.
+"""Jobs: questions to a lake, answered by Spark.
 
-A job is one file with one ``transform`` of the rows it reads, and a :class:`.job.LakeJob` that
-declares it; :mod:`.catalogue` has a line for each. To add one, add those two.
+A job is a file with a ``transform`` of the rows it reads and the :class:`.job.LakeJob` that declares
+it. To add a job, add such a file, and a line in :mod:`.catalogue`.
 """

@@ -1,4 +1,4 @@
-"""How much happened, day by day."""
+"""Job ``activity``: numbers of rows, rooms and users by day."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synrepl.pipeline.jobs.longform import day, happened_ms
 
 
 def transform(rows: DataFrame) -> DataFrame:
-    """Rows, and different rooms and users in them, by day, stream and writer; no day: unknown."""
+    """Rows, distinct rooms and users by day, stream and writer; the day is null if unknown."""
     return (
         rows.groupBy(day(happened_ms()).alias("day"), "stream", "writer")
         .agg(

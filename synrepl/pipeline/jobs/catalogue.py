@@ -1,4 +1,4 @@
-"""The jobs there are."""
+"""The catalogue of jobs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class NoSuchJob(InputError):
 
 
 def find_job(name: str) -> LakeJob:
-    """The job of that name.
+    """The job with this name.
 
-    :raises NoSuchJob: with the nearest that there is
+    :raises NoSuchJob: there is none; the message suggests the most similar name
     """
     by_name = {job.name: job for job in JOBS}
     try:

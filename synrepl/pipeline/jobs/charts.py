@@ -1,4 +1,4 @@
-"""Charts of a job's answer, as PNG files."""
+"""Draws a job's result as a PNG chart."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class PictureNotWritten(StorageError):
 
 
 def write_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Draw an answer as :attr:`.LakeJob.plot` says.
+    """Draw the chart that :attr:`.LakeJob.plot` describes.
 
-    :param rows: all of it, each by column (:meth:`pyspark.sql.Row.asDict`)
-    :param path: the PNG file, which is overwritten
+    :param rows: all rows of the result, each by column (:meth:`pyspark.sql.Row.asDict`)
+    :param path: the PNG file, overwritten if it exists
     :raises PlottingMissing: :raises NothingToPlot: :raises PictureNotWritten:
     """
     drawn = draw_chart(job, rows)
@@ -89,7 +89,7 @@ def draw_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]]) -> Figure:
 
 
 def _table(drawn: Plot, rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
-    """Numbers by time and series, the largest series first, and how many rows have no time."""
+    """Numbers by time and series, the largest series first, and the number of rows without a time."""
     cells = [
         (
             _utc(row[drawn.x]) if drawn.x else 0,
@@ -143,7 +143,7 @@ def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[
 
     first, last = table.index[0], table.index[-1]
     hours = (last - first) // _HOUR + 1
-    step = -(-hours // MAX_COLUMNS)  # one wrong clock must not make it millions of cells
+    step = -(-hours // MAX_COLUMNS)  # one wrong clock must not result in millions of cells
     width = -(-hours // step)
     places = [(at - first) // (step * _HOUR) for at in table.index]
     cells = table.groupby(places).max().reindex(range(width)).to_numpy().T

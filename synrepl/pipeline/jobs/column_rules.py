@@ -1,7 +1,7 @@
-"""Which room, which user and what time a row is about, stream by stream.
+"""Rules for the room, the user and the time of a row, by stream.
 
-The first rule counts whose stream it is and whose columns the stream has. A declared stream
-that happens to have a column of a usual name is understood without a rule of its own.
+The first rule applies that matches the stream's name and columns. A declared stream with a column of
+a usual name needs no rule of its own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from synrepl.streams.columns import ColumnType
 
 
 class ColumnRule(NamedTuple):
-    """Where something is in the rows of a stream.
+    """How to compute a value from the columns of a stream.
 
-    :ivar stream: which; None for any
-    :ivar columns: that it wants
-    :ivar sql: an expression of them
+    :ivar stream: the stream's name; None for any
+    :ivar columns: the columns it requires
+    :ivar sql: an expression of these columns
     """
 
     stream: str | None
@@ -29,7 +29,7 @@ class ColumnRule(NamedTuple):
 _MEMBER = "CASE WHEN type = 'm.room.member' THEN state_key END"
 
 ROOM = (
-    # Of these names only, the first key is a room (streams/synapse/expansions.py).
+    # The first key is a room only for these names (streams/synapse/expansions.py).
     ColumnRule(
         "caches",
         ("cache_func", "keys"),
@@ -40,7 +40,7 @@ ROOM = (
 )
 
 USER = (
-    # Who sent an event is not in its row; whose membership it changes is.
+    # A row has no sender of its event, only the user whose membership it changes.
     ColumnRule("events", ("type", "state_key"), _MEMBER),
     ColumnRule("backfill", ("type", "state_key"), _MEMBER),
     ColumnRule(None, ("user_id",), "user_id"),
@@ -53,7 +53,7 @@ USER = (
 AT_MS = (
     ColumnRule("caches", ("invalidation_ts",), "invalidation_ts"),
     ColumnRule("receipts", ("data",), "get_json_object(data, '$.ts')"),
-    # Presence is told some time after what it tells, so the newest is nearest.
+    # Presence is written some time after it changes, so the newest time is the closest.
     ColumnRule(
         "presence",
         ("last_active_ts", "last_federation_update_ts", "last_user_sync_ts"),
@@ -63,17 +63,17 @@ AT_MS = (
     ColumnRule(None, ("ts",), "ts"),
 )
 
-#: 9999-12-31, in milliseconds since the epoch: times come from other servers, too, and some lie.
+#: 9999-12-31, in milliseconds since the epoch. Some times come from other servers, and are wrong.
 _LAST_MS = 253_402_214_400_000
 
 
 def text_expression(rules: Sequence[ColumnRule], stream_schema: StreamSchema) -> str:
-    """The expression for a text in the rows of a stream; NULL when no rule fits."""
+    """The SQL expression for a text in the rows of a stream; NULL if no rule applies."""
     return f"CAST({_expression(rules, stream_schema)} AS string)"
 
 
 def time_expression(stream_schema: StreamSchema) -> str:
-    """The expression for a row's own time; NULL when it has none that can be."""
+    """The SQL expression for a row's own time in ms; NULL if it has none, or an impossible one."""
     found = f"try_cast({_expression(AT_MS, stream_schema)} AS bigint)"
     return f"CASE WHEN {found} BETWEEN 1 AND {_LAST_MS} THEN {found} END"
 

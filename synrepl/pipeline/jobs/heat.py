@@ -1,4 +1,4 @@
-"""Which caches are made stale most, and by whom."""
+"""Job ``heat``: which caches are invalidated most, and by which writers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synrepl.streams.columns import Column, ColumnType
 
 
 def transform(rows: DataFrame) -> DataFrame:
-    """Invalidations by hour, cache and writer; ``whole`` of them of the whole cache."""
+    """Invalidations by hour, cache and writer; ``whole`` counts those of the whole cache."""
     return (
         rows.groupBy(
             hour(happened_ms()).alias("hour"), f.col("cache_func").alias("cache"), "writer"

@@ -1,4 +1,4 @@
-"""What a job is, as data."""
+"""The declaration of a job."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from synrepl.streams.columns import Column
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """The rows that a job is about.
+    """The rows that a job reads.
 
-    :ivar streams: which, those of them that are in the lake; None for all
-    :ivar columns: of the streams' own columns, beside those of :mod:`.longform`; null in the
-        rows of streams that have none of that name and type
-    :ivar seen: the job wants to know when rows were seen, which costs a join
+    :ivar streams: names of streams, of which those in the lake are read; None for all
+    :ivar columns: columns of the streams to add to those of :mod:`.longform`; null in the rows of
+        streams without a column of this name and type
+    :ivar seen: the job needs ``seen_ms``, which costs a join
     """
 
     streams: tuple[str, ...] | None = None
@@ -28,7 +28,7 @@ class JobInput:
 
 
 class PlotKind(StrEnum):
-    """How a picture shows numbers."""
+    """How a chart shows numbers."""
 
     LINES = "lines"  # over time, a line for each series
     HEAT = "heat"  # over time, a row for each series, the number as a colour
@@ -37,14 +37,14 @@ class PlotKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A picture of a job's rows.
+    """A chart of a job's result.
 
-    :ivar x: the column with the time; of no use to bars
+    :ivar x: the column with the time; unused by bars
     :ivar y: the column with the number
-    :ivar series: the columns that tell series apart
-    :ivar label: what the number is, with its unit
-    :ivar add: numbers of one series and time are added up; else the greatest is shown
-    :ivar log: on a logarithmic scale
+    :ivar series: the columns that identify a series
+    :ivar label: the name of the number, with its unit
+    :ivar add: add the numbers of one series and time; otherwise show the greatest
+    :ivar log: use a logarithmic scale
     """
 
     kind: PlotKind
@@ -60,10 +60,12 @@ class Plot:
 class LakeJob:
     """A question to a lake.
 
-    :ivar name: what it is asked for by
-    :ivar title: what it tells, for people
-    :ivar schema: of what ``transform`` gives: names and types, in order
-    :ivar transform: from rows in the form of :mod:`.longform` to the answer
+    :ivar name: the argument of ``synrepl lake run``
+    :ivar title: a title for people
+    :ivar input: the rows that it reads
+    :ivar schema: names and types of the columns of the result, in order
+    :ivar plot: a chart of the result
+    :ivar transform: computes the result from rows in the form of :mod:`.longform`
     """
 
     name: str
@@ -82,5 +84,5 @@ TIME = t.TimestampType()
 
 
 def schema(**columns: t.DataType) -> t.StructType:
-    """A schema, column by column."""
+    """A schema from column names and types."""
     return t.StructType([t.StructField(name, type_) for name, type_ in columns.items()])

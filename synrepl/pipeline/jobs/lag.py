@@ -1,4 +1,4 @@
-"""How long after it happened something was seen on record, or landed."""
+"""Job ``lag``: the time between a row's own time and when it was first on record, or landed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from synrepl.pipeline.jobs.job import (
 )
 from synrepl.pipeline.jobs.longform import hour
 
-#: Of percentiles: off by no more than a 1,000th of the rows.
+#: Accuracy of percentiles: the error is at most a 1,000th of the rows.
 _ACCURACY = 1000
 
 
 def transform(rows: DataFrame) -> DataFrame:
-    """Lag in seconds by the hour in which rows happened, stream and writer.
+    """Lag in seconds, by the hour of the rows' own time, stream and writer.
 
-    As exact as marks are, which is a minute. Negative where clocks differ. ``unseen`` are rows
-    that no mark tells anything of; hours with no others have no lag.
+    It is as exact as watermarks are: to a minute. It is negative if clocks differ. ``unseen`` counts
+    rows that no watermark dates; hours with only such rows have no lag.
     """
     lag = (f.col("seen_ms") - f.col("at_ms")) / 1000
     return (
@@ -47,7 +47,7 @@ def transform(rows: DataFrame) -> DataFrame:
 LAG = LakeJob(
     "lag",
     "How long after they happened facts were seen on record",
-    # Those whose rows tell when they were written. A time of presence is only near that.
+    # Streams whose rows have the time of writing. The times of presence are only close to it.
     JobInput(streams=("caches", "receipts")),
     schema(
         hour=TIME,

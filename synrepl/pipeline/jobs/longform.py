@@ -1,16 +1,16 @@
-"""Rows of any streams in one form.
+"""Rows of any streams in a common form.
 
 | column | |
 |---|---|
 | stream | its name |
 | token | the stream ID; negated where the stream counts down |
-| row_no | place in the fact |
-| writer | who wrote it |
-| room_id, user_id | whom it is about; null when the row does not say |
-| at_ms | the row's own time, in ms since the epoch; null when it has none |
-| seen_ms | when it was first seen on record or landed, in ms since the epoch, by the lake's marks; null for what was there before the first of them, or came after the last |
+| row_no | index in the fact |
+| writer | the writer's name |
+| room_id, user_id | the room and the user that it is about; null if the row does not contain them |
+| at_ms | the row's own time, in ms since the epoch; null if it has none |
+| seen_ms | when it was first on record or landed, in ms since the epoch, by the lake's watermarks; null if it is older than the first of them or newer than the last |
 
-and the columns that a job asks for. See :mod:`.rules` for where rooms, users and times are.
+and the columns that a job requests. See :mod:`.rules` for where rooms, users and times are.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def streams_for(lake: Lake, job_input: JobInput) -> list[str]:
 
 
 def longform(spark: SparkSession, lake: Lake, job_input: JobInput) -> DataFrame:
-    """The rows a job reads; for as long as :meth:`.Lake.read_lock` says.
+    """The rows that a job reads; use them within :meth:`.Lake.read_lock`.
 
     :raises NothingToRead: no such stream is in the lake
     """
     names = streams_for(lake, job_input)
     when = seen_times(Watermarks(lake).table() if job_input.seen else MARKS.empty_table())
     tables = [lake.table(name) for name in sorted(names)]
-    # Spark starts tasks for each, also for those with nothing in them.
+    # Spark would start tasks for empty tables, too.
     filled = [table for table in tables if table.files] or tables[:1]
     parts = [_of(spark, table, job_input, when.widths.get(table.stream)) for table in filled]
     rows = reduce(DataFrame.unionByName, parts)
@@ -78,7 +78,7 @@ def longform(spark: SparkSession, lake: Lake, job_input: JobInput) -> DataFrame:
 
 
 def happened_ms() -> Column:
-    """A row's time as well as it is known: its own, else when it was seen; ms since the epoch."""
+    """The best known time of a row: its own, otherwise when it was first seen; ms since the epoch."""
     return f.coalesce("at_ms", "seen_ms")
 
 

@@ -1,4 +1,4 @@
-"""How rooms grow."""
+"""Job ``rooms``: how rooms grow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from synrepl.pipeline.jobs.longform import day, happened_ms
 
 
 def transform(rows: DataFrame) -> DataFrame:
-    """Rows of each room by day, how many there were up to then, and in all.
+    """Rows of each room by day, their running total, and their number on all days.
 
-    A day that is unknown comes first: rows before the first mark are older than all others.
+    An unknown day comes first, because rows before the first watermark are older than all others.
     """
     growing = Window.partitionBy("room_id").orderBy(f.col("day").asc_nulls_first())
     of_room = Window.partitionBy("room_id")

@@ -1,4 +1,4 @@
-"""A job's answer, or how Spark would find it."""
+"""Runs a job, or explains how Spark would run it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class OtherSchema(InputError):
 
 
 def run_job(spark: SparkSession, lake: Lake, job: LakeJob) -> DataFrame:
-    """A job's answer, which is found when it is asked for rows.
+    """The result of a job as a DataFrame, which is computed when its rows are requested.
 
-    To be used within :meth:`.Lake.read_lock`, until all rows are taken.
+    Use it within :meth:`.Lake.read_lock`.
 
     :raises NothingToRead: none of the job's streams is in the lake
-    :raises OtherSchema: the job gives what it does not declare
+    :raises OtherSchema: the result differs from the declared schema
     :raises LakeFailed: a table cannot be read
     """
     answer = job.transform(longform(spark, lake, job.input))
@@ -35,11 +35,11 @@ def run_job(spark: SparkSession, lake: Lake, job: LakeJob) -> DataFrame:
 
 
 def explain_job(spark: SparkSession, lake: Lake, job: LakeJob) -> str:
-    """How Spark would find the answer: its plan, for people.
+    """Spark's execution plan of a job, as text for people.
 
-    :raises: as :func:`run` does
+    :raises: the errors of :func:`run_job`
     """
-    # Spark has no call that gives it as text on a session of either kind.
+    # Neither kind of session has a call that returns the plan as text.
     output = io.StringIO()
     with redirect_stdout(output):
         run_job(spark, lake, job).explain(mode="formatted")
@@ -47,7 +47,7 @@ def explain_job(spark: SparkSession, lake: Lake, job: LakeJob) -> str:
 
 
 def _columns(schema: t.StructType) -> list[tuple[str, str]]:
-    """Names and types; whether a column may be null is Spark's guess."""
+    """Names and types. Nullability is not compared, because Spark guesses it."""
     return [(field.name, field.dataType.simpleString()) for field in schema]
 
 

@@ -1,7 +1,7 @@
-"""Marks as ranges of tokens, cut so that Spark finds a row's range by equality.
+"""Watermarks as ranges of tokens, arranged so that Spark can join rows to them by equality.
 
-A comparison alone would be made of every row with every mark. So tokens are divided into
-slots, about as many as there are marks, and a range is listed in each slot that it touches.
+A join by comparison alone would compare every row with every watermark. So tokens are divided into
+slots, about as many as there are watermarks, and a range is listed in each slot that it touches.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-#: So many marks are used, for each executor gets all of them. Of more, the last of each two
-#: minutes are, or of each four, …: rows then seem to be seen by that much later.
+#: Maximum number of watermarks used, as each executor gets all of them. If there are more, only the
+#: last of every two minutes are used, or of every four, …, and rows seem to be seen that much later.
 MAX_MARKS = 500_000
 
 _MINUTE_MS = 60_000
@@ -30,11 +30,11 @@ SCHEMA = pa.schema(
 
 
 class SeenTimes(NamedTuple):
-    """When tokens were seen.
+    """When tokens were first seen.
 
-    :ivar widths: by stream, the tokens of a slot; not there when none of a stream's were seen
-    :ivar spans: tokens in ``(after, upto]``, of which at least one is in the slot, were first
-        seen at a time in ms since the epoch; see :data:`SCHEMA`
+    :ivar widths: by stream, the number of tokens in a slot; without streams of unknown times
+    :ivar spans: one row per range ``(after, upto]`` and slot that it touches, with the time at which
+        its tokens were first seen, in ms since the epoch; see :data:`SCHEMA`
     """
 
     widths: Mapping[str, int]
@@ -42,20 +42,20 @@ class SeenTimes(NamedTuple):
 
 
 class _StreamMarks(NamedTuple):
-    """One stream's marks, by rising tokens; their times rise too, or are equal."""
+    """The watermarks of one stream, in ascending order of tokens; times do not decrease."""
 
     tokens: np.ndarray
     at_ms: np.ndarray
 
 
 def seen_times(marks: pa.Table, most: int = MAX_MARKS) -> SeenTimes:
-    """The ranges between marks.
+    """The ranges between watermarks.
 
-    What lies at or below a stream's first mark was there before anybody looked, so nothing
-    tells when it came. A token is seen at the earliest time of any mark at or above it.
+    Tokens at or below a stream's first watermark existed before the first observation, so their
+    time is unknown. A token was seen at the earliest time of any watermark at or above it.
 
-    :param marks: as :meth:`.Marks.table` gives them
-    :param most: marks that are used
+    :param marks: see :meth:`.Watermarks.table`
+    :param most: maximum number of watermarks used
     """
     lines = _lines(marks)
     apart = _MINUTE_MS
@@ -95,14 +95,14 @@ def _lines(marks: pa.Table) -> dict[str, _StreamMarks]:
 def _line(tokens: np.ndarray, at_ms: np.ndarray) -> _StreamMarks:
     order = np.argsort(tokens, kind="stable")
     tokens, at_ms = tokens[order], at_ms[order]
-    # A clock may go back, and marks come from several places.
+    # A clock may be set back, and watermarks come from several sources.
     at_ms = np.minimum.accumulate(at_ms[::-1])[::-1]
-    last = np.append(at_ms[1:] != at_ms[:-1], True)  # of those with one time
+    last = np.append(at_ms[1:] != at_ms[:-1], True)  # of those with the same time
     return _StreamMarks(tokens[last], at_ms[last])
 
 
 def _thinned(line: _StreamMarks, apart_ms: int) -> _StreamMarks:
-    """The last mark of each so many ms, and the first of all: what is before it is unknown."""
+    """The last watermark of each interval, and the very first, as older times are unknown."""
     part = line.at_ms // apart_ms
     keep = np.append(part[1:] != part[:-1], True)
     keep[0] = True

@@ -1,4 +1,4 @@
-"""How unevenly rows lie in rooms: what a task that takes one room has to bear."""
+"""Job ``skew``: how unevenly rows are distributed over rooms, which limits tasks that take one room each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pyspark.sql import functions as f
 
 from synrepl.pipeline.jobs.job import COUNT, NUMBER, TEXT, JobInput, LakeJob, Plot, PlotKind, schema
 
-#: The share of so many of the largest rooms is told.
+#: Number of largest rooms whose share is reported.
 _TOP = 10
 
 
 def transform(rows: DataFrame) -> DataFrame:
-    """The share of the largest rooms, and the Gini coefficient, stream by stream.
+    """The share of the largest rooms, and the Gini coefficient, by stream.
 
-    0 when all rooms have as many rows, towards 1 when one has them all.
+    The coefficient is 0 if all rooms have the same number of rows, and nears 1 if one has them all.
     """
-    # Rooms with as many rows are counted together: there are few different numbers, so the
+    # Rooms with the same number of rows are counted together. There are few such numbers, so the
     # windows, which Spark does not split, are small however many rooms there are.
     sizes = (
         rows.where("room_id IS NOT NULL")

@@ -33,7 +33,7 @@ def fill_erased_cells(rows: DataFrame, target: StreamSchema) -> DataFrame:
 
 
 def count_cells_to_fill(rows: DataFrame, target: StreamSchema) -> SparkColumn:
-    """An aggregate: how many cells :func:`filled` gives another value."""
+    """An aggregate: the number of cells that :func:`fill_erased_cells` fills."""
     counts = [f.count_if(_lacking(each)) for each in _fillable(rows, target)]
     return sum(counts, start=f.lit(0))
 

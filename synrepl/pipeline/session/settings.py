@@ -53,8 +53,8 @@ rootLogger.appenderRef.err.ref = err
 appender.err.type = Console
 appender.err.name = err
 appender.err.target = SYSTEM_ERR
-appender.err.read_schema.type = PatternLayout
-appender.err.read_schema.pattern = %p %c{1}: %m%n%ex{short}
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 """
 
 

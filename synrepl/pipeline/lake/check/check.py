@@ -1,4 +1,4 @@
-"""Whether a lake has what its source has, up to where the lake is."""
+"""Compares a lake with its source database, up to the lake's position."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
-#: Rows of a range: what is looked at row by row when one of them differs.
+#: Number of rows in a range, which is compared row by row if its checksums differ.
 RANGE_ROWS = 50_000
 
-#: Rows that differ of which a report tells which they are, for each stream.
+#: Maximum number of differing rows listed per stream in a report.
 EXAMPLES = 10
 
-#: How often a stream is begun again that is trimmed while it is read.
+#: Number of attempts for a stream that is trimmed while it is read.
 _TRIMS = 5
 
-#: Told each stream that is done.
+#: Called with the report of each stream.
 Progress = Callable[[StreamReport], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is to be checked.
+    """The streams and tokens to check or to replay.
 
-    :ivar streams: all of the lake's when None
-    :ivar after: only tokens above it
-    :ivar upto: and up to this; what the lake has, when None
-    :ivar range_rows: about how many rows a range has
-    :ivar examples: of how many rows at most, in each stream, to tell which they are
+    :ivar streams: names of streams; None for all of the lake
+    :ivar after: only tokens above this
+    :ivar upto: and at or below this; None for the lake's position
+    :ivar range_rows: approximate number of rows in a range
+    :ivar examples: maximum number of differing rows listed per stream
     """
 
     streams: Sequence[str] | None = None
@@ -90,19 +90,19 @@ def check(
 ) -> CheckReport:
     """Compare a lake with its source, range by range, and where they differ row by row.
 
-    A stream of which there is nothing to compare is no equal one, unless both sides were looked at
-    and have nothing: a lake that was not landed proves nothing.
+    A stream with nothing to compare counts as equal only if both sides were read and have no rows: a
+    lake that was not landed proves nothing.
 
-    Each side is read once, and the ranges that differ once more; the driver holds a few sums
-    for each range. Values are equal when all bytes are: NULL is not ``''``, 0.0 is not -0.0,
-    and JSON is text. Where the source deletes (:attr:`.SourceDatabase.is_lossy`), rows that only the lake has
-    are counted as gone, and row numbers are not compared. Rows that the database can only have lost
-    in a failover are told apart from differences.
+    Each side is read once, and ranges that differ once more; the driver holds a few sums per range.
+    Values are equal if all their bytes are: NULL is not ``''``, 0.0 is not -0.0, and JSON is compared
+    as text. If the source is lossy (:attr:`.SourceDatabase.is_lossy`), rows that only the lake has
+    are counted as gone, and row numbers are not compared. Rows that only a failover of the database
+    can have lost are reported separately from differences.
 
-    :param dsn: of the source; tasks connect by themselves
-    :param mask: applied to the source's rows, which the lake has with cells erased
-    :param copy: the source may be another database than the one that was landed, in which
-        cells that were erased are empty where they cannot be NULL
+    :param dsn: the DSN of the source that tasks connect to
+    :param mask: applied to the source's rows, as cells are erased in the lake
+    :param copy: the source is a copy made by a replay, in which erased cells are empty where they
+        cannot be NULL
     :param progress: called after each stream
     :raises LakeOfAnother: :raises NotInTheLake: :raises LakeFailed:
     :raises ReadingAway: :raises ReadFailed: :raises Trimmed:
@@ -130,7 +130,7 @@ class _Differences(NamedTuple):
 
 
 class _StreamCheck:
-    """One stream."""
+    """The check of one stream."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _StreamCheck:
         self._files = table.files
 
     def report(self) -> StreamReport:
-        """Check it, again from the start when it is trimmed meanwhile."""
+        """Check the stream; start again if it is trimmed meanwhile."""
         stream = self._table.stream
         try:
             there = self._source.stream_schema(stream)
@@ -184,12 +184,12 @@ class _StreamCheck:
 
     @property
     def _end(self) -> PositionVector:
-        """Up to where it is checked."""
+        """The position up to which the stream is checked."""
         end, upto = self._table.position, self._extent.upto
         return end if upto is None else cap_position(PositionVector(), end, upto)
 
     def _nothing_above(self, after: Token, at: SafeBound) -> str:
-        """Why there is nothing to compare above a token; "" when there is, or nothing is there at all."""
+        """Why nothing above a token can be compared; "" if it can, or if both sides have no rows."""
         end, landed = self._end, self._table.position
         if end.highest > after:
             return ""
@@ -204,7 +204,7 @@ class _StreamCheck:
         return ""
 
     def _goes_on(self, end: PositionVector) -> bool:
-        """Whether the source has a row above a position, whatever it says it has given out."""
+        """Whether the source has a row above a position, regardless of its sequence."""
         beyond = WriterRanges.between(end, PositionVector({}, MAX_TOKEN))
         return self._source.token_at_row(self._table.stream, beyond, 1) is not None
 
@@ -259,9 +259,9 @@ class _StreamCheck:
         )
 
     def _failovers(self) -> TableFailovers:
-        """What the table knows, with the failovers since it was landed last.
+        """The failovers that the table has recorded, and those since then.
 
-        A copy has all that the lake has, and failovers of its own.
+        A copy has everything that the lake has, and its own failovers are of no importance.
 
         :raises OlderServer:
         """
@@ -273,7 +273,7 @@ class _StreamCheck:
     def _explained(
         self, parts: Sequence[ScanChunk], ranges: TokenRanges, examples: list[Example]
     ) -> list[Example]:
-        """Name the columns in which the rows that were changed differ."""
+        """Add the columns that differ to the examples of changed rows."""
         ids = {each.stream_id for each in examples if each.what == CHANGED}
         if not ids:
             return examples
@@ -282,7 +282,7 @@ class _StreamCheck:
         wanted = f.col("stream_id").isin(list(ids))
         few = sides._replace(source=sides.source.where(wanted), lake=sides.lake.where(wanted))
         columns = changed_columns(few)
-        # Where rows have no numbers to go by, those of a fact with one row agree.
+        # Without comparable row numbers, only those of a fact with one row agree.
         return [
             replace(each, columns=columns.get((each.stream_id, each.row_no or 0), ()))
             if each.what == CHANGED
@@ -296,7 +296,7 @@ class _StreamCheck:
         spans = merge_adjacent(ranges[number] for number in numbers)
         last = ranges[len(ranges) - 1].upto
         beyond = self._extent.upto is None
-        # The last range takes in what the lake has above its position, and should not have.
+        # The last range includes rows above the lake's position, which it should not have.
         open_ = [
             Range(span.after, 2**63 - 1) if beyond and span.upto == last else span for span in spans
         ]
@@ -304,13 +304,13 @@ class _StreamCheck:
 
     def _sides_of(self, parts: Sequence[ScanChunk], lake: DataFrame) -> ComparedRows:
         source = source_rows(self._spark, self._dsn, parts, self._stream_schema, self._mask)
-        if self._copy:  # where the mask leaves NULL, too
+        if self._copy:  # also where the mask leaves NULL
             there = self._source.stream_schema(self._table.stream)
             source, lake = fill_erased_cells(source, there), fill_erased_cells(lake, there)
         return ComparedRows(source, lake, self._stream_schema, numbered=not self._source.is_lossy)
 
     def _lake_rows(self, spans: Sequence[Range]) -> DataFrame:
-        """The lake's rows in some ranges, and perhaps others from the same files."""
+        """The lake's rows in some ranges, and perhaps more rows of the same files."""
         down = self._stream_schema.counts_down
         files = [file for file in self._files if any(_meets(file, span, down) for span in spans)]
         rows = table_dataframe(self._spark, self._table, files)
@@ -328,7 +328,7 @@ def _meets(file: DataFile, span: Range, counts_down: bool) -> bool:
 
 
 def _unlike(lake: StreamSchema, source: StreamSchema) -> str:
-    """Why rows of two stream_schemas cannot be compared; "" when they can."""
+    """Why rows of two schemas cannot be compared; "" if they can."""
     types = {column.name: column.type for column in source.columns}
     for column in lake.columns:
         found = types.get(column.name)

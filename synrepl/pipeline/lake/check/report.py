@@ -1,4 +1,4 @@
-"""What checking a lake has found."""
+"""The report of a check of a lake."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 
-#: What can be wrong with a row, in the words of the report.
+#: What can be wrong with a row; words of the report.
 MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED = "missing", "only in the lake", "doubled", "changed"
 
 
 class Outcome(StrEnum):
-    """What came of one stream, or of all of them; the worst of several counts."""
+    """The outcome for one stream, or for all streams: the worst of theirs."""
 
     EQUAL = "equal"
     LOST = "lost in a failover"
@@ -28,7 +28,7 @@ class Example:
     """One row that differs.
 
     :ivar what: one of the words above
-    :ivar columns: those that have another value, where it is ``changed`` and they are known
+    :ivar columns: the columns that differ, if the row is ``changed`` and they are known
     """
 
     what: str
@@ -46,10 +46,10 @@ class Example:
 class Difference:
     """A range of tokens whose rows differ: above ``after``, up to ``upto``.
 
-    :ivar missing: rows that the source has, and not the lake
-    :ivar only_in_lake: the other way round
-    :ivar doubled: rows that the lake has more than once: how many too many
-    :ivar changed: rows that both have, with other values
+    :ivar missing: number of rows that only the source has
+    :ivar only_in_lake: number of rows that only the lake has
+    :ivar doubled: number of superfluous duplicates in the lake
+    :ivar changed: number of rows that both have, with different values
     """
 
     after: Token
@@ -70,17 +70,18 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """One stream.
+    """The result for one stream.
 
-    :ivar after: the source has no more what is at or below it: that was not checked
-    :ivar upto: up to here the lake has the stream
-    :ivar source_rows: as many as were compared, and ``lake_rows`` on the other side
-    :ivar gone: rows of the lake that the source has had and deleted, as real servers do
+    :ivar after: tokens at or below it are trimmed in the source, so they were not checked
+    :ivar upto: the position up to which it was checked
+    :ivar source_rows: number of rows compared in the source
+    :ivar lake_rows: number of rows compared in the lake
+    :ivar gone: number of rows of the lake that the source has deleted, as real servers do
     :ivar lost: rows of the lake that the database lost in failovers
-    :ivar goes_on_to: the source's last token, where that is beyond ``upto``; 0 where it is not
-    :ivar quarantined: rows that did not fit their columns, and are in the lake's quarantine: not compared
-    :ivar not_in_lake: columns that the source has, and the lake not yet: not compared
-    :ivar not_compared: why nothing of the stream could be compared; "" when it was
+    :ivar goes_on_to: the source's last token if it is beyond ``upto``; otherwise 0
+    :ivar quarantined: number of rows in the lake's quarantine, which are not compared
+    :ivar not_in_lake: columns that the lake does not have yet, which are not compared
+    :ivar not_compared: why nothing of the stream could be compared; "" if it was
     """
 
     stream: str
@@ -100,7 +101,7 @@ class StreamReport:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the lake has exact_value what it should, as far as it was compared."""
+        """Whether the lake has exactly the right rows, as far as they were compared."""
         if self.not_compared:
             return Outcome.NOT_COMPARED
         if self.differences:
@@ -109,12 +110,12 @@ class StreamReport:
 
     @property
     def equal(self) -> bool:
-        """True when the lake has exact_value what it should."""
+        """True if the lake has exactly the right rows."""
         return self.outcome is Outcome.EQUAL
 
     @property
     def problems(self) -> list[str]:
-        """A line for each thing that is wrong."""
+        """A line per problem."""
         if self.not_compared:
             return [f"stream {self.stream!r} was not compared: {self.not_compared}"]
         lines = map(str, (*self.differences, *self.examples, *self.lost))
@@ -123,9 +124,9 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """All streams that were checked.
+    """The results for all streams that were checked.
 
-    :ivar streams_not_in_lake: streams that the source has, and the lake not: nobody asked for them
+    :ivar streams_not_in_lake: streams of the source that have not been landed
     """
 
     streams: Sequence[StreamReport]
@@ -133,18 +134,18 @@ class CheckReport:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the lake has exact_value what it should; of no stream at all, nothing was compared."""
+        """The worst outcome of the streams; without any stream, nothing was compared."""
         found = {each.outcome for each in self.streams} or {Outcome.NOT_COMPARED}
         return next(each for each in reversed(Outcome) if each in found)
 
     @property
     def equal(self) -> bool:
-        """True when everything was compared, and the lake has exact_value what it should."""
+        """True if everything was compared, and the lake has exactly the right rows."""
         return self.outcome is Outcome.EQUAL
 
     @property
     def problems(self) -> list[str]:
-        """A line for each thing that is wrong; none when nothing is."""
+        """A line per problem; empty without any."""
         if not self.streams:
             return ["the lake has no streams, so nothing was compared: land some"]
         return [line for each in self.streams for line in each.problems]

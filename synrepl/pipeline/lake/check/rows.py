@@ -1,4 +1,4 @@
-"""TokenRanges that differ, row by row."""
+"""Compares ranges that differ row by row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = (MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED)
 
 
 class DifferenceCounts(NamedTuple):
-    """How many rows of one range differ, and how."""
+    """Numbers of rows of one range that differ, by kind of difference."""
 
     missing: int = 0
     only_in_lake: int = 0
@@ -29,11 +29,11 @@ class DifferenceCounts(NamedTuple):
 
 
 class RowDifferences(NamedTuple):
-    """What differs.
+    """The result of the comparison.
 
-    :ivar counts: by number of range
-    :ivar examples: the first few rows
-    :ivar lost: rows of the lake that the database lost in failovers, which are in neither
+    :ivar counts: differences by number of range
+    :ivar examples: the first rows that differ
+    :ivar lost: rows of the lake that the database lost in failovers; not in counts or examples
     """
 
     counts: Mapping[int, DifferenceCounts]
@@ -50,15 +50,15 @@ def find_differences(
 ) -> RowDifferences:
     """Compare some ranges row by row.
 
-    :param sides: with at least all rows of the ranges that are wanted
-    :param wanted: their numbers
-    :param examples: at most so many
-    :param failovers: what they may have lost
+    :param sides: at least all rows of the ranges to compare
+    :param wanted: the numbers of these ranges
+    :param examples: maximum number of examples
+    :param failovers: the tokens that failovers may have lost
     """
     digests = sides.digests(ranges).where(f.col("range").isin(list(wanted)))
     found = _numbered(digests, failovers) if sides.numbered else _by_content(digests)
     bad = found.where(f"{_any(_COUNTS)} OR incarnation IS NOT NULL").persist()
-    # What is only in the lake is no mistake where the source deletes.
+    # Rows that are only in the lake are no mistake if the source deletes rows.
     shown = _COUNTS if sides.numbered else [name for name in _COUNTS if name != "only_in_lake"]
     try:
         lost = summarize_lost(bad.where("incarnation IS NOT NULL")) if failovers else []
@@ -85,9 +85,9 @@ def find_differences(
 
 
 def changed_columns(sides: ComparedRows) -> Mapping[tuple[int, int], tuple[str, ...]]:
-    """By stream ID and row number, the columns in which rows that both sides have differ.
+    """By stream ID and row number, the columns in which rows of both sides differ.
 
-    :param sides: with few rows
+    :param sides: few rows
     """
     columns = [
         column
@@ -107,7 +107,7 @@ def changed_columns(sides: ComparedRows) -> Mapping[tuple[int, int], tuple[str, 
 
 
 def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
-    """Rows that differ where a stream ID and a row number name the same row on both sides."""
+    """Differing rows if stream ID and row number identify a row on both sides."""
     source, lake = f.count_if(~f.col("in_lake")), f.count_if("in_lake")
     keyed = digests.groupBy("stream_id", "row_no").agg(
         f.first("range").alias("range"),
@@ -134,10 +134,10 @@ def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
 
 
 def _by_content(digests: DataFrame) -> DataFrame:
-    """Rows that differ where row numbers are those of the day on which they were read.
+    """Differing rows if row numbers depend on when the rows were read.
 
-    A row that only one side has, and another one of the same fact that only the other side
-    has, are one that was changed.
+    A row that only the source has, and a row of the same fact that only the lake has, count as one
+    changed row.
     """
     once = digests.where(~f.col("in_lake")).unionAll(
         digests.where("in_lake").dropDuplicates(["stream_id", "row_no", "digest"])

@@ -1,4 +1,4 @@
-"""Range by range, how many rows each side has, and checksums over all their columns."""
+"""Counts the rows of each range on both sides, and computes checksums over all their columns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from synrepl.streams.columns import Column, ColumnType
 
 
 class RangeSums(NamedTuple):
-    """Of the rows of one range; they do not depend on the order of the rows.
+    """Checksums of the rows of one range, in any order.
 
+    :ivar rows: the number of rows
     :ivar low: the sum of the lower halves of the rows' digests, which 2^31 rows do not overflow
-    :ivar high: that of the upper halves
-    :ivar xor: all digests, exclusive or
+    :ivar high: the sum of the upper halves
+    :ivar xor: the exclusive or of all digests
     """
 
     rows: int = 0
@@ -32,7 +33,7 @@ class RangeSums(NamedTuple):
 
 
 class ComparedRows(NamedTuple):
-    """Both sides' rows of one stream, in the same columns.
+    """The rows of one stream on both sides, with the same columns.
 
     :ivar numbered: rows have the same ``row_no`` on both sides
     """
@@ -48,10 +49,10 @@ class ComparedRows(NamedTuple):
         def number_of(tokens: pa.Array) -> pa.Array:
             return pa.array(ranges.numbers(tokens.to_numpy(zero_copy_only=False)), pa.int64())
 
-        # Spark has it told by the hints which kind of function this is, its own stubs do not know.
+        # Spark takes the kind of function from the type hints, which its own stubs do not know.
         number = arrow_udf(number_of, "long")  # type: ignore[call-overload]
         token = -f.col("stream_id") if self.stream_schema.counts_down else f.col("stream_id")
-        # Numbered behind the digest, so that little is sent to Python.
+        # Ranges are numbered after the digest, so that little is sent to Python.
         wanted = [
             f.col("stream_id"),
             f.col("row_no"),
@@ -68,13 +69,13 @@ class ComparedRows(NamedTuple):
         for column in self.stream_schema.columns:
             if column.name != "row_no" or self.numbered:
                 value = exact_value(column)
-                # The hash goes over nulls as if they were not there.
+                # The hash skips nulls.
                 parts += [value, value.isNull()] if column.nullable else [value]
         return f.xxhash64(*parts)
 
 
 def exact_value(column: Column, source: str = "") -> SparkColumn:
-    """A value of which no two that differ count as equal.
+    """A column as a value that is equal only if all bytes are.
 
     :param source: alias of the DataFrame, with a dot
     """
@@ -89,7 +90,7 @@ def exact_value(column: Column, source: str = "") -> SparkColumn:
 def compare_sums(
     sides: ComparedRows, ranges: TokenRanges
 ) -> Mapping[int, tuple[RangeSums, RangeSums]]:
-    """By number of range, what the source has and what the lake has; one pass over each."""
+    """By number of range, the checksums of the source and of the lake; reads each side once."""
     digest = f.col("digest")
     summed = (
         sides.digests(ranges)

@@ -40,14 +40,13 @@ class ErasureRule:
         return stream_schema.stream == self.stream and wanted <= names
 
 
-#: A redaction in one stream is about events in all of them.
+#: A redaction in one stream applies to events in all of them.
 #:
-#: Source: the Matrix specification, room versions 1 to 12, "RedactionCache". Of an event's own
-#: keys ``event_id``, ``type``, ``room_id`` and ``state_key`` survive in all of them, and so
-#: does ``content.membership`` of a member event. ``content["m.relates_to"]`` survives in none.
-#: ``redacts`` of a redaction survives from version 11 on, and rows do not tell the version of
-#: their room: it is kept, being no more than the ID of an event, and a redaction is not undone
-#: by redacting it.
+#: Source: the Matrix specification, room versions 1 to 12, "Redactions". In all versions the keys
+#: ``event_id``, ``type``, ``room_id`` and ``state_key`` survive, and so does ``content.membership``
+#: of a member event; ``content["m.relates_to"]`` never does. ``redacts`` of a redaction survives
+#: from version 11 on. Rows do not have the version of their room, so it is kept: it is only the ID
+#: of an event, and redacting a redaction does not undo it.
 RULES: tuple[ErasureRule, ...] = (
     ErasureRule(
         stream="events",

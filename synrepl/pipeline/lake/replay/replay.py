@@ -99,7 +99,7 @@ def replay(
     :raises NotTheSame: :raises BeyondTheLake: :raises NotInTheLake:
     :raises NotACopy: :raises SchemaBehind: :raises PositionsTaken: :raises StreamBusy:
     :raises NotConfirmed: the copy's server was promoted or restored, and is not confirmed yet
-    :raises BadRows: the database does not take some rows
+    :raises RowsRefused: the database does not accept some rows
     """
     with lake.read_lock():
         spans = replay_ranges(lake, extent)
