@@ -183,7 +183,7 @@ class Mirroring(TestCase):
         mirror.received([Position("notes", "w1", 4, 4), Rdata("notes", "w1", 5, row("a"))])
         page = done(page_skipping_trimmed(mirror, NOTES, Range(1, 5), 10, "a real worker", log))
         self.assertEqual([fact.token for fact in page.facts], [5])
-        self.assertIn("up to 4 it is trimmed, and lost to it", log.lines[0][1])
+        self.assertIn("which is trimmed up to 4; it misses these facts", log.lines[0][1])
 
     def test_a_fact_without_end_ends_the_connection(self) -> None:
         closed: list[str] = []

@@ -169,7 +169,7 @@ class Replicate(MasterCase):
         done(self.world.store.trim(self.world.catalogue["caches"], 2, 0, 10))
         client = self.client("NAME old", "REPLICATE caches 1")
         self.assertEqual(client.heard(), ['RDATA caches 3 ["f",["c"],3]', "POSITION caches 3"])
-        lost = "old asks for caches above 1; up to 2 it is trimmed, and lost to it"
+        lost = "old asks for caches above 1, which is trimmed up to 2; it misses these facts"
         self.assertEqual(self.log.lines, [("warn", lost)])
         done(self.world.store.trim(self.world.catalogue["caches"], 3, 0, 10))
         self.assertEqual(self.client("REPLICATE caches 0").heard(), ["POSITION caches 3"])

@@ -1,4 +1,4 @@
-"""What handlers can say to other processes, besides appending facts."""
+"""Commands that handlers can send to other processes."""
 
 from __future__ import annotations
 
@@ -55,12 +55,11 @@ class Commands:
 
     On a worker they go to the master, or to all processes over Redis. On a master they
     are carried out as if a client had sent them: its own handlers get them as well.
-    Nobody answers: every method returns at once.
+    There are no answers: every method returns at once.
 
-    Who is syncing and the last acknowledged token are states. They are kept, and said
-    again after the connection was lost. The other commands are events: while there is
-    no connection they are queued, and an event on its way when a connection is lost
-    is lost, too.
+    Syncing users and the last acknowledged token are states. They are kept, and repeated
+    after the connection was lost. The other commands are events: without a connection they
+    are queued, and an event on its way when a connection is lost is lost, too.
 
     Every method raises :class:`BadCommand` for a value that cannot be sent.
 
@@ -110,22 +109,22 @@ class Commands:
     def federation_ack(self, token: Token) -> None:
         """This process has sent all of the ``federation`` stream up to ``token`` (FEDERATION_ACK).
 
-        What all ``federation_sender_instances`` have acknowledged is dropped from the
-        stream. When the stream starts again at a lower token, what was acknowledged
-        before is forgotten.
+        Facts that all ``federation_sender_instances`` have acknowledged are dropped from the
+        stream. When the stream restarts at a lower token, earlier acknowledgements are
+        forgotten.
         """
         self._send(FederationAck(self._instance, token))
 
     def remove_pusher(self, app_id: str, push_key: str, user: str) -> None:
-        """A push gateway has rejected a pusher, which is to be deleted (REMOVE_PUSHER).
+        """A push gateway has rejected a pusher, which must be deleted (REMOVE_PUSHER).
 
-        :raises CommandNotInDialect: over Redis, which does not have it
+        :raises CommandNotInDialect: over Redis, whose dialect lacks it
         :raises TooManyUnsent: too many events wait for a connection
         """
         self._send(RemovePusher(app_id, push_key, user))
 
     def remote_server_up(self, server: str) -> None:
-        """A remote server may be back (REMOTE_SERVER_UP): for all other processes.
+        """Tell all other processes that a remote server may be back (REMOTE_SERVER_UP).
 
         :raises TooManyUnsent: too many events wait for a connection
         """
@@ -170,15 +169,15 @@ class Commands:
         self._sink.send(command)
 
     def _check(self, command: Command, dialects: Sequence[Dialect]) -> None:
-        """Refuse what could not be read back, or what no dialect has.
+        """Refuse a command that cannot be parsed again, or that no dialect has.
 
         :raises BadCommand: :raises CommandNotInDialect:
         """
-        has_it = [each for each in dialects if may_send(command, each, Side.CLIENT)]
-        if not has_it:
+        having = [dialect for dialect in dialects if may_send(command, dialect, Side.CLIENT)]
+        if not having:
             raise CommandNotInDialect(verb=command.verb, dialect=self._dialects[0].name)
         try:
-            length = len(write_line(command, has_it[0]))
+            length = len(write_line(command, having[0]))
         except LocalProtocolError as error:
             facts = error.facts
             what = f"{facts.get('where', command.verb)} {facts.get('value', '')}".rstrip()

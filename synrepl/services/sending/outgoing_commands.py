@@ -1,4 +1,4 @@
-"""Commands on their way from a worker to its master, or to all processes over Redis."""
+"""Sends the commands of a worker to its master, or to all processes over Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synrepl.wire.errors import LocalProtocolError
 #: Maximum number of events that wait for a connection, or for one that accepts more.
 MAX_EVENTS = 1_000
 
-#: Seconds between two repetitions of all states, however often somebody asks on Redis.
+#: Minimum number of seconds between two repetitions of all states on Redis.
 REPEAT_S = 5.0
 
 #: Maximum number of seconds that an orderly stop waits for the last commands to be written.
@@ -37,25 +37,25 @@ class CommandPeer(Protocol):
     """The connection that commands are sent over."""
 
     def send(self, command: Command) -> None:
-        """Send a command; dropped when the connection is closing."""
+        """Send a command; dropped if the connection is closing."""
 
     async def room(self) -> bool | None:
-        """Wait until the connection accepts more, or is lost; False when it never will."""
+        """Wait until the connection accepts more, or is lost; False if it never will."""
 
 
 class OutgoingCommands:
     """Sends commands at the pace of the connection, and repeats states on a new one.
 
-    States: the users that sync through this process, and the last acknowledged token. Only
+    States are the users that sync through this process, and the last acknowledged token. Only
     the latest value of each waits to be sent, so their number is bounded by that of the users.
-    A new TCP connection gets all of them, for a master forgets what came over a lost one.
-    On Redis a new connection first clears what others remember of this process, and all
-    states are said again when another process joins.
+    A new TCP connection gets all of them, since a master forgets the states of a lost one. On
+    Redis, a new connection first clears what others remember of this process, and all states
+    are repeated when another process joins.
 
     :param instance: the name of this process
-    :param dialect: of the connection
-    :param clears_first: on Redis, clear what a former process of this name has left
-    :param log: told of commands that cannot be written after all
+    :param dialect: dialect of the connection
+    :param log: logs commands that cannot be encoded after all
+    :param clears_first: on Redis, clear the states of a former process of this name
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class OutgoingCommands:
         self._syncing: dict[str, int] = {}
         self._devices: dict[str, dict[str, None]] = {}  # where the wire names none
         self._count = 0
-        #: Those that the peer takes for syncing.
-        self._told: set[str] = set()
-        #: Those that it has to be told of, with the time of an end.
+        #: Users that are syncing as far as the peer knows.
+        self._sent: set[str] = set()
+        #: Users to be sent, with the time of an end.
         self._pending: dict[str, int] = {}
         self._clear = False
         self._ack: Token | None = None
         self._ack_pending = False
         self._ack_awaits_position = False
         self._events: deque[Command] = deque()
-        self._said_at = scheduler.seconds()
+        self._repeated_at = scheduler.seconds()
         self._repeat: DelayedCall | None = None
 
     @property
@@ -134,7 +134,7 @@ class OutgoingCommands:
         self._start()
 
     async def stop(self) -> None:
-        """End the syncing of all users, and wait briefly until that and what waits is sent."""
+        """End the syncing of all users, and wait briefly until all commands are sent."""
         if self._stopped:
             return
         self._clear_users()
@@ -153,31 +153,31 @@ class OutgoingCommands:
     # -- the connection -----------------------------------------------------------------
 
     def connected(self, peer: CommandPeer) -> None:
-        """Commands can be sent: begin with all states."""
+        """Start to send, beginning with all states."""
         self._peer = peer
-        self._told = set()
+        self._sent = set()
         self._pending = dict(self._syncing)
         self._clear = self._clears_first
         self._ack_pending = False
         self._ack_awaits_position = self._ack is not None
-        self._said_at = self._scheduler.seconds()
+        self._repeated_at = self._scheduler.seconds()
         self._start()
 
     def disconnected(self) -> None:
-        """Nothing can be sent for now; events on their way may be lost."""
+        """Stop sending; events on their way may be lost."""
         self._peer = None
         self._cancel_repeat()
 
     @property
     def awaits_position(self) -> bool:
-        """True while :meth:`position` matters."""
+        """Whether :meth:`position` has to be called."""
         return self._ack is not None
 
     def position(self, token: Token) -> None:
         """The ``federation`` stream is at ``token``.
 
-        Below the acknowledged token it has started again: facts up to there are to come
-        once more, so acknowledging them again would lose them.
+        A position below the acknowledged token means that the stream has restarted. Tokens up to
+        there will be used again, so repeating the acknowledgement would lose facts.
         """
         if self._ack is None:
             return
@@ -189,16 +189,16 @@ class OutgoingCommands:
         self._start()
 
     def process_joined(self) -> None:
-        """Another process has joined on Redis and knows no states: say them again, not too often."""
+        """Repeat all states for a process that has joined on Redis, but not too often."""
         if self._peer is None or self._repeat is not None or self._stopped:
             return
         if self._syncing or self._ack is not None:
-            wait = max(0.0, self._said_at + REPEAT_S - self._scheduler.seconds())
-            self._repeat = self._scheduler.callLater(wait, self._say_again)
+            wait = max(0.0, self._repeated_at + REPEAT_S - self._scheduler.seconds())
+            self._repeat = self._scheduler.callLater(wait, self._repeat_states)
 
-    def _say_again(self) -> None:
+    def _repeat_states(self) -> None:
         self._repeat = None
-        self._said_at = self._scheduler.seconds()
+        self._repeated_at = self._scheduler.seconds()
         if self._pending:
             self._pending.update(self._syncing)
         else:  # a copy takes a fifth of the time
@@ -237,25 +237,25 @@ class OutgoingCommands:
                 return
             del self._devices[key]
         del self._syncing[key]
-        if key in self._told:
+        if key in self._sent:
             self._pending[key] = command.last_sync_ms
         else:
             self._pending.pop(key, None)
 
     def _check_room(self, key: str) -> None:
         most = MAX_USERS_OF_CONNECTION
-        if self._count >= most or (len(self._told) >= most and key not in self._told):
+        if self._count >= most or (len(self._sent) >= most and key not in self._sent):
             raise TooManySyncingUsers(limit=most, whose="this process")
 
     def _clear_users(self) -> None:
-        """Forget all users; the peer is told so if it knows any."""
+        """Forget all users; the peer gets their end if it knows any."""
         self._syncing, self._devices, self._count = {}, {}, 0
         if self._can_clear:
-            self._clear = self._clear or bool(self._told)
-            self._told, self._pending = set(), {}
+            self._clear = self._clear or bool(self._sent)
+            self._sent, self._pending = set(), {}
         else:
             now = round(self._scheduler.seconds() * 1000)
-            self._pending = dict.fromkeys(self._told, now)
+            self._pending = dict.fromkeys(self._sent, now)
 
     # -- sending --------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class OutgoingCommands:
     async def _run(self) -> None:
         try:
             while (peer := self._peer) is not None and self.unsent:
-                if await peer.room() is False:  # it is closing: what waits is for the next one
+                if await peer.room() is False:  # closing; the commands wait for the next connection
                     return
                 await self._slices.step(_COST)
                 if peer is self._peer:
@@ -302,11 +302,11 @@ class OutgoingCommands:
         user, _, device = key.partition(" ")
         started_ms = self._syncing.get(key)
         if started_ms is not None:
-            self._told.add(key)
+            self._sent.add(key)
             return UserSync(self._instance, user, device or None, True, started_ms)
-        if key not in self._told:
+        if key not in self._sent:
             return None
-        self._told.discard(key)
+        self._sent.discard(key)
         return UserSync(self._instance, user, device or None, False, ended_ms)
 
     def _release(self) -> None:

@@ -1,4 +1,4 @@
-"""The catch-up lane: sends legacy clients the rows they missed, at their own pace."""
+"""The catch-up lane: sends legacy clients the rows that they missed, at their own pace."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ClientCatchUp:
     """The catch-up of one connection on one stream.
 
     :ivar after: position of the client
-    :ivar asked: False if the client did not request it. It then takes the lines for live
-        ones, so no token may be repeated
+    :ivar asked: whether the client requested it; if not, it takes the lines for live ones,
+        so no token may be repeated
     :ivar asks: number of requests so far; the latest one counts
     """
 
@@ -37,7 +37,7 @@ class ClientCatchUp:
         self.asks = 0
 
     def ask(self, after: Token, asked: bool) -> None:
-        """Start, or start again, from another token."""
+        """Start, or restart from another token."""
         self.after = after
         self.asked = asked
         self.asks += 1
@@ -49,7 +49,7 @@ class CatchUpLane:
     :param states: positions of all streams, by name
     :param source: where missed facts are read from
     :param slices: budget for encoding and sending
-    :param connected: tells whether the master still has a connection
+    :param connected: returns whether the master still has a connection
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class CatchUpLane:
     ) -> bool:
         """Send pages until a newer request arrives; False as in :meth:`run`."""
         state, after = self._states[stream.name], catch_up.after
-        if not self._goes_on(connection):
+        if not self._is_open(connection):
             return False
         encoder = self._publisher.encoder(audience(connection))
         while after < state.linear:
             async with self._reading:
-                if not self._goes_on(connection):
+                if not self._is_open(connection):
                     return False
                 if catch_up.asks != asks:
                     return True
@@ -118,7 +118,7 @@ class CatchUpLane:
                 if not await connection.write_catch_up(chunk):
                     return False
             after = page.upto
-        return self._goes_on(connection)
+        return self._is_open(connection)
 
-    def _goes_on(self, connection: ClientConnection) -> bool:
+    def _is_open(self, connection: ClientConnection) -> bool:
         return self._connected(connection) and not connection.closing

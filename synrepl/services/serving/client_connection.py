@@ -1,4 +1,4 @@
-"""A connection as services see it."""
+"""The interface of a client's connection, as used by services."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from synrepl.wire.lines import LineChunk
 class ClientConnection(Protocol):
     """One follower's connection to the master.
 
-    :ivar rows: the generation of row shapes that its listener gives to peers that
-        send a bare REPLICATE
+    :ivar rows: row shapes that its listener sends to peers that send a bare REPLICATE
     :ivar legacy_rows: the same for legacy peers
-    :ivar line_limit: bytes of a line that its peer accepts, without the newline
+    :ivar line_limit: maximum length of a line that the peer accepts, in bytes without the newline
     """
 
     rows: Generation
@@ -28,45 +27,45 @@ class ClientConnection(Protocol):
 
     @property
     def name(self) -> str:
-        """What the peer calls itself, or where it comes from."""
+        """The name that the peer has sent, or its address."""
 
     @property
     def address(self) -> str:
-        """Where it comes from."""
+        """The address of the peer."""
 
     @property
     def dialect(self) -> Dialect | None:
-        """Settled by its first REPLICATE."""
+        """Determined by the first REPLICATE; None before."""
 
     @property
     def queued_lines(self) -> int:
-        """Lines that wait because the peer does not read."""
+        """Number of lines that wait because the peer does not read."""
 
     @property
     def closing(self) -> bool:
-        """True once it is closing: nothing more is read or sent."""
+        """Whether it is closing; then nothing more is read or sent."""
 
     def send(self, command: Command) -> None:
         """Send a command."""
 
     def write_live(self, chunk: LineChunk) -> None:
-        """Send shared lines in the live lane; closes the connection when too many wait."""
+        """Send shared lines in the live lane; closes the connection if too many are queued."""
 
     async def write_catch_up(self, chunk: LineChunk) -> bool:
-        """Send lines in the catch-up lane; returns once the peer has room for more.
+        """Send lines in the catch-up lane; returns once the connection accepts more.
 
-        :returns: False when it never will, for the connection is gone
+        :returns: False if it never will, because the connection is lost
         """
 
     def left_behind(self, stream: Stream, after: Token) -> None:
-        """The live lane lost sight of a stream; see :class:`~.publish.LivePeer`."""
+        """The live lane has skipped facts of a stream; see :class:`~.publisher.LivePeer`."""
 
     def close(self, reason: CloseReason, text: str) -> None:
         """Send an ERROR and close."""
 
 
 def audience(connection: ClientConnection) -> Audience:
-    """The audience of a connection whose dialect is settled."""
+    """The audience of a connection whose dialect is known."""
     dialect = connection.dialect
     assert dialect is not None
     generation = connection.rows if dialect.per_writer else connection.legacy_rows

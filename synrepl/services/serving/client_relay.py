@@ -37,9 +37,9 @@ class TooManyServersUp(Refused):
 
 
 class ClientRelay:
-    """Sends commands to all clients in slices; each is encoded once per dialect.
+    """Relays commands to all clients, in slices; each command is encoded once per dialect.
 
-    A command that is already in the queue is not added again.
+    A command that is already queued is not queued again.
 
     :param clients: returns all current connections
     """
@@ -75,11 +75,11 @@ class ClientRelay:
         self._waiting.add(item)
         if not self._busy:
             self._busy = True
-            self._scheduler.spawn("pass on commands", self._run())
+            self._scheduler.spawn("relay commands", self._run())
 
     @property
     def full(self) -> bool:
-        """True while the queue is half full."""
+        """Whether the queue is at least half full."""
         return self._backlog.full
 
     async def room(self) -> None:

@@ -1,4 +1,4 @@
-"""How far federation senders have dealt with the ``federation`` stream (FEDERATION_ACK)."""
+"""Acknowledgements of the ``federation`` stream by federation senders (FEDERATION_ACK)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class AckBeyondStream(Refused):
 class FederationAcks(Generic[C]):
     """The acknowledged token of each expected sender.
 
-    A sender that is away is still waited for: it goes on from where it was.
+    A sender that is away is still waited for, since it will continue from its position.
 
     :param expected: names of the senders; empty while sending is not delegated
-    :param position: the position of the stream
+    :param position: returns the position of the stream
     :ivar on_change: called when a token has changed
     """
 
@@ -49,8 +49,8 @@ class FederationAcks(Generic[C]):
     def acknowledge(self, connection: C, instance: str | None, token: Token, name: str) -> None:
         """Handle a FEDERATION_ACK; a lower token than before means that the sender restarted.
 
-        :param instance: None in dialects that name no instance: then it is of the
-            connection's ``name``, or of the only sender that is expected
+        :param instance: the sender. None in dialects that do not name it; then the sender is the
+            connection's ``name``, or the only sender that is expected
         :raises TooManySenders: it is ignored
         :raises UnexpectedSender: :raises AckBeyondStream: it does not count
         """
@@ -71,27 +71,27 @@ class FederationAcks(Generic[C]):
             self.on_change()
 
     def connection_lost(self, connection: C) -> None:
-        """Forget which unexpected senders a connection spoke for."""
+        """Forget the unexpected senders of a connection."""
         self._others.pop(connection, None)
 
     def stream_restarted(self) -> None:
-        """The stream has started again: what was acknowledged before says nothing about it."""
+        """The stream has restarted, so earlier acknowledgements are void."""
         self._acked = dict.fromkeys(self._acked)
 
     @property
     def senders(self) -> Mapping[str, Token | None]:
-        """The acknowledged token by expected sender; None for one that has acknowledged nothing."""
+        """The acknowledged token of each expected sender; None if it has acknowledged nothing."""
         return self._acked
 
     @property
     def floor(self) -> Token | None:
-        """Facts at or below this token may be dropped; None while a sender has acknowledged nothing."""
+        """The token that all senders have acknowledged; None while one has acknowledged nothing."""
         tokens = [token for token in self._acked.values() if token is not None]
         return min(tokens) if tokens and len(tokens) == len(self._acked) else None
 
     @property
     def held_by(self) -> str | None:
-        """The sender that holds the floor where it is; None without expected senders."""
+        """The sender that has acknowledged the least; None without expected senders."""
         return min(self._acked, key=self._order, default=None)
 
     def _order(self, sender: str) -> tuple[bool, Token]:

@@ -19,28 +19,28 @@ C = TypeVar("C")
 
 
 class TrimmableStreams(Protocol):
-    """Streams kept in this process; see :class:`synrepl.services.bus.mirror.Mirror`."""
+    """Streams that are kept in this process; see :class:`synrepl.services.bus.mirror.Mirror`."""
 
     def trim(self, stream: Stream, upto: Token, limit: int) -> TrimResult:
-        """Drop facts up to a token, about ``limit`` rows at most."""
+        """Drop facts up to a token, at most about ``limit`` rows."""
 
 
-#: Drops facts up to a token, at most about so many rows.
+#: Drops facts up to a token; the second argument is the approximate maximum of rows.
 TrimFunction = Callable[[Token, int], Awaitable[TrimResult]]
 
 
 def store_trimmer(store: FactStore, stream: Stream) -> TrimFunction:
-    """Trims a stream in memory that this process writes."""
+    """A function that trims an in-memory stream written by this process."""
 
     async def trim(upto: Token, limit: int) -> TrimResult:
-        await store.record_positions(stream, upto, {})  # nothing above it may go
+        await store.record_positions(stream, upto, {})  # facts above it must stay
         return await store.trim(stream, upto, 0, limit)
 
     return trim
 
 
 def mirror_trimmer(mirror: TrimmableStreams, stream: Stream) -> TrimFunction:
-    """Trims a stream that another process writes, as far as this one keeps it, too."""
+    """A function that trims this process's copy of a stream written by another process."""
 
     async def trim(upto: Token, limit: int) -> TrimResult:
         return mirror.trim(stream, upto, limit)
@@ -51,9 +51,9 @@ def mirror_trimmer(mirror: TrimmableStreams, stream: Stream) -> TrimFunction:
 class FederationTrim:
     """Trims the stream whenever the floor of the acknowledgements rises.
 
-    :param acks: whose ``on_change`` is taken over
-    :param trim: where the facts are
-    :ivar trimming: what has been dropped, as for other streams that are trimmed
+    :param acks: the acknowledgements; their ``on_change`` is set
+    :param trim: trims the stream
+    :ivar trimming: status, as for other streams that are trimmed
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class FederationTrim:
 
     @property
     def trimming(self) -> TrimCounts:
-        """How many rows have been dropped, and who keeps the others."""
+        """Number of dropped rows, and the sender that holds the others."""
         return TrimCounts(self._rows, self._acks.held_by)
 
     def stream_restarted(self) -> None:
-        """The stream has started again at a lower token."""
+        """The stream has restarted at a lower token."""
         self._done = 0
         self._acks.stream_restarted()
 
@@ -99,13 +99,13 @@ class FederationTrim:
 
 
 def federation_status(acks: FederationAcks[Any], trimmed: Token) -> Mapping[str, Any] | None:
-    """What the senders have acknowledged; None while sending is not delegated.
+    """Acknowledgements as JSON; None while sending is not delegated.
 
-    ``floor`` is the token up to which all have, and ``held_by`` names the sender that
-    has acknowledged the least. ``lost_upto`` is the last token that was dropped because
-    too many facts waited, before all had acknowledged it.
+    ``floor`` is the token that all senders have acknowledged, and ``held_by`` names the sender
+    that has acknowledged the least. ``lost_upto`` is the last token that was dropped before all
+    had acknowledged it, because too many facts were kept.
 
-    :param trimmed: the last token of the stream that is gone
+    :param trimmed: the last trimmed token of the stream
     """
     if not acks.senders:
         return None

@@ -1,4 +1,4 @@
-"""What a master does with the commands of its clients."""
+"""Handles the commands of a master's clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from synrepl.wire.commands import (
     UserSync,
 )
 
-#: Told of what clients say that is not about streams: (name of the connection, command).
+#: Called with (name of the connection, command) for commands that are not about streams.
 Events = Callable[[str, Command], None]
 
 
@@ -51,15 +51,15 @@ class NoCachesStream(Refused):
 
 
 class FollowerState:
-    """What the master knows of one connection.
+    """State of one connection.
 
     :ivar streams: the streams in the live lane; None for all of them
     :ivar catching_up: streams in the catch-up lane, by name
     :ivar wanted: streams requested by the commands being handled, with their start tokens;
         None starts at the current position
-    :ivar wants_positions: a bare REPLICATE is among the commands being handled
-    :ivar answering: an answer to a bare REPLICATE is pending
-    :ivar sent_events: the client has sent commands for the consumers of events
+    :ivar wants_positions: whether a bare REPLICATE is among the commands being handled
+    :ivar answering: whether an answer to a bare REPLICATE is pending
+    :ivar sent_events: whether the client has sent commands for the consumers of events
     :ivar refusals: kinds of ignored commands that have been logged
     """
 
@@ -76,19 +76,19 @@ class FollowerState:
 
 
 class Master:
-    """Answers clients: positions, catch-up, relays, and events for whoever handles them.
+    """Answers clients: positions, catch-up, relayed commands, and events for handlers.
 
     Work that clients can request in any amount is done in slices. Repeated requests that
     are still pending are answered once.
 
-    :param states: positions of all streams, by name
+    :param states: the positions of all streams, by name
     :param source: where missed facts are read from
-    :param events: told of commands that are for handlers
-    :param invalidate: takes what a legacy worker asks to be invalidated; None where the
-        ``caches`` stream is not written
+    :param events: called with commands that are for handlers
+    :param invalidate: carries out an INVALIDATE_CACHE of a legacy worker; None if the ``caches``
+        stream is not written
     :param slices: budget for this work
     :param capacity: back-pressure of ``events``
-    :param name: of the process, as the source of its own commands
+    :param name: name of the process, as the source of its own commands
     :param senders: the names of the federation senders
     """
 
@@ -139,20 +139,20 @@ class Master:
 
     @property
     def user_syncs(self) -> UserSyncs[CommandSource]:
-        """The users that sync through clients, through this process, and through those on the bus."""
+        """The users that sync through clients, this process, and processes on the bus."""
         return self._peer_states.user_syncs
 
     @property
     def federation_acks(self) -> FederationAcks[CommandSource]:
-        """What federation senders have acknowledged."""
+        """The tokens that federation senders have acknowledged."""
         return self._peer_states.federation_acks
 
     @property
     def ignored(self) -> Counter[str]:
-        """Commands ignored because of a limit, by name of the error."""
+        """Number of ignored commands, by name of the error."""
         return self._peer_states.ignored
 
-    # -- a connection's life ----------------------------------------------------------
+    # -- connections ----------------------------------------------------------
 
     def connected(self, connection: ClientConnection) -> None:
         """A client has connected."""
@@ -175,7 +175,7 @@ class Master:
             self._answer(follower)
 
     def full(self, connection: ClientConnection) -> bool:
-        """True while a client must wait because the consumers of its commands are behind."""
+        """Whether a client must wait because the consumers of its commands are behind."""
         follower = self.followers.get(connection)
         if follower is None or not follower.sent_events:
             return False
@@ -193,25 +193,25 @@ class Master:
         self.closed[reason] = self.closed.get(reason, 0) + 1
 
     def cut_off(self, connection: ClientConnection, fault: FailedToKeepUp) -> None:
-        """A client is cut off because it does not read what it asked for."""
+        """A client is disconnected because it does not read."""
         self.slow_clients.cut_off(connection.name, connection.address, fault)
 
     def disconnected(self, connection: ClientConnection, reason: CloseReason) -> None:
-        """A connection is gone."""
+        """A connection is lost."""
         self.closed[reason] = self.closed.get(reason, 0) + 1
         self._publisher.unsubscribe(connection)
         self.followers.pop(connection, None)
         self._peer_states.lost(connection)
 
     def shut_down(self) -> None:
-        """Tell every client and close."""
+        """Close all connections, with an ERROR."""
         for connection in list(self.followers):
             connection.close(CloseReason.SHUTTING_DOWN, "server shutting down")
 
     # -- REPLICATE ----------------------------------------------------------------------
 
     def _replicate(self, follower: FollowerState, command: Replicate) -> None:
-        """Note a request; of several for one stream, the last one counts."""
+        """Note a request; the last one for a stream counts."""
         if command.stream is None:
             follower.wants_positions = True
         elif command.stream == "ALL":
@@ -231,12 +231,12 @@ class Master:
             follower.wants_positions = False
             if not follower.answering:
                 follower.answering = True
-                self._scheduler.spawn("tell positions", self._tell_positions(follower))
+                self._scheduler.spawn("send positions", self._send_positions(follower))
         wanted, follower.wanted = follower.wanted, {}
         for name, token in wanted.items():
             self._answer_linear(follower, self._catalogue[name], token)
 
-    async def _tell_positions(self, follower: FollowerState) -> None:
+    async def _send_positions(self, follower: FollowerState) -> None:
         """Answer a modern client when the budget allows; one answer covers all pending requests."""
         await self._slices.step(len(self._states))
         follower.answering = False
@@ -244,34 +244,36 @@ class Master:
             self._answer_positions(follower)
 
     def _answer_positions(self, follower: FollowerState) -> None:
-        """A modern client: where every writer of every stream stands, then live.
+        """Answer a modern client: positions of all writers of all streams, then the live lane.
 
-        Only the one who asked is answered. RDATA comes after its POSITION in the
-        same turn, so nothing falls between.
+        Only the client that asked is answered. Positions and subscription happen in the same
+        turn, so no fact falls in between.
         """
         connection = follower.connection
-        whose = audience(connection)
-        self._publisher.subscribe(connection, whose, None)
+        its_audience = audience(connection)
+        self._publisher.subscribe(connection, its_audience, None)
         follower.streams = None
-        encoder = self._publisher.encoder(whose)
-        for stream in self._catalogue.known_to(whose.generation):
-            self._tell(connection, encoder, stream)
+        encoder = self._publisher.encoder(its_audience)
+        for stream in self._catalogue.known_to(its_audience.generation):
+            self._send_position_lines(connection, encoder, stream)
 
-    def _tell(self, connection: ClientConnection, encoder: LineEncoder, stream: Stream) -> None:
-        """Where the writers of a stream are; whoever has less of them has missed something."""
+    def _send_position_lines(
+        self, connection: ClientConnection, encoder: LineEncoder, stream: Stream
+    ) -> None:
+        """Send the positions of a stream's writers; a client with a lower one has missed something."""
         for writer, position in self._states[stream.name].positions_to_announce():
             connection.write_live(encoder.position(stream, writer, position, position))
 
     def _answer_linear(
         self, follower: FollowerState, stream: Stream, token: Token | None, asked: bool = True
     ) -> None:
-        """A legacy client: every missed row, then POSITION, then live.
+        """Answer a legacy client: every missed row, then POSITION, then the live lane.
 
-        Rows that come up meanwhile wait in the table, not in memory: the lane
-        reads on until it has reached the present.
+        Rows that are published meanwhile wait in the table, not in memory: the catch-up lane
+        reads until it has reached the present.
 
-        :param asked: a client that has not asked takes the lines for live ones, so
-            they must look like those: a token that is repeated would be a duplicate
+        :param asked: whether the client requested it. If not, it takes the lines for live ones,
+            so no token may be repeated, which would be a duplicate
         """
         current = self._states[stream.name].linear
         after = current if token is None else max(0, token)
@@ -310,24 +312,24 @@ class Master:
         self._publisher.subscribe(follower.connection, audience(follower.connection), live)
 
     def left_behind(self, connection: ClientConnection, stream: Stream, after: Token) -> None:
-        """The live lane could not hold what a slow writer held up: back to the catch-up lane."""
+        """Go back to the catch-up lane: a slow writer held up more rows than the live lane holds."""
         self._answer_linear(self.followers[connection], stream, after, asked=False)
 
     def stream_restarted(self, stream: Stream) -> None:
-        """What came of a stream in memory is gone: tell everybody where it is now, in every view."""
+        """An in-memory stream has lost its facts: announce its position to all clients."""
         self._publisher.flush()
         for connection, follower in list(self.followers.items()):
             if follower.streams is None:
                 encoder = self._publisher.encoder(audience(connection))
                 if encoder.knows(stream):
-                    self._tell(connection, encoder, stream)
+                    self._send_position_lines(connection, encoder, stream)
             elif stream.name in follower.streams:
                 self._answer_linear(follower, stream, None)
 
     # -- commands of other processes, and of this one --------------------------------------
 
     def received_from_bus(self, command: Command) -> None:
-        """Note what a process on the bus says, and relay it to clients if masters do so."""
+        """Handle a command from the bus, and relay it to clients if masters do that."""
         self._peer_states.apply_or_log(BUS, command)
         if isinstance(command, RemoteServerUp):
             try:
@@ -336,13 +338,13 @@ class Master:
                 self._peer_states.ignore(BUS.name, error)
 
     def bus_lost(self) -> None:
-        """The bus cannot be heard any more."""
+        """The connections to the bus are lost."""
         self._peer_states.lost(BUS)
 
     def send(self, command: Command) -> None:
         """Carry out a command of this process's own handlers.
 
-        :raises Refused: it is not carried out
+        :raises Refused: the command is not carried out
         """
         self._peer_states.apply(self._own, command)
         if isinstance(command, RemoteServerUp):
@@ -368,7 +370,7 @@ class Master:
             self._peer_states.apply(follower.connection, command)
         except TooManySenders:
             raise
-        except Refused as error:  # it does not count here; handlers and the bus may know better
+        except Refused as error:  # ignored here, but possibly not by handlers and the bus
             self._ignore(follower, error)
         self._event(follower, command)
 
@@ -381,7 +383,7 @@ class Master:
             try:
                 self._invalidate(command)
             except SynreplError as error:
-                # It ends with this connection, so that the worker knows.
+                # The connection is closed, so that the worker notices.
                 follower.connection.close(CloseReason.INVALIDATION_REFUSED, str(error))
                 return
         self._event(follower, command)

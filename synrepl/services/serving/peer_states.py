@@ -1,4 +1,4 @@
-"""What other processes have said of themselves: who syncs through them, what they acknowledge."""
+"""States that other processes report: users syncing through them, and acknowledged tokens."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ class CommandSource(Protocol):
 
     @property
     def name(self) -> str:
-        """For logs, and for commands that name no instance."""
+        """The name for logs, and for commands that name no instance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedSource:
-    """A source of commands that is no TCP connection."""
+    """A source of commands other than a TCP connection."""
 
     name: str
 
 
-#: All processes that are heard on Redis.
+#: All processes on Redis, as one source.
 BUS = NamedSource("bus")
 
 
 class PeerStates:
     """The states that commands carry, by source.
 
-    :param ended: told of users that stopped syncing because their source was lost
-    :param senders: the names of the federation senders, all of which have to acknowledge;
-        None in a process that does not keep the stream, and has no use for that
-    :param position: the position of the ``federation`` stream
+    :param ended: called with (name, command) for users that stopped syncing because their source
+        was lost
+    :param senders: names of the federation senders, all of which have to acknowledge; None in a
+        process that does not keep the stream
+    :param position: returns the position of the ``federation`` stream
     :param capacity: back-pressure of ``ended``
-    :ivar ignored: commands from Redis that were ignored, by name of the error
+    :ivar ignored: number of ignored commands, by name of the error
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class PeerStates:
         self.ignored: Counter[str] = Counter()
 
     def apply(self, source: CommandSource, command: Command) -> None:
-        """Note what a command says; those that carry no state are of no interest here.
+        """Apply a command to the states; a command that carries no state does nothing.
 
-        :raises Refused: it is ignored
+        :raises Refused: the command is ignored
         """
         if isinstance(command, UserSync):
             self.user_syncs.user_sync(source, command)
@@ -81,9 +82,11 @@ class PeerStates:
             self.federation_acks.acknowledge(source, command.instance, command.token, source.name)
 
     def apply_or_log(self, source: CommandSource, command: Command) -> bool:
-        """The same, where nobody can be told of a refusal; logs the first of each kind.
+        """Apply a command; if it is refused, count it and log the first of each kind.
 
-        :returns: False when it was ignored
+        For sources that cannot be answered.
+
+        :returns: False if the command was ignored
         """
         try:
             self.apply(source, command)
@@ -100,6 +103,6 @@ class PeerStates:
             self._log.warn("{name}: {error}", name=name, error=error)
 
     def lost(self, source: CommandSource) -> None:
-        """Nothing more is heard from a source, so nothing is known of its users."""
+        """A source is lost, and its users with it."""
         self.user_syncs.connection_lost(source)
         self.federation_acks.connection_lost(source)

@@ -1,4 +1,4 @@
-"""Clients that were cut off because they did not read: logged, counted, and listed."""
+"""Clients that were disconnected because they did not read: logged, counted and listed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from synrepl.core.clock import Clock
 from synrepl.core.log import Logger
 from synrepl.wire.closing import FailedToKeepUp
 
-#: How many are listed, the latest ones.
+#: Maximum number of listed clients, the latest ones.
 MOST_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SlowClient:
-    """A client that was cut off.
+    """A client that was disconnected.
 
-    :ivar lines: how many were waiting for it; ``size`` in bytes
-    :ivar waited_s: how long the oldest of them had been waiting, in seconds
-    :ivar at: when it was cut off, in seconds by the clock of the process
+    :ivar lines: number of lines that were queued for it
+    :ivar size: their size in bytes
+    :ivar waited_s: age of the oldest queued line, in seconds
+    :ivar at: when it was disconnected, in seconds by the clock of the process
     """
 
     name: str
@@ -31,7 +32,7 @@ class SlowClient:
     at: float
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """All of it, with the time in seconds before ``now``."""
+        """The values as JSON; the time in seconds before ``now``."""
         return {
             "name": self.name,
             "address": self.address,
@@ -43,10 +44,10 @@ class SlowClient:
 
 
 class SlowClients:
-    """Clients that were cut off.
+    """The clients that were disconnected since the process started.
 
-    :ivar count: how many
-    :ivar latest: the last of them, oldest first
+    :ivar count: their number
+    :ivar latest: the latest of them, oldest first
     """
 
     def __init__(self, clock: Clock, log: Logger) -> None:
@@ -56,7 +57,7 @@ class SlowClients:
         self.latest: deque[SlowClient] = deque(maxlen=MOST_LISTED)
 
     def cut_off(self, name: str, address: str, fault: FailedToKeepUp) -> None:
-        """Note one, and say so."""
+        """Record and log a client that is disconnected."""
         facts: dict[str, Any] = dict(fault.facts)
         client = SlowClient(
             name,

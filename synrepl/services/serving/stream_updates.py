@@ -1,16 +1,14 @@
-"""Missed facts for followers that ask over HTTP (``get_repl_stream_updates``).
+"""Returns missed facts to followers that ask over HTTP (``get_repl_stream_updates``).
 
-Source: ``docs/protocol.md``, "Out-of-band catch-up over HTTP", held against
-recorded answers of real servers. The promise of an answer: every fact in
-``(from_token, upto_token]`` is in it, and stays the last word on that range.
-So ``upto_token`` never passes a position:
+Source: ``docs/protocol.md``, "Out-of-band catch-up over HTTP", checked against recorded answers
+of real servers. An answer contains every fact in ``(from_token, upto_token]``, and no fact will
+be added to that range later. So ``upto_token`` never passes a position:
 
-- With ``writer`` that is this writer's position, and a request beyond it is
-  cut down to it.
-- Without, it is the linear position. Real workers name no writer, and ask up
-  to a *writer's* position, which the linear one may not have reached yet; they
-  are told ``limited``, so that they come again, after a pause that keeps them
-  from asking in a circle. A request beyond everything known is cut down.
+- With ``writer`` it is bounded by this writer's position, and a request beyond it is cut short.
+- Without ``writer`` it is bounded by the linear position. Real workers name no writer, and ask
+  up to a *writer's* position, which the linear one may not have reached yet. Their answer is
+  marked as ``limited``, so that they ask again; a pause keeps them from asking in a tight loop.
+  A request beyond everything known is cut short.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from synrepl.streams.definition import Generation, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 
-#: Rows of an answer when the request does not say: what real servers give.
+#: Number of rows in an answer by default, as on real servers.
 DEFAULT_ROWS = 100
 MAX_ROWS = 10_000
 
-#: How long an asker waits for the linear position to catch up, in seconds.
+#: Seconds to wait for the linear position to catch up.
 PAUSE_S = 0.1
 
 _Encode = Callable[[Row], bytes]
@@ -58,7 +56,7 @@ class StreamNotKnownThen(InputError):
 
 
 class KnownPositions(Protocol):
-    """How far a stream is; a :class:`~synrepl.services.announcing.stream_state.StreamState`, say."""
+    """The positions of a stream; for instance a :class:`~synrepl.services.announcing.stream_state.StreamState`."""
 
     @property
     def positions(self) -> Mapping[str, Token]:
@@ -72,7 +70,7 @@ class KnownPositions(Protocol):
 class StreamUpdates:
     """Answers requests for a range of a stream.
 
-    :param states: positions of all streams, by name
+    :param states: the positions of all streams, by name
     :param source: where facts are read from
     """
 
@@ -92,17 +90,16 @@ class StreamUpdates:
         self._encoders: dict[tuple[str, Generation], _Encode] = {}
 
     async def answer(self, stream_name: str, query: Mapping[str, str]) -> bytes:
-        """The JSON that answers a request.
+        """Answer a request, in JSON.
 
         :param query: ``from_token`` and ``upto_token``; optionally ``writer``,
             ``limit`` (rows, a target: facts are not split) and ``rows`` (the
             generation of row shapes, ``modern`` when absent; a request with it gets
             streams that this generation did not have, too)
         :raises UnknownStream: there is no such stream
-        :raises InputError: a parameter is missing or makes no sense
-        :raises Trimmed: the range begins below what has been trimmed; of an ephemeral
-            stream, only who says ``writer`` or ``rows`` is told, for real workers
-            cannot be
+        :raises InputError: a parameter is missing or invalid
+        :raises Trimmed: the range begins below the trimmed token; for an ephemeral stream only
+            if ``writer`` or ``rows`` is given, since real workers do not understand the error
         :raises DatabaseAway: the facts cannot be read now
         """
         stream = self._catalogue[stream_name]
@@ -112,8 +109,8 @@ class StreamUpdates:
         encode = self._encoder(stream, query.get("rows"))
         if asked.empty:
             return _json([], int(query["upto_token"]), limited=False)
-        ours = writer is not None or "rows" in query
-        return await self._answer(stream, asked, writer, limit, encode, ours)
+        is_synrepl = writer is not None or "rows" in query
+        return await self._answer(stream, asked, writer, limit, encode, is_synrepl)
 
     async def _answer(
         self,
@@ -122,7 +119,7 @@ class StreamUpdates:
         writer: str | None,
         limit: int,
         encode: _Encode,
-        ours: bool,
+        is_synrepl: bool,
     ) -> bytes:
         state = self._states[stream.name]
         reached = _reached(state, writer)
@@ -133,7 +130,7 @@ class StreamUpdates:
         span = Range(asked.after, min(asked.upto, reached))
         if span.empty:
             return _json([], span.after, limited=promised)
-        if ours:
+        if is_synrepl:
             page = await self._source.page(stream, span, writer, limit)
         else:
             page = await page_skipping_trimmed(
@@ -168,13 +165,13 @@ def _updates(page: Page, encode: _Encode) -> list[bytes]:
 
 
 def _json(updates: list[bytes], upto: int, limited: bool) -> bytes:
-    """The answer, of rows that are JSON already."""
-    told = b"true" if limited else b"false"
-    return b'{"updates":[%b],"upto_token":%d,"limited":%b}' % (b",".join(updates), upto, told)
+    """Build the answer from rows that are JSON already."""
+    flag = b"true" if limited else b"false"
+    return b'{"updates":[%b],"upto_token":%d,"limited":%b}' % (b",".join(updates), upto, flag)
 
 
 def _token(query: Mapping[str, str], name: str) -> Token:
-    """A token; below zero, where real servers' streams may begin, is the beginning."""
+    """Parse a token; a negative one, at which streams of real servers may begin, counts as 0."""
     text = query.get(name)
     if text is None:
         raise MissingParameter(name=name)

@@ -1,8 +1,7 @@
-"""What is left of a fleeting stream, for peers that cannot be told that the rest is gone.
+"""Pages of a stream that skip trimmed rows, for peers that cannot be told that these are gone.
 
-A real worker that is refused asks for the same range again, for ever. What it
-has missed of a stream that is ephemeral, or kept in memory, it can do without; it
-is only said here.
+A real worker whose request is refused repeats it for ever. It can do without rows of a stream
+that is ephemeral or in memory, so the loss is only logged.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from synrepl.streams.definition import Stream
 async def page_skipping_trimmed(
     source: FactSource, stream: Stream, span: Range, limit: int, asker: str, log: Logger
 ) -> Page:
-    """A page of all writers' facts in ``span``; of a fleeting stream, of what is left of them.
+    """A page of all writers' facts in ``span``, without those that were trimmed.
 
-    :param asker: who asks, for the log
-    :raises Trimmed: facts of the range are gone, and the stream is not fleeting
+    :param asker: name of the client, for the log
+    :raises Trimmed: facts of the range are gone, and the stream is neither ephemeral nor in memory
     """
     after = span.after
     while True:
@@ -31,7 +30,7 @@ async def page_skipping_trimmed(
                 raise
             gone = min(int(str(error.facts["trimmed"])), span.upto)
             log.warn(
-                "{asker} asks for {stream} above {after}; up to {gone} it is trimmed, and lost to it",
+                "{asker} asks for {stream} above {after}, which is trimmed up to {gone}; it misses these facts",
                 asker=asker,
                 stream=stream.name,
                 after=after,

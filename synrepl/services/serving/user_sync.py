@@ -1,4 +1,4 @@
-"""Who is syncing where, per connection (USER_SYNC, CLEAR_USER_SYNC, connection loss)."""
+"""Tracks syncing users per connection (USER_SYNC, CLEAR_USER_SYNC, lost connections)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MAX_RANKED = 1_000
 #: Users that are forgotten per step.
 _AT_ONCE = 100
 
-#: Users of an instance that are forgotten before anybody is told that they stopped, and the
-#: cost of that. Whoever is told then finds it so, unless the instance has very many.
+#: Users of an instance that are forgotten before their end is reported, and the cost of that. So
+#: the report agrees with the state, unless the instance has very many users.
 _NOW = 500
 _COST_NOW = 1 + _NOW // _AT_ONCE
 
@@ -107,15 +107,15 @@ class UserSyncs(Generic[C]):
         return self._count
 
     def is_syncing(self, user: str) -> bool:
-        """Whether a user syncs anywhere."""
+        """Whether a user syncs through any instance."""
         return user in self._by_user
 
     def users(self) -> set[str]:
-        """All users that sync anywhere. A copy: with very many users it takes a while."""
+        """All syncing users, as a copy, which takes a while with very many users."""
         return set(self._by_user)
 
     def by_instance(self) -> dict[str, set[str]]:
-        """The users by instance, :data:`UNNAMED` for one without a name. A copy."""
+        """The users by instance, as a copy; :data:`UNNAMED` stands for an instance without a name."""
         found: dict[str, set[str]] = {}
         for of_connection in self._syncing.values():
             for instance, users in of_connection.instances.items():
@@ -179,7 +179,7 @@ class UserSyncs(Generic[C]):
             self._scheduler.spawn("forget syncing users", self._forget(users))
 
     def connection_lost(self, connection: C) -> None:
-        """Nobody syncs through this connection any more."""
+        """No user syncs through this connection any more."""
         of_connection = self._syncing.pop(connection, None)
         if of_connection is not None:
             for instance, users in of_connection.instances.items():
@@ -188,10 +188,11 @@ class UserSyncs(Generic[C]):
             ending = self._end(self._name(connection), of_connection)
             self._scheduler.spawn("end syncing users", ending)
 
-    async def repeat(self, skip: C, say: Callable[[str, UserSync], object]) -> None:
-        """Tell of all users that sync now, in slices, but those of one connection.
+    async def repeat(self, skip: C, send: Callable[[str, UserSync], object]) -> None:
+        """Repeat a USER_SYNC for each user that syncs now, in slices.
 
-        :param say: called with (name of the connection, command)
+        :param skip: the connection whose users are left out
+        :param send: called with (name of the connection, command)
         """
         for connection, of_connection in list(self._syncing.items()):
             if connection is skip:
@@ -204,7 +205,7 @@ class UserSyncs(Generic[C]):
                     if last_sync_ms is not None:
                         user, _, device = key.partition(" ")
                         start = UserSync(instance, user, device or None, True, last_sync_ms)
-                        say(self._name(connection), start)
+                        send(self._name(connection), start)
 
     def _check(self, of_connection: _Syncing, instance: str | None, key: _User) -> None:
         """Check the limits before adding a user.
