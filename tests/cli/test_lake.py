@@ -16,7 +16,7 @@ ALICE = "@alice:example.org"
 
 
 class OneLake(LakeCase):
-    """LandingRound, looked at, checked, asked and replayed."""
+    """A lake that is landed, shown, checked, queried and replayed."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()

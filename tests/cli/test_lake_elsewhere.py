@@ -23,9 +23,9 @@ COMMANDS_IN_ONE_SESSION = """
     from contextlib import ExitStack, nullcontext
     from click.testing import CliRunner
     from synrepl.cli import cli
-    from synrepl.pipeline.session import named
+    from synrepl.pipeline.session import session
 
-    opened, real, printed = [], named.open_session, []
+    opened, real, printed = [], session.open_session, []
 
     with ExitStack() as stack:
         def open_session(options):
@@ -33,7 +33,7 @@ COMMANDS_IN_ONE_SESSION = """
                 opened.append(stack.enter_context(real(options)))
             return nullcontext(opened[0])
 
-        named.open_session = open_session
+        session.open_session = open_session
         for command in json.loads(sys.argv[1]):
             ran = CliRunner().invoke(cli, command, catch_exceptions=False)
             assert (ran.exit_code, ran.stderr) == (0, ""), (command, ran.output)
@@ -43,7 +43,7 @@ COMMANDS_IN_ONE_SESSION = """
 
 
 class Elsewhere(LakeCase):
-    """LandingRound, checked and asked."""
+    """The commands of a lake, away from this machine's own sessions."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()

@@ -17,7 +17,7 @@ LOSE = f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 2; DELETE FROM
 
 
 class OneLake(LakeCase):
-    """LandingRound, and gone on with after a failover."""
+    """A lake that goes on after a failover."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()

@@ -14,7 +14,7 @@ from tests.storage.foreign_databases import foreign_database
 
 
 class OfASynapse(LakeCase):
-    """LandingRound from its tables, which are only read."""
+    """Landed from a Synapse's tables, which are only read."""
 
     async def test_jobs(self) -> None:
         dsn = await foreign_database("1.163.2")

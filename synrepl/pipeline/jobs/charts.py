@@ -79,7 +79,7 @@ def draw_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]]) -> Figure:
     if undated:
         notes.append(f"{undated:,} lines of the answer have no known time and are not shown")
     with rc_context(_STYLE):
-        figure = Figure(figsize=(12.0, 6.5), dpi=120, read_schema="constrained")
+        figure = Figure(figsize=(12.0, 6.5), dpi=120, layout="constrained")
         axes = figure.add_subplot()
         draw = {PlotKind.LINES: _lines, PlotKind.HEAT: _heat, PlotKind.BARS: _bars}[job.plot.kind]
         notes += draw(figure, axes, job.plot, table.iloc[:, :most])
