@@ -71,7 +71,7 @@ from synrepl.streams.declared import declare
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from tests.cli.cli_world import REPOSITORY, CliCase
-from tests.services.world import Silent
+from tests.services.world import NullLog
 
 CATALOGUE = Catalogue((*SYNAPSE_STREAMS, declare(ORDERS, ORDER_COLUMNS)))
 
@@ -500,8 +500,8 @@ class Regressions(CliCase):
         stream = CATALOGUE["orders"]
         scheduler = TwistedScheduler(Clock())
         store = Suspended(scheduler)
-        announcer = Announcer(scheduler, store, [stream], Publisher(scheduler, {}), Silent())
-        writer = StreamWriter(scheduler, store, MASTER, [stream], announcer, Silent())
+        announcer = Announcer(scheduler, store, [stream], Publisher(scheduler, {}), NullLog())
+        writer = StreamWriter(scheduler, store, MASTER, [stream], announcer, NullLog())
         await writer.start()
         row = stream.kinds[""]("o1", "anvil", 1, None)
         appended = Deferred.fromCoroutine(writer.append(stream, [[row]]))
@@ -514,8 +514,8 @@ class Regressions(CliCase):
         stream = CATALOGUE["typing"]
         scheduler = TwistedScheduler(Clock())
         store = MemoryStore(scheduler)
-        announcer = Announcer(scheduler, store, [stream], Publisher(scheduler, {}), Silent())
-        await StreamWriter(scheduler, store, MASTER, [stream], announcer, Silent()).start()
+        announcer = Announcer(scheduler, store, [stream], Publisher(scheduler, {}), NullLog())
+        await StreamWriter(scheduler, store, MASTER, [stream], announcer, NullLog()).start()
         await announcer.start()
         self.assertEqual(announcer.states["typing"].linear, 0)
 

@@ -25,7 +25,7 @@ from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.wire.commands import Command, Rdata
-from tests.services.world import Silent
+from tests.services.world import NullLog
 
 reactor: Any = _reactor
 
@@ -50,7 +50,7 @@ class Site:
 
     def __init__(self) -> None:
         self.scheduler = TwistedScheduler(reactor)
-        self.log = Silent()
+        self.log = NullLog()
         self.fetches = 0
         self.forget()
 

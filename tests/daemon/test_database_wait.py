@@ -10,7 +10,7 @@ from synrepl.core.retry import RandomSource
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.driver.connection import DatabaseRefused
 from synrepl.storage.store import DatabaseAway
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 
 
 class Waiting(SynchronousTestCase):
@@ -32,7 +32,7 @@ class Waiting(SynchronousTestCase):
                 raise DatabaseAway(where="db", reason="refused")
             return "done"
 
-        wait = DatabaseWait(scheduler, self.reasons.append, Noting())
+        wait = DatabaseWait(scheduler, self.reasons.append, RecordingLog())
         return Deferred.fromCoroutine(wait.until_done(step))
 
     def run_out(self) -> None:
@@ -61,6 +61,6 @@ class Waiting(SynchronousTestCase):
         async def step() -> None:
             raise DatabaseRefused(where="db", reason="no such user")
 
-        wait = DatabaseWait(scheduler, self.reasons.append, Noting())
+        wait = DatabaseWait(scheduler, self.reasons.append, RecordingLog())
         self.failureResultOf(Deferred.fromCoroutine(wait.until_done(step)), DatabaseRefused)
         self.assertEqual(self.reasons, [])

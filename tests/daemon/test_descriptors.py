@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from synrepl.daemon.config.config import HttpConfig, ListenerConfig
 from synrepl.daemon.descriptors import RESERVED, divide_descriptors
-from tests.services.world import Noting
+from tests.services.world import RecordingLog
 
 HTTP = HttpConfig(port=1)
 LISTENERS = [ListenerConfig(port=2), ListenerConfig(port=3, max_connections=500)]
@@ -22,7 +22,7 @@ class SharesOfListeners(TestCase):
             found = divide_descriptors(HTTP, LISTENERS, descriptors)
             self.assertEqual((found.http.total, found.http.of_address), (2_000, 1_000))
             self.assertEqual([each.total for each in found.listeners], [1_000, 500])
-            log = Noting()
+            log = RecordingLog()
             found.warn_if_cut(log)
             self.assertEqual((found.cut, log.lines), (False, []))
 
@@ -31,7 +31,7 @@ class SharesOfListeners(TestCase):
         self.assertEqual(found.http.total, 412)
         self.assertEqual([each.total for each in found.listeners], [274, 137])
         self.assertEqual([each.of_address for each in found.listeners], [137, 137])
-        log = Noting()
+        log = RecordingLog()
         found.warn_if_cut(log)
         ((level, text),) = log.lines
         self.assertEqual(level, "warn")

@@ -37,7 +37,7 @@ from tests.adapters.raw_http_client import (
     request,
 )
 from tests.services.test_status import worker
-from tests.services.world import World, done, started
+from tests.services.world import MasterWorld, done, started
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -51,7 +51,7 @@ def samples(text: bytes) -> Samples:
     }
 
 
-def metrics_of(world: World) -> ProcessMetrics:
+def metrics_of(world: MasterWorld) -> ProcessMetrics:
     return ProcessMetrics(world.status, {("/status", 200): 3})
 
 
@@ -320,7 +320,7 @@ class Worker(SynchronousTestCase):
         self.assertEqual(private, {"/ready", "/status", "/metrics"})
 
 
-def routes(world: World) -> Any:
+def routes(world: MasterWorld) -> Any:
     """A master's routes."""
     metrics = metrics_of(world)
     return master_routes(world.intake, world.updates, world.readiness, world.status, metrics.render)

@@ -31,7 +31,7 @@ from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.commands import Command
 from tests.services.test_serve import Client
-from tests.services.world import Noting, done, manual_clock
+from tests.services.world import RecordingLog, done, manual_clock
 from tests.storage.recorded_changes import RecordedChanges
 
 ORDERS = declare("orders", {"customer": "text"})
@@ -77,7 +77,7 @@ class CoherentMaster:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
         self.store = SuspendableStore(self.scheduler)
-        self.log = Noting()
+        self.log = RecordingLog()
         self.truth: dict[str, int] = {}
         self.caches = make_caches()
         self.get_user = self.caches.cached(name="get_user", by_name=True)(self._get)

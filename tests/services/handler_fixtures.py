@@ -19,7 +19,7 @@ from synrepl.storage.store import Draft, WriterLease
 from synrepl.streams.catalogue import Catalogue
 from synrepl.wire.commands import Position
 from synrepl.wire.dialects import MODERN, Dialect
-from tests.services.world import Noting, Upstream
+from tests.services.world import FakeUpstream, RecordingLog
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import FEW, NOTES, note
 
@@ -111,7 +111,7 @@ class WorkerProcess:
         dialect: Dialect,
         earliest: bool,
     ) -> None:
-        self.log = Noting()
+        self.log = RecordingLog()
         self.scheduler = process.scheduler
         self.waiters = PositionWaiters(self.scheduler)
         self.delivery = Delivery(
@@ -142,7 +142,7 @@ class WorkerProcess:
     async def start(self) -> None:
         """Load the record, and connect."""
         await self.delivery.start()
-        self.follower.connected(Upstream(self._dialect))
+        self.follower.connected(FakeUpstream(self._dialect))
 
     def announce(self, token: Token, writer: str | None = ONE) -> None:
         """Let the master announce a writer's position; None for the linear one."""

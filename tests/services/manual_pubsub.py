@@ -24,7 +24,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
-from tests.services.world import Noting, done, manual_clock
+from tests.services.world import RecordingLog, done, manual_clock
 
 NOTES = declare("notes", {"text": "text"})
 OTHERS = declare("others", {"text": "text"})
@@ -123,7 +123,7 @@ class AirProcess:
 
     def __init__(self, air: ManualPubSub, name: str, channels: Channels = CHANNELS) -> None:
         self.name = name
-        self.log = Noting()
+        self.log = RecordingLog()
         self.handler = Noted()
         self._air = air
         self._channels = channels

@@ -12,7 +12,7 @@ from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import CURRENT, Dialect, Side
 from synrepl.wire.session import ProtocolSession
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 
 #: The time when a test begins, in seconds since the epoch.
 NOW = 1_700_000_000.0
@@ -75,7 +75,7 @@ class Sender:
         self.clock = manual_clock()
         self.clock.advance(NOW)
         self.scheduler = TwistedScheduler(self.clock)
-        self.log = Noting()
+        self.log = RecordingLog()
         self.dialect = dialect
         self.outgoing = OutgoingCommands(
             self.scheduler, Slices(self.scheduler), name, dialect, self.log

@@ -26,7 +26,7 @@ from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Rdata
 from synrepl.wire.dialects import LEGACY, MODERN, TRANSITIONAL_OR_MODERN, Dialect, Side
 from tests.services.test_serve import ConnectionLostReason, Transport
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 from tests.wire.recordings import DIALECT_OF, genuine_lines
 
 CATALOGUE = Catalogue(SYNAPSE_STREAMS)
@@ -82,7 +82,7 @@ class ForeignFollowerCase(SynchronousTestCase):
     ) -> None:
         """Follow a real server whose database is available, and whose HTTP listener is not."""
         self.clock = manual_clock()
-        scheduler, self.log = TwistedScheduler(self.clock), Noting()
+        scheduler, self.log = TwistedScheduler(self.clock), RecordingLog()
         self.follower = Follower(
             scheduler,
             CATALOGUE,

@@ -30,7 +30,7 @@ from synrepl.wire.commands import (
     UserSync,
 )
 from tests.services.manual_pubsub import NOTES, OTHERS, AirProcess, ManualPubSub
-from tests.services.world import Noting
+from tests.services.world import RecordingLog
 
 MAIN = "example.org"
 
@@ -119,14 +119,14 @@ class Relaying(TestCase):
 
     def test_what_the_bus_does_not_have_is_left_out_without_a_word(self) -> None:
         said: list[Command] = []
-        log = Noting()
+        log = RecordingLog()
         relay = BusRelay("master", said.append, log)
         relay.from_client("old", RemovePusher("app", "key", "@u:x"))
         relay.from_client("old", InvalidateCache("users", ("@u:x",)))
         self.assertEqual((said, log.lines), ([], []))
 
     def test_what_cannot_be_said_there_is_told(self) -> None:
-        log = Noting()
+        log = RecordingLog()
         one = AirProcess(ManualPubSub(), "one")
         relay = BusRelay("master", one.bus.send, log)
         relay.from_client("old", RemoteServerUp("two words"))
@@ -140,7 +140,7 @@ class Relaying(TestCase):
             if stands[0]:
                 said.append(command)
 
-        relay = BusRelay("master", say, Noting(), lambda: stands[0])
+        relay = BusRelay("master", say, RecordingLog(), lambda: stands[0])
         start = UserSync("w1", "@u:x", None, True, 5)
         relay.from_client("w1", start)
         relay.from_client("w2", UserSync("w2", "@u:x", None, True, 5))
@@ -162,7 +162,7 @@ class Relaying(TestCase):
 
     def test_who_syncs_is_repeated_for_newcomers_but_not_too_often(self) -> None:
         air, said = ManualPubSub(), list[Command]()
-        relay = BusRelay("master", said.append, Noting())
+        relay = BusRelay("master", said.append, RecordingLog())
         users: UserSyncs[str] = UserSyncs(
             air.scheduler, Slices(air.scheduler), lambda name: name, lambda name, command: None
         )
@@ -200,7 +200,7 @@ class Listening(TestCase):
         self.assertEqual(channels.subscriptions(["notes"], user_ip=False), (MAIN,))
 
     def test_the_own_lines_are_left_out(self) -> None:
-        reader = BusReader("one", Noting())
+        reader = BusReader("one", RecordingLog())
         lines = (
             b'RDATA notes one 1 ["a"]',
             b"POSITION notes one 0 1",
@@ -214,13 +214,13 @@ class Listening(TestCase):
         self.assertEqual(reader.echoes, 4)
 
     def test_a_follower_hears_the_facts_of_its_own_process(self) -> None:
-        reader = BusReader("one", Noting(), follows_itself=True)
+        reader = BusReader("one", RecordingLog(), follows_itself=True)
         lines = (b'RDATA notes one 1 ["a"]', b"FEDERATION_ACK one 5", b"POSITION notes one 0 1")
         expected = [Rdata("notes", "one", 1, b'["a"]'), Position("notes", "one", 0, 1)]
         self.assertEqual(reader.commands(lines), expected)
 
     def test_messages_that_are_no_lines_are_told_of_once_a_kind(self) -> None:
-        log = Noting()
+        log = RecordingLog()
         reader = BusReader("one", log)
         messages = (b"FOO", b"BAR", b"", b"\r", b"POSITION notes two 0 1\n", b"\xff", b"PING 1")
         self.assertEqual(reader.commands(messages), [])
@@ -229,7 +229,7 @@ class Listening(TestCase):
 
     @given(st.lists(st.binary(max_size=60) | st.just(b"REPLICATE "), max_size=8))
     def test_whatever_comes_is_heard_or_counted(self, messages: list[bytes]) -> None:
-        reader = BusReader("one", Noting())
+        reader = BusReader("one", RecordingLog())
         blank = sum(message in (b"", b"\r") for message in messages)
         commands = reader.commands(messages)
         self.assertEqual(len(commands) + reader.bad + reader.echoes + blank, len(messages))

@@ -27,7 +27,7 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.wire.batching import DEFAULT_MAX_ROWS
 from synrepl.wire.commands import Command, Position, Rdata
 from tests.services.test_serve import Client, MasterCase
-from tests.services.world import Noting, Upstream, done
+from tests.services.world import FakeUpstream, RecordingLog, done
 
 NOTES = replace(declare("notes", {"text": "text"}), in_memory=True)
 MACHINE = settings(max_examples=150, stateful_step_count=30, deadline=None)
@@ -71,7 +71,7 @@ class Hearing(RuleBasedStateMachine):
     def begin(self) -> None:
         """Both are there."""
         self.follows = Follows()
-        self.mirror = Mirror([(NOTES, "w1")], Noting())
+        self.mirror = Mirror([(NOTES, "w1")], RecordingLog())
         self.state = StreamState(NOTES, self.follows)
         self.mirror.begin({"notes": self.state}, self.follows.stream_restarted)
         self.facts: list[list[str]] = []
@@ -167,7 +167,7 @@ class Mirroring(TestCase):
         run_state_machine_as_test(Hearing, settings=MACHINE)
 
     def test_rows_that_are_none_are_left_out(self) -> None:
-        log, follows = Noting(), Follows()
+        log, follows = RecordingLog(), Follows()
         mirror = Mirror([(NOTES, "w1")], log)
         mirror.begin({"notes": StreamState(NOTES, follows)}, follows.stream_restarted)
         mirror.received([Position("notes", "w1", 0, 0)])
@@ -177,7 +177,7 @@ class Mirroring(TestCase):
         self.assertEqual((follows.position, len(log.lines)), (3, 1))
 
     def test_who_cannot_be_told_of_what_is_gone_gets_the_rest(self) -> None:
-        log, follows = Noting(), Follows()
+        log, follows = RecordingLog(), Follows()
         mirror = Mirror([(NOTES, "w1")], log)
         mirror.begin({"notes": StreamState(NOTES, follows)}, follows.stream_restarted)
         mirror.received([Position("notes", "w1", 4, 4), Rdata("notes", "w1", 5, row("a"))])
@@ -188,11 +188,13 @@ class Mirroring(TestCase):
     def test_a_fact_without_end_ends_the_connection(self) -> None:
         closed: list[str] = []
 
-        class Closing(Upstream):
+        class Closing(FakeUpstream):
             def close(self, reason: object, text: str | None = None) -> None:
                 closed.append(text or "")
 
-        attendant = MasterBusSubscriber(lambda command: None, Mirror([(NOTES, "w1")], Noting()))
+        attendant = MasterBusSubscriber(
+            lambda command: None, Mirror([(NOTES, "w1")], RecordingLog())
+        )
         attendant.connected(Closing())
         attendant.received([Rdata("notes", "w1", None, row("a"))] * (DEFAULT_MAX_ROWS + 1))
         self.assertIn("unfinished batches", closed[0])

@@ -23,7 +23,7 @@ from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.streams.rows import RowCodec
 from synrepl.wire.commands import Command
 from tests.services.manual_pubsub import CATALOGUE, CHANNELS, ManualConnections, ManualPubSub
-from tests.services.world import Noting
+from tests.services.world import RecordingLog
 
 PRIVATE = "example.org/process/twin"
 MACHINE = settings(max_examples=100, stateful_step_count=30, deadline=None)
@@ -33,7 +33,7 @@ class Twin:
     """A process that calls itself ``twin``."""
 
     def __init__(self, air: ManualPubSub, mark: str) -> None:
-        self.log = Noting()
+        self.log = RecordingLog()
         self.name_guard = InstanceNameGuard("twin", self.log, mark)
         self._air = air
         names = [stream.name for stream in CATALOGUE]

@@ -25,12 +25,12 @@ from tests.services.manual_pubsub import (
     ManualConnections,
     ManualPubSub,
 )
-from tests.services.world import Noting, done
+from tests.services.world import RecordingLog, done
 
 
 class Speaking(TestCase):
     def setUp(self) -> None:
-        self.air, log = ManualPubSub(), Noting()
+        self.air, log = ManualPubSub(), RecordingLog()
         scheduler = self.air.scheduler
         codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
         publisher = Publisher(scheduler, codecs)

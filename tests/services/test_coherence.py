@@ -23,7 +23,7 @@ from synrepl.streams.synapse.caches import CachesRow
 from synrepl.streams.synapse.events import AllStateRow, EventRow, StateRow
 from synrepl.streams.synapse.push_rules import PushRulesRow
 from synrepl.streams.synapse.tag_account_data import TagAccountDataRow
-from tests.services.world import Noting
+from tests.services.world import RecordingLog
 
 YES, NO, MAYBE = HasChanged.YES, HasChanged.NO, HasChanged.MAYBE
 
@@ -43,7 +43,7 @@ def whole(name: str) -> CachesRow:
 class CoherenceCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.caches = make_caches()
-        self.log = Noting()
+        self.log = RecordingLog()
 
     def declare(self, name: str, arity: int = 1, **options: Any) -> Any:
         function = (lambda a: [a]) if arity == 1 else (lambda a, b: [a, b])

@@ -22,13 +22,13 @@ from synrepl.streams.definition import Fact
 from synrepl.streams.effects import Invalidates, columns_key
 from synrepl.wire.commands import Position, Rdata
 from tests.services.coherent_master import CATALOGUE, OrderRow
-from tests.services.world import Noting, Silent, Upstream, manual_clock
+from tests.services.world import FakeUpstream, NullLog, RecordingLog, manual_clock
 from tests.storage.postgres import PostgresCase
 
 
 class InvalidatingInAWorker(SynchronousTestCase):
     def setUp(self) -> None:
-        self.clock, self.log = manual_clock(), Noting()
+        self.clock, self.log = manual_clock(), RecordingLog()
         scheduler = TwistedScheduler(self.clock)
         self.caches = make_caches()
         self.get_order = self.caches.cached(name="get_order")(lambda customer: [customer])
@@ -60,7 +60,7 @@ class InvalidatingInAWorker(SynchronousTestCase):
         self.follower = Follower(
             scheduler, CATALOGUE, MemoryStore(scheduler), self.delivery, self.log
         )
-        self.follower.connected(Upstream())
+        self.follower.connected(FakeUpstream())
         self.follower.received([Position("orders", "master", 0, 0)])
         for customer in ("c1", "c2"):
             self.get_order(customer)
@@ -136,12 +136,12 @@ class InvalidatingAfterATransactionalHandler(PostgresCase):
                 txn.execute("UPDATE ages SET age = age + 1 WHERE name = 'c1'")
 
         caches.on_rows("orders", Invalidates("get_age", columns_key("customer")))
-        coherence = Coherence(caches, CATALOGUE, Silent())
+        coherence = Coherence(caches, CATALOGUE, NullLog())
         coherence.begin("orders", "master", 0)
         delivery = Delivery(
             process.scheduler,
             [Subscription(Counts())],
-            Silent(),
+            NullLog(),
             "worker1",
             process.database,
             coherence=coherence,

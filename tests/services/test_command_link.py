@@ -17,10 +17,10 @@ from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.commands import ClearUserSync, Command, Position, Server, UserSync
 from synrepl.wire.dialects import CURRENT, MODERN, Dialect
 from tests.services.sending_world import Sender
-from tests.services.world import Noting, Upstream
+from tests.services.world import FakeUpstream, RecordingLog
 
 
-class Peer(Upstream):
+class Peer(FakeUpstream):
     """A connection that always accepts more."""
 
     async def room(self) -> bool:
@@ -50,7 +50,7 @@ class Linked(TestCase):
     def begin(self, dialect: Dialect) -> CommandLink:
         """A worker's link in a dialect."""
         self.sender = Sender(dialect)
-        scheduler, log = self.sender.scheduler, Noting()
+        scheduler, log = self.sender.scheduler, RecordingLog()
         self.asking = Asking()
         delivery = Delivery(scheduler, [Subscription(self.asking)], log)
         catalogue = Catalogue([FEDERATION])

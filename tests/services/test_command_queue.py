@@ -14,7 +14,7 @@ from synrepl.services.following.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.handlers import Handler
 from synrepl.wire.commands import Command, RemoteServerUp
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 
 
 class BlockingHandler(Handler):
@@ -50,7 +50,7 @@ class QueueingCommands(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
-        self.log = Noting()
+        self.log = RecordingLog()
 
     def queue(self, *handlers: Handler) -> CommandQueue:
         named = {type(handler).__name__: handler for handler in handlers}

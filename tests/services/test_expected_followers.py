@@ -12,7 +12,7 @@ from synrepl.services.status.expected_followers import (
     FollowerLimits,
     FollowerReport,
 )
-from tests.services.world import Noting, done, started
+from tests.services.world import RecordingLog, done, started
 
 LIMITS = FollowerLimits(["listed"], silent_s=30.0, stuck_s=60.0)
 
@@ -26,7 +26,7 @@ class Expected(TestCase):
         self.world = started()
         self.addCleanup(self.world.stop)
         self.addCleanup(self.world.scheduler.stop)
-        self.log = Noting()
+        self.log = RecordingLog()
         self.connected: set[str] = set()
         self.expected = ExpectedFollowers(
             self.world.scheduler,

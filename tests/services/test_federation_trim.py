@@ -14,17 +14,17 @@ from synrepl.services.serving.federation_trim import (
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import TrimResult
 from synrepl.streams.synapse.federation import FEDERATION, FederationRow
-from tests.services.world import Noting, World, done, started
+from tests.services.world import MasterWorld, RecordingLog, done, started
 
 
 class Trimming(SynchronousTestCase):
     """A stream of which so many rows are kept at most."""
 
-    def begin(self, max_rows: int = 100_000) -> World:
+    def begin(self, max_rows: int = 100_000) -> MasterWorld:
         """A world with two senders."""
         world = started(max_rows)
         self.addCleanup(world.stop)
-        self.log = Noting()
+        self.log = RecordingLog()
         self.acks: FederationAcks[str] = FederationAcks(
             ["one", "two"], lambda: world.announcer.states["federation"].linear
         )
@@ -32,19 +32,19 @@ class Trimming(SynchronousTestCase):
         self.trim = FederationTrim(world.scheduler, self.acks, trim, self.log)
         return world
 
-    def append(self, world: World, count: int) -> None:
+    def append(self, world: MasterWorld, count: int) -> None:
         """Append facts."""
         facts = [[FederationRow("k", {"n": n})] for n in range(count)]
         done(world.writer.append(FEDERATION, facts))
         world.clock.advance(0)
 
-    def acknowledge(self, world: World, sender: str, token: int) -> None:
+    def acknowledge(self, world: MasterWorld, sender: str, token: int) -> None:
         """A sender acknowledges."""
         self.acks.acknowledge("connection", sender, token, sender)
         for _ in range(10):
             world.clock.advance(0)
 
-    def kept(self, world: World) -> int:
+    def kept(self, world: MasterWorld) -> int:
         """How many facts there are."""
         memory = world.store._of(FEDERATION)
         page = done(world.store.page(FEDERATION, Range(memory.trimmed, 100_000), None, 100_000))

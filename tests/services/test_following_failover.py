@@ -29,7 +29,7 @@ from synrepl.streams.definition import UNTAGGED, Fact, Generation
 from synrepl.streams.rows import RowCodec
 from synrepl.wire.commands import Position, Rdata
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect
-from tests.services.world import Noting, Upstream, World, done, started
+from tests.services.world import FakeUpstream, MasterWorld, RecordingLog, done, started
 
 ONE = ("jobs", "one")
 
@@ -96,7 +96,7 @@ class FollowingCase(SynchronousTestCase):
     """Base of tests of a follower of ``jobs`` with one handler, on a manual clock."""
 
     def setUp(self) -> None:
-        self.world: World = started()
+        self.world: MasterWorld = started()
         self.addCleanup(self.world.stop)
         self.addCleanup(self.world.scheduler.stop)
         self.jobs = self.world.catalogue["jobs"]
@@ -114,7 +114,7 @@ class FollowingCase(SynchronousTestCase):
         made = Delivery(
             world.scheduler,
             [Subscription(handler or self.handler, "handler")],
-            Noting(),
+            RecordingLog(),
             "worker1",
             self.database,
             sources=sources,
@@ -135,9 +135,9 @@ class FollowingCase(SynchronousTestCase):
         world = self.world
         self.delivery = self.deliver(not dialect.per_writer, handler)
         self.follower = Follower(
-            world.scheduler, world.catalogue, world.store, self.delivery, Noting(), {"jobs"}
+            world.scheduler, world.catalogue, world.store, self.delivery, RecordingLog(), {"jobs"}
         )
-        self.follower.connected(Upstream(dialect))
+        self.follower.connected(FakeUpstream(dialect))
 
     def batch(self, after: Token, facts: Sequence[Fact]) -> Batch:
         """Facts as they come over the connection."""
@@ -240,7 +240,7 @@ class LossesOfAnEarlierProcess(FollowingCase):
     def test_tells_handlers_only_once(self) -> None:
         for _ in range(2):
             self.follower.disconnected()
-            self.follower.connected(Upstream(MODERN))
+            self.follower.connected(FakeUpstream(MODERN))
             self.follower.received([Position("jobs", "one", self.floor, self.floor)])
         self.assertEqual(len(self.handler.lost), 1)
 

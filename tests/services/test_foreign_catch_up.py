@@ -18,7 +18,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.dialects import LEGACY, Side
 from tests.services.test_serve import ConnectionLostReason, Transport
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 from tests.wire.recordings import genuine_lines
 
 
@@ -35,7 +35,7 @@ class CountingHandler(Handler):
 
 class CatchingUpWithARealServer(SynchronousTestCase):
     def test_delivers_streams_that_share_a_sequence_unordered(self) -> None:
-        clock, log, handler = manual_clock(), Noting(), CountingHandler()
+        clock, log, handler = manual_clock(), RecordingLog(), CountingHandler()
         scheduler = TwistedScheduler(clock)
         follower = Follower(
             scheduler,

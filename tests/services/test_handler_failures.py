@@ -12,7 +12,7 @@ from synrepl.services.following.failures import (
     reason_of,
 )
 from synrepl.services.handlers import Batch
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 
 
 def raised(error: Exception) -> Exception:
@@ -32,7 +32,7 @@ def deep(depth: int) -> None:
 
 class DescribingFailures(TestCase):
     def setUp(self) -> None:
-        self.clock, self.log = manual_clock(), Noting()
+        self.clock, self.log = manual_clock(), RecordingLog()
         self.failures = HandlerFailures(self.clock, self.log)
         self.batch = Batch("notes", "one", 3, 7, ())
 

@@ -15,7 +15,7 @@ from synrepl.services.writing.intake import BadBody, BadFact, TooManyRows
 from synrepl.services.writing.stream_writer import EmptyAppend, NotAWriter, WriterAway
 from synrepl.storage.store import DatabaseAway, KeyReused
 from synrepl.streams.catalogue import UnknownStream
-from tests.services.world import World, done, started
+from tests.services.world import MasterWorld, done, started
 
 
 class Base(TestCase):
@@ -142,7 +142,7 @@ class Refusing(Base):
         self.world.store.away = True
         with self.assertRaises(DatabaseAway):
             self.append("jobs", [[1]])
-        self.world = World()
+        self.world = MasterWorld()
         with self.assertRaises(WriterAway):
             self.append("jobs", [[1]])
 

@@ -29,7 +29,7 @@ from synrepl.streams.effects import BadKeys, Expansion, Invalidates, whole
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from tests.services.coherent_master import CATALOGUE, ORDERS, CoherentMasterCase, OrderRow
-from tests.services.world import Noting, Silent, done, manual_clock
+from tests.services.world import NullLog, RecordingLog, done, manual_clock
 from tests.storage.postgres import PostgresCase
 
 LOST = CommitUnknown(where="memory", name="x", xid="7", reason="cut")
@@ -321,7 +321,7 @@ class ChangesOfOtherWriters(CoherentMasterCase):
 
 class BuildingRows(SynchronousTestCase):
     def setUp(self) -> None:
-        self.log = Noting()
+        self.log = RecordingLog()
         self.caches = make_caches()
         self.caches.expand(Expansion("two", (Invalidates("get", whole),), least=2))
         self.caches.cached(name="get", by_name=True)(lambda a: a)
@@ -359,7 +359,7 @@ class ChangesInPostgres(PostgresCase):
         await super().setUp()
         self.sql("CREATE TABLE users (name text PRIMARY KEY, age int)")
         self.sql("INSERT INTO users VALUES ('@a', 1), ('@b', 5)")
-        process, log = self.process("master"), Silent()
+        process, log = self.process("master"), NullLog()
         await process.database.run("tables", lambda txn: ensure_tables(txn, [CACHES]))
         self.caches = make_caches()
 

@@ -15,7 +15,7 @@ from synrepl.storage.memory.store import TAKEOVER_S, MemoryStore
 from synrepl.storage.store import AppendResult, WriterTaken
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 
 JOBS = declare("jobs", {"name": "text"})
 Job = JOBS.kinds[UNTAGGED]
@@ -41,7 +41,7 @@ class Losing(SynchronousTestCase):
         self.addCleanup(scheduler.stop)
         self.store = Gated(scheduler)
         self.writer = StreamWriter(
-            scheduler, self.store, "w1", [JOBS], NullCommitListener(), Noting()
+            scheduler, self.store, "w1", [JOBS], NullCommitListener(), RecordingLog()
         )
         self.ready = lease_is_held(self.writer)
         self.wait(self.writer.start())

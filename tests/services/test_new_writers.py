@@ -10,7 +10,7 @@ from twisted.internet.protocol import Protocol
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.storage.store import Draft
 from synrepl.testing.links import Link
-from tests.services.world import World, done
+from tests.services.world import MasterWorld, done
 
 
 class Lines(Protocol):
@@ -34,7 +34,7 @@ class NewWriters(TestCase):
     """Real workers go back to 0 when they are told of a writer there (seen with 1.43)."""
 
     def setUp(self) -> None:
-        self.world = World()
+        self.world = MasterWorld()
         self.jobs = self.world.catalogue["jobs"]
         # As every stream has one for plain SQL: known to the database, and nobody's now.
         done(done(self.world.store.open_writer("other", [self.jobs])).close())

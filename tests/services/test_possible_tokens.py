@@ -24,7 +24,7 @@ from synrepl.storage.store import Draft
 from synrepl.streams.definition import Stream
 from synrepl.wire.commands import Command, Position, Rdata
 from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, Dialect
-from tests.services.world import Noting, Upstream, World, done, started
+from tests.services.world import FakeUpstream, MasterWorld, RecordingLog, done, started
 
 FAR = 1_000_000
 
@@ -44,7 +44,7 @@ class RecordingHandler(Handler):
 class CountingSource:
     """A source that counts lookups, and can lag behind."""
 
-    def __init__(self, world: World, is_late: bool = False) -> None:
+    def __init__(self, world: MasterWorld, is_late: bool = False) -> None:
         self.world = world
         self.is_late = is_late
         self.looks = 0
@@ -55,7 +55,7 @@ class CountingSource:
         return max(0, await self.world.store.given_out(stream) - self.behind)
 
 
-class PausableUpstream(Upstream):
+class PausableUpstream(FakeUpstream):
     """A connection that records whether it is paused."""
 
     paused = 0
@@ -74,7 +74,7 @@ class RefusingTokens(TestCase):
         self.world = started()
         self.addCleanup(self.world.stop)
         self.addCleanup(self.world.scheduler.stop)
-        self.log = Noting()
+        self.log = RecordingLog()
         self.handler = RecordingHandler()
         self.source = CountingSource(self.world)
 
@@ -305,7 +305,7 @@ class RefusingTokens(TestCase):
         self.world.store.away = False
         self.world.clock.advance(1)
         self.assertEqual((self.position(), self.follower.waiting_rows), (1, 0))
-        self.follower.connected(Upstream(CURRENT))
+        self.follower.connected(FakeUpstream(CURRENT))
         self.hear(Position("jobs", "master", 2, 2))
         self.assertEqual(self.handler.tokens, [1, 2])
 

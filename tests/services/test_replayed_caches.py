@@ -23,7 +23,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.dialects import LEGACY, MODERN, Dialect, Side
 from tests.services.test_serve import ConnectionLostReason, Transport
-from tests.services.world import Noting, manual_clock
+from tests.services.world import RecordingLog, manual_clock
 from tests.wire.recordings import genuine_lines
 
 #: Caches that a change of a room's state concerns, by what their keys are made of.
@@ -71,7 +71,7 @@ ROWS_ON_REDIS = 541
 
 class ReplayingRecordedCaches(SynchronousTestCase):
     def setUp(self) -> None:
-        self.clock, self.log = manual_clock(), Noting()
+        self.clock, self.log = manual_clock(), RecordingLog()
         self.caches = make_caches()
         self.get: dict[str, Any] = {}
         self.arity: dict[str, int] = {}

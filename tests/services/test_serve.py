@@ -13,7 +13,7 @@ from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedS
 from synrepl.services.serving.master import Master, NoCachesStream
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
 from synrepl.wire.session import SessionLimits
-from tests.services.world import Noting, World, done, started
+from tests.services.world import MasterWorld, RecordingLog, done, started
 
 
 class Transport(StringTransport):
@@ -62,10 +62,10 @@ ConnectionLostReason: Any = _Reason()
 
 class MasterCase(SynchronousTestCase):
     def setUp(self) -> None:
-        self.world: World = started()
+        self.world: MasterWorld = started()
         self.addCleanup(self.world.stop)
         self.events: list[tuple[str, Command]] = []
-        self.log = Noting()
+        self.log = RecordingLog()
         world = self.world
         self.master = Master(
             world.scheduler,

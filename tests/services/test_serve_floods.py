@@ -13,7 +13,7 @@ from synrepl.services.serving.master import Master
 from synrepl.wire.commands import ClearUserSync, UserSync
 from synrepl.wire.session import SessionLimits
 from tests.services.test_serve import Client, MasterCase
-from tests.services.world import World
+from tests.services.world import MasterWorld
 
 #: What a turn reads of all clients together, at most.
 BYTES_OF_A_TURN = UNITS * BYTES_PER_UNIT + PIECE_BYTES
@@ -25,7 +25,7 @@ class Behind:
     :ivar full: it is
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: MasterWorld) -> None:
         self.full = False
         self._world = world
         self._waiting: list[Any] = []

@@ -15,12 +15,12 @@ from synrepl.storage.store import Draft
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 from tests.services.manual_pubsub import NOTES, ManualPubSub, Moves
-from tests.services.world import Noting, done
+from tests.services.world import RecordingLog, done
 
 
 class SkippingIdleWriters(TestCase):
     def setUp(self) -> None:
-        self.air, log = ManualPubSub(), Noting()
+        self.air, log = ManualPubSub(), RecordingLog()
         self.store: MemoryStore = self.air.store
         self.moves = Moves()
         scheduler = self.air.scheduler

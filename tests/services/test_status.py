@@ -21,7 +21,7 @@ from synrepl.services.status.stream_progress import LagTracker, StreamProgress, 
 from synrepl.storage.store import Draft, ReservationHolder
 from synrepl.testing.links import Link
 from synrepl.wire.commands import Position
-from tests.services.world import Silent, Upstream, World, done, manual_clock, started
+from tests.services.world import FakeUpstream, MasterWorld, NullLog, done, manual_clock, started
 
 
 class Lags(TestCase):
@@ -231,9 +231,9 @@ def worker() -> dict[str, Any]:
     """The status of a worker that has 3 facts of ``jobs`` and cannot get two more."""
     world = started()
     done(world.intake.append("jobs", b"[[1],[2],[3]]"))
-    delivery = Delivery(world.scheduler, (), Silent())
-    follower = Follower(world.scheduler, world.catalogue, world.store, delivery, Silent())
-    follower.connected(Upstream())
+    delivery = Delivery(world.scheduler, (), NullLog())
+    follower = Follower(world.scheduler, world.catalogue, world.store, delivery, NullLog())
+    follower.connected(FakeUpstream())
     follower.received([Position("jobs", "master", 3, 3), Position("events", "master", 0, 0)])
     world.store.away = True
     follower.received([Position("jobs", "master", 4, 5)])
@@ -276,12 +276,12 @@ class WorkerStatus(TestCase):
 class Ready(TestCase):
     """Reasons, for a person."""
 
-    def reasons(self, world: World) -> str:
+    def reasons(self, world: MasterWorld) -> str:
         self.assertEqual(world.readiness.to_json()["ready"], not world.readiness.reasons())
         return "; ".join(world.readiness.reasons())
 
     def test_a_life(self) -> None:
-        world = World()
+        world = MasterWorld()
         self.assertIn("not started", self.reasons(world))
         done(world.start())
         self.assertEqual(self.reasons(world), "")

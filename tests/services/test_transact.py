@@ -27,7 +27,7 @@ from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.synapse.typing import TYPING
-from tests.services.world import Silent
+from tests.services.world import NullLog
 from tests.storage.recorded_changes import RecordedChanges
 
 JOBS = declare("jobs", {"name": "text"})
@@ -105,9 +105,9 @@ class Place:
         self.store = make_store(self.scheduler)
         self.heard = Heard()
         streams = [JOBS, LOGS, TYPING]
-        self.announcer = Told(self.scheduler, self.store, streams, self.heard, Silent())
+        self.announcer = Told(self.scheduler, self.store, streams, self.heard, NullLog())
         self.writer = StreamWriter(
-            self.scheduler, self.store, "master", streams, self.announcer, Silent()
+            self.scheduler, self.store, "master", streams, self.announcer, NullLog()
         )
         self.start(self.writer.start())
         self.start(self.announcer.start())

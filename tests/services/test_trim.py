@@ -20,7 +20,7 @@ from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CachesRow
 from synrepl.wire.commands import Command, Position, Replicate
 from synrepl.wire.dialects import LEGACY
-from tests.services.world import Noting, Upstream, done, started
+from tests.services.world import FakeUpstream, RecordingLog, done, started
 
 MINUTE, DAY = 60.0, 86_400.0
 
@@ -130,7 +130,7 @@ class TrimmingInRounds(TrimmingCase):
         linear: list[Token] = [0]
         own = trimmer.Trimmer(
             self.world.scheduler, self.world.store, [self.caches], lambda stream: linear[0],
-            Noting(), every_s=60.0, keep_s=0.0, max_s=DAY,
+            RecordingLog(), every_s=60.0, keep_s=0.0, max_s=DAY,
         )  # fmt: skip
         self.append(3)
         self.world.clock.advance(1)
@@ -213,14 +213,14 @@ class FollowingATrimmedStream(TrimmingCase):
     def setUp(self) -> None:
         super().setUp()
         self.handler = RecordingHandler()
-        self.log = Noting()
+        self.log = RecordingLog()
         self.delivery = Delivery(self.world.scheduler, [Subscription(self.handler)], self.log)
 
     def follow(self, *positions: tuple[Token, Token]) -> Follower:
         """A follower to which the master announces these positions."""
         world = self.world
         follower = Follower(world.scheduler, world.catalogue, world.store, self.delivery, self.log)
-        follower.connected(Upstream())
+        follower.connected(FakeUpstream())
         follower.received([Position("caches", "master", *ends) for ends in positions])
         return follower
 
@@ -270,7 +270,7 @@ class FollowingATrimmedStream(TrimmingCase):
 
     def legacy(self) -> list[Command]:
         """The commands that a follower of the linear view sends when it connects."""
-        world, upstream = self.world, Upstream(LEGACY)
+        world, upstream = self.world, FakeUpstream(LEGACY)
         streams = {"caches"}
         Follower(
             world.scheduler, world.catalogue, world.store, self.delivery, self.log, streams

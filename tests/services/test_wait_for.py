@@ -44,7 +44,7 @@ from synrepl.streams.catalogue import UnknownStream
 from synrepl.streams.definition import Fact, Generation, Stream
 from synrepl.wire.commands import Command, Position, Rdata
 from synrepl.wire.dialects import LEGACY, MODERN
-from tests.services.world import Silent, Upstream, World, done, manual_clock, started
+from tests.services.world import FakeUpstream, MasterWorld, NullLog, done, manual_clock, started
 
 A: Key = ("jobs", "a")
 B: Key = ("jobs", "b")
@@ -200,7 +200,7 @@ class WaitingAgainstAModel(TestCase):
 
 class WaitingOnAMaster(SynchronousTestCase):
     def setUp(self) -> None:
-        self.world: World = started()
+        self.world: MasterWorld = started()
         self.addCleanup(self.world.stop)
         world = self.world
         own = MasterPositions(world.announcer, world.writer)
@@ -371,13 +371,13 @@ class WaitingFollowerCase(SynchronousTestCase):
         self.handler = SwitchableHandler()
         self.connected = True
         delivery = Delivery(
-            world.scheduler, [Subscription(self.handler)], Silent(), waiters=self.waiters
+            world.scheduler, [Subscription(self.handler)], NullLog(), waiters=self.waiters
         )
         self.delivery = delivery
         self.follower = Follower(
-            world.scheduler, world.catalogue, world.store, delivery, Silent(), self.streams
+            world.scheduler, world.catalogue, world.store, delivery, NullLog(), self.streams
         )
-        self.follower.connected(Upstream(self.dialect))
+        self.follower.connected(FakeUpstream(self.dialect))
         own = FollowerPositions(
             self.follower,
             delivery,

@@ -1,4 +1,4 @@
-"""A master's services around a store in memory, under a clock of the test's."""
+"""Fixtures: the services of a master on a store in memory, on a manual clock."""
 
 from __future__ import annotations
 
@@ -48,50 +48,50 @@ T = TypeVar("T")
 
 
 async def at_once(step: Callable[[], Awaitable[T]]) -> T:
-    """Run a step of a start once, for the database is there."""
+    """Run a step of the start once, as the database is always available."""
     return await step()
 
 
-#: What the world's catalogue has besides Synapse's streams.
+#: Columns of the stream that the catalogue has besides Synapse's streams.
 JOBS = {"job_id": "bigint", "note": "text?", "data": "json?"}
 
 
 def manual_clock() -> Any:
-    """A clock that only a test moves; Twisted names one parameter differently from our types."""
+    """A clock that only tests advance; Twisted names a parameter differently from our types."""
     return Clock()
 
 
-class Silent:
-    """A log that nobody reads."""
+class NullLog:
+    """A log that drops its lines."""
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Do nothing."""
 
     warn = info
 
 
-class Noting:
-    """A log that keeps its lines.
+class RecordingLog:
+    """A log that records its lines.
 
-    :ivar lines: level and text of each
+    :ivar lines: level and text of each line
     """
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Keep a line."""
+        """Record a line."""
         self.lines.append(("info", format.format(**facts)))
 
     def warn(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Keep a line."""
+        """Record a line."""
         self.lines.append(("warn", format.format(**facts)))
 
 
-class Upstream:
-    """A connection to a master, on which a test says what comes.
+class FakeUpstream:
+    """A fake connection to a master; tests pass the lines to the follower.
 
-    :ivar sent: what the follower said
+    :ivar sent: commands that the follower sent
     """
 
     def __init__(self, dialect: Dialect = MODERN) -> None:
@@ -99,36 +99,36 @@ class Upstream:
         self.sent: list[Command] = []
 
     def send(self, command: Command) -> None:
-        """Keep it."""
+        """Record the command."""
         self.sent.append(command)
 
     def close(self, reason: CloseReason, text: str | None = None) -> None:
-        """It stays."""
+        """Do nothing."""
 
     def pause(self) -> None:
-        """Nothing comes by itself."""
+        """Do nothing."""
 
     resume = pause
 
 
-class Store(MemoryStore):
-    """A store in memory that can be away.
+class UnavailableStore(MemoryStore):
+    """A store in memory that can be unavailable.
 
-    :ivar away: whether every call fails
+    :ivar away: True to fail every call
     """
 
     away = False
 
     async def step(self, what: str) -> None:
-        """Fail, when it is away."""
+        """Fail if the store is unavailable."""
         if self.away:
             raise DatabaseAway(where="memory", reason="a test says so")
 
 
-class World:
-    """One master, named ``master``, which writes all streams but ``pushers``.
+class MasterWorld:
+    """A master named ``master``, which writes all streams but ``pushers``.
 
-    :param max_rows_per_stream: kept in memory of one stream
+    :param max_rows_per_stream: rows of each stream kept in memory
     :param senders: the federation senders of the configuration
     """
 
@@ -139,9 +139,9 @@ class World:
     ) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
-        self.store = Store(self.scheduler, max_rows_per_stream)
+        self.store = UnavailableStore(self.scheduler, max_rows_per_stream)
         self.catalogue = Catalogue((*SYNAPSE_STREAMS, declare("jobs", JOBS)))
-        self.log = Noting()
+        self.log = RecordingLog()
         config = MasterConfig(
             server_name="example.org",
             database=Secret("dbname=none", "dbname=none"),
@@ -180,34 +180,34 @@ class World:
         self.identity = ProcessIdentity("example.org", "master", "1.2.3", self.clock.seconds())
 
     async def start(self) -> None:
-        """As a daemon would."""
+        """Start it as a daemon does."""
         await self.writer.start()
         await self.announcer.start()
         self.readiness.started()
 
     def last(self, stream: str) -> Token:
-        """The last token that the stream's sequence gave out."""
+        """The last token that the sequence of a stream has given out."""
         return done(self.store.observe([self.catalogue[stream]]))[stream].last
 
     def facts(self, stream: str) -> list[Fact]:
-        """All facts that are in the store."""
+        """All facts of a stream in the store."""
         page = self.store.page(self.catalogue[stream], Range(0, 2**62), None, 1_000_000)
         return list(done(page).facts)
 
     def reserved_by_other(self, stream: str, count: int) -> MemoryLease:
-        """Another writer, ``other``, has tokens reserved, and the announcer has seen it."""
+        """Reserve tokens as another writer, ``other``, and wake the announcer."""
         lease = done(self.store.open_writer("other", [self.catalogue[stream]]))
         done(lease.reserve(self.catalogue[stream], count, 0))
         self.announcer.wake(stream)
         return lease
 
     def stop(self) -> None:
-        """Leave no timer."""
+        """Stop it, leaving no timer."""
         done(self.announcer.stop())
         self.watch.stop()
 
     def status(self) -> dict[str, Any]:
-        """The status now."""
+        """The current status."""
         return master_status(
             self.identity,
             self.master,
@@ -223,7 +223,7 @@ class World:
 
 
 def done(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that has nothing to wait for."""
+    """The result of a coroutine that does not have to wait."""
     results: list[T | Failure] = []
     Deferred.fromCoroutine(coroutine).addBoth(results.append)
     (result,) = results
@@ -232,8 +232,8 @@ def done(coroutine: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def started(max_rows_per_stream: int = MAX_ROWS_PER_STREAM) -> World:
-    """A world that has started."""
-    world = World(max_rows_per_stream)
+def started(max_rows_per_stream: int = MAX_ROWS_PER_STREAM) -> MasterWorld:
+    """A started master."""
+    world = MasterWorld(max_rows_per_stream)
     done(world.start())
     return world

@@ -16,7 +16,7 @@ from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import DatabaseSession
 from synrepl.storage.incarnations import MARGIN
 from tests.adapters.fault_proxy import FaultProxy
-from tests.services.world import Noting
+from tests.services.world import RecordingLog
 from tests.storage.failover import FailoverCase
 from tests.storage.postgres import Process, reactor
 from tests.storage.samples import NOTES, note
@@ -46,7 +46,7 @@ class HungSession(FailoverCase):
         process.sessions_by = session_dsn
         self.addCleanup(lambda: Deferred.fromCoroutine(process.close()))
         self.writer = StreamWriter(
-            process.scheduler, process.store, "one", [NOTES], NullCommitListener(), Noting()
+            process.scheduler, process.store, "one", [NOTES], NullCommitListener(), RecordingLog()
         )
         await self.writer.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(self.writer.stop()))

@@ -37,7 +37,7 @@ from synrepl.streams.synapse.to_device import TO_DEVICE
 from synrepl.streams.synapse.typing import TYPING
 from synrepl.testing.postgres import fresh_database
 from synrepl.wire.commands import Position
-from tests.services.world import Noting, Upstream
+from tests.services.world import FakeUpstream, RecordingLog
 from tests.storage.foreign_databases import foreign_database, sent
 
 WHOLE = Range(0, 10**9)
@@ -205,7 +205,7 @@ class AFollower(ForeignCase):
             async def on_rows(self, batch: Batch) -> None:
                 seen.append(batch)
 
-        scheduler, log = TwistedScheduler(reactor), Noting()
+        scheduler, log = TwistedScheduler(reactor), RecordingLog()
         self.addCleanup(scheduler.stop)
         delivery = Delivery(scheduler, [Subscription(Keeping())], log)
         follower = Follower(
@@ -217,7 +217,7 @@ class AFollower(ForeignCase):
             ["backfill", "caches"],
             foreign=True,
         )
-        follower.connected(Upstream())
+        follower.connected(FakeUpstream())
         follower.received([Position("backfill", "master", 31, 31)])
         follower.received([Position("caches", "master", 889, 889)])
         ends = {("backfill", "master"): 31, ("caches", "master"): 889}

@@ -35,7 +35,7 @@ from synrepl.streams.synapse.events import EVENTS
 from synrepl.tools.audit.audit import Auditor
 from synrepl.tools.audit.missed_rows import MissedRows
 from synrepl.tools.audit.settlement import Settlement
-from tests.services.world import Noting, Store, done, manual_clock
+from tests.services.world import RecordingLog, Store, done, manual_clock
 
 #: In values: to be found nowhere else.
 SECRET = "s3cret"
@@ -55,7 +55,7 @@ class Audited:
         self.scheduler = TwistedScheduler(self.clock)
         self.store = Store(self.scheduler)
         self.catalogue = Catalogue((CACHES, EVENTS, JOBS))
-        self.log = Noting()
+        self.log = RecordingLog()
         self.data: dict[Any, Any] = {}
         self.loads = 0
         caches = self.caches = Caches(

@@ -42,7 +42,7 @@ from synrepl.wire.dialects import (
     Side,
 )
 from tests.services.test_serve import ConnectionLostReason, Transport
-from tests.services.world import Noting
+from tests.services.world import RecordingLog
 from tests.wire.recordings import CAPTURES, genuine_lines
 
 
@@ -234,7 +234,7 @@ class Followed(TrialCase):
         port = self.listen(version, "live", dialect)
         any_reactor: Any = reactor
         scheduler = TwistedScheduler(any_reactor)
-        log, handler = Noting(), Rows(rows, sum(map(len, expected.values())))
+        log, handler = RecordingLog(), Rows(rows, sum(map(len, expected.values())))
         follower = Follower(
             scheduler,
             Catalogue(SYNAPSE_STREAMS),
