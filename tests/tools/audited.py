@@ -35,7 +35,7 @@ from synrepl.streams.synapse.events import EVENTS
 from synrepl.tools.audit.audit import Auditor
 from synrepl.tools.audit.missed_rows import MissedRows
 from synrepl.tools.audit.settlement import Settlement
-from tests.services.world import RecordingLog, Store, done, manual_clock
+from tests.services.world import RecordingLog, UnavailableStore, done, manual_clock
 
 #: In values: to be found nowhere else.
 SECRET = "s3cret"
@@ -53,7 +53,7 @@ class Audited:
     def __init__(self, declare_more: Callable[[Caches], object] = lambda caches: None) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
-        self.store = Store(self.scheduler)
+        self.store = UnavailableStore(self.scheduler)
         self.catalogue = Catalogue((CACHES, EVENTS, JOBS))
         self.log = RecordingLog()
         self.data: dict[Any, Any] = {}
