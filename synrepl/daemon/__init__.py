@@ -1,1 +1,1 @@
-"""The processes: configuration, wiring, command line. The only place that knows everybody."""
+"""Masters and workers as processes: configuration, assembly, HTTP endpoints and metrics."""

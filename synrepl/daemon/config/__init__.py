@@ -1,1 +1,1 @@
-"""The configuration of a process: its keys, how files are read, and what they are checked for."""
+"""The configuration of a process: its keys, how files are read, and how they are validated."""
