@@ -1,4 +1,4 @@
-"""Configurations with all that can be checked before a process starts: streams, writers, handlers."""
+"""Loads configurations with every check that is possible before a start: streams, writers, handlers."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class Misconfigured(ConfigError):
 
 
 def checked_master(paths: Sequence[Path]) -> MasterConfig:
-    """The configuration of a master; see :func:`checked`."""
+    """Load and check a master's configuration; see :func:`checked`."""
     document = config_files.read(paths)
     return checked(decode(MasterConfig, document), document)
 
 
 def checked_worker(paths: Sequence[Path]) -> WorkerConfig:
-    """The configuration of a worker; see :func:`checked`."""
+    """Load and check a worker's configuration; see :func:`checked`."""
     document = config_files.read(paths)
     return checked(decode(WorkerConfig, document), document)
 
 
 def checked_either(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
-    """The configuration of whatever has it; see :func:`checked`."""
+    """Load and check the configuration of either role; see :func:`checked`."""
     document = config_files.read(paths)
     return checked(decode_either(document), document)
 
 
 def checked(config: C, document: Document) -> C:
-    """A configuration whose streams, writers and handlers are what they should be.
+    """Check the streams, writers and handlers of a configuration, and return it.
 
-    Imports the modules of the handlers, also from the working directory.
+    Imports the modules of the handlers, from the working directory too.
 
-    :param document: where it was read from
-    :raises Misconfigured: something is wrong, and where; several as ``ConfigErrors``
+    :param document: the files that it was read from
+    :raises Misconfigured: a setting is wrong, with its place; several as ``ConfigErrors``
     """
     faults: list[ConfigFault] = []
 

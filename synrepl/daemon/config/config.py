@@ -30,7 +30,7 @@ from synrepl.streams.definition import Generation, Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig(Section):
-    """Connections to the database held by this process; ``connect_timeout`` in seconds."""
+    """The pool of database connections of this process; ``connect_timeout`` in seconds."""
 
     min: values.Count = 1
     max: values.Count = 10
@@ -43,10 +43,11 @@ class PoolConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedConfig(Section):
-    """How the embedded PostgreSQL is run.
+    """Settings of the embedded PostgreSQL.
 
-    :ivar port: 0 takes any free port
-    :ivar prefer_system: use an installed PostgreSQL's binaries when there are any
+    :ivar port: 0 for any free port
+    :ivar prefer_system: use the binaries of an installed PostgreSQL if there is one
+    :ivar fsync: False risks the data when the machine crashes
     """
 
     port: values.Port = 0
@@ -56,7 +57,7 @@ class EmbeddedConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig(Section):
-    """What is logged, and how."""
+    """The lowest level that is logged, and the format."""
 
     level: Literal["debug", "info", "warn", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -64,12 +65,13 @@ class LogConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredStream(Section):
-    """A stream that the user declares: column names to column types, in wire order.
+    """A stream declared by the user.
 
-    :ivar ephemeral: its facts go once every named follower has dealt with them
-    :ivar invalidates: cache to the columns that make the key which a row makes stale;
-        no columns for the whole cache
-    :ivar marks: change index to the column that names what has changed
+    :ivar columns: column names to column types, in wire order
+    :ivar ephemeral: its facts are trimmed once every named follower has acknowledged them
+    :ivar invalidates: for each cache, the columns whose values are the key that a row
+        invalidates; no columns for the whole cache
+    :ivar marks: for each change index, the column with the key that has changed
     """
 
     name: values.StreamName
@@ -88,9 +90,9 @@ class DeclaredStream(Section):
             yield Unfit(key=error.key, reason=error.facts["reason"])
 
     def declare(self) -> Stream:
-        """The stream as it is declared.
+        """Make the stream.
 
-        :raises BadDeclaration: a name is reserved, or an effect cannot be
+        :raises BadDeclaration: a name is reserved, or an effect is invalid
         """
         return declare(
             self.name,
@@ -103,14 +105,14 @@ class DeclaredStream(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig(Section):
-    """One TCP port on which the master speaks the replication protocol.
+    """A TCP port on which the master speaks the replication protocol.
 
-    :ivar dialect: how clients that send a bare ``REPLICATE`` are answered
-    :ivar rows: the generation whose row shapes such clients get; ``auto`` for that of the dialect
-    :ivar legacy_rows: the generation whose row shapes legacy clients get
-    :ivar line_limit: the longest line sent or accepted, in bytes
-    :ivar insecure: the operator accepts plain text on an address others can reach
-    :ivar max_connections: clients at a time; likewise from one address
+    :ivar dialect: the dialect for clients that send a bare ``REPLICATE``
+    :ivar rows: the generation of the row shapes for such clients; ``auto`` for that of the dialect
+    :ivar legacy_rows: the generation of the row shapes for legacy clients
+    :ivar line_limit: maximum length of a line sent or accepted, in bytes
+    :ivar insecure: the operator accepts plain text on an address that other machines can reach
+    :ivar max_connections: maximum number of clients; ``max_connections_per_address`` from one address
     """
 
     port: values.Port
@@ -128,7 +130,7 @@ class ListenerConfig(Section):
 
     @property
     def generation(self) -> Generation:
-        """Whose row shapes clients get that send a bare ``REPLICATE``."""
+        """The generation of the row shapes for clients that send a bare ``REPLICATE``."""
         return Generation(self.dialect if self.rows == "auto" else self.rows)
 
 
@@ -136,11 +138,12 @@ class ListenerConfig(Section):
 class HttpConfig(Section):
     """The HTTP listener of a process.
 
-    :ivar secret: what requests must carry as ``Authorization: Bearer …``
-    :ivar allowed_hosts: names that requests may ask for, besides those of loopback and the
-        address that they were sent to
-    :ivar max_body: the longest request body accepted, in bytes
-    :ivar max_connections: connections at a time; likewise from one address
+    :ivar secret: requests must carry it as ``Authorization: Bearer …``
+    :ivar allowed_hosts: host names accepted in requests, besides loopback names and the
+        address that the request was sent to
+    :ivar max_body: maximum size of a request body, in bytes
+    :ivar max_connections: maximum number of connections; ``max_connections_per_address``
+        from one address
     """
 
     port: values.Port
@@ -160,14 +163,14 @@ class HttpConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterAddress(Section):
-    """Where a worker finds its master.
+    """The addresses of a worker's master.
 
-    :ivar http_url: base URL of the master's HTTP listener: for in-memory streams, and
+    :ivar http_url: base URL of the master's HTTP listener, for in-memory streams and
         for ``catch_up: http``
     :ivar foreign: the master is a real Synapse, which repeats and reorders the rows
         of some streams, such as ``caches``
-    :ivar database: the DSN of that Synapse's database, where missed facts are read,
-        and nothing is ever written
+    :ivar database: the DSN of that Synapse's database. Missed facts are read from it, and
+        nothing is ever written
     :ivar insecure: the operator accepts plain text to that database
     """
 
@@ -188,11 +191,11 @@ class MasterAddress(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig(Section):
-    """How long rows of ephemeral streams stay; all in seconds.
+    """How long rows of ephemeral streams are kept; all in seconds.
 
-    :ivar every: between two rounds of trimming
-    :ivar keep: what is younger stays, whoever has acknowledged it
-    :ivar max: what is older goes, whoever has not acknowledged it
+    :ivar every: interval of trimming
+    :ivar keep: minimum age of a row that is trimmed, even if it is acknowledged
+    :ivar max: maximum age of a row, even if it is not acknowledged
     """
 
     every: values.Timeout = 60.0
@@ -206,9 +209,10 @@ class RetentionConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCachesConfig(Section):
-    """How many cache entries are compared with the database all the time.
+    """The continuous audit, which compares cache entries with the database.
 
-    :ivar every: seconds in which ``keys`` entries are looked at; 0 for never
+    :ivar every: interval in seconds; 0 for no audit
+    :ivar keys: number of entries audited in each interval
     """
 
     every: values.Duration = 60.0
@@ -222,18 +226,20 @@ class AuditCachesConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(Section):
-    """What masters and workers have in common; a file with these keys alone can be shared.
+    """The settings that masters and workers share; a file with these keys alone serves both.
 
-    :ivar database: ``"embedded"``, a DSN, or None when ``database_dsn`` has it
-    :ivar database_dsn: the DSN out of ``database_path``
+    :ivar database: ``"embedded"``, a DSN, or None if ``database_dsn`` is set
+    :ivar database_dsn: the DSN from the file ``database_path``
     :ivar database_insecure: the operator accepts plain text to a database on another
         machine, and a password in a file that others can read
-    :ivar stream_writers: who may write to a stream, where it is not the master alone
-    :ivar federation_sender_instances: the workers that send to other servers what is in
-        the ``federation`` stream; none while that is not delegated, and the stream is closed
-    :ivar redis: a master speaks there beside its listeners, a worker follows there
-        instead of its master's listener
-    :ivar ping_timeout: seconds of silence after which a connection is given up
+    :ivar catalogue: which of Synapse's streams there are
+    :ivar stream_writers: the writers of a stream, unless it is the master alone
+    :ivar federation_sender_instances: the workers that send the facts of the ``federation``
+        stream to other servers. Without any, sending is not delegated, and the stream takes
+        no facts
+    :ivar redis: a master publishes there in addition to its listeners; a worker follows
+        there instead of its master's listener
+    :ivar ping_timeout: seconds of silence after which a connection is closed
         (seed: TCP replication, first generation, 'Keep alives')
     """
 
@@ -275,19 +281,19 @@ class Config(Section):
 
     @property
     def has_database(self) -> bool:
-        """There is a database, embedded or elsewhere."""
+        """Whether there is a database, embedded or external."""
         return self.uses_embedded or self.dsn is not None
 
     @property
     def uses_embedded(self) -> bool:
-        """The database is the embedded one (which only the master starts)."""
+        """Whether the database is the embedded one, which only the master starts."""
         return self.database == "embedded"
 
     @property
     def embedded_dsn_path(self) -> Path:
-        """Where the master leaves the DSN of the embedded database for the other processes.
+        """The file in which the master writes the DSN of the embedded database for other processes.
 
-        :raises Unfit: when there is no ``data_dir``
+        :raises Unfit: there is no ``data_dir``
         """
         if self.data_dir is None:
             raise Unfit(key="data_dir", reason="required for 'database: embedded'")
@@ -295,11 +301,11 @@ class Config(Section):
 
     @property
     def dsn(self) -> Secret | None:
-        """The DSN when it is configured; None for an embedded database or none at all."""
+        """The configured DSN; None for an embedded database or no database."""
         return self.database if isinstance(self.database, Secret) else self.database_dsn
 
     def writers_of(self, stream: str) -> tuple[str, ...]:
-        """The names that may write to ``stream``."""
+        """The instance names of the writers of ``stream``."""
         return self.stream_writers.get(stream, ("master",))
 
 
@@ -307,11 +313,11 @@ class Config(Section):
 class MasterConfig(Config):
     """The configuration of the process that owns the listeners.
 
-    :ivar live_queue_commands: how many commands the live lane of a connection may
-        queue before it is given up (seed: TCP replication, 'Start up': "buffer a
-        (fairly large) number of commands and then disconnect the client")
-    :ivar poll_interval: seconds between looks at what other writers committed;
-        a notification normally comes first
+    :ivar live_queue_commands: maximum number of commands that the live lane of a connection
+        queues before the client is disconnected (seed: TCP replication, 'Start up': "buffer
+        a (fairly large) number of commands and then disconnect the client")
+    :ivar poll_interval: seconds between polls for commits of other writers; normally a
+        notification comes first
     """
 
     instance_name: values.WriterName = "master"
@@ -336,14 +342,14 @@ class MasterConfig(Config):
 class WorkerConfig(Config):
     """The configuration of a process that follows.
 
-    :ivar dialect: how this worker speaks to its master; ``auto`` is transitional or
-        modern, as the master announces positions
-    :ivar follow: the streams it follows
-    :ivar follower_name: under which its positions are kept; None: ``instance_name``
-    :ivar starting: where a follower without positions begins
+    :ivar dialect: the dialect of the connection; ``auto`` is transitional or modern,
+        depending on how the master announces positions
+    :ivar follow: the streams to follow
+    :ivar follower_name: name under which its positions are recorded; None for ``instance_name``
+    :ivar starting: where a follower without recorded positions begins
     :ivar catch_up: where missed facts are fetched
-    :ivar lease: seconds for which a master keeps what this worker has not acknowledged
-    :ivar line_limit: the longest line accepted from the master, in bytes
+    :ivar lease: seconds for which a master retains facts that this worker has not acknowledged
+    :ivar line_limit: maximum length of a line from the master, in bytes
     """
 
     master: MasterAddress
@@ -376,7 +382,7 @@ class WorkerConfig(Config):
 
     @property
     def name_as_follower(self) -> str:
-        """Under which the positions are kept."""
+        """The name under which the positions are recorded."""
         return self.follower_name or self.instance_name
 
 
@@ -397,7 +403,7 @@ def load_worker(paths: Sequence[Path]) -> WorkerConfig:
 
 
 def load(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
-    """Read a configuration whose role is told by the ``master`` key that only workers have.
+    """Read the configuration of a master or worker; only workers have the key ``master``.
 
     :raises ConfigError: with the file, the line and the key; several at once as ``ConfigErrors``
     """
@@ -405,20 +411,20 @@ def load(paths: Sequence[Path]) -> MasterConfig | WorkerConfig:
 
 
 def decode_either(document: Document) -> MasterConfig | WorkerConfig:
-    """Read a document as the configuration of a worker, if it has the key ``master``, or of a master.
+    """Read a document as a worker's configuration if it has the key ``master``, else as a master's.
 
     :raises ConfigError: see :func:`load`
     """
     if "master" in document.content:
         return decode(WorkerConfig, document)
-    if document.faults:  # the key may be in what could not be read
+    if document.faults:  # the key may be in the part that could not be read
         of_a_worker = set(map(_subject, errors_of(WorkerConfig, document)))
         raise_all([e for e in errors_of(MasterConfig, document) if _subject(e) in of_a_worker])
     return decode(MasterConfig, document)
 
 
 def _subject(error: ConfigError) -> tuple[str, ...]:
-    """What an error is about: the nearest valid key is another one for a worker."""
+    """Identify the subject of an error, without the nearest valid key, which depends on the role."""
     facts = {key: str(value) for key, value in error.facts.items()}
     return (
         type(error).__name__,

@@ -1,11 +1,11 @@
-"""From a merged document to typed, frozen dataclasses, with errors that name file, line and key.
+"""Decodes a merged document into frozen dataclasses, with errors that name file, line and key.
 
-Everything that is wrong is told at once, in the order of the files. A section of the configuration is a dataclass; its field names are the keys
-(``metadata={"key": …}`` where a key cannot be a field name) and its defaults
-are the defaults. What a value may be follows from the annotation alone:
-``str``, ``int``, ``bool``, ``Any``, ``Literal``, ``tuple[X, ...]`` for a list,
-``Mapping[str, X]``, unions, other sections, and ``Annotated[X, Scalar(…)]``
-for values that are read by a function.
+All errors are reported at once, in the order of the files. Each section of the configuration
+is a dataclass: its field names are the keys (``metadata={"key": …}`` where a key cannot be a
+field name), and its defaults are the defaults. The annotation alone determines the accepted
+values: ``str``, ``int``, ``bool``, ``Any``, ``Literal``, ``tuple[X, ...]`` for a list,
+``Mapping[str, X]``, unions, other sections, and ``Annotated[X, Scalar(…)]`` for values that
+a function reads.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Unfit(ConfigError):
 
 
 class Section:
-    """Base of the dataclasses that hold a part of the configuration."""
+    """Base class of the dataclasses that hold a part of the configuration."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        """Refuse members that do not go together, in a configuration built in Python as well.
+        """Refuse inconsistent fields, in a configuration built in Python as well.
 
         :raises Unfit: :raises ConfigErrors: several of them
         """
         raise_all(list(self.faults()))
 
     def faults(self) -> Iterator[Unfit]:
-        """What is wrong with the members together; override it where something can be."""
+        """Check the fields against one another; overridden by sections that need it."""
         return iter(())
 
 
@@ -65,11 +65,10 @@ class Section:
 class Scalar:
     """How one kind of value is read.
 
-    :ivar wanted: a noun phrase for the person who wrote something else
-    :ivar read: from the YAML value and its place to the typed value; raises
-        ``ValueError`` when it is something else, or an error of this project
-        whose message says more
-    :ivar private: the value may hold a password: errors do not repeat it
+    :ivar wanted: a noun phrase for error messages
+    :ivar read: converts the YAML value, given its location, to the typed value; raises
+        ``ValueError`` for any other value, or an ``InputError`` whose message says more
+    :ivar private: the value may contain a password, so errors do not repeat it
     """
 
     wanted: str
@@ -80,10 +79,10 @@ class Scalar:
 def decode(section: type[T], document: Document) -> T:
     """Read a whole document as ``section``.
 
-    A section with :class:`Unfit` members has their place added.
+    :class:`Unfit` errors of a section are given their location.
 
-    :raises UnknownSetting, MissingSetting, WrongSetting, BadSetting: as they say
-    :raises ConfigErrors: several of them, or of the faults of the document
+    :raises UnknownSetting: :raises MissingSetting: :raises WrongSetting: :raises BadSetting:
+    :raises ConfigErrors: several of them, or faults of the document
     """
     result, errors = _read(section, document)
     raise_all(errors)
@@ -92,7 +91,7 @@ def decode(section: type[T], document: Document) -> T:
 
 
 def errors_of(section: type[Any], document: Document) -> list[ConfigError]:
-    """What :func:`decode` would raise, in the order of the files."""
+    """The errors that :func:`decode` would raise, in the order of the files."""
     return _read(section, document)[1]
 
 
@@ -105,7 +104,7 @@ def _read(section: type[T], document: Document) -> tuple[T | None, list[ConfigEr
 
 
 class _Unusable(Exception):
-    """A value is wrong, and its fault is noted."""
+    """A value is wrong, and its fault has been recorded."""
 
 
 class _Decoder:
@@ -114,7 +113,7 @@ class _Decoder:
         self.faults: list[ConfigFault] = []
 
     def value(self, hint: Any, value: Any, path: KeyPath) -> Any:
-        """Read ``value`` as what the annotation ``hint`` says."""
+        """Read ``value`` according to the annotation ``hint``."""
         if value is UNREADABLE:
             raise _Unusable
         origin, args = get_origin(hint), get_args(hint)
@@ -190,7 +189,7 @@ class _Decoder:
             except _Unusable:
                 errors = [fault.error for fault in self.faults[before:]]
                 if any(not _is_about(error, here) for error in errors):
-                    raise  # the right kind of thing, with something wrong inside it
+                    raise  # the right kind of value, with an error inside it
                 del self.faults[before:]
         private = any(_is_private(choice) for choice in choices)
         raise self._wrong(_either(choices), value, path, private)
@@ -214,7 +213,7 @@ class _Decoder:
         return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
     def _all(self, wanted: Iterable[tuple[Any, Any, KeyPath]]) -> list[Any]:
-        """Read all of some values, or note each that is wrong."""
+        """Read several values, and record a fault for each that is wrong."""
         found, complete = [], True
         for hint, value, path in wanted:
             try:
@@ -233,7 +232,7 @@ class _Decoder:
 
     def _missing(self, hint: Any, path: KeyPath) -> _Unusable:
         if self._document.faults:
-            return _Unusable()  # it may be in what could not be read
+            return _Unusable()  # it may be in the part that could not be read
         place = self._document.place(path)
         error = MissingSetting(place=place, key=place.key, wanted=_wanted(hint))
         return self._note(path, error)
@@ -257,7 +256,7 @@ class _Decoder:
 
 
 def _is_about(error: ConfigError, key: str) -> bool:
-    """Another kind of value would do for this very key."""
+    """Whether an error says that this key's value is of the wrong kind."""
     return isinstance(error, WrongSetting) and error.facts["key"] == key
 
 

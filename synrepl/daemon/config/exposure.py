@@ -1,4 +1,4 @@
-"""What a configuration would give away: passwords in files, plain text to other machines."""
+"""Finds what a configuration would expose: passwords in files, plain text to other machines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from synrepl.driver.dsn import refuse_plain_text
 
 
 def exposed_database(key: str, dsn: Secret | None, insecure: str) -> Iterator[Unfit]:
-    """What is wrong with a DSN, unless the operator accepts it.
+    """Check whether a DSN exposes data or its password, unless the operator accepts it.
 
-    :param key: the setting that it came from
-    :param insecure: the setting that accepts it
+    :param key: the setting that holds the DSN
+    :param insecure: the setting that accepts the exposure
     """
     if dsn is None:
         return

@@ -1,4 +1,4 @@
-"""From ``-c`` arguments to one map: which files, in which order, and what each key came from."""
+"""Reads the files of ``-c`` arguments, and merges them into one map that remembers locations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NoConfig(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class SettingLocation:
-    """Where a value was written: the file, the position in it, and the key as a person writes it."""
+    """The location of a value: the file, the position in it, and the key as a person writes it."""
 
     file: Path
     key: str
@@ -41,7 +41,7 @@ class SettingLocation:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """An error of a configuration, and its place in the order in which a person reads the files."""
+    """An error of a configuration, and its position in the order of the files."""
 
     order: tuple[int, YamlPosition]
     error: ConfigError
@@ -58,7 +58,7 @@ class Document:
     Later files override earlier ones key by key; where both have a map under a
     top-level key, the two maps are merged one level deep.
 
-    :ivar faults: what is wrong with the files themselves; then ``content`` may lack something
+    :ivar faults: faults of the files themselves; if there are any, ``content`` may be incomplete
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Document:
                 self._origin[(key,)] = file
 
     def place(self, path: KeyPath) -> SettingLocation:
-        """Where the value at ``path`` is; of a missing one, where it would be expected."""
+        """The location of the value at ``path``, or where a missing one would be expected."""
         file = self._origin.get(path[:2]) or self._origin.get(path[:1]) or self.files[-1]
         positions = self._positions[file]
         known = (path[:length] for length in range(len(path), 0, -1) if path[:length] in positions)
@@ -103,7 +103,7 @@ class Document:
 def read(paths: Sequence[Path]) -> Document:
     """Read files, and the ``*.yaml`` files of directories in the order of their names.
 
-    What cannot be read or is malformed is among the ``faults`` of the document.
+    Unreadable and malformed files become ``faults`` of the document.
     """
     parsed: list[tuple[Path, ParsedYaml]] = []
     faults: list[ConfigFault] = []

@@ -14,10 +14,10 @@ from synrepl.services.status.expected_followers import FollowerLimits
 class FollowersConfig(Section):
     """When a named follower counts as missing or stuck; times in seconds.
 
-    :ivar expected: followers that have to run, besides the workers that hold a lease
+    :ivar expected: names of followers that have to run, besides the workers that hold a lease
     :ivar required: the master is not ready while one of them is missing or stuck
-    :ivar silent_after: without a sign of life
-    :ivar stuck_after: without moving while its stream does
+    :ivar silent_after: time without a sign of life after which a follower is missing
+    :ivar stuck_after: time without progress, while its stream advances, after which it is stuck
     """
 
     expected: tuple[values.FollowerName, ...] = ()
@@ -27,7 +27,7 @@ class FollowersConfig(Section):
 
     @property
     def limits(self) -> FollowerLimits:
-        """The same, for those who look."""
+        """These settings, for the service that watches followers."""
         return FollowerLimits(self.expected, self.silent_after, self.stuck_after)
 
     def faults(self) -> Iterator[Unfit]:

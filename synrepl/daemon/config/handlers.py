@@ -1,4 +1,4 @@
-"""The user's handlers in the configuration."""
+"""The ``handlers`` section of the configuration."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from synrepl.core.errors import InputError
 from synrepl.daemon.config import values
 from synrepl.daemon.config.decode import Section, Unfit
 
-#: Where a handler begins; a token is the last one that it is not given.
+#: Where a handler begins; a token stands for the facts after it.
 StartSetting = Literal["earliest", "now"] | values.TokenValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnFailureConfig(Section):
-    """What becomes of a fact that a handler cannot take.
+    """What happens to a fact for which a handler fails.
 
-    :ivar attempts: after how many it is set aside as a dead letter; None for never
+    :ivar attempts: failed attempts after which it becomes a dead letter; None for never
     """
 
     attempts: values.Count | None = None
@@ -27,13 +27,13 @@ class OnFailureConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerConfig(Section):
-    """A class of the user's that is told of facts.
+    """A handler class of the user.
 
     :ivar path: ``package.module:Class``
-    :ivar config: handed to the class as it is
-    :ivar name: under which its positions are kept; None for ``path``
-    :ivar start: where it begins when it has no position, everywhere or by stream; None
-        for the worker's ``starting``
+    :ivar config: keyword arguments of the class
+    :ivar name: name under which its positions are recorded; None for ``path``
+    :ivar start: where it begins without a recorded position, for all streams or by stream;
+        None for the worker's ``starting``
     """
 
     shorthand: ClassVar[str] = "class"
@@ -52,14 +52,14 @@ class HandlerConfig(Section):
 
     @property
     def name_of_positions(self) -> str:
-        """Under which its positions are kept."""
+        """The name under which its positions are recorded."""
         return self.name or self.path
 
 
 def unfit_handlers(
     handlers: Sequence[HandlerConfig], *, has_database: bool, is_master: bool
 ) -> Iterator[Unfit]:
-    """Handlers that cannot be told apart, or not be served as they want."""
+    """Check that handlers have distinct names, and that the process supports their settings."""
     seen: set[str] = set()
     for number, handler in enumerate(handlers):
         name = handler.name_of_positions

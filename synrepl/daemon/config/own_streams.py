@@ -1,4 +1,4 @@
-"""The streams that a process writes, by its configuration."""
+"""Which streams a process writes, according to its configuration."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class SendingNotDelegated(Refused):
 
 
 def own_streams(config: Config, catalogue: Catalogue) -> list[Stream]:
-    """What the process is a writer of; a worker is one only where it is named.
+    """The streams that the process writes; a worker writes only streams that name it.
 
-    :raises KeptByTheMaster: somebody else would have to announce them
+    :raises KeptByTheMaster: a stream in memory has a writer that cannot announce its facts
     :raises KeptByOne: :raises WriterNeedsDatabase: :raises NobodyAnnounces:
     """
     name, named = config.instance_name, config.stream_writers
@@ -55,7 +55,7 @@ def own_streams(config: Config, catalogue: Catalogue) -> list[Stream]:
 def memory_streams_elsewhere(
     config: MasterConfig, catalogue: Catalogue
 ) -> list[tuple[Stream, str]]:
-    """The streams in memory that a master does not write itself, each with its writer."""
+    """The in-memory streams that another process than the master writes, each with its writer."""
     found = []
     for stream in catalogue:
         (writer, *_) = config.writers_of(stream.name)
@@ -76,7 +76,7 @@ def _check_memory(config: Config, stream: Stream) -> None:
 
 
 def refused_streams(config: Config) -> Mapping[str, Refused]:
-    """Why streams take no facts under this configuration.
+    """The streams that take no facts under this configuration, each with the reason.
 
     Seed: "TCP replication, Synapse 1.43", 'Overview': "The federation stream is only
     available if federation sending has been disabled on the main process."

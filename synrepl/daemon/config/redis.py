@@ -12,7 +12,7 @@ from synrepl.daemon.config.decode import Section, Unfit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSentinelConfig(Section):
-    """A sentinel, which knows where the master of a service is."""
+    """A sentinel, which knows the address of a service's master."""
 
     host: str = LOOPBACK
     port: values.RemotePort = 26379
@@ -20,15 +20,15 @@ class RedisSentinelConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisConfig(Section):
-    """The Redis over which processes hear each other.
+    """The Redis server that serves as bus between processes.
 
     :ivar path: its unix socket, instead of ``host`` and ``port``
-    :ivar sentinels: who knows the host and port, instead of ``host`` and ``port``
-    :ivar service: the name under which they watch the master
-    :ivar username: ACL user, who has to have a password
-    :ivar ca_file: certificates to trust, with ``tls``; None for the system's
-    :ivar channel_per_stream: rows and positions go to a channel per stream, where no
-        real Synapse process hears them
+    :ivar sentinels: sentinels that know the master, instead of ``host`` and ``port``
+    :ivar service: the name under which the sentinels monitor the master
+    :ivar username: ACL user; requires a password
+    :ivar ca_file: PEM file with the certificates to trust with ``tls``; None for the system's
+    :ivar channel_per_stream: publish rows and positions on one channel per stream, to which
+        no process of a real Synapse subscribes
     :ivar insecure: the operator accepts plain text to another machine
     """
 
@@ -50,7 +50,7 @@ class RedisConfig(Section):
 
     @property
     def where(self) -> str:
-        """For a person; nothing in it is secret."""
+        """The address for display; without secrets."""
         if self.path is not None:
             return str(self.path)
         return self.service or f"{self.host}:{self.port}"

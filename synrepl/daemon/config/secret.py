@@ -1,4 +1,4 @@
-"""Secrets: read from files that only their owner can read, and never shown."""
+"""Secrets, which are read from files that only their owner can read, and never displayed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _HARMLESS = ("host=", "hostaddr=", "port=", "dbname=", "user=")
 class Secret:
     """A value that must not reach a log, a page or a terminal.
 
-    :ivar shown: what is printed in its place: the file it came from, or a masked form
-    :ivar readers: who can read the file it came from, and should not; None for nobody
+    :ivar shown: displayed instead: the file that it came from, or a masked form
+    :ivar readers: users who can read that file and should not; None if there are none
     """
 
     shown: str
@@ -33,7 +33,7 @@ class Secret:
 
 
 def read_secret(path: Path) -> Secret:
-    """Read a secret file once; white space around the secret is dropped.
+    """Read a secret from a file; surrounding white space is stripped.
 
     :raises BadSecretFile: see :func:`synrepl.core.private_files.read_private`
     """
@@ -41,22 +41,22 @@ def read_secret(path: Path) -> Secret:
 
 
 def dsn_secret(dsn: str) -> Secret:
-    """A Postgres DSN (URI or ``key=value``) as a secret that shows everything but the password.
+    """Make a secret of a Postgres DSN (URI or ``key=value``) that displays all but the password.
 
-    :raises ValueError: when it is neither form
+    :raises ValueError: it has neither form
     """
     scheme, is_uri, rest = dsn.partition("://")
     if is_uri and scheme in ("postgresql", "postgres"):
         return Secret(f"{scheme}://{_without_password(rest)}", dsn)
     if "=" in dsn and not is_uri:
-        # Values may be quoted and hold spaces; only the harmless keys' plain ones are shown.
+        # Values may be quoted and contain spaces; only plain values of harmless keys are shown.
         words = [word for word in dsn.split() if word.startswith(_HARMLESS)]
         return Secret(" ".join([*words, "***"]), dsn)
     raise ValueError("neither a postgresql:// URI nor key=value pairs")
 
 
 def _without_password(rest: str) -> str:
-    # A query may hold a password too (libpq takes ?password=…), so none is shown.
+    # A query may contain a password too (libpq accepts ?password=…), so it is not shown.
     before, question, query = rest.partition("?")
     userinfo, at, host = before.rpartition("@")
     if "/" in userinfo or ("@" in query and not at):

@@ -7,7 +7,7 @@ import re
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
-#: Longer than any sensible timeout; keeps clocks and ``select`` away from overflow.
+#: Longer than any sensible timeout, and short enough for clocks and ``select`` not to overflow.
 LONGEST_SECONDS = 10 * 365 * _SECONDS["d"]
 LARGEST_BYTES = 2**40
 
@@ -15,17 +15,17 @@ _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)", re.ASCII)
 
 
 def duration(value: object) -> float:
-    """Seconds, from ``"500ms"``, ``"15s"``, ``"5m"``, ``"2h"``, ``"7d"`` or a number of seconds.
+    """Parse ``"500ms"``, ``"15s"``, ``"5m"``, ``"2h"``, ``"7d"`` or a number of seconds.
 
-    :raises ValueError: when it is none of these, negative or longer than ten years
+    :raises ValueError: it is none of these, negative, or longer than ten years
     """
     return _bounded(_amount(value, _SECONDS), LONGEST_SECONDS)
 
 
 def size(value: object) -> int:
-    """Bytes, from ``"512B"``, ``"64KiB"``, ``"16MiB"``, ``"1GiB"`` or a whole number of bytes.
+    """Parse ``"512B"``, ``"64KiB"``, ``"16MiB"``, ``"1GiB"`` or a whole number of bytes.
 
-    :raises ValueError: when it is none of these, or not between 1 byte and 1 TiB
+    :raises ValueError: it is none of these, or not between 1 byte and 1 TiB
     """
     amount = _bounded(_amount(value, _BYTES), LARGEST_BYTES)
     if amount < 1 or amount != int(amount):

@@ -1,4 +1,4 @@
-"""The kinds of single values in the configuration, as annotations."""
+"""The types of single values in the configuration, as annotations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _positive(value: Any, place: SettingLocation) -> float:
 
 
 def _path(value: Any, place: SettingLocation) -> Path:
-    """Relative paths count from the file that holds them, so that a directory can be moved."""
+    """Relative paths are relative to the file that contains them, so a directory can be moved."""
     text = _text(value)
     if "\0" in text:
         raise ValueError("not a path")

@@ -1,4 +1,4 @@
-"""One YAML file as plain data, with the position of every key and every problem in it."""
+"""Parses a YAML file into plain data, with the positions of all keys and problems."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-#: Where a value is in a document: keys, and indexes into lists.
+#: Path of a value in a document: keys of maps and indexes of lists.
 KeyPath = tuple[str | int, ...]
 
 
-#: In place of a value that cannot be read, which is among the problems of its file.
+#: Stands for a value that cannot be read, which is among the problems of its file.
 UNREADABLE: Final = object()
 
 
@@ -25,7 +25,7 @@ class YamlPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class YamlProblem:
-    """Something that makes a file unusable, or mean something else than it seems to."""
+    """Something that makes a file unusable or misleading."""
 
     position: YamlPosition
     reason: str
@@ -33,10 +33,10 @@ class YamlProblem:
 
 @dataclass(frozen=True, slots=True)
 class ParsedYaml:
-    """What a file holds.
+    """The content of a file.
 
-    :ivar content: a map, without what the problems are about; empty when there is none
-    :ivar positions: of every key and list item
+    :ivar content: a map without the values that have problems; empty if there is no map
+    :ivar positions: positions of all keys and list items
     """
 
     content: dict[str, Any]
@@ -45,10 +45,10 @@ class ParsedYaml:
 
 
 def parse_yaml(data: bytes) -> ParsedYaml:
-    """Read a YAML document, and go on after whatever does not keep from reading the rest.
+    """Parse a YAML document, and continue after problems if the rest can be read.
 
-    Stricter than ``yaml.safe_load``: repeated keys (the last would win silently), keys
-    that are not text (``no:`` is a boolean in YAML), aliases (a small file can unfold
+    It is stricter than ``yaml.safe_load``: repeated keys (the last would win silently), keys
+    that are not text (``no:`` is a boolean in YAML), aliases (a small file can expand
     to a huge one), merge keys and tags of any kind are problems.
     """
     try:
@@ -78,7 +78,7 @@ def parse_yaml(data: bytes) -> ParsedYaml:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that notes aliases instead of following them."""
+    """A SafeLoader that records aliases instead of expanding them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -94,7 +94,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 class _Builder:
-    """Turns nodes into plain data."""
+    """Converts nodes to plain data."""
 
     def __init__(self, loader: _StrictLoader) -> None:
         self._loader = loader
@@ -171,7 +171,7 @@ def _position(mark: yaml.Mark | None) -> YamlPosition:
 
 
 def _sentence(error: yaml.MarkedYAMLError) -> str:
-    """What the parser says, without its excerpts of the file, which may hold a secret."""
+    """The parser's message, without its excerpts of the file, which may contain a secret."""
     text = error.problem or "it cannot be read"
     if error.context:
         text += f", {error.context}"
