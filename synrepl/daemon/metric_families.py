@@ -1,4 +1,4 @@
-"""Families of metrics, from plain numbers."""
+"""Makes Prometheus metric families from plain numbers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-#: (values of the labels, value of the metric)
+#: Pairs of label values and metric value.
 Samples = Iterable[tuple[Sequence[str], float]]
 
 
 def by_one(counts: Mapping[str, float]) -> Samples:
-    """Samples with one label each."""
+    """Samples with one label, from a mapping."""
     return [((name,), count) for name, count in counts.items()]
 
 
 def gauge(name: str, meaning: str, labels: Sequence[str], samples: Samples) -> Metric:
-    """Numbers that go up and down."""
+    """A family of gauges."""
     return _filled(GaugeMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
 
 
 def counter(name: str, meaning: str, labels: Sequence[str], samples: Samples) -> Metric:
-    """Numbers that only grow."""
+    """A family of counters."""
     return _filled(CounterMetricFamily(f"synrepl_{name}", meaning, labels=labels), samples)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the caches, from the section ``caches`` of a status."""
+"""Metrics of the caches, from the member ``caches`` of a status."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from prometheus_client.metrics_core import Metric
 from synrepl.daemon.metric_families import by_one, counter, gauge
 
 _GAUGES = {
-    "size": ("entries", "Entries now."),
-    "bytes": ("bytes", "Bytes of entries now, where bounded."),
+    "size": ("entries", "Number of entries in a cache."),
+    "bytes": ("bytes", "Size of the entries of a cache that is bounded in bytes."),
 }
 
 _COUNTERS = {
-    "hits": "Calls answered out of the cache.",
-    "misses": "Loads.",
-    "evictions": "Entries that went to make room.",
-    "expirations": "Entries that were too old to be used.",
-    "invalidations": "Invalidations of a key, of part of one, or of the whole cache.",
+    "hits": "Calls answered from the cache.",
+    "misses": "Calls that loaded an entry.",
+    "evictions": "Entries evicted to make room.",
+    "expirations": "Entries that expired.",
+    "invalidations": "Invalidations of a key, of a key prefix, or of the whole cache.",
 }
 
 
 def caches(section: Mapping[str, Any]) -> Iterable[Metric]:
-    """All of them.
+    """Metrics of all caches.
 
-    :param told: what :func:`synrepl.services.coherence.coherence.caches_status` makes
+    :param section: the result of :func:`synrepl.services.coherence.coherence.caches_status`
     """
     by_name: Mapping[str, Mapping[str, int]] = section["by_name"]
 
@@ -39,25 +39,25 @@ def caches(section: Mapping[str, Any]) -> Iterable[Metric]:
         yield counter(f"cache_{count}", meaning, ["cache"], of(count))
     yield counter(
         "cache_rows",
-        "Rows of the caches stream applied, by name.",
+        "Rows of the caches stream applied, by cache name.",
         ["cache"],
         by_one(section["rows"]),
     )
     yield counter(
         "cache_rows_unknown",
-        "Rows that named no cache of this process.",
+        "Rows of the caches stream that name no cache of this process.",
         [],
         [((), section["unknown"])],
     )
     yield counter(
         "cache_rows_bad",
-        "Rows for whose keys whole caches were emptied.",
+        "Rows with unusable keys, for which the whole cache was cleared.",
         [],
         [((), section["bad"])],
     )
     yield counter(
         "caches_emptied",
-        "Times caches were emptied, for rows were lost.",
+        "Times that caches were cleared because rows were lost.",
         [],
         [((), section["emptied"])],
     )

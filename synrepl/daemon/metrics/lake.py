@@ -1,4 +1,4 @@
-"""What a landing tells Prometheus, on a port of its own."""
+"""Metrics of a landing into the lake, served on a port of their own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class MetricsPortTaken(Unavailable):
 
 
 class LakeMetrics:
-    """Counts of one landing.
+    """The metrics of ``synrepl lake land``.
 
-    :param port: on loopback; None when nobody asks
-    :raises PortTaken:
+    :param port: port on loopback; None to serve no metrics
+    :raises MetricsPortTaken:
     """
 
     def __init__(self, port: int | None) -> None:
@@ -27,39 +27,41 @@ class LakeMetrics:
         self._rows = Counter("synrepl_lake_rows", "Rows landed.", ["stream"], registry=registry)
         self._quarantined = Counter(
             "synrepl_lake_quarantined_rows",
-            "Rows that did not fit their columns.",
+            "Rows quarantined because they do not fit their columns.",
             ["stream"],
             registry=registry,
         )
         self._lost = Counter(
             "synrepl_lake_lost_rows",
-            "Rows of the lake that the database was found to have lost in a failover.",
+            "Rows in the lake that the database lost in a failover.",
             ["stream"],
             registry=registry,
         )
         self._position = Gauge(
             "synrepl_lake_position",
-            "The token up to which the lake has everything.",
+            "Token up to which the lake is complete.",
             ["stream"],
             registry=registry,
         )
         self._behind = Gauge(
             "synrepl_lake_behind_tokens",
-            "Settled tokens that are not in the lake.",
+            "Number of settled tokens that are not in the lake yet.",
             ["stream"],
             registry=registry,
         )
         self._unsettled = Gauge(
             "synrepl_lake_unsettled_tokens",
-            "Tokens that were given out and are not proven to be settled, so not in the lake.",
+            "Number of issued tokens that are not known to be settled, so they are not in the lake.",
             ["stream"],
             registry=registry,
         )
         self._seconds = Gauge(
-            "synrepl_lake_run_seconds", "How long the last run took.", registry=registry
+            "synrepl_lake_run_seconds", "Duration of the last run.", registry=registry
         )
         self._at = Gauge(
-            "synrepl_lake_last_run_timestamp_seconds", "When the last run ended.", registry=registry
+            "synrepl_lake_last_run_timestamp_seconds",
+            "Time of the end of the last run.",
+            registry=registry,
         )
         if port is not None:
             try:
@@ -68,7 +70,7 @@ class LakeMetrics:
                 raise MetricsPortTaken(port=port, reason=error.strerror or error) from None
 
     def landed(self, landed: LandingRound) -> None:
-        """A round is done."""
+        """Count the result of a round."""
         for stream, lost in landed.lost.items():
             self._lost.labels(stream).inc(sum(each.rows for each in lost))
         for stream, upto in landed.upto.items():
@@ -82,6 +84,6 @@ class LakeMetrics:
             )
 
     def ran(self, seconds: float) -> None:
-        """A run is done."""
+        """Record the end of a run, and how long it took."""
         self._seconds.set(seconds)
         self._at.set(time.time())

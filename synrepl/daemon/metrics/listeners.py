@@ -21,38 +21,46 @@ def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         requests = {state: http[state] for state in ("active", "queued", "waiting")}
         yield gauge(
             "http_requests",
-            "Requests being answered, waiting for their turn, or waiting for a position.",
+            "HTTP requests that are being answered, queued, or waiting for a position.",
             ["state"],
             by_one(requests),
         )
     for key, meaning in (
         ("connections", "Open connections of a listener."),
-        ("max_connections", "How many connections a listener takes."),
+        ("max_connections", "Maximum number of connections of a listener."),
     ):
         samples = [((name,), each[key]) for name, each in listeners]
         yield gauge(f"listener_{key}", meaning, ["listener"], samples)
     for key, meaning in (
-        ("displaced", "Idle connections that were closed to make room for others."),
-        ("refused", "Connections that were refused because the listener was full."),
+        ("displaced", "Idle connections closed to make room for others."),
+        ("refused", "Connections refused because the listener was full."),
     ):
         samples = [((name,), each[key]) for name, each in listeners]
         yield counter(f"listener_{key}", meaning, ["listener"], samples)
 
 
 def state_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
-    """Metrics of what processes have said of themselves."""
+    """Metrics of the states that processes have announced: syncing users and federation."""
     users = status.get("syncing_users")
     if users is not None:
         for name, key, meaning in (
-            ("syncing_users", "count", "Users (with devices: of users and devices) that sync."),
-            ("syncing_instances", "instances", "Instances that users sync through."),
+            (
+                "syncing_users",
+                "count",
+                "Number of syncing users; (user, device) pairs count separately.",
+            ),
+            ("syncing_instances", "instances", "Number of instances with syncing users."),
         ):
             yield gauge(name, meaning, [], [((), users[key])])
     sending = status.get("sending")
     if sending is not None:
         for name, key, meaning in (
-            ("own_syncing_users", "syncing_users", "Users that sync through this process."),
-            ("commands_unsent", "unsent", "Commands of handlers that wait to be sent."),
+            (
+                "own_syncing_users",
+                "syncing_users",
+                "Number of users that sync through this process.",
+            ),
+            ("commands_unsent", "unsent", "Number of handlers' commands that wait to be sent."),
         ):
             yield gauge(name, meaning, [], [((), sending[key])])
     federation = status.get("federation")
@@ -60,36 +68,36 @@ def state_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         acked = federation["senders"]
         yield gauge(
             "federation_acknowledged",
-            "The token of the federation stream that a sender has acknowledged.",
+            "Token of the federation stream that a sender has acknowledged.",
             ["sender"],
             [((name,), token) for name, token in acked.items() if token is not None],
         )
         yield gauge(
             "federation_holds",
-            "1 for the federation sender that has acknowledged the least.",
+            "1 for the federation sender with the lowest acknowledged token.",
             ["sender"],
             [((name,), float(name == federation["held_by"])) for name in acked],
         )
         yield gauge(
             "federation_lost_upto",
-            "The last token of federation that was dropped before all had acknowledged it.",
+            "Last token of the federation stream that was dropped before all senders acknowledged it.",
             [],
             [((), federation["lost_upto"] or 0)],
         )
         floor = federation["floor"]
         yield gauge(
             "federation_floor",
-            "The token of the federation stream that all senders have acknowledged.",
+            "Token of the federation stream that all senders have acknowledged.",
             [],
             [] if floor is None else [((), floor)],
         )
 
 
 def command_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
-    """Metrics of commands that were ignored, or wait for handlers."""
+    """Metrics of ignored commands, and of commands that wait for handlers."""
     yield counter(
         "commands_ignored",
-        "Commands of followers that were not acted on because of a limit.",
+        "Commands of followers ignored because of a limit.",
         ["reason"],
         by_one(status["ignored"]),
     )
@@ -97,7 +105,7 @@ def command_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
     if commands is not None:
         yield gauge(
             "handler_commands_waiting",
-            "Commands that wait for handlers.",
+            "Number of commands that wait for handlers.",
             [],
             [((), commands["waiting"])],
         )

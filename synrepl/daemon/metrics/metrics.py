@@ -1,12 +1,12 @@
-"""Metrics for Prometheus, made at each scrape from the status and from plain counters.
+"""Prometheus metrics of a master or worker, made from its status at each scrape.
 
-Nothing is counted here and nothing looks up a label while rows flow. Each
-process object has a registry of its own, so several can live in one Python.
+The services count in plain integers, so no label is looked up while rows flow. Each
+process object has a registry of its own, so several can run in one Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -16,17 +16,16 @@ from prometheus_client.registry import Collector
 
 from synrepl.daemon.metric_families import by_one, counter, gauge
 from synrepl.daemon.metrics.caches import caches
-from synrepl.daemon.metrics.followers import named_follower_metrics
-from synrepl.daemon.metrics.handlers import handlers
 from synrepl.daemon.metrics.listeners import command_metrics, listener_metrics, state_metrics
+from synrepl.services.status.expected_followers import FollowerHealth
 
 
 class ProcessMetrics:
     """The metrics of one master or worker.
 
-    :param status: gives what :func:`~synrepl.services.status.status.master_status` or
-        :func:`~synrepl.services.status.status.worker_status` makes
-    :param responses: HTTP answers by (route, status)
+    :param status: returns the status, as :func:`~synrepl.services.status.status.master_status`
+        or :func:`~synrepl.services.status.status.worker_status` makes it
+    :param responses: number of HTTP answers by (route, status)
     """
 
     def __init__(
@@ -52,12 +51,12 @@ class _ProcessCollector(Collector):
         status = self._status()
         names = ("role", "server_name", "instance_name", "version")
         yield InfoMetricFamily(
-            "synrepl_process", "Which process this is.", {name: status[name] for name in names}
+            "synrepl_process", "Identity of the process.", {name: status[name] for name in names}
         )
-        yield gauge("uptime_seconds", "Since the process started.", [], [((), status["uptime_s"])])
+        yield gauge("uptime_seconds", "Time since the start.", [], [((), status["uptime_s"])])
         yield counter(
             "http_responses",
-            "HTTP answers.",
+            "HTTP answers, by route and status.",
             ["route", "status"],
             [((route, str(code)), n) for (route, code), n in self._responses.items()],
         )
@@ -73,13 +72,13 @@ class _ProcessCollector(Collector):
 def _streams(streams: Mapping[str, Any]) -> Iterable[Metric]:
     yield gauge(
         "stream_lag_rows",
-        "Tokens known to be given out and not yet reached.",
+        "Lag of the process in tokens: known to be issued, and not reached.",
         ["stream"],
         [((name,), stream["lag_rows"]) for name, stream in streams.items()],
     )
     yield gauge(
         "stream_lag_seconds",
-        "How long a token that was known then has not been reached.",
+        "Lag of the process in time: age of the oldest known token that is not reached.",
         ["stream"],
         [((name,), stream["lag_seconds"]) for name, stream in streams.items()],
     )
@@ -87,29 +86,29 @@ def _streams(streams: Mapping[str, Any]) -> Iterable[Metric]:
 
 def _audits(counts: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
     for name, meaning in (
-        ("audited", "Entries that were compared with what they should hold."),
-        ("incoherent", "Entries that were stale, and no invalidation was on its way."),
+        ("audited", "Entries compared with the database."),
+        ("incoherent", "Stale entries for which no invalidation was in flight."),
     ):
         yield counter(f"cache_{name}", meaning, ["cache"], by_one(counts.get(name, {})))
 
 
 def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:
-    """Nothing, where processes hear each other over TCP alone."""
+    """Metrics of the bus; none without Redis."""
     if bus is None:
         return
     for name, meaning in (
-        ("standing", "1 while the bus on Redis can be heard and spoken to."),
-        ("name_taken", "1 when another process is on the bus under this one's name."),
+        ("standing", "1 if the process is connected to the bus on Redis."),
+        ("name_taken", "1 if another process is on the bus under the same instance name."),
     ):
         yield gauge(f"bus_{name}", meaning, [], [((), float(bus[name]))])
     for name, key, meaning in (
-        ("connections", "connections", "Times that the bus was connected to."),
-        ("echoes", "echoes", "Messages heard that were this process's own."),
-        ("bad_messages", "bad", "Messages heard that were no lines."),
-        ("cut_off", "cut_off", "Times that the bus was lost because one side did not read."),
+        ("connections", "connections", "Connections made to the bus."),
+        ("echoes", "echoes", "Messages received that this process had sent itself."),
+        ("bad_messages", "bad", "Messages received that are not valid lines."),
+        ("cut_off", "cut_off", "Connections to the bus lost because one side did not read."),
     ):
         yield counter(f"bus_{name}", meaning, [], [((), bus[key])])
-    heard = "Commands of others that were heard on the bus."
+    heard = "Commands of other processes received on the bus."
     yield counter("bus_commands_heard", heard, ["command"], by_one(bus["commands"]))
 
 
@@ -117,7 +116,7 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
     streams = status["streams"]
     yield gauge(
         "writer_position",
-        "Per-writer position of a stream.",
+        "Position of a writer in a stream.",
         ["stream", "writer"],
         [
             ((name, writer), position)
@@ -133,19 +132,19 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
     )
     yield gauge(
         "stream_trimmed",
-        "The last token of a stream that is gone.",
+        "Last trimmed token of a stream.",
         ["stream"],
         [((name,), stream["trimmed"]["upto"]) for name, stream in streams.items()],
     )
     yield counter(
         "rows_trimmed",
-        "Rows deleted for everybody had dealt with them, or they were too old.",
+        "Rows trimmed because all followers had acknowledged them, or because of their age.",
         ["stream"],
         [((name,), stream["trimmed"]["rows"]) for name, stream in streams.items()],
     )
     yield gauge(
         "oldest_open_reservation_seconds",
-        "Since the oldest unsettled reservation of a stream was seen.",
+        "Time since the oldest unsettled reservation of a stream was first seen.",
         ["stream", "writer"],
         [
             ((name, oldest["writer"]), oldest["seconds"])
@@ -155,70 +154,94 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
     )
     yield gauge(
         "database_up",
-        "1 when the last look at the database went well.",
+        "1 if the last poll of the database succeeded.",
         [],
         [((), float(status["database"]["state"] == "ok"))],
     )
     yield gauge(
         "database_confirmed",
-        "0 when the database's server was promoted or restored and is not confirmed.",
+        "0 if the database server was promoted or restored and is not confirmed yet.",
         [],
         [((), float(status["database"]["state"] != "unconfirmed"))],
     )
     yield gauge(
         "database_incarnation",
-        "Number of the database's server: one more after each failover.",
+        "Incarnation of the database server; each failover increments it.",
         [],
         [((), status["database"]["incarnation"])],
     )
     yield counter(
         "database_failovers",
-        "Times that another server of the database took over while this process ran.",
+        "Failovers of the database while this process ran.",
         [],
         [((), status["database"]["failovers"])],
     )
     yield gauge(
         "writer_open",
-        "1 while the process holds its writer's name.",
+        "1 if the process holds its writer's lease.",
         ["writer"],
         [((status["writer"]["name"],), float(status["writer"]["open"]))],
     )
     yield from _followers(status)
-    yield from named_follower_metrics(status.get("named_followers", ()))
+    yield from _named_followers(status.get("named_followers", ()))
     yield from _appends(status)
     yield from command_metrics(status)
 
 
 def _followers(status: Mapping[str, Any]) -> Iterable[Metric]:
     followers = status["followers"]
-    yield gauge("followers_connected", "Connections.", [], [((), len(followers))])
+    yield gauge("followers_connected", "Connected followers.", [], [((), len(followers))])
     yield gauge(
         "followers_catching_up",
-        "Connections with a stream in the catch-up lane.",
+        "Connected followers with a stream in the catch-up lane.",
         [],
         [((), sum(bool(follower["catching_up"]) for follower in followers))],
     )
     yield gauge(
         "followers_queued_lines",
-        "Lines that wait for followers to read, all together.",
+        "Lines queued for all followers together.",
         [],
         [((), sum(follower["queued_lines"] for follower in followers))],
     )
     yield counter(
         "slow_clients_cut_off",
-        "Clients that were cut off because they did not read.",
+        "Clients disconnected because they did not keep up.",
         [],
         [((), status["slow_clients"]["count"])],
     )
     yield counter(
-        "commands_received", "Commands of followers.", ["command"], by_one(status["commands"])
+        "commands_received",
+        "Commands received from followers.",
+        ["command"],
+        by_one(status["commands"]),
     )
     yield counter(
         "connections_closed",
-        "Connections that ended, by reason.",
+        "Connections of followers closed, by reason.",
         ["reason"],
         by_one(status["close_reasons"]),
     )
+
+
+def _named_followers(followers: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
+    """Health of the followers that have to run, and lag of all named followers."""
+    watched = [one for one in followers if one["health"] != FollowerHealth.UNWATCHED]
+    for name, health, meaning in (
+        (
+            "missing",
+            FollowerHealth.MISSING,
+            "1 if a follower that has to run gives no sign of life.",
+        ),
+        ("stuck", FollowerHealth.STUCK, "1 if a follower does not advance while its stream does."),
+    ):
+        samples = [((one["name"],), float(one["health"] == health)) for one in watched]
+        yield gauge(f"named_follower_{name}", meaning, ["follower"], samples)
+    for name, meaning in (
+        ("lag_rows", "Lag of a named follower in tokens, in its worst stream."),
+        ("lag_seconds", "Age of the oldest token that a named follower has not reached."),
+    ):
+        lags = [((one["name"],), one[name]) for one in followers]
+        yield gauge(f"named_follower_{name}", meaning, ["follower"], lags)
 
 
 def _appends(status: Mapping[str, Any]) -> Iterable[Metric]:
@@ -233,7 +256,7 @@ def _appends(status: Mapping[str, Any]) -> Iterable[Metric]:
             )
     yield counter(
         "appends",
-        "Requests to append over HTTP, by outcome.",
+        "Append requests over HTTP, by outcome.",
         ["stream", "outcome"],
         [
             ((name, outcome), count)
@@ -243,20 +266,23 @@ def _appends(status: Mapping[str, Any]) -> Iterable[Metric]:
     )
 
 
-#: Names and meanings of what a follower counts.
+#: Help texts of a follower's counters.
 _COUNTS = {
-    "rows": "Rows dealt with.",
-    "duplicates": "Rows dropped as known already.",
+    "rows": "Rows handled.",
+    "duplicates": "Rows dropped as duplicates.",
     "gaps": "Gaps found.",
     "fetched_rows": "Rows fetched to fill gaps.",
-    "bad_rows": "Rows ignored, for they are none of their stream.",
-    "unknown": "Rows ignored, for their stream is not known.",
-    "resets": "Times a stream was started again.",
+    "bad_rows": "Rows ignored because they do not fit their stream.",
+    "unknown": "Rows ignored because their stream is unknown.",
+    "resets": "Times that a stream was reset.",
 }
 
 
 def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
-    for kind, meaning in (("position", "Own position."), ("heard", "Heard of the master's.")):
+    for kind, meaning in (
+        ("position", "Position of this worker."),
+        ("heard", "Position announced by the master, as received."),
+    ):
         yield gauge(
             f"follower_{kind}",
             meaning,
@@ -271,19 +297,66 @@ def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
     for name, counts in status["counts"].items():
         yield counter(f"follower_{name}", _COUNTS.get(name, name), ["stream"], by_one(counts))
     yield gauge(
-        "follower_connected", "1 with a connection.", [], [((), float(status["connected"]))]
+        "follower_connected",
+        "1 if the worker is connected to its master, or to the bus.",
+        [],
+        [((), float(status["connected"]))],
     )
     yield counter(
         "follower_refused_tokens",
-        "Rows and positions refused, for their token cannot have been given out.",
+        "Rows and positions refused because their token cannot have been issued.",
         ["stream"],
         by_one(status["tokens"]["refused"]),
     )
     yield gauge(
         "follower_ahead",
-        "Positions of this worker beyond what has been given out.",
+        "Number of positions of this worker beyond the issued tokens.",
         [],
         [((), len(status["tokens"]["ahead"]))],
     )
-    yield gauge("follower_waiting_rows", "Rows not dealt with.", [], [((), status["waiting_rows"])])
-    yield from handlers(status)
+    yield gauge(
+        "follower_waiting_rows",
+        "Number of rows received and not handled yet.",
+        [],
+        [((), status["waiting_rows"])],
+    )
+    yield from _handlers(status)
+
+
+def _handlers(status: Mapping[str, Any]) -> Iterable[Metric]:
+    """Position, failures and dead letters of each handler."""
+    every = status["handlers"]
+    yield counter(
+        "handler_failures",
+        "Failed attempts of a handler.",
+        ["handler"],
+        [((each["name"],), each["failures"]) for each in every],
+    )
+    for name, meaning in (
+        ("failing", "1 if a handler fails and is retried."),
+        ("catching_up", "1 if a handler catches up separately from the others."),
+    ):
+        yield gauge(
+            f"handler_{name}",
+            meaning,
+            ["handler"],
+            [((each["name"],), float(bool(each[name]))) for each in every],
+        )
+    yield gauge(
+        "handler_position",
+        "Position of a handler, per stream and writer.",
+        ["handler", "stream", "writer"],
+        [
+            ((each["name"], stream, writer), at["position"])
+            for each in every
+            for stream, writers in each["streams"].items()
+            for writer, at in writers.items()
+            if at["position"] is not None
+        ],
+    )
+    yield gauge(
+        "dead_letters",
+        "Facts that a handler failed for, stored as dead letters.",
+        ["handler"],
+        [((each["name"],), each["dead_letters"]) for each in every],
+    )
