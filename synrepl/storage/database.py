@@ -1,9 +1,9 @@
-"""What storage and services know of a database: three words and the ways they fail.
+"""The database interfaces of storage and services, and their errors.
 
 A *work function* takes a :class:`Transaction` and runs SQL in it; a
 :class:`Database` runs work functions, each in a transaction of its own; a
 :class:`DatabaseSession` does so on one connection, which can hold session-level locks.
-No driver appears here or above: an adapter turns every error of its driver
+No driver appears here or above: an adapter translates every error of its driver
 into one of the errors below (or into ``DatabaseAway`` and ``BadValue`` of
 :mod:`synrepl.storage.store`).
 """
@@ -18,8 +18,8 @@ from synrepl.core.errors import StorageError, Unavailable
 
 T = TypeVar("T")
 
-#: One row of a result. Columns of type ``json`` and ``jsonb`` come decoded, with
-#: whole numbers exact whatever their size; ``bytea`` comes as ``bytes``.
+#: One row of a result. ``json`` and ``jsonb`` columns are decoded, with exact integers
+#: of any size; ``bytea`` is ``bytes``.
 Record = tuple[Any, ...]
 
 #: Values for the ``%s`` (or ``%(name)s``) placeholders of a statement. JSON is
@@ -28,7 +28,7 @@ Values = Sequence[object] | Mapping[str, object]
 
 
 class Isolation(StrEnum):
-    """How much of other transactions a transaction sees, as in Postgres's documentation."""
+    """Transaction isolation levels of Postgres."""
 
     READ_COMMITTED = "READ COMMITTED"
     REPEATABLE_READ = "REPEATABLE READ"
@@ -75,7 +75,7 @@ class RaisedByDatabase(StorageError):
 
     @property
     def detail(self) -> str:
-        """What the function gave as ``DETAIL``; "" when nothing."""
+        """The ``DETAIL`` of the error; "" without one."""
         return str(self.facts.get("detail", ""))
 
 
@@ -96,23 +96,23 @@ class DatabaseBusy(Unavailable):
 
 
 class Transaction(Protocol):
-    """One open transaction. Only for the thread and for the time of the work function.
+    """One open transaction, usable only in the thread and during the call of the work function.
 
     Every method may raise :class:`QueryFailed` or a subclass of it,
     :class:`RaisedByDatabase`, ``BadValue`` (a value Postgres cannot hold in
     its column) and an error of the connection that ``Database.run`` handles.
-    After an error, leave: only ROLLBACK is possible.
+    After an error the work function must return or raise: only ROLLBACK is possible.
     """
 
     @property
     def rowcount(self) -> int:
-        """Rows that the last statement returned or changed; -1 when that means nothing."""
+        """Rows that the last statement returned or changed; -1 where it does not apply."""
 
     def execute(self, sql: str, params: Values = ()) -> Self:
         """Run one statement (or a script, when there are no ``params``).
 
         :param sql: with ``%s`` for each of ``params``; without ``params`` it is
-            sent as it is, so that ``%`` needs no doubling
+            sent as it is, so ``%`` is not doubled
         :returns: the transaction, to fetch from: ``txn.execute("…").fetchone()``
         """
 
@@ -123,8 +123,8 @@ class Transaction(Protocol):
 
         :param sql: with a single ``%s`` where the rows go, as in
             ``INSERT INTO t (a, b) VALUES %s RETURNING a``
-        :param template: how one row is written, such as ``(%s, %s::jsonb)``
-        :returns: what ``RETURNING`` gave for all of them; ``rowcount`` counts all
+        :param template: the SQL of one row, such as ``(%s, %s::jsonb)``
+        :returns: the ``RETURNING`` results of all rows; ``rowcount`` counts all
         """
 
     def fetchone(self) -> Record:
@@ -137,20 +137,20 @@ class Transaction(Protocol):
         """The next row of the last statement, or None after the last one."""
 
     def fetchall(self) -> list[Record]:
-        """The remaining rows. They are all in memory: put a LIMIT on what may be long."""
+        """The remaining rows. All are in memory, so limit long results."""
 
     def __iter__(self) -> Iterator[Record]:
         """The remaining rows, one by one."""
 
     def copy_in(self, sql: str, chunks: Iterable[str] | Iterable[bytes]) -> int:
-        """Feed ``COPY … FROM STDIN``, a bounded part at a time; the number of rows."""
+        """Feed ``COPY … FROM STDIN`` in bounded parts; returns the number of rows."""
 
     def copy_out(self, sql: str, write: Callable[[bytes], object]) -> int:
-        """Give what ``COPY … TO STDOUT`` sends to ``write``, as it comes; the number of rows."""
+        """Pass the output of ``COPY … TO STDOUT`` to ``write``; returns the number of rows."""
 
 
 class Database(Protocol):
-    """Somewhere to run transactions."""
+    """Runs transactions."""
 
     async def run(
         self,
@@ -165,20 +165,20 @@ class Database(Protocol):
         ``work`` runs in another thread and may run **more than once**: after
         a deadlock or serialisation failure, and when the connection is lost
         without a commit. So it must be repeatable: it changes nothing outside
-        its transaction, and reads its input afresh each time (no half-used
-        iterators).
+        its transaction, and reads its input from the start each time (no partly
+        consumed iterators).
 
-        :param name: what it does, for logs and errors
-        :raises DatabaseAway: not reachable for longer than the time limit
+        :param name: name of the work, for logs and errors
+        :raises DatabaseAway: unreachable for longer than the time limit
         :raises DatabaseBusy: too many transactions are waiting already
-        :raises CommitUnknown: lost during COMMIT, and the outcome cannot be found
-            out; to be expected when the *server* crashes at that moment
+        :raises CommitUnknown: the connection was lost during COMMIT, and the outcome
+            cannot be determined, as when the *server* crashes at that moment
         :raises SerializationFailure: it kept colliding with other transactions
         """
 
 
 class Prepared(NamedTuple):
-    """A statement that a connection plans once.
+    """A prepared statement, which a connection plans once.
 
     :ivar name: unique among the statements of a connection
     :ivar sql: with ``$1``, ``$2``, … for its parameters
@@ -189,43 +189,43 @@ class Prepared(NamedTuple):
 
 
 class Statements(Protocol):
-    """Runs single statements, each a transaction of its own, soon."""
+    """Runs single statements with low latency, each in its own transaction."""
 
     async def run(self, prepared: Prepared, params: Values) -> list[Record]:
         """Run one statement and commit.
 
-        :raises CommitUnknown: the connection was lost before the answer came
+        :raises CommitUnknown: the connection was lost before the answer
         :raises DatabaseAway: it could not be sent, so nothing was done
-        :raises DatabaseBusy: too many wait already
+        :raises DatabaseBusy: too many are waiting already
         """
 
 
 class DatabaseSession(Protocol):
-    """One connection kept open, for locks that live as long as it does.
+    """One connection kept open, for session-level locks.
 
-    It never reconnects: with the connection the locks are gone, and what that
-    means is for the owner to decide.
+    It never reconnects: the locks are lost with the connection, and the owner decides
+    what to do then.
     """
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Have ``call(reason)`` called once when the connection is lost, not when it is closed.
+        """Call ``call(reason)`` once when the connection is lost, but not when it is closed.
 
-        A loss that has already happened is reported too.
+        A loss that has already happened is reported, too.
         """
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
-        """Run ``work`` in one transaction, after those asked for before; never run again.
+        """Run ``work`` once in one transaction, in the order of the calls.
 
-        Session-level locks taken in it stay when it ends, also when it is rolled back.
+        Session-level locks taken in it outlive it, even if it is rolled back.
 
         :raises DatabaseAway: the connection is lost or closed; whether a
-            transaction that was being committed took effect is not known
+            transaction that was committing took effect is unknown
         """
 
     async def close(self, last: Callable[[Transaction], object] | None = None) -> None:
-        """End the connection, and the locks with it.
+        """Close the connection, which releases its locks.
 
-        :param last: run before that, so that its effects are there when this returns
-        :raises DatabaseAway: ``last`` could not be run, or was not answered in time; the
-            connection is ended all the same
+        :param last: work to run first; its effects are visible when this returns
+        :raises DatabaseAway: ``last`` could not be run, or did not finish in time; the
+            connection is closed all the same
         """

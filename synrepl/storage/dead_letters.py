@@ -1,4 +1,4 @@
-"""Facts that a handler could not take, as functions of a transaction."""
+"""Dead letters: facts that a handler failed on, as functions of a transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Transaction
 
-#: Most that one answer lists.
+#: Maximum number of dead letters in one listing.
 MOST_LISTED = 1_000
 
 ADD = """
@@ -47,8 +47,8 @@ REQUEST_REPLAY = """
             WHERE lost.stream = _dead_letters.stream AND lost.token = _dead_letters.token)
 """
 
-#: Facts above what a failover is known to have left: they survived if they are in their table.
-#: Below ``trimmed`` that cannot be told any more.
+#: Facts above the tokens known to have survived a failover: those in their table survived.
+#: Below ``trimmed`` that is no longer known.
 PERHAPS_LOST = """
     SELECT d.stream, 'synrepl.' || quote_ident(d.stream), s.counts_down,
         array_agg(DISTINCT d.token)
@@ -82,7 +82,7 @@ FAILED_AGAIN = """
 """
 
 
-#: Most lost facts that an error names.
+#: Maximum number of lost facts named in an error.
 _NAMED = 5
 
 
@@ -92,7 +92,7 @@ class FactsOfDeadLettersLost(Refused):
 
 @dataclass(frozen=True, slots=True)
 class FailureReason:
-    """Why a handler could not take a fact.
+    """Why a handler failed on a fact.
 
     :ivar error: the type of the exception, ``message`` its text
     """
@@ -104,12 +104,12 @@ class FailureReason:
 
 @dataclass(frozen=True, slots=True)
 class FailedFact:
-    """A fact to be set aside.
+    """A fact that becomes a dead letter.
 
-    :ivar writer: the writer whose position the handler keeps; "" for the linear view
-    :ivar fact_writer: who wrote the fact, "" where that is not known
+    :ivar writer: the writer of the handler's position; "" for the linear view
+    :ivar fact_writer: the writer of the fact; "" where it is not known
     :ivar rows: its rows as a JSON array, each as on the wire
-    :ivar attempts: how often the handler was given it
+    :ivar attempts: number of times the handler was called with it
     """
 
     handler: str
@@ -124,10 +124,10 @@ class FailedFact:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A fact that was set aside.
+    """A dead letter.
 
-    :ivar replay_requested: the worker is to hand it to the handler again
-    :ivar is_lost: a failover has lost the fact, so it is not handed to the handler again
+    :ivar replay_requested: whether the worker is to pass it to the handler again
+    :ivar is_lost: whether a failover lost the fact, so that it is not replayed
     """
 
     fact: FailedFact
@@ -137,11 +137,11 @@ class DeadLetter:
 
     @property
     def place(self) -> tuple[str, str, str, Token]:
-        """Handler, stream, writer and token, which no other one has."""
+        """The key: handler, stream, writer and token."""
         return self.fact.handler, self.fact.stream, self.fact.writer, self.fact.token
 
     def to_json(self) -> dict[str, Any]:
-        """All but the rows and the traceback, for a status."""
+        """Everything but the rows and the traceback, for status pages."""
         fact = self.fact
         return {
             "handler": fact.handler,
@@ -159,7 +159,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters of a follower are meant; None for any."""
+    """Selects dead letters of a follower; None matches any value."""
 
     handler: str | None = None
     stream: str | None = None
@@ -196,10 +196,10 @@ def look(
     requested: bool = False,
     limit: int = MOST_LISTED,
 ) -> list[DeadLetter]:
-    """Some of them, in the order of their tokens.
+    """List dead letters, in the order of their tokens.
 
-    :param newest: those that were set aside last, the last one first
-    :param requested: only those that are to be handed over again
+    :param newest: list the newest ones instead, newest first
+    :param requested: only those whose replay was requested
     """
     txn.execute(
         LOOK_NEWEST if newest else LOOK_OLDEST,
@@ -225,7 +225,7 @@ def look(
 def lost(
     txn: Transaction, follower: str, selection: DeadLetterFilter
 ) -> frozenset[tuple[str, Token]]:
-    """The facts among dead letters that a failover has lost, as streams and tokens."""
+    """The facts of dead letters that a failover lost, as (stream, token)."""
     found: set[tuple[str, Token]] = set()
     txn.execute(PERHAPS_LOST, _values(follower, selection))
     for stream, table, counts_down, tokens in txn.fetchall():
@@ -240,9 +240,9 @@ def lost(
 
 
 def request_replay(txn: Transaction, follower: str, selection: DeadLetterFilter) -> int:
-    """Have dead letters handed to their handlers again, but those of lost facts; how many.
+    """Request the replay of dead letters, except those of lost facts; return their number.
 
-    :raises FactsOfDeadLettersLost: there are no others
+    :raises FactsOfDeadLettersLost: all of them are of lost facts
     """
     gone = sorted(lost(txn, follower, selection))
     streams, tokens = [stream for stream, _ in gone], [token for _, token in gone]
@@ -257,19 +257,19 @@ def request_replay(txn: Transaction, follower: str, selection: DeadLetterFilter)
 
 
 def discard(txn: Transaction, follower: str, selection: DeadLetterFilter) -> int:
-    """Delete dead letters; how many."""
+    """Delete dead letters; return their number."""
     return txn.execute(DISCARD, _values(follower, selection)).rowcount
 
 
 def take(txn: Transaction, follower: str, letter: DeadLetter) -> bool:
-    """Delete one that is being handed over again; False when it is gone, or no longer asked for."""
+    """Delete a dead letter that is being replayed; False if it is gone or no longer requested."""
     return txn.execute(TAKE, (follower, *letter.place)).rowcount == 1
 
 
 def failed_again(
     txn: Transaction, follower: str, letter: DeadLetter, reason: FailureReason
 ) -> None:
-    """Keep one that the handler could not take again."""
+    """Record that the handler failed on a replayed dead letter."""
     txn.execute(
         FAILED_AGAIN,
         (reason.error, reason.message, reason.traceback, follower, *letter.place),

@@ -14,10 +14,10 @@ _SETTINGS = """
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """What commits can rely on.
+    """The server's durability settings.
 
     :ivar synchronous_commit: as set for the user and the database of this connection
-    :ivar has_synchronous_standbys: commits can wait for standbys
+    :ivar has_synchronous_standbys: whether commits can wait for standbys
     """
 
     fsync: bool
@@ -27,6 +27,6 @@ class Durability:
 
 
 def durability(txn: Transaction) -> Durability:
-    """Look at the settings; everybody may read them."""
+    """Read the settings, which every user may read."""
     fsync, full_pages, synchronous_commit, standbys = txn.execute(_SETTINGS).fetchone()
     return Durability(fsync == "on", full_pages == "on", str(synchronous_commit), bool(standbys))

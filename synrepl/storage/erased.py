@@ -1,4 +1,4 @@
-"""Who is to be erased from copies of the streams, as functions of a transaction."""
+"""Subjects to be erased from copies of the streams, as functions of a transaction."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from synrepl.storage.database import Transaction
 
 
 def erased_subjects(txn: Transaction) -> frozenset[str]:
-    """What ``synrepl.erase()`` was called with; nothing in a database that has no such function yet."""
+    """The arguments of all calls of ``synrepl.erase()``; none in a database without the function."""
     return _texts(txn, "synrepl._erased_subjects", "subject")
 
 
 def erased_users(txn: Transaction) -> frozenset[str]:
-    """The users that a real Synapse has erased; nothing where its release keeps no list.
+    """The users that a real Synapse has erased; none where its release keeps no list.
 
-    One that comes back is taken off the list.
+    A user that comes back is removed from the list.
     """
     return _texts(txn, "erased_users", "user_id")
 

@@ -1,4 +1,4 @@
-"""Facts: written and read, as functions of a transaction."""
+"""Writes and reads facts, as functions of a transaction."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from synrepl.streams.rows import RowCodec
 
 Cells = tuple[object, ...]
 
-#: From this many rows COPY beats one INSERT with its extra round trip.
+#: From this number of rows on, COPY with its extra round trip is faster than one INSERT.
 COPY_ROWS = 24
 
 
 class FactTable:
-    """The statements of one stream's table, made once."""
+    """The statements of one stream's table."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -41,7 +41,7 @@ class FactTable:
         self._more_cells = f", (%s, %s{', %s' * len(columns(stream))})"
         types = ["text", *(column.type.sql for column in columns(stream))]
         cells = ", ".join(f"CAST(${n} AS {sql})" for n, sql in enumerate(types, 6))
-        #: One row, written by a statement alone: claim, 1, floor, writer, cells.
+        #: Appends one row in one statement; parameters: claim, 1, floor, writer, cells.
         self.single = Prepared(
             f"append_{stream.name}",
             f"INSERT INTO {self._table} ({self._columns})"
@@ -58,7 +58,7 @@ class FactTable:
         return (*claim, 1, floor, writer, *self._codec.cells(row))
 
     def highest(self, txn: Transaction) -> Token:
-        """The largest token that is in the table or on record."""
+        """The largest token in the table or in recorded positions."""
         return int(
             value(
                 txn,
@@ -70,17 +70,17 @@ class FactTable:
         )
 
     def repair(self, txn: Transaction, claim: Claim) -> None:
-        """Move a sequence forward that is behind its table or the positions on record (R7)."""
+        """Move the sequence forward if it is behind its table or the recorded positions (R7)."""
         last = value(txn, f"SELECT last_value FROM {sequence_name(self.stream)}")
         highest = self.highest(txn)
         if abs(int(last)) < highest:
             self._take(txn, claim, 1, highest)
 
     def reserve(self, txn: Transaction, claim: Claim, count: int, floor: Token) -> list[Token]:
-        """Enter as the claimed writer and take tokens; they are held until the transaction ends.
+        """Enter as the claimed writer and reserve tokens until the transaction ends.
 
-        :param floor: the largest token the caller knows of; what the database
-            knows of counts as well (R7)
+        :param floor: the largest token that the caller knows; tokens in the database
+            count, too (R7)
         """
         return self._take(txn, claim, count, max(floor, self.highest(txn)))
 
@@ -106,12 +106,11 @@ class FactTable:
         facts: Sequence[Sequence[Row]],
         floor: Token,
     ) -> list[Token]:
-        """As :meth:`append`, in one statement when it is about a few rows.
+        """Like :meth:`append`, but a few rows take one statement.
 
-        That does without asking for the floor in the table.
+        It does not read the largest token in the table.
 
-        :raises UniqueViolation: when the sequence was behind the table; use
-            :meth:`append` then
+        :raises UniqueViolation: the sequence was behind the table; use :meth:`append` then
         """
         if not all(facts) or sum(map(len, facts)) >= COPY_ROWS:
             return self.append(txn, claim, writer, facts, floor)
@@ -122,7 +121,7 @@ class FactTable:
         return self._insert_few(txn, reservation, writer, cells)
 
     def write(self, txn: Transaction, writer: str, facts: Sequence[Fact]) -> None:
-        """Write facts whose tokens are reserved already."""
+        """Write facts at reserved tokens."""
         self._copy(
             txn,
             writer,
@@ -179,8 +178,8 @@ class FactTable:
     def page(self, txn: Transaction, span: Range, writer: str | None, limit: int) -> Page:
         """About ``limit`` rows of the facts in ``span``; a fact is never split.
 
-        :raises Trimmed: when facts of the range are gone
-        :raises FactsLost: when it leads out of facts that a failover may have lost
+        :raises Trimmed: facts of the range were trimmed
+        :raises FactsLost: the range begins among facts that a failover may have lost
         """
         rows = [] if span.empty else self._select(txn, span, writer, limit + 1)
         split = abs(rows[-1][0]) if len(rows) > limit else None
@@ -188,7 +187,7 @@ class FactTable:
             whole = [row for row in rows if abs(row[0]) != split]
             # One fact alone may be larger than the page.
             rows = whole or self._select(txn, Range(split - 1, split), writer, None)
-        # Last of all: what is trimmed between two statements must not look like nothing.
+        # Checked last: facts trimmed between the statements must not look like no facts.
         trimmed, lost = self._gone(txn, span, writer)
         if lost is not None:
             raise FactsLost(
@@ -205,13 +204,13 @@ class FactTable:
     def _gone(
         self, txn: Transaction, span: Range, writer: str | None
     ) -> tuple[Token, Range | None]:
-        """Up to where facts are trimmed, of one writer or of all, and the loss that a span leads out of."""
+        """The trimmed position, of one writer or of all, and the failover loss in which a span begins."""
         name, of = self.stream.name, writer or ""
         txn.execute(
             _GONE_OF_ALL if writer is None else _GONE_OF_WRITER,
             (name, of, name, of, span.after + 1, span.upto, span.after),
         )
-        # The row without a floor tells what is trimmed; there may be one for a loss.
+        # The row without a floor has the trimmed position; another one may have a loss.
         found = {floor: int(at or 0) for at, floor in txn.fetchall()}
         trimmed = found.pop(None)
         lost = next((Range(kept, int(floor)) for floor, kept in found.items()), None)
@@ -243,7 +242,7 @@ class FactTable:
             yield Fact(abs(stream_id), writer, tuple([from_cells(row[2:]) for row in group]))
 
 
-#: What is trimmed, and the oldest failover's loss that a span begins in and leads out of.
+#: Appended to the trimmed position: the oldest failover loss in which a span begins and not ends.
 _LOST = """ UNION ALL (
     SELECT max(kept), floor FROM synrepl._lost_ranges
     WHERE stream = %s AND writer IN ('', %s) AND floor > %s AND floor <= %s

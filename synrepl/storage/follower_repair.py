@@ -1,4 +1,4 @@
-"""Named followers' records changed by hand: positions moved back, and followers removed."""
+"""Manual changes of named followers: moving positions back, and removing followers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MovedPosition(NamedTuple):
     """A position that was moved back.
 
     :ivar writer: "" for the linear view
-    :ivar handler: whose it is; None for the follower's own
+    :ivar handler: owner of the position; None for the follower's own
     """
 
     stream: str
@@ -49,12 +49,12 @@ def reset(
 ) -> list[MovedPosition]:
     """Move a follower's positions, and those of its handlers, back; none is moved forward.
 
-    None ends up beyond the position on record of its writer either, so what is given out later
-    is given to it.
+    No position ends up beyond the recorded position of its writer, so that the follower gets
+    all later facts.
 
-    :param stream: the only one to move in; None for all
-    :param to: where to; None for the positions on record of the writers
-    :returns: what was moved
+    :param stream: the only stream to move in; None for all
+    :param to: the new position; None for the recorded positions of the writers
+    :returns: the moved positions
     :raises NoSuchFollower:
     """
     _check(txn, follower, stream)
@@ -63,11 +63,11 @@ def reset(
     for table, handler in (("_followers", "NULL"), ("_handler_positions", "p.handler")):
         txn.execute(_RESET.format(table=table, handler=handler), values)
         moved += [MovedPosition(*row) for row in txn.fetchall()]
-    return sorted(moved, key=lambda each: (each.stream, each.writer, each.handler or ""))
+    return sorted(moved, key=lambda position: (position.stream, position.writer, position.handler or ""))
 
 
 def remove(txn: Transaction, follower: str) -> None:
-    """Forget a follower: its lease, its positions, and those of its handlers.
+    """Remove a follower: its lease, its positions, and those of its handlers.
 
     Dead letters stay until they are discarded.
 

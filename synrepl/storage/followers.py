@@ -1,4 +1,4 @@
-"""Where named followers stand, on record, and until when that counts for trimming."""
+"""Recorded positions of named followers, and the leases that protect their facts from trimming."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def positions(txn: Transaction, follower: str) -> dict[tuple[str, str], Token]:
 
 
 def inherited(txn: Transaction, follower: str) -> dict[tuple[str, str], Token]:
-    """The positions from before handlers had their own, which are taken over here, once."""
+    """Take over the positions from before handlers had their own; only the first call returns them."""
     return _positions(txn.execute(INHERITED, (follower,)))
 
 
 def record(txn: Transaction, follower: str, at: Positions, *, by_handler: bool = False) -> None:
-    """Put positions on record; one that would go back is left as it is.
+    """Record positions; none is moved back.
 
-    :param by_handler: its handlers have positions on record, too, or it has no handlers
-    :raises NotConfirmed: what a position proves would be about another server
+    :param by_handler: whether its handlers have recorded positions, too, or it has no handlers
+    :raises NotConfirmed: the positions would refer to another server
     """
     incarnations.confirmed(txn)
     rows = [(follower, *key, position, by_handler) for key, position in sorted(at.items())]
@@ -57,15 +57,15 @@ def record(txn: Transaction, follower: str, at: Positions, *, by_handler: bool =
 
 
 def lower(txn: Transaction, follower: str, stream: str, at: Token) -> None:
-    """Move the positions of a stream back to ``at``, for a handler that begins there.
+    """Move the positions of a stream back to ``at``, for a handler that starts there.
 
-    What it has to be given is not trimmed from then on.
+    From then on, the facts it needs are not trimmed.
     """
     txn.execute(LOWER, (at, follower, stream, at))
 
 
 def forget(txn: Transaction, follower: str, stream: str, writer: str) -> None:
-    """Take a position off the record: the writer has started again below it."""
+    """Delete a position, because the writer restarted below it."""
     txn.execute(FORGET, (follower, stream, writer))
 
 
@@ -83,10 +83,10 @@ def renew_lease(
     *,
     is_running: bool = False,
 ) -> None:
-    """Have a follower's unacknowledged facts kept, for ``lease_s`` seconds from now.
+    """Retain a follower's unacknowledged facts for ``lease_s`` seconds from now.
 
-    :param streams: the names of those that it follows; None for all
-    :param is_running: the follower is a process that runs, and renews the lease while it does
+    :param streams: names of the streams that it follows; None for all
+    :param is_running: whether a running process renews the lease, as a heartbeat
     """
     txn.execute(
         """

@@ -47,12 +47,12 @@ PUT = """
 
 
 class HandlerPosition(NamedTuple):
-    """Where a handler is with one writer of one stream, on record.
+    """The recorded position of a handler in one stream of one writer.
 
-    :ivar position: it has dealt with everything at or below it
-    :ivar started_from: where it began, so that it was given nothing at or below it; None
-        when its follower's position of that time was taken over
-    :ivar incarnation: of the server on which it was recorded; set when it is
+    :ivar position: everything at or below it has been handled
+    :ivar started_from: the token at which the handler started, so that it got nothing at or
+        below it; None if it took over its follower's position
+    :ivar incarnation: of the server on which it was recorded; set when it is recorded
     """
 
     position: Token
@@ -61,7 +61,7 @@ class HandlerPosition(NamedTuple):
 
 
 def positions(txn: Transaction, follower: str) -> dict[Place, HandlerPosition]:
-    """All positions of a follower's handlers, also of those that are no longer configured."""
+    """All positions of a follower's handlers, including those no longer configured."""
     txn.execute(POSITIONS, (follower,))
     return {
         (str(handler), str(stream), str(writer)): HandlerPosition(
@@ -72,7 +72,7 @@ def positions(txn: Transaction, follower: str) -> dict[Place, HandlerPosition]:
 
 
 def record(txn: Transaction, follower: str, at: Iterable[tuple[Place, HandlerPosition]]) -> None:
-    """Put positions on record; one that would go back is left as it is.
+    """Record positions; none is moved back.
 
     :raises NotConfirmed:
     """
@@ -87,10 +87,10 @@ def record(txn: Transaction, follower: str, at: Iterable[tuple[Place, HandlerPos
 def advance(txn: Transaction, follower: str, place: Place, after: Token, upto: Token) -> bool:
     """Move a position from exactly ``after`` to ``upto``, in the caller's transaction.
 
-    This is what makes a transactional handler exactly-once: its effects and its
-    position commit together, and a second attempt finds the position moved.
+    This makes a transactional handler exactly-once: its effects and its position
+    commit together, and a second attempt finds the position moved.
 
-    :returns: False when the position on record is not ``after`` (nothing changed)
+    :returns: False if the recorded position is not ``after``; nothing changes
     """
     txn.execute(ADVANCE, (upto, follower, *place, after))
     return txn.rowcount == 1
@@ -103,5 +103,5 @@ def position(txn: Transaction, follower: str, place: Place) -> Token | None:
 
 
 def put(txn: Transaction, follower: str, place: Place, at: Token) -> None:
-    """Set a position that is on record, also to a lower one: the writer has started again."""
+    """Set a recorded position, even to a lower token, because the writer restarted."""
     txn.execute(PUT, (at, follower, *place))

@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that is repeated gets the first one's answer."""
+"""Idempotency keys: a repeated request gets the answer of the first one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from synrepl.streams.row import Row
 
 
 def digest(facts: Sequence[Sequence[Row]]) -> bytes:
-    """What identifies the rows of a request."""
+    """A digest that identifies the rows of a request."""
     named = [[(type(row).__name__, row) for row in rows] for rows in facts]
     return hashlib.sha256(msgspec.json.encode(named)).digest()
 
@@ -22,12 +22,12 @@ def digest(facts: Sequence[Sequence[Row]]) -> bytes:
 def recall(
     txn: Transaction, stream: str, key: str, rows_digest: bytes, writer: str
 ) -> AppendResult | None:
-    """The answer that was given for this key before, if any.
+    """The recorded answer for a key, if there is one.
 
-    :param writer: who asks; named as the writer when nothing says who it was, because an
-        older process kept the answer and the facts are trimmed or had no rows, so that there
-        is nothing left to wait for
-    :raises KeyReused: when the key came with other rows then
+    :param writer: the requesting writer; it stands in for the original one where that is
+        unknown, because an older process recorded the answer and the facts are trimmed or had
+        no rows, so that there is nothing left to wait for
+    :raises KeyReused: the key was used with other rows
     """
     txn.execute(
         "SELECT digest, tokens, writer FROM synrepl._idempotency_keys"
@@ -46,10 +46,10 @@ def recall(
 def remember(
     txn: Transaction, stream: str, key: str, rows_digest: bytes, answer: AppendResult
 ) -> None:
-    """Keep the answer under its key.
+    """Record the answer for a key.
 
-    A second request that runs at the same time waits here and then fails on the
-    primary key; its retry finds the answer.
+    A concurrent request with the same key waits here and then fails on the primary
+    key; its retry finds the answer.
     """
     txn.execute(
         "INSERT INTO synrepl._idempotency_keys (stream, key, digest, tokens, writer)"
@@ -59,7 +59,7 @@ def remember(
 
 
 def _writer_of(txn: Transaction, stream: str, tokens: Sequence[Token]) -> str | None:
-    """Who wrote the facts, according to their rows."""
+    """The writer of the facts, according to their rows."""
     ids = [sign * token for token in tokens for sign in (1, -1)]
     txn.execute(f'SELECT writer FROM synrepl."{stream}" WHERE stream_id = ANY(%s) LIMIT 1', (ids,))
     row = txn.fetchone_or_none()
@@ -67,7 +67,7 @@ def _writer_of(txn: Transaction, stream: str, tokens: Sequence[Token]) -> str | 
 
 
 def forget(txn: Transaction, older_than_s: float, at_most: int) -> int:
-    """Delete some keys past their keeping time; returns how many."""
+    """Delete expired keys, up to ``at_most``; return their number."""
     txn.execute(
         """
         DELETE FROM synrepl._idempotency_keys WHERE ctid = ANY (ARRAY(

@@ -1,6 +1,6 @@
-"""Advisory locks: who is a writer, and who may still hold an ID that is not settled.
+"""Keys of the advisory locks of writers and of reservations.
 
-The keys are laid down beside ``synrepl.lock_class`` in the schema.
+The schema defines the keys beside ``synrepl.lock_class``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SESSION = 0
 #: Held shared by each transaction that reserves or writes, exclusively to raise the epoch.
 TRANSACTION = 1
 
-#: Explicit reservations hold one lock each, numbered from here.
+#: Explicit reservations hold one lock each, with keys from here on.
 FIRST_RESERVATION = 2
 
 

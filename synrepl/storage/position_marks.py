@@ -1,8 +1,8 @@
-"""Marks: where a stream was at some times, from which the age of its rows is known.
+"""Position marks: past positions of a stream with their times, to tell the age of its rows.
 
-Rows have no time of their own. A *mark* is the linear position on record with
-the time at which it was first seen there: what lies at or below it is at least
-as old. A stream that does not move needs no new marks.
+Rows have no timestamp. A *mark* is a recorded linear position with the time at which
+it was first seen: everything at or below it is at least as old. A stream that does not
+move needs no new marks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from synrepl.core.tokens import Token
 from synrepl.storage.store import AgedPositions
 
-#: How finely the two ages are told apart, as parts of themselves.
+#: Resolution of the two ages: the distance of marks is this fraction of the age.
 _PARTS_OF_KEEP = 10
 _PARTS_OF_MAX = 100
 
@@ -22,7 +22,7 @@ _PARTS_OF_MAX = 100
 class PositionMark(NamedTuple):
     """The linear position at a time.
 
-    :ivar at: when it was first seen, in seconds by any one clock
+    :ivar at: time at which it was first seen, in seconds of one clock
     """
 
     at: float
@@ -32,12 +32,13 @@ class PositionMark(NamedTuple):
 def add_mark(
     marks: Iterable[PositionMark], now: float, position: Token, keep_s: float, max_s: float
 ) -> list[PositionMark]:
-    """The marks to have from now on, oldest first, with one for now where that is worth it.
+    """Thin out the marks, and add one for now if the position has moved far enough.
 
-    There are never more than some two hundred: those within ``keep_s`` are close
-    together, of older ones a hundred are left, and beyond ``max_s`` there is one.
+    At most about two hundred are kept: those within ``keep_s`` are close together, of
+    older ones a hundred are left, and beyond ``max_s`` one.
 
-    :param position: the linear position on record
+    :param position: the recorded linear position
+    :returns: the marks to store, oldest first
     """
     apart = max_s / _PARTS_OF_MAX
     close = min(keep_s / _PARTS_OF_KEEP, apart) if keep_s else apart
@@ -57,7 +58,7 @@ def add_mark(
 def aged_positions(
     marks: Iterable[PositionMark], now: float, position: Token, keep_s: float, max_s: float
 ) -> AgedPositions:
-    """Where the stream was ``keep_s`` and ``max_s`` ago, as far as marks tell."""
+    """The positions ``keep_s`` and ``max_s`` seconds ago, as far as the marks show."""
     known = list(marks)
 
     def at_least(age_s: float) -> Token:

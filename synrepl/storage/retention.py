@@ -1,4 +1,4 @@
-"""What of a stream's table may go, and its going, as functions of a transaction."""
+"""Which rows of a stream may be trimmed, and trimming them, as functions of a transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synrepl.streams.definition import Stream
 
 
 def mark(txn: Transaction, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
-    """Note where a stream is on record now; where it was ``keep_s`` and ``max_s`` ago."""
+    """Mark the stream's current position; return those ``keep_s`` and ``max_s`` seconds ago."""
     txn.execute(
         "SELECT extract(epoch FROM now())::float8, position FROM synrepl._streams WHERE stream = %s",
         (stream.name,),
@@ -30,7 +30,7 @@ def mark(txn: Transaction, stream: Stream, keep_s: float, max_s: float) -> AgedP
             (stream.name, gone),
         )
     for new in set(marks) - before:
-        # At the time of this statement, which is after the position was read.
+        # The mark gets the time of this statement, which is after the position was read.
         txn.execute(
             "INSERT INTO synrepl._stream_marks (stream, token) VALUES (%s, %s)"
             " ON CONFLICT (stream, token) DO NOTHING",
@@ -40,8 +40,8 @@ def mark(txn: Transaction, stream: Stream, keep_s: float, max_s: float) -> AgedP
 
 
 def trim(txn: Transaction, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
-    """Delete the oldest facts that may go; see :meth:`~.store.FactStore.trim`."""
-    # Whoever trims at the same time waits here, and then sees what is left.
+    """Delete the oldest facts that may be trimmed; see :meth:`~.store.FactStore.trim`."""
+    # A concurrent trim waits here, and then sees what is left.
     txn.execute(
         "SELECT trimmed, least(position, %s::bigint) FROM synrepl._streams WHERE stream = %s"
         " FOR NO KEY UPDATE",
@@ -50,22 +50,22 @@ def trim(txn: Transaction, stream: Stream, cap: Token, forced: Token, limit: int
     trimmed, upto = map(int, txn.fetchone())
     if upto <= trimmed:
         return TrimResult(trimmed, 0, None)
-    bound, held_by = _look(txn, stream, Range(trimmed, upto), forced, limit)
+    bound, held_by = _find_bound(txn, stream, Range(trimmed, upto), forced, limit)
     if bound is None:
         return TrimResult(trimmed, 0, held_by)
-    # First the record, without which the table refuses to give up its rows.
+    # The record comes first; without it the table refuses to delete its rows.
     txn.execute("UPDATE synrepl._streams SET trimmed = %s WHERE stream = %s", (bound, stream.name))
     rows = _delete(txn, stream, Range(trimmed, bound))
     return TrimResult(bound, rows, held_by)
 
 
-def _look(
+def _find_bound(
     txn: Transaction, stream: Stream, span: Range, forced: Token, limit: int
 ) -> tuple[Token | None, str | None]:
-    """The last fact of a window that may go with all before it; who holds the one after it.
+    """The last fact of a window up to which all may be trimmed, and the follower that holds the next.
 
-    Of each writer in the window, the follower that is furthest behind decides;
-    a follower of the linear view acknowledges the facts of all writers at once.
+    For each writer in the window, the follower that is furthest behind decides.
+    A follower of the linear view acknowledges the facts of all writers at once.
     """
     low, high = id_bounds(stream, span)
     txn.execute(
@@ -100,7 +100,7 @@ def _look(
 
 
 def _delete(txn: Transaction, stream: Stream, span: Range) -> int:
-    """Delete a range, and put on record how far it went for each writer; how many rows it was."""
+    """Delete a range, and record how far each writer is trimmed; return the number of rows."""
     low, high = id_bounds(stream, span)
     txn.execute(
         f"""
@@ -112,7 +112,7 @@ def _delete(txn: Transaction, stream: Stream, span: Range) -> int:
         ), locked AS (  -- in the order in which positions are recorded
             SELECT w.writer, last.token FROM synrepl._writers AS w JOIN last USING (writer)
             WHERE w.stream = %(stream)s ORDER BY w.writer FOR NO KEY UPDATE OF w
-        ), told AS (
+        ), recorded AS (
             UPDATE synrepl._writers AS w SET trimmed = greatest(w.trimmed, locked.token)
             FROM locked WHERE w.stream = %(stream)s AND w.writer = locked.writer
         )

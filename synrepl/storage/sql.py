@@ -1,4 +1,4 @@
-"""Small conveniences over a transaction."""
+"""Helpers for SQL statements."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from synrepl.storage.database import Transaction, Values
 
 
 def value(txn: Transaction, sql: str, params: Values = ()) -> Any:
-    """The first column of the one row that a statement is bound to return."""
+    """The first column of the first row of a statement; it must return one."""
     return txn.execute(sql, params).fetchone()[0]

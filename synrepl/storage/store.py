@@ -1,18 +1,17 @@
-"""The interface to facts that services use.
+"""The interface of stores of facts, as services use it.
 
-Two things implement it: :class:`synrepl.storage.postgres_store.PostgresStore`
+Two classes implement it: :class:`synrepl.storage.postgres_store.PostgresStore`
 and :class:`synrepl.storage.memory.store.MemoryStore`; one contract suite runs
 against both.
 
 How writers stay honest in Postgres (invariants R1, R7, R8 of
 ``docs/architecture.md``): every (stream, writer) has a number and an epoch in
-``synrepl.writers``. A process that writes holds a *session lock* on each of
-its numbers for as long as it lives, and whoever holds an ID that is not
-settled holds a *reservation lock*: a transaction that reserves inside itself
-holds it until it ends, an explicit reservation until it is released. The lock
-is always taken before the sequence is asked. So "no reservation lock" read
-*after* the sequence's last value proves that every ID up to that value is
-settled, whatever became of the processes.
+``synrepl._writers``. A process that writes holds a *session lock* on each of
+its numbers for its lifetime, and the holder of an unsettled ID holds a
+*reservation lock*: a transaction that reserves IDs holds it until it ends, an
+explicit reservation until it is released. The lock is always taken before the
+sequence is used. So "no reservation lock" read *after* the sequence's last value
+proves that every ID up to that value is settled, whatever happened to the processes.
 """
 
 from __future__ import annotations
@@ -92,9 +91,10 @@ class KeyReused(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a range, in token order. ``upto`` is where to go on; facts are never split.
+    """A page of a range, in token order. Facts are never split.
 
-    :ivar is_limited: there is more between ``upto`` and the end that was asked for
+    :ivar upto: the position to continue from
+    :ivar is_limited: whether there is more between ``upto`` and the end of the range
     """
 
     facts: Sequence[Fact]
@@ -104,10 +104,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ReservationHolder:
-    """The holder of a reservation lock. Two are equal when they hold the same reservation.
+    """The holder of a reservation lock. Two are equal if they hold the same reservation.
 
-    :ivar identity: unique among the reservations of one writer, and the same in each observation
-    :ivar description: backend, age and query, for a person; differs between observations
+    :ivar identity: unique among the reservations of one writer, and stable over observations
+    :ivar description: backend, age and query, for messages; differs between observations
     :ivar transaction_s: age of its transaction in seconds; None for a reservation that is not
         bound to one, or where the age is not visible
     """
@@ -119,15 +119,15 @@ class ReservationHolder:
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """What the database knows of one writer of a stream.
+    """The database's state of one writer of a stream.
 
-    :ivar position: the position on record, a lower bound
-    :ivar is_held: a process took the writer's session lock and has not given it
-        back; if it is not ``is_alive`` it died, and must be fenced before its
-        reservations count as settled
-    :ivar is_alive: the process that took it last still holds the session lock; a
-        successor that has the lock but has not raised the epoch does not count
-    :ivar is_removed: it is no writer of the stream any more; only its facts are left
+    :ivar position: the recorded position, a lower bound
+    :ivar is_held: a process took the writer's session lock and has not released it; if
+        it is not ``is_alive``, it died, and must be fenced before its reservations
+        count as settled
+    :ivar is_alive: the process that took the lock last still holds it; a successor
+        that has the lock but has not raised the epoch does not count
+    :ivar is_removed: it is no longer a writer of the stream; only its facts are left
     """
 
     epoch: int
@@ -140,12 +140,12 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One consistent look at a stream from outside.
+    """One consistent observation of a stream in the database.
 
-    :ivar last: the last token the sequence gave out, read *before* the locks
-    :ivar recorded: the linear position on record, a lower bound
+    :ivar last: the last token that the sequence gave out, read *before* the locks
+    :ivar recorded: the recorded linear position, a lower bound
     :ivar trimmed: the last trimmed token; facts at or below it are gone
-    :ivar incarnation: of the database's server, in which the stream was moved on to ``floor``
+    :ivar incarnation: of the server, in which the stream was advanced to ``floor``
     :ivar floor: everything at or below it is settled: it was given out before the last failover
     """
 
@@ -158,7 +158,7 @@ class Observation:
 
 
 class RecordedPositions(NamedTuple):
-    """How far a stream is on record: never further than it really is."""
+    """The recorded positions of a stream, which are lower bounds."""
 
     linear: Token
     writers: Mapping[str, Token]
@@ -166,11 +166,11 @@ class RecordedPositions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamedFollower:
-    """What is on record about a named follower.
+    """The records of a named follower.
 
-    :ivar streams: the names of the streams its lease is for; None for all, or without a lease
+    :ivar streams: names of the streams of its lease; None for all, or without a lease
     :ivar lease_s: remaining time of its lease in seconds, negative after the end; None without one
-    :ivar seen_s: seconds since its process last said that it runs; None if no process ever did
+    :ivar seen_s: seconds since the last heartbeat of its process; None if there was none
     :ivar positions: its positions by stream and writer
     :ivar handlers: positions of its handlers by handler, stream and writer, including those of
         handlers that are no longer configured
@@ -186,10 +186,10 @@ class NamedFollower:
 
 @dataclass(frozen=True, slots=True)
 class AgedPositions:
-    """Where a stream was some time ago; 0 when that is not known.
+    """Past positions of a stream; 0 where they are not known.
 
-    :ivar past_keep: everything at or below it is at least as old as what must be kept
-    :ivar past_max: everything at or below it is as old as anything may become
+    :ivar past_keep: everything at or below it is older than the minimum retention
+    :ivar past_max: everything at or below it is older than the maximum retention
     """
 
     past_keep: Token
@@ -198,10 +198,10 @@ class AgedPositions:
 
 @dataclass(frozen=True, slots=True)
 class TrimResult:
-    """What one batch of trimming came to.
+    """The result of trimming one batch.
 
     :ivar upto: the last trimmed token now; facts at or below it are gone
-    :ivar rows: how many this batch has deleted
+    :ivar rows: number of rows deleted by this batch
     :ivar held_by: the named follower that has not acknowledged the next fact
     """
 
@@ -212,7 +212,7 @@ class TrimResult:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Facts to be appended together: the rows of each, and the caller's idempotency key."""
+    """Facts to be appended together: the rows of each fact, and the caller's idempotency key."""
 
     facts: Sequence[Sequence[Row]]
     key: str | None = None
@@ -220,11 +220,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """The answer to a draft: the tokens of its facts, in order.
+    """The result of appending a draft: the tokens of its facts, in order.
 
-    :ivar writer: who appended the facts; when ``replayed``, the writer of the first append,
-        which may be another one: to wait for the tokens, wait for this writer
-    :ivar replayed: the key had been used: nothing new was written
+    :ivar writer: the writer of the facts; when ``replayed``, that of the first append, which
+        may be another one. To wait for the tokens, wait for this writer
+    :ivar replayed: whether the key was used before, so nothing new was written
     """
 
     tokens: Sequence[Token]
@@ -234,9 +234,10 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult(Generic[T_co]):
-    """A transaction that was committed: what its work returned, and its facts.
+    """The result of a committed transaction.
 
-    :ivar facts: in order, by the name of the stream; only streams that got some
+    :ivar result: the return value of its work
+    :ivar facts: its facts in order, by stream name; streams without facts are left out
     """
 
     result: T_co
@@ -244,25 +245,27 @@ class TransactionResult(Generic[T_co]):
 
 
 class WriterLease(Protocol):
-    """One process's right to write as ``writer`` to some streams, until it is closed or lost."""
+    """The lease of a writer name for some streams, until it is closed or lost."""
 
     writer: str
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Have ``call(reason)`` called once when the name is lost: every reservation is void."""
+        """Call ``call(reason)`` once when the name is lost, which voids every reservation."""
 
     def epoch(self, stream: Stream) -> int:
-        """The epoch it writes under: while the store shows this one, nobody else has the name."""
+        """The epoch of the lease: while the store has the same epoch, nobody else has the name."""
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
     ) -> Sequence[AppendResult]:
-        """Reserve and write all drafts in one transaction; all or nothing.
+        """Reserve tokens for all drafts and write them in one transaction, all or nothing.
 
-        :param floor: the largest token this process knows of in the stream; a
-            sequence found at or below it is moved forward first (R7)
-        :raises Fenced: the epoch was raised; :raises DatabaseAway:
-        :raises BadValue: a row does not fit; :raises KeyReused:
+        :param floor: the largest token of the stream that this process knows; a
+            sequence at or below it is moved forward first (R7)
+        :raises Fenced: the epoch was raised
+        :raises DatabaseAway:
+        :raises BadValue: a row does not fit
+        :raises KeyReused:
         """
 
     async def transact(
@@ -272,38 +275,39 @@ class WriterLease(Protocol):
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
     ) -> TransactionResult[T]:
-        """Run ``work`` and append what it puts into its outbox, in one transaction; all or nothing.
+        """Run ``work`` and append the facts in its outbox, in one transaction, all or nothing.
 
-        ``work`` may run more than once, as :meth:`~.database.Database.run` says:
-        each time with an outbox of its own. A fenced lease changes nothing,
-        even when the outbox stays empty. Several may run at once.
+        ``work`` may run more than once, as with :meth:`~.database.Database.run`,
+        each time with a new outbox. A fenced lease changes nothing, even if the
+        outbox stays empty. Several transactions may run at once.
 
-        :param streams: those that ``work`` may append to
-        :param begin: called each time that work is done, before tokens are asked for,
-            perhaps in the thread of the transaction; gives a floor for each stream, as
-            in :meth:`append`
-        :raises Fenced: the epoch was raised; :raises DatabaseAway:
+        :param streams: streams that ``work`` may append to
+        :param begin: called each time after ``work``, before tokens are reserved, possibly
+            in the thread of the transaction; returns the floor of each stream, as in
+            :meth:`append`
+        :raises Fenced: the epoch was raised
+        :raises DatabaseAway:
         :raises KeptInMemory: one of the streams is not in the database
-        :raises CommitUnknown: and what ``Database.run`` and ``work`` raise besides
+        :raises CommitUnknown: and the other errors of ``Database.run`` and ``work``
         """
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
-        """Take ``count`` ascending tokens that stay reserved until they are written or released."""
+        """Reserve ``count`` ascending tokens until they are released."""
 
     async def write(self, stream: Stream, facts: Sequence[Fact]) -> None:
         """Write facts at reserved tokens, in one transaction. Does not release them."""
 
     async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """Give reserved tokens back, written or not."""
+        """Release reserved tokens, written or not."""
 
     async def close(self) -> None:
-        """Give the writer's name free."""
+        """Release the writer name."""
 
 
 class FactStore(Protocol):
     """Streams of facts in one database.
 
-    :ivar is_late: False: what it looks up is never older than the look
+    :ivar is_late: always False: reads are never out of date
     """
 
     is_late: bool
@@ -312,35 +316,36 @@ class FactStore(Protocol):
         """Become ``writer``: take its session locks, raise its epochs, repair its sequences.
 
         :raises WriterTaken: another live process has the name
-        :raises WriterRemoved: it is one of the stream's no more; :raises StreamNotMade:
+        :raises WriterRemoved: it was removed from the stream
+        :raises StreamNotMade:
         """
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside; see :class:`Observation`.
+        """Observe streams; see :class:`Observation`.
 
         :raises NotConfirmed: the server was promoted or restored; see :meth:`confirm`
         """
 
     async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
-        """Confirm a server that was promoted or restored, unless somebody has.
+        """Confirm a server that was promoted or restored, unless it is confirmed.
 
-        Every stream is moved on to a *floor* beyond everything that can have been announced,
-        and is settled up to there; what has survived for certain goes on record.
+        Every stream is advanced to a *floor* beyond everything that can have been announced,
+        and is settled up to there. The tokens that certainly survived are recorded.
 
-        :param announced: how far writers are known to have been announced, by stream
+        :param announced: known announced positions by stream and writer
         :returns: the number of the server's incarnation
         """
 
     async def given_out(self, stream: Stream) -> Token | None:
-        """The largest token that can have been given out: by the sequence, in the table, on record.
+        """The largest token that can have been given out, by sequence, table and records.
 
-        The sequence alone may be behind, after a failover or in a restored dump.
+        After a failover or in a restored dump, the sequence alone may be behind.
         """
 
     async def fence(self, stream: Stream, writer: str) -> bool:
-        """Raise a dead writer's epoch once nothing of it can still commit.
+        """Raise a dead writer's epoch once no transaction of it can still commit.
 
-        :returns: False when it turned out to be alive, or a transaction of it still runs
+        :returns: False if it is alive after all, or a transaction of it still runs
         """
 
     async def reached(self, stream: Stream, span: Range) -> Mapping[str, Token]:
@@ -349,18 +354,17 @@ class FactStore(Protocol):
     async def record_positions(
         self, stream: Stream, linear: Token, writers: Mapping[str, Token]
     ) -> None:
-        """Put positions on record: where the next process starts from. Never moves one back (R7).
+        """Record positions, from which the next process starts. None is moved back (R7).
 
         :raises NotConfirmed:
         """
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Facts in ``span``, of one writer or of all, about ``limit`` rows at a time.
+        """A page of about ``limit`` rows of the facts in ``span``, of one writer or of all.
 
-        :raises Trimmed: when the range begins below what has been trimmed, of
-            that writer or of all
-        :raises FactsLost: when it begins among facts that a failover may have lost, and ends
-            beyond them. A range from ``kept`` that ends below ``floor`` gives what is left
+        :raises Trimmed: the range begins below the trimmed position, of that writer or of all
+        :raises FactsLost: it begins among facts that a failover may have lost, and ends
+            beyond them. A range from ``kept`` that ends below ``floor`` returns what is left
         """
 
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
@@ -369,7 +373,7 @@ class FactStore(Protocol):
     async def record_follower(
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
-        """Make a follower's positions durable; never moves one back."""
+        """Record a follower's positions; none is moved back."""
 
     async def named_followers(self) -> Sequence[NamedFollower]:
         """All named followers, by name."""
@@ -377,29 +381,29 @@ class FactStore(Protocol):
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
     ) -> None:
-        """Keep for a named follower what it has not acknowledged, for ``lease_s`` seconds from now.
+        """Retain facts that a named follower has not acknowledged, for ``lease_s`` seconds.
 
         This is also the heartbeat of its process: see :attr:`NamedFollower.seen_s`.
 
-        What it has on record it has acknowledged: a position of a writer, that
-        writer's facts; one of the linear view (writer ""), everybody's.
+        Recorded positions acknowledge facts: that of a writer, this writer's facts;
+        that of the linear view (writer ""), those of all writers.
 
-        :param streams: the names of those that it follows; None for all
+        :param streams: names of the streams that it follows; None for all
         """
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
-        """Note where a stream is on record now, and tell where it was ``keep_s`` and ``max_s`` ago.
+        """Mark the stream's current position, and return those ``keep_s`` and ``max_s`` seconds ago.
 
-        To be called now and then; without marks nothing is known to be old. With
-        ``keep_s`` 0 all that is on record is old enough.
+        Call it regularly; without marks no age is known. With ``keep_s`` 0, everything
+        recorded is old enough.
         """
 
     async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
         """Delete the oldest facts, as far as every follower with a lease has acknowledged them.
 
-        All in one transaction; any number of processes may do it at once.
+        It runs in one transaction; any number of processes may call it at once.
 
-        :param cap: nothing above it goes, nor above the linear position on record
-        :param forced: up to here facts go without being acknowledged
-        :param limit: about how many rows at most; facts are never split
+        :param cap: facts above it stay, as do those above the recorded linear position
+        :param forced: facts up to it are deleted without being acknowledged
+        :param limit: approximate maximum number of rows; facts are never split
         """
