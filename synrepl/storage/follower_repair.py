@@ -63,7 +63,9 @@ def reset(
     for table, handler in (("_followers", "NULL"), ("_handler_positions", "p.handler")):
         txn.execute(_RESET.format(table=table, handler=handler), values)
         moved += [MovedPosition(*row) for row in txn.fetchall()]
-    return sorted(moved, key=lambda position: (position.stream, position.writer, position.handler or ""))
+    return sorted(
+        moved, key=lambda position: (position.stream, position.writer, position.handler or "")
+    )
 
 
 def remove(txn: Transaction, follower: str) -> None:
