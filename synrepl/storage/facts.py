@@ -98,7 +98,7 @@ class FactTable:
         self._copy(txn, writer, zip(tokens, cells, strict=True))
         return tokens
 
-    def append_quickly(
+    def append_in_one_statement(
         self,
         txn: Transaction,
         claim: Claim,

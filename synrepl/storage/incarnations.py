@@ -1,6 +1,6 @@
-"""Incarnations of the database's server, and what its failovers have lost.
+"""Incarnations of the database's server, and the facts that its failovers lost.
 
-A standby that is promoted, or a dump that is restored, may lack commits. Such a server refuses to
+A promoted standby or a restored dump may lack commits. Such a server refuses to
 give out tokens until it is confirmed (``docs/adr/0019-server-incarnations.md``).
 """
 
@@ -19,14 +19,14 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.sql import value
 from synrepl.storage.store import NotConfirmed, OlderServer
 
-#: Positions by writer, by stream.
+#: Positions by stream and writer.
 Announced = Mapping[str, Mapping[str, Token]]
 
-#: How far beyond everything known a failover moves a stream on, as in migration 0009.
+#: Distance by which a failover advances a stream beyond every known token, as in migration 0009.
 MARGIN = 10**9
 
-#: A position so far ahead of a follower may be beyond a failover. The margin is counted from what
-#: the new server and its master know, and a follower may have heard of more than they.
+#: A position this far ahead of a follower may be beyond a failover. The margin is counted from
+#: tokens known to the new server and its master, and a follower may know larger ones.
 JUMP = MARGIN // 2
 
 CONFIRMED = "SELECT synrepl.confirmed_incarnation()"
@@ -64,7 +64,7 @@ _HISTORY = """
     ORDER BY number DESC
 """
 
-#: Of writers of which something had been announced, or whose followers were told.
+#: Only writers that had announced facts, or whose followers were notified.
 _MAY_BE_LOST = """
     SELECT l.incarnation, l.stream, l.writer, l.kept, l.announced,
            (SELECT array_agg(DISTINCT t.follower || '/' || t.handler) FROM synrepl._losses_told t
@@ -99,10 +99,11 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class MayBeLost:
-    """What a failover may have lost of one writer; "" for the linear view.
+    """The facts of one writer that a failover may have lost.
 
-    :ivar announced: how far it had been announced; None when that is not known
-    :ivar told: the handlers that were told, with their followers
+    :ivar writer: "" for the linear view
+    :ivar announced: the announced position; None if it is not known
+    :ivar told: the notified handlers, as ``follower/handler``
     """
 
     failover: int
@@ -115,9 +116,9 @@ class MayBeLost:
 
 @dataclass(frozen=True, slots=True)
 class ServerLook:
-    """Which server this is, and which one was confirmed last.
+    """Whether this server is the confirmed one.
 
-    :ivar timeline: of this server; None for a standby, which nobody writes to
+    :ivar timeline: of this server; None for a standby, which is never written to
     """
 
     is_confirmed: bool
@@ -126,7 +127,7 @@ class ServerLook:
 
 
 class Incarnations:
-    """The newest incarnation of the server that a process has met, on any of its connections."""
+    """The newest incarnation that a process has seen on any of its connections."""
 
     def __init__(self) -> None:
         self.newest = 0
@@ -136,19 +137,18 @@ class Incarnations:
         """The number of the server's incarnation.
 
         :raises NotConfirmed: see :func:`confirmed`
-        :raises OlderServer: a newer one was met before
+        :raises OlderServer: a newer one was seen before
         """
-        return self._met(confirmed(txn))
+        return self._see(confirmed(txn))
 
     def check_read(self, txn: Transaction) -> None:
-        """As :meth:`check`, for reading: the server may be a standby, or not be confirmed yet.
+        """Like :meth:`check`, for reading: the server may be a standby, or not be confirmed yet.
 
-        :raises OlderServer: a newer one was met before: what is read would be of a server that
-            is out of use
+        :raises OlderServer: a newer one was seen before, so this server is out of use
         """
-        self._met(int(value(txn, LAST_CONFIRMED)))
+        self._see(int(value(txn, LAST_CONFIRMED)))
 
-    def _met(self, number: int) -> int:
+    def _see(self, number: int) -> int:
         with self._lock:
             if number < self.newest:
                 raise OlderServer(found=number, newest=self.newest)
@@ -157,22 +157,22 @@ class Incarnations:
 
 
 class Losses:
-    """What failovers may have lost, by stream and writer."""
+    """The tokens that failovers may have lost, by stream and writer."""
 
     def __init__(self, found: Mapping[tuple[str, str], Range]) -> None:
         self._found = found
 
     def kept(self, stream: str) -> PositionVector | None:
-        """Up to where everything of a stream has survived; None when nothing of it is lost."""
+        """The position up to which all facts of a stream survived; None if none are lost."""
         kept = {writer: at.after for (name, writer), at in self._found.items() if name == stream}
         linear = kept.pop("", None)
         return None if linear is None else PositionVector(kept, linear)
 
     def of(self, stream: str, writer: str) -> Range | None:
-        """The tokens of a writer that may be lost; None when nothing of the stream is.
+        """The tokens of a writer that may be lost; None if none of the stream are.
 
-        :param writer: "" for the linear view. A writer that is not known has lost everything
-            above the linear position that has survived
+        :param writer: "" for the linear view. An unknown writer has lost everything above the
+            surviving linear position
         """
         return self._found.get((stream, writer)) or self._found.get((stream, ""))
 
@@ -186,11 +186,11 @@ def confirmed(txn: Transaction) -> int:
 
 
 def read(txn: Transaction, system_identifier: str) -> int:
-    """The number of the server's incarnation, by what anybody who may read the tables can read.
+    """The number of the server's incarnation; it needs no more than the right to read the tables.
 
-    On a standby it is that of the server that it follows.
+    On a standby it is that of its primary.
 
-    :param system_identifier: of the server; "" when it may not be read
+    :param system_identifier: of the server; "" if it may not be read
     :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
     """
     txn.execute(_READ)
@@ -203,7 +203,7 @@ def read(txn: Transaction, system_identifier: str) -> int:
 
 
 def gaps(txn: Transaction) -> dict[str, list[Range]]:
-    """By stream, the tokens that failovers have passed over: none of them was ever given out."""
+    """By stream, the token ranges that failovers skipped; none of them was ever given out."""
     found: dict[str, list[Range]] = {}
     for stream, floor in txn.execute(GAPS).fetchall():
         found.setdefault(str(stream), []).append(Range(int(floor) - MARGIN, int(floor)))
@@ -213,8 +213,8 @@ def gaps(txn: Transaction) -> dict[str, list[Range]]:
 def confirm(txn: Transaction, by: str, announced: Announced) -> int:
     """Confirm the server, unless it is confirmed.
 
-    :param by: who does, for a person
-    :param announced: how far writers are known to have been announced
+    :param by: the confirming process or person, for messages
+    :param announced: known announced positions of writers
     :returns: the number of its incarnation
     """
     encoded = msgspec.json.encode(announced).decode()
@@ -222,19 +222,19 @@ def confirm(txn: Transaction, by: str, announced: Announced) -> int:
 
 
 def floor(txn: Transaction, stream: str) -> Token:
-    """Up to where tokens of a stream were given out before the last failover; 0 without one."""
+    """The floor of a stream: tokens up to it belong to before the last failover; 0 without one."""
     row = txn.execute(FLOOR, (stream,)).fetchone_or_none()
     return 0 if row is None else int(row[0])
 
 
 def floors(txn: Transaction) -> dict[str, Token]:
-    """The same of all streams that have one."""
+    """The floors of all streams that have one."""
     txn.execute(FLOORS)
     return {str(stream): int(at) for stream, at in txn.fetchall()}
 
 
 def lost_since(txn: Transaction, number: int) -> Losses:
-    """What failovers after incarnation ``number`` may have lost."""
+    """The losses of failovers after incarnation ``number``."""
     txn.execute(LOST_SINCE, (number,))
     return Losses(
         {
@@ -245,7 +245,7 @@ def lost_since(txn: Transaction, number: int) -> Losses:
 
 
 def server(txn: Transaction) -> ServerLook:
-    """Look whether the server is the one that was confirmed, also at a standby."""
+    """Compare the server, which may be a standby, with the confirmed one."""
     txn.execute(
         "SELECT pg_is_in_recovery(), timeline FROM synrepl._incarnations ORDER BY number DESC"
     )
@@ -264,7 +264,7 @@ def failovers(txn: Transaction, days: float) -> list[Failover]:
 
 
 def may_be_lost(txn: Transaction, numbers: Sequence[int]) -> list[MayBeLost]:
-    """What some failovers may have lost, of writers of which that is likely."""
+    """The likely losses of these failovers, by writer."""
     txn.execute(_MAY_BE_LOST, (list(numbers),))
     return [
         MayBeLost(int(number), str(stream), str(writer), int(kept), announced, tuple(told or ()))

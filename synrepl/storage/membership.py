@@ -1,13 +1,14 @@
-"""Who the writers of a stream are: added, drained and removed while the system runs.
+"""Membership: adding, draining and removing the writers of a stream at run time.
 
-Nobody forgets a writer whose reservations are open. *Draining* is one that gets no
-more tokens, which the database sees to; what it holds by then settles in its own
-time. A transaction with a snapshot from before does not see that it is draining, and
-would still get tokens; so it is *drained* only when its generation was raised, which
-such a transaction cannot miss (``synrepl.refuse_stale_snapshot``). *Removed* is one that was proved to hold nothing, by the locks that fencing
-takes (:func:`.writers.fence`). A removed writer keeps its row, and with it its
-position: its facts stay, and followers that were away must learn how far they go.
-But its number is another one, so whoever still has the old number is refused.
+A writer with open reservations is never forgotten. A *draining* writer gets no more
+tokens, which the database enforces; those that it holds settle in their own time. A
+transaction with an older snapshot does not see that the writer is draining, and would
+still get tokens. So the writer is *drained* only when its generation was raised, which
+such a transaction cannot miss (``synrepl.refuse_stale_snapshot``). A *removed* writer
+was proved to hold nothing, by the locks that fencing takes (:func:`.writers.fence`). It
+keeps its row, and with it its position: its facts stay, and followers that were away
+must learn how far they go. But it gets another number, so a process that still has the
+old number is refused.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ class WriterBusy(Unavailable):
 
 
 class State(StrEnum):
-    """How a writer is, in one word."""
+    """The membership state of a writer."""
 
-    LIVE = "live"  #: a process is it, or a transaction of plain SQL
-    IDLE = "idle"  #: nobody is it now
-    DRAINING = "draining"  #: it gets no more tokens, and has not settled all that it has
-    DRAINED = "drained"  #: it gets no more tokens, and is proved to have settled all it had
-    DEAD = "dead"  #: its process died, and nobody has taken the name since
-    REMOVED = "removed"  #: nobody is it any more, nor may be
+    LIVE = "live"  #: a process, or a transaction of plain SQL, writes under this name
+    IDLE = "idle"  #: no process has the name
+    DRAINING = "draining"  #: it gets no more tokens, and some are not settled
+    DRAINED = "drained"  #: it gets no more tokens, and all are proved to be settled
+    DEAD = "dead"  #: its process died, and no other has taken the name
+    REMOVED = "removed"  #: no process may take the name
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """One writer of one stream.
 
-    :ivar position: on record, a lower bound; a master puts it there once a second
-    :ivar last_reserved: the last token that any writer of the stream was given
-    :ivar holder: the process that is the writer, for a person; None when none is
-    :ivar open: what is not settled: backend, age and query, for a person
+    :ivar position: recorded position, a lower bound; a master records it once a second
+    :ivar last_reserved: the last token given to any writer of the stream
+    :ivar holder: description of the process that has the name; None without one
+    :ivar open: descriptions of unsettled reservations: backend, age and query
     """
 
     stream: str
@@ -77,7 +78,7 @@ class Member:
 
 
 def members(txn: Transaction, streams: Sequence[Stream]) -> list[Member]:
-    """All writers of streams, removed ones too; streams that have no table yet have none."""
+    """All writers of streams, including removed ones; streams without a table have none."""
     txn.execute(
         "SELECT stream, writer, holder, draining, drained, died, removed FROM synrepl._writers"
         " WHERE stream = ANY(%s) ORDER BY stream, writer",
@@ -104,9 +105,9 @@ def members(txn: Transaction, streams: Sequence[Stream]) -> list[Member]:
 
 
 def add(txn: Transaction, stream: str, writer: str) -> bool:
-    """Let a writer write: a new one, a drained one, or one that was removed.
+    """Allow a writer to write: a new one, a drained one, or a removed one.
 
-    :returns: False when it could already
+    :returns: False if it was allowed already
     :raises StreamNotMade:
     """
     txn.execute(
@@ -115,20 +116,20 @@ def add(txn: Transaction, stream: str, writer: str) -> bool:
         (stream, writer),
     )
     if txn.rowcount:
-        _tell(txn, stream)
+        _notify(txn, stream)
         return True
     if _is_known(txn, stream, writer):
         return False
     writers.register(txn, stream, writer)
-    _tell(txn, stream)
+    _notify(txn, stream)
     return True
 
 
 def drain(txn: Transaction, stream: str, writer: str) -> None:
-    """Let a writer take no more tokens, from when this is committed.
+    """Give a writer no more tokens once this is committed.
 
-    Who looks after that sees all who may still hold one, but for transactions with an older
-    snapshot that come later: :func:`conclude_drain` keeps these out.
+    An observation after that shows all that may still hold one, except for later
+    transactions with an older snapshot: :func:`conclude_drain` keeps these out.
 
     :raises NoSuchWriter:
     """
@@ -139,19 +140,19 @@ def drain(txn: Transaction, stream: str, writer: str) -> None:
     )
     if not txn.rowcount:
         raise NoSuchWriter(stream=stream, writer=writer)
-    _tell(txn, stream)
+    _notify(txn, stream)
 
 
 def conclude_drain(txn: Transaction, stream: str, writer: str) -> bool:
-    """Keep out, for good, transactions with a snapshot from before the writer was drained.
+    """Refuse transactions with a snapshot from before the writer was drained, for good.
 
-    When it returns True and is committed, all tokens of the writer are settled, provided that
-    those were which could be seen after :func:`drain`.
+    If it returns True and is committed, all tokens of the writer are settled, provided that
+    those visible after :func:`drain` were.
 
-    :returns: False when such a transaction has a token just now, or the writer's row is busy
+    :returns: False if such a transaction holds a token now, or the writer's row is locked
     :raises BroughtBack: the writer was allowed to write again meanwhile
     """
-    # A transaction with an old snapshot that was let in holds the row; it is not waited for.
+    # An admitted transaction with an old snapshot holds the row; do not wait for it.
     txn.execute(
         "UPDATE synrepl._writers SET drained = true, generation = generation + 1"
         " WHERE number = (SELECT number FROM synrepl._writers"
@@ -167,13 +168,15 @@ def conclude_drain(txn: Transaction, stream: str, writer: str) -> bool:
 
 
 def remove(txn: Transaction, stream: str, writer: str) -> None:
-    """Forget a writer that is proved to hold nothing, and never will (invariant R8).
+    """Remove a writer that provably holds nothing, and never will (invariant R8).
 
-    Its row is locked before the advisory locks are tried, as plain SQL with an
-    old snapshot does, so neither waits for the other.
+    Its row is locked before the advisory locks are tried, in the same order as plain SQL
+    with an old snapshot, so neither waits for the other.
 
-    :raises NoSuchWriter: :raises NotDrained:
-    :raises WriterLives: a process has its name; :raises WriterBusy: a transaction of it runs
+    :raises NoSuchWriter:
+    :raises NotDrained:
+    :raises WriterLives: a process has its name
+    :raises WriterBusy: a transaction of it runs
     """
     if not _is_known(txn, stream, writer):
         raise NoSuchWriter(stream=stream, writer=writer)
@@ -199,7 +202,7 @@ def remove(txn: Transaction, stream: str, writer: str) -> None:
         " WHERE number = %s",
         (number,),
     )
-    _tell(txn, stream)
+    _notify(txn, stream)
 
 
 def _state(observed: WriterState, draining: bool, drained: bool, died: bool) -> State:
@@ -224,6 +227,6 @@ def _try_lock(txn: Transaction, number: int, half: int) -> bool:
     return bool(value(txn, "SELECT pg_try_advisory_xact_lock(%s, %s)", (lock_class(number), half)))
 
 
-def _tell(txn: Transaction, stream: str) -> None:
-    """Have those who announce the stream look at it."""
+def _notify(txn: Transaction, stream: str) -> None:
+    """Wake the announcers of the stream."""
     txn.execute("SELECT pg_notify('synrepl', %s)", (stream,))

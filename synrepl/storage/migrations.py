@@ -1,16 +1,16 @@
-"""The schema as numbered migrations that add up to the whole.
+"""Schema migrations, as numbered SQL files.
 
-A folder holds SQL files::
+A folder contains::
 
-    0001_streams.pre.sql     safe while processes of the version before still run
+    0001_streams.pre.sql     safe while processes of the previous version still run
     0002_trim_log.pre.sql
-    0002_trim_log.post.sql   only once none of them runs any more
+    0002_trim_log.post.sql   only when none of them runs any more
     full.sql                 optional: the sum of all, for new databases
 
 They are applied in the order of their numbers, ``pre`` before ``post``, each in
-one transaction together with its record in ``synrepl._migrations``. An upgrade
-is: apply ``pre``, replace the processes one by one, apply ``post``. A ``pre``
-behind a ``post`` that is not applied yet has to wait for it.
+one transaction together with its record in ``synrepl._migrations``. To upgrade,
+apply ``pre``, replace the processes one by one, and apply ``post``. A ``pre`` after
+a pending ``post`` has to wait for it.
 
 A file is one script: no ``BEGIN`` or ``COMMIT``, nothing that Postgres refuses
 in a transaction (``CREATE INDEX CONCURRENTLY``). Once released it never changes.
@@ -66,7 +66,7 @@ class MigrationPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file. They compare by what they are called, not by what they hold."""
+    """One migration file."""
 
     number: int
     name: str
@@ -78,13 +78,13 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Of the contents; line ends do not count."""
+        """SHA-256 of the contents, with normalised line ends."""
         return hashlib.sha256(self.sql.replace("\r\n", "\n").encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a folder holds: all migrations in order, and the whole if it is there."""
+    """The contents of a folder: all migrations in order, and the full script if there is one."""
 
     migrations: tuple[Migration, ...]
     full: str | None
@@ -93,7 +93,7 @@ class Schema:
 def load(folder: Traversable | None = None) -> Schema:
     """Read a folder of migrations, by default the product's own.
 
-    :raises BadMigrations: a number is missing or used twice, or a file is named otherwise
+    :raises BadMigrations: a number is missing or used twice, or a file name is not valid
     """
     folder = files("synrepl.storage") / "schema" if folder is None else folder
     found: list[Migration] = []
@@ -127,7 +127,7 @@ def _check_numbers(folder: Traversable, ordered: Sequence[Migration]) -> None:
 
 
 def applied(txn: Transaction) -> dict[str, str]:
-    """Checksums of the applied migrations by their names; none in a database without a schema."""
+    """Checksums of the applied migrations by name; empty in a database without a schema."""
     txn.execute("SELECT to_regclass('synrepl._migrations') IS NOT NULL")
     if not txn.fetchone()[0]:
         return {}
@@ -136,11 +136,11 @@ def applied(txn: Transaction) -> dict[str, str]:
 
 
 def pending(txn: Transaction, schema: Schema) -> tuple[Migration, ...]:
-    """The migrations that are still to be applied, in order.
+    """The pending migrations, in order.
 
     :raises DatabaseNewer: the database is ahead of this code
     :raises MigrationEdited: an applied file has changed
-    :raises MigrationsOutOfOrder: one is applied whose predecessor is not
+    :raises MigrationsOutOfOrder: one is applied, but not its predecessor
     """
     done = applied(txn)
     known = {str(migration) for migration in schema.migrations}
@@ -161,21 +161,25 @@ def pending(txn: Transaction, schema: Schema) -> tuple[Migration, ...]:
 
 
 def check(txn: Transaction, schema: Schema) -> None:
-    """Make sure that this code can work with the database: every ``pre`` is applied.
+    """Check that this code can work with the database: every ``pre`` is applied.
 
-    :raises SchemaBehind: one is not; and what :func:`pending` raises
+    :raises SchemaBehind: one is not; and the errors of :func:`pending`
     """
-    missing = [str(each) for each in pending(txn, schema) if each.phase is MigrationPhase.PRE]
+    missing = [
+        str(migration)
+        for migration in pending(txn, schema)
+        if migration.phase is MigrationPhase.PRE
+    ]
     if missing:
         raise SchemaBehind(missing=", ".join(missing))
 
 
 def apply_next(txn: Transaction, schema: Schema, upto: MigrationPhase) -> tuple[Migration, ...]:
-    """Apply one more migration; to a database without a schema, all in one go.
+    """Apply the next migration; to a database without a schema, all at once.
 
-    :param upto: :attr:`MigrationPhase.PRE` stops in front of the first ``post``, but for a
-        database without a schema, with which nobody can be working
-    :returns: what was applied; nothing when there is nothing left to do
+    :param upto: :attr:`MigrationPhase.PRE` stops before the first ``post``, except in a
+        database without a schema, which no process can be using
+    :returns: the applied migrations; empty if none was pending
     """
     txn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
     todo = pending(txn, schema)
@@ -210,12 +214,12 @@ def _record(txn: Transaction, done: tuple[Migration, ...]) -> tuple[Migration, .
 async def migrate(
     database: Database, schema: Schema, upto: MigrationPhase = MigrationPhase.POST
 ) -> tuple[Migration, ...]:
-    """Apply what is pending, each migration in a transaction of its own.
+    """Apply all pending migrations, each in its own transaction.
 
-    Any number of processes may do this at once.
+    Any number of processes may call it at once.
 
     :param upto: :attr:`MigrationPhase.PRE` while processes of an older version still run
-    :returns: what this call has applied
+    :returns: the migrations that this call applied
     """
     total: tuple[Migration, ...] = ()
     while True:

@@ -1,4 +1,4 @@
-"""What a transaction of the caller's appends along with its own changes."""
+"""The outbox: facts that a caller's transaction appends together with its own changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 
-#: What one transaction may append, in rows; a fact without rows counts as one.
+#: Maximum number of rows that a transaction may append; a fact without rows counts as one.
 OUTBOX_ROWS = 10_000
 
 
@@ -30,11 +30,11 @@ class KeptInMemory(InputError):
 
 
 class Outbox:
-    """Facts to be appended in the caller's transaction: after its work, and only with it.
+    """Facts to be appended at the end of the caller's transaction, and only if it commits.
 
-    A bad row is refused where it is appended, before the database has seen it.
+    A bad row is refused when it is added, before it reaches the database.
 
-    :param codecs: those of the streams that may be appended to, by name
+    :param codecs: by stream name, the codecs of the streams that may be appended to
     """
 
     def __init__(self, codecs: Mapping[str, RowCodec]) -> None:
@@ -45,15 +45,16 @@ class Outbox:
 
     @property
     def facts(self) -> Mapping[str, Sequence[tuple[Row, ...]]]:
-        """The rows of each fact, in order, by the name of the stream; only streams that got some."""
+        """The rows of each fact, in order, by stream name; streams without facts are left out."""
         return self._facts
 
     def append(self, stream: Stream, rows: Sequence[Row]) -> None:
-        """Append one fact; its rows share a token, and there may be none.
+        """Add a fact. Its rows share a token; there may be none.
 
         :raises NotNamed: the transaction did not name this stream
-        :raises BadRow: a row is none of this stream, or cannot be stored
-        :raises OutboxFull: :raises OutboxClosed:
+        :raises BadRow: a row is not of this stream, or cannot be stored
+        :raises OutboxFull:
+        :raises OutboxClosed:
         """
         if self._closed:
             raise OutboxClosed(stream=stream.name)
@@ -71,5 +72,5 @@ class Outbox:
         self._rows = total
 
     def close(self) -> None:
-        """The work is over: what comes now would be lost, so it is refused."""
+        """Refuse further facts, which would be lost after the work has returned."""
         self._closed = True

@@ -1,4 +1,4 @@
-"""One process's right to write as a writer, in PostgreSQL."""
+"""The lease of a writer name in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ T = TypeVar("T")
 FENCED = "SY001"
 DRAINED = "SY006"
 
-#: An append that meets a key of the table or an idempotency key a second time is
-#: run again, with care: it finds the sequence behind, or the first answer.
+#: An append that violates the primary key of the table or of idempotency keys is retried
+#: with checks: it then finds the sequence behind, or the first answer.
 _ATTEMPTS = 3
 
-#: Lock numbers have 31 bits; the oldest are long released when they come round again.
+#: Lock numbers have 31 bits; they wrap around long after the oldest are released.
 _LAST_LOCK = 2**31 - 1
 
 
 class _SequenceBehind(Exception):
-    """The table has a fact at a token that was just given out: run it again, with care."""
+    """The table has a fact at a token that was just given out: retry with checks."""
 
 
 class PostgresLease:
@@ -67,21 +67,21 @@ class PostgresLease:
         self._tokens_under: dict[int, int] = {}
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Have ``call(reason)`` called once when the session, and the name with it, is lost."""
+        """Call ``call(reason)`` once when the session, and with it the name, is lost."""
         self._session.on_lost(call)
 
     def epoch(self, stream: Stream) -> int:
-        """The epoch it writes under."""
+        """The epoch of the lease."""
         return self._claims[stream.name].epoch
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
     ) -> Sequence[AppendResult]:
-        """Reserve and write all drafts in one transaction."""
+        """Reserve tokens for all drafts and write them in one transaction."""
         table, claim = self._tables[stream.name], self._claims[stream.name]
         digests = [idempotency.digest(d.facts) if d.key is not None else b"" for d in drafts]
 
-        def work(txn: Transaction, careful: bool) -> list[AppendResult]:
+        def work(txn: Transaction, checked: bool) -> list[AppendResult]:
             answers: dict[int, AppendResult] = {}
             for n, draft in enumerate(drafts):
                 if draft.key is not None:
@@ -92,7 +92,7 @@ class PostgresLease:
                         answers[n] = before
             fresh = [n for n in range(len(drafts)) if n not in answers]
             facts = [rows for n in fresh for rows in drafts[n].facts]
-            append = table.append if careful else table.append_quickly
+            append = table.append if checked else table.append_in_one_statement
             tokens = iter(append(txn, claim, self.writer, facts, floor) if facts else ())
             for n in fresh:
                 answers[n] = AppendResult([next(tokens) for _ in drafts[n].facts], self.writer)
@@ -103,15 +103,15 @@ class PostgresLease:
 
         if self._statements is not None and _is_one_row(drafts):
             params = table.single_params(claim, self.writer, drafts[0].facts[0][0], floor)
-            # A key met twice, or no connection: the long way knows what to do.
+            # A duplicate key, or no connection: the general path handles both.
             with self._fencing_named(stream), suppress(UniqueViolation, Unavailable):
                 rows = await self._statements.run(table.single, params)
                 return [AppendResult([abs(int(rows[0][0]))], self.writer)]
         with self._fencing_named(stream):
             for attempt in range(1, _ATTEMPTS):
                 with suppress(UniqueViolation):
-                    return await self._database.run("append", partial(work, careful=attempt > 1))
-            return await self._database.run("append", partial(work, careful=True))
+                    return await self._database.run("append", partial(work, checked=attempt > 1))
+            return await self._database.run("append", partial(work, checked=True))
 
     async def transact(
         self,
@@ -120,30 +120,30 @@ class PostgresLease:
         work: Callable[[Transaction, Outbox], T],
         begin: Callable[[], Mapping[str, Token]],
     ) -> TransactionResult[T]:
-        """Run the caller's work and append what it puts into its outbox, in one transaction.
+        """Run the caller's work and append the facts in its outbox, in one transaction.
 
-        The writer is entered after the work: until then the transaction holds
-        nothing that a successor, or whoever looks at the stream, would wait for.
+        The writer is entered after the work. Until then the transaction holds no lock
+        that a successor or an observer of the stream would wait for.
         """
         for stream in streams:
-            if stream.name not in self._codecs:  # they are costly to make
+            if stream.name not in self._codecs:  # codecs are expensive to make
                 self._codecs[stream.name] = RowCodec(stream)
         codecs = {stream.name: self._codecs[stream.name] for stream in streams}
 
-        def attempt(txn: Transaction, careful: bool) -> TransactionResult[T]:
+        def attempt(txn: Transaction, checked: bool) -> TransactionResult[T]:
             outbox = Outbox(codecs)
             result = work(txn, outbox)
             outbox.close()
             try:
-                return TransactionResult(result, self._post(txn, codecs, outbox, begin(), careful))
+                return TransactionResult(result, self._post(txn, codecs, outbox, begin(), checked))
             except UniqueViolation as error:
-                if careful:
+                if checked:
                     raise
                 raise _SequenceBehind from error
 
         with suppress(_SequenceBehind):
-            return await self._database.run(name, partial(attempt, careful=False))
-        return await self._database.run(name, partial(attempt, careful=True))
+            return await self._database.run(name, partial(attempt, checked=False))
+        return await self._database.run(name, partial(attempt, checked=True))
 
     def _post(
         self,
@@ -151,11 +151,11 @@ class PostgresLease:
         streams: Iterable[str],
         outbox: Outbox,
         floors: Mapping[str, Token],
-        careful: bool,
+        checked: bool,
     ) -> dict[str, list[Fact]]:
-        """Append what is in an outbox; enter as the writer of the other streams, too.
+        """Append the facts of an outbox, and enter as the writer of the other streams, too.
 
-        In the order of the names, so that no two transactions wait for one another.
+        Streams are processed in the order of their names, so that transactions cannot deadlock.
         """
         posted: dict[str, list[Fact]] = {}
         for stream in sorted(streams):
@@ -165,7 +165,7 @@ class PostgresLease:
                 if not facts:
                     writers.enter(txn, claim._replace(notify=False))
                     continue
-                append = table.append if careful else table.append_quickly
+                append = table.append if checked else table.append_in_one_statement
                 tokens = append(txn, claim, self.writer, facts, floors[stream])
             posted[stream] = [
                 Fact(token, self.writer, rows) for token, rows in zip(tokens, facts, strict=True)
@@ -173,7 +173,7 @@ class PostgresLease:
         return posted
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
-        """Take tokens that stay reserved until they are written or released."""
+        """Reserve tokens until they are released."""
         table, claim = self._tables[stream.name], self._claims[stream.name]
         if count < 1:
             return []
@@ -206,7 +206,7 @@ class PostgresLease:
             await self._database.run("write", work)
 
     async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """Give reserved tokens back, written or not."""
+        """Release reserved tokens, written or not."""
         done: list[int] = []
         for token in tokens:
             lock = self._lock_of.pop((stream.name, token))
@@ -218,7 +218,7 @@ class PostgresLease:
             await self._unlock(stream, done)
 
     async def close(self) -> None:
-        """Give the writer's name free."""
+        """Release the writer name."""
         numbers = [claim.number for claim in self._claims.values()]
         await self._session.close(lambda txn: writers.release_session_locks(txn, numbers))
 
@@ -242,7 +242,7 @@ class PostgresLease:
 
 
 def _is_one_row(drafts: Sequence[Draft]) -> bool:
-    """One draft without a key, of one fact of one row."""
+    """Whether it is one draft without a key, of one fact with one row."""
     if len(drafts) != 1 or drafts[0].key is not None:
         return False
     facts = drafts[0].facts

@@ -1,4 +1,4 @@
-"""Facts in PostgreSQL: the real :class:`synrepl.storage.store.FactStore`."""
+"""The :class:`synrepl.storage.store.FactStore` in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
 
-#: How long a predecessor's dying connection may keep a writer's name, in seconds.
+#: Seconds to wait for a predecessor's dying connection to release a writer name.
 TAKEOVER_S = 5.0
 _TAKEOVER_STEP_S = 0.1
 
@@ -43,12 +43,12 @@ _TAKEOVER_STEP_S = 0.1
 class PostgresStore:
     """Streams of facts in one PostgreSQL database.
 
-    :param open_session: makes a connection of its own for a writer's locks
-    :param holder: who this process is, for a person who is refused a name
-    :param notify: wake other processes' announcers with every commit; a process
-        that announces its own facts to everybody saves the cost
-    :param statements: where lone rows are appended with less delay than in the database's pool
-    :param incarnations: those of the server that the process has met
+    :param open_session: opens a separate connection for a writer's locks
+    :param holder: description of this process, for others that are refused a name
+    :param notify: whether to wake other processes' announcers with every commit; a process
+        that announces its own facts to all followers can save the cost
+    :param statements: runs appends of single rows with less delay than the connection pool
+    :param incarnations: incarnations of the server that the process has seen
     """
 
     is_late = False
@@ -73,11 +73,11 @@ class PostgresStore:
         self._incarnations = Incarnations() if incarnations is None else incarnations
 
     async def prepare(self, streams: Sequence[Stream]) -> Sequence[str]:
-        """Make sure that the streams' tables exist as declared, and keep their rows unchanged.
+        """Create or widen the streams' tables, and protect their rows from changes.
 
-        :returns: the streams whose rows can still be changed: an older version made their
-            tables, and transactions that write there kept them busy
-        :raises DeclarationChanged: when a declaration contradicts its table
+        :returns: streams that could not be protected: an older version made their tables,
+            and they are locked by writing transactions
+        :raises DeclarationChanged: a declaration contradicts its table
         """
         await self._database.run("ensure_tables", lambda txn: ensure_tables(txn, streams))
         names = await self._database.run("unprotected", lambda txn: unprotected(txn, streams))
@@ -123,7 +123,7 @@ class PostgresStore:
             if epoch is None:
                 raise WriterRemoved(writer=writer, stream=stream.name)
             claim = Claim(number, epoch, self._notify)
-            if not writers.is_draining(txn, number):  # which would get no token for it
+            if not writers.is_draining(txn, number):  # a draining writer would get no token for it
                 table.repair(txn, claim)
             return claim
 
@@ -137,7 +137,7 @@ class PostgresStore:
             await self._scheduler.sleep(_TAKEOVER_STEP_S)
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside."""
+        """Observe streams."""
         return await self._database.run(
             "observe", lambda txn: self._observe(txn, streams), read_only=True
         )
@@ -159,11 +159,11 @@ class PostgresStore:
         )
 
     async def fence(self, stream: Stream, writer: str) -> bool:
-        """Raise a dead writer's epoch once nothing of it can still commit."""
+        """Raise a dead writer's epoch once no transaction of it can still commit."""
         return await self._run("fence", lambda txn: writers.fence(txn, stream.name, writer))
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Facts in ``span``, about ``limit`` rows at a time."""
+        """A page of about ``limit`` rows of the facts in ``span``."""
         table = self.table(stream)
         return await self._run(
             "page", lambda txn: table.page(txn, span, writer, limit), read_only=True
@@ -177,7 +177,7 @@ class PostgresStore:
     async def record_positions(
         self, stream: Stream, linear: Token, at: Mapping[str, Token]
     ) -> None:
-        """Put positions on record."""
+        """Record positions."""
 
         def work(txn: Transaction) -> None:
             self._incarnations.check(txn)
@@ -196,13 +196,13 @@ class PostgresStore:
     async def record_follower(
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
-        """Make a follower's positions durable."""
+        """Record a follower's positions."""
         await self._run("record_follower", lambda txn: followers.record(txn, follower, positions))
 
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
     ) -> None:
-        """Keep for a named follower what it has not acknowledged."""
+        """Retain facts that a named follower has not acknowledged."""
         await self._run(
             "renew_lease",
             lambda txn: followers.renew_lease(txn, follower, streams, lease_s, is_running=True),
@@ -213,19 +213,19 @@ class PostgresStore:
         return await self._run("named_followers", followers.named, read_only=True)
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
-        """Note where a stream is on record now, and tell where it was."""
+        """Mark the stream's current position, and return past ones."""
         return await self._run("mark", lambda txn: retention.mark(txn, stream, keep_s, max_s))
 
     async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
-        """Delete the oldest facts that may go."""
+        """Delete the oldest facts that may be trimmed."""
         return await self._run("trim", lambda txn: retention.trim(txn, stream, cap, forced, limit))
 
     async def _run(
         self, name: str, work: Callable[[Transaction], T], *, read_only: bool = False
     ) -> T:
-        """Run ``work``, but not on a server from before a failover that the process knows of.
+        """Run ``work``, unless the server is from before a failover that the process has seen.
 
-        :raises OlderServer: the connection leads to such a server
+        :raises OlderServer: the connection is to such a server
         """
 
         def checked(txn: Transaction) -> T:

@@ -1,10 +1,10 @@
-"""The rights of an application's own role: to append, to read, to have somebody erased.
+"""Grants for application roles: to append, to read, to request erasure.
 
-A role that appends executes ``synrepl.append()``, and has no right to the tables and
-sequences behind it. Rights are Postgres's own, so ``\\dp`` and ``\\df+`` show them; there are
-no others. A role that may append to every stream, or read every stream, may do so with those
-that are made later: ``synrepl._append()`` takes every stream, and the tables of new ones are
-shared with those who may read ``synrepl._every_stream``.
+A role that appends executes ``synrepl.append()``, and has no rights to the tables and
+sequences behind it. All rights are Postgres grants, so ``\\dp`` and ``\\df+`` show them.
+A role that may append to or read every stream may do so with later streams, too:
+``synrepl._append()`` accepts every stream, and tables of new streams are shared with the
+roles that may read ``synrepl._every_stream``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.sql import value
 from synrepl.storage.store import StreamNotMade
 
-#: What an application may execute; everything else in the schema is for synrepl's processes.
+#: Functions that applications may execute; all others are for synrepl's own processes.
 _FOR_APPLICATIONS = r"^(append|erase|_append|_append_.*)$"
 
 _WRITES = "INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER"
@@ -37,10 +37,12 @@ class RightsLeft(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a role is to be granted.
+    """Rights to grant to a role.
 
-    :ivar append: append facts; ``read`` read them; ``erase`` note who is to be erased
-    :ivar streams: to which streams; none for every stream, also those made later
+    :ivar append: append facts
+    :ivar read: read facts
+    :ivar erase: request the erasure of subjects
+    :ivar streams: streams to append to or read; empty for all, including later ones
     """
 
     append: bool = False
@@ -50,11 +52,11 @@ class Rights:
 
 
 def grant(txn: Transaction, role: str, rights: Rights) -> list[str]:
-    """Grant rights, beside those that the role has, and take from it what lets it write by hand.
+    """Grant rights in addition to existing ones, and revoke those for writing directly.
 
-    :returns: the statements that were run
-    :raises RightsLeft: the role has more by other ways than its own rights; and what
-        :func:`statements_to_grant` raises
+    :returns: the executed statements
+    :raises RightsLeft: the role can still write directly, through other roles or defaults;
+        and the errors of :func:`statements_to_grant`
     """
     statements = statements_to_grant(txn, role, rights)
     _run(txn, statements)
@@ -65,9 +67,11 @@ def grant(txn: Transaction, role: str, rights: Rights) -> list[str]:
 
 
 def statements_to_grant(txn: Transaction, role: str, rights: Rights) -> list[str]:
-    """What :func:`grant` runs.
+    """The statements of :func:`grant`.
 
-    :raises NoSuchRole: :raises RoleAboveRights: :raises StreamNotMade:
+    :raises NoSuchRole:
+    :raises RoleAboveRights:
+    :raises StreamNotMade:
     """
     _check_role(txn, role)
     made = _streams(txn)
@@ -78,9 +82,9 @@ def statements_to_grant(txn: Transaction, role: str, rights: Rights) -> list[str
 
 
 def revoke(txn: Transaction, role: str) -> list[str]:
-    """Take from a role all that it was granted in the schema.
+    """Revoke everything that a role was granted in the schema.
 
-    :returns: the statements that were run
+    :returns: the executed statements
     :raises NoSuchRole:
     """
     statements = statements_to_revoke(txn, role)
@@ -89,7 +93,7 @@ def revoke(txn: Transaction, role: str) -> list[str]:
 
 
 def statements_to_revoke(txn: Transaction, role: str) -> list[str]:
-    """What :func:`revoke` runs.
+    """The statements of :func:`revoke`.
 
     :raises NoSuchRole:
     """
@@ -119,7 +123,7 @@ def _give_to(role: str, rights: Rights, made: Sequence[str]) -> Iterator[str]:
 
 
 def _take_from(txn: Transaction, role: str) -> Iterator[str]:
-    """What it needed to append before there were rights to do that."""
+    """Revoke the direct rights that older versions needed for appending."""
     name = _quoted(role)
     yield f"REVOKE {_WRITES} ON ALL TABLES IN SCHEMA synrepl FROM {name}"
     yield f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA synrepl FROM {name}"
@@ -135,7 +139,7 @@ def _take_from(txn: Transaction, role: str) -> Iterator[str]:
 
 
 def _left(txn: Transaction, role: str) -> list[str]:
-    """Rights to write by hand that a role has all the same, a few of them."""
+    """Rights to write directly that a role still has; at most five."""
     txn.execute(
         """
         SELECT held FROM (

@@ -1,4 +1,4 @@
-"""Streams in tables and streams in memory, as one store."""
+"""One store for streams in tables and streams in memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class RoutedStore:
-    """Sends each stream where ``Stream.in_memory`` says it is kept.
+    """Routes each stream to the tables or to memory, by ``Stream.in_memory``.
 
-    What followers have on record, and their leases, are in the tables.
+    Recorded positions and leases of followers are always in the tables.
     """
 
     is_late = False
@@ -38,11 +38,11 @@ class RoutedStore:
         self._memory = memory
 
     async def open_writer(self, writer: str, streams: Sequence[Stream]) -> RoutedLease:
-        """Become ``writer`` in both; of the tables first, for they know other processes."""
-        durable, fleeting = _split(streams)
+        """Become ``writer`` in both; first in the tables, which are shared with other processes."""
+        durable, volatile = _split(streams)
         tables = await self._tables.open_writer(writer, durable) if durable else None
         try:
-            memory = await self._memory.open_writer(writer, fleeting) if fleeting else None
+            memory = await self._memory.open_writer(writer, volatile) if volatile else None
         except BaseException:
             if tables is not None:
                 await tables.close()
@@ -50,11 +50,11 @@ class RoutedStore:
         return RoutedLease(writer, tables, memory)
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside."""
-        durable, fleeting = _split(streams)
+        """Observe streams."""
+        durable, volatile = _split(streams)
         seen = dict(await self._tables.observe(durable)) if durable else {}
-        if fleeting:
-            seen.update(await self._memory.observe(fleeting))
+        if volatile:
+            seen.update(await self._memory.observe(volatile))
         return seen
 
     async def confirm(self, announced: Mapping[str, Mapping[str, Token]]) -> int:
@@ -62,7 +62,7 @@ class RoutedStore:
         return await self._tables.confirm(announced)
 
     async def fence(self, stream: Stream, writer: str) -> bool:
-        """Raise a dead writer's epoch once nothing of it can still commit."""
+        """Raise a dead writer's epoch once no transaction of it can still commit."""
         return await self._of(stream).fence(stream, writer)
 
     async def given_out(self, stream: Stream) -> Token | None:
@@ -70,7 +70,7 @@ class RoutedStore:
         return await self._of(stream).given_out(stream)
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Facts in ``span``, about ``limit`` rows at a time."""
+        """A page of about ``limit`` rows of the facts in ``span``."""
         return await self._of(stream).page(stream, span, writer, limit)
 
     async def reached(self, stream: Stream, span: Range) -> Mapping[str, Token]:
@@ -80,7 +80,7 @@ class RoutedStore:
     async def record_positions(
         self, stream: Stream, linear: Token, writers: Mapping[str, Token]
     ) -> None:
-        """Put positions on record."""
+        """Record positions."""
         await self._of(stream).record_positions(stream, linear, writers)
 
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
@@ -90,7 +90,7 @@ class RoutedStore:
     async def record_follower(
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
-        """Make a follower's positions durable."""
+        """Record a follower's positions."""
         await self._tables.record_follower(follower, positions)
 
     async def named_followers(self) -> Sequence[NamedFollower]:
@@ -100,15 +100,15 @@ class RoutedStore:
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
     ) -> None:
-        """Keep for a named follower what it has not acknowledged."""
+        """Retain facts that a named follower has not acknowledged."""
         await self._tables.renew_lease(follower, streams, lease_s)
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
-        """Note where a stream is on record now, and tell where it was."""
+        """Mark the stream's current position, and return past ones."""
         return await self._of(stream).mark(stream, keep_s, max_s)
 
     async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
-        """Delete the oldest facts that may go; in memory nobody's lease holds them."""
+        """Delete the oldest facts that may be trimmed; leases do not retain those in memory."""
         return await self._of(stream).trim(stream, cap, forced, limit)
 
     def _of(self, stream: Stream) -> FactStore:
@@ -116,7 +116,7 @@ class RoutedStore:
 
 
 class RoutedLease:
-    """A writer's name in the tables, in memory, or in both."""
+    """The lease of a writer name in the tables, in memory, or in both."""
 
     def __init__(self, writer: str, tables: WriterLease | None, memory: WriterLease | None) -> None:
         self.writer = writer
@@ -124,18 +124,18 @@ class RoutedLease:
         self._memory = memory
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Have ``call(reason)`` called once when the name is lost, which only the tables' can be."""
+        """Call ``call(reason)`` once when the name is lost, which happens only in the tables."""
         if self._tables is not None:
             self._tables.on_lost(call)
 
     def epoch(self, stream: Stream) -> int:
-        """The epoch it writes under."""
+        """The epoch of the lease."""
         return self._of(stream).epoch(stream)
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
     ) -> Sequence[AppendResult]:
-        """Reserve and write all drafts in one transaction."""
+        """Reserve tokens for all drafts and write them in one transaction."""
         return await self._of(stream).append(stream, drafts, floor)
 
     async def transact(
@@ -156,7 +156,7 @@ class RoutedLease:
         return await self._tables.transact(name, streams, work, begin)
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
-        """Take tokens that stay reserved until they are written or released."""
+        """Reserve tokens until they are released."""
         return await self._of(stream).reserve(stream, count, floor)
 
     async def write(self, stream: Stream, facts: Sequence[Fact]) -> None:
@@ -164,11 +164,11 @@ class RoutedLease:
         await self._of(stream).write(stream, facts)
 
     async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """Give reserved tokens back, written or not."""
+        """Release reserved tokens, written or not."""
         await self._of(stream).release(stream, tokens)
 
     async def close(self) -> None:
-        """Give the writer's name free, in memory also when the tables cannot be reached."""
+        """Release the writer name; in memory even if the tables cannot be reached."""
         try:
             if self._tables is not None:
                 await self._tables.close()

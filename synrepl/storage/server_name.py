@@ -1,7 +1,7 @@
-"""Whose database this is: the ``server_name`` that the first master put on record.
+"""The ``server_name`` that owns a database, as recorded by the first master.
 
-Every process with another ``server_name`` in its configuration is refused, before it changes
-anything: it was given the database of somebody else, or the name was changed by mistake.
+A process with another ``server_name`` in its configuration is refused before it changes
+anything: it has the DSN of another deployment, or its name was changed by mistake.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ServerRuns(Refused):
 
 
 def recorded_server(txn: Transaction) -> str | None:
-    """The name on record; None while no master has used the database."""
+    """The recorded name; None if no master has used the database yet."""
     if not value(txn, "SELECT to_regclass('synrepl._server') IS NOT NULL"):
         return None
     row = txn.execute("SELECT server_name FROM synrepl._server").fetchone_or_none()
@@ -33,7 +33,7 @@ def recorded_server(txn: Transaction) -> str | None:
 
 
 def check_server(txn: Transaction, server_name: str) -> None:
-    """Make sure that the database is this server's, or nobody's yet.
+    """Check that the database belongs to this server, or to none yet.
 
     :raises WrongServer:
     """
@@ -43,7 +43,7 @@ def check_server(txn: Transaction, server_name: str) -> None:
 
 
 def record_server(txn: Transaction, server_name: str) -> None:
-    """Put the name of its server on record in a database that has none.
+    """Record the server name in a database that has none.
 
     :raises WrongServer: it has another one
     """
@@ -55,16 +55,16 @@ def record_server(txn: Transaction, server_name: str) -> None:
 
 
 def rename_server(txn: Transaction, before: str, server_name: str) -> None:
-    """Put another name on record.
+    """Change the recorded name.
 
-    :param before: the name that is on record, so that nobody renames the wrong database
-    :raises NotThisServer: it is another one
-    :raises ServerRuns: a process has the name of a writer; who only reads is not noticed
+    :param before: the recorded name, as a safeguard against renaming the wrong database
+    :raises NotThisServer: the recorded name is another one
+    :raises ServerRuns: a process has a writer name; processes that only read are not detected
     """
     recorded = recorded_server(txn)
     if recorded != before:
-        told = "no server yet" if recorded is None else repr(recorded)
-        raise NotThisServer(recorded=told, given=before)
+        owner = "no server yet" if recorded is None else repr(recorded)
+        raise NotThisServer(recorded=owner, given=before)
     found = writers.name_holder(txn, None)
     if found is not None:
         raise ServerRuns(holder=found[1], recorded=recorded)

@@ -1,9 +1,9 @@
-"""Whether a process may be the master of a database, found out before it changes anything there.
+"""Refuses a second master of the same name before it changes anything in the database.
 
-The writer's names are held per stream (:mod:`synrepl.storage.writers`), so a stream that a
-second master would only just make cannot tell that there is a first one. A master therefore
-begins with a lock on its own name, for as long as it starts, and looks whether another process
-has the name in any stream.
+Writer names are held per stream (:mod:`synrepl.storage.writers`), so a stream that a second
+master is about to make cannot show that there is a first one. A master therefore holds a
+lock on its own name while it starts, and checks whether another process has the name in any
+stream.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class NameStarting(Refused):
 
 
 def claim_startup(txn: Transaction, name: str) -> None:
-    """Start under a name: to be called on a session that lives until the name is taken.
+    """Claim a name for start-up, on a session that lives until the name is taken.
 
-    May be called again after a refusal, which may be about a predecessor whose connections
-    are just being closed.
+    It may be called again after a refusal, which may be due to a predecessor whose
+    connections are just being closed.
 
     :raises NameStarting: another process is about to take the name
     :raises WriterTaken: another process has it
@@ -43,7 +43,7 @@ def claim_startup(txn: Transaction, name: str) -> None:
 
 
 def _starting(txn: Transaction, key: int) -> str:
-    """Who holds the lock, for a person."""
+    """Description of the lock's holder."""
     txn.execute(
         "SELECT coalesce(a.application_name, '?') || ', Postgres backend ' || l.pid"
         " FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"

@@ -1,4 +1,4 @@
-"""Stream tables: made from declarations, and widened when a declaration gains a column."""
+"""Stream tables: created from declarations, and widened when a declaration gains a column."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from synrepl.storage.database import Transaction
 from synrepl.streams.columns import Column, columns
 from synrepl.streams.definition import Stream
 
-#: The columns every stream table begins with.
+#: The first columns of every stream table.
 HEAD = ("stream_id", "row_no", "writer")
 
-#: For how long :func:`protect` waits for a table, in milliseconds.
+#: Lock timeout of :func:`protect`, in milliseconds.
 _PROTECT_MS = 1_000
 
 
@@ -27,23 +27,23 @@ def table_name(stream: Stream) -> str:
 
 
 def sequence_name(stream: Stream) -> str:
-    """The qualified, quoted name of the sequence that gives out a stream's IDs."""
+    """The qualified, quoted name of the sequence of a stream's IDs."""
     return f'synrepl."_{stream.numbered_with or stream.name}_seq"'
 
 
 def id_bounds(stream: Stream, span: Range) -> tuple[int, int]:
-    """The least and the greatest ID in a stream's table whose tokens are in ``span``."""
+    """The smallest and the largest stream ID whose tokens are in ``span``."""
     if stream.counts_down:
         return -span.upto, -span.after - 1
     return span.after + 1, span.upto
 
 
 def ensure_tables(txn: Transaction, streams: Iterable[Stream]) -> None:
-    """Make the tables and sequences of streams that lack them; add columns that are new.
+    """Create missing tables and sequences of streams, and add new columns.
 
     Roles that may read or append to every stream get that right on new ones.
 
-    :raises DeclarationChanged: when a declaration contradicts its table
+    :raises DeclarationChanged: a declaration contradicts its table
     """
     # Two processes may start at once; DDL under IF NOT EXISTS still races.
     txn.execute("LOCK TABLE synrepl._streams IN SHARE ROW EXCLUSIVE MODE")
@@ -54,7 +54,7 @@ def ensure_tables(txn: Transaction, streams: Iterable[Stream]) -> None:
 
 
 def unprotected(txn: Transaction, streams: Iterable[Stream]) -> list[str]:
-    """The streams whose tables let their rows be changed: those that an older version made."""
+    """Streams whose tables allow changes of their rows, because an older version made them."""
     txn.execute(
         "SELECT s.stream FROM unnest(%s::text[]) AS s (stream) WHERE NOT EXISTS"
         " (SELECT FROM pg_trigger WHERE tgrelid = format('synrepl.%%I', s.stream)::regclass"
@@ -65,12 +65,12 @@ def unprotected(txn: Transaction, streams: Iterable[Stream]) -> list[str]:
 
 
 def protect(txn: Transaction, stream: str) -> None:
-    """Have a stream's table refuse every change of its rows but trimming.
+    """Make a stream's table refuse every change of its rows except trimming.
 
-    It waits for transactions that have written to the stream, and who wants to write waits
-    behind it; so it does not wait for long.
+    It waits for transactions that have written to the stream, and writers queue behind it,
+    so it does not wait for long.
 
-    :raises LockNotAvailable: such a transaction is still open; try again another time
+    :raises LockNotAvailable: such a transaction is still open; try again later
     """
     txn.execute(f"SET LOCAL lock_timeout = '{_PROTECT_MS}ms'")
     txn.execute("SELECT synrepl.protect_stream(%s)", (stream,))
@@ -107,7 +107,7 @@ def _create(txn: Transaction, stream: Stream, wanted: tuple[Column, ...]) -> Non
 
 
 def _check_kinds(txn: Transaction, stream: Stream) -> None:
-    """Let the table refuse kinds that nobody could read; the declaration may have gained some."""
+    """Make the table refuse unknown kinds; the declaration may have gained some."""
     name = f"_{stream.name}_kind"
     kinds = ", ".join(f"'{kind}'" for kind in stream.kinds)
     table = table_name(stream)
@@ -146,7 +146,7 @@ def _widen(txn: Transaction, stream: Stream, wanted: tuple[Column, ...]) -> None
 def _contradictions(
     stream: Stream, wanted: tuple[Column, ...], present: Mapping[str, tuple[str, bool]]
 ) -> Iterator[str]:
-    """What the declaration has that the table (type and nullability by column) cannot become."""
+    """Differences between declaration and table (type and nullability by column) that cannot be migrated."""
     for column in wanted:
         kind, nullable = present.get(column.name, (column.type.sql, column.nullable))
         if column.name not in present and not column.nullable:
@@ -157,7 +157,7 @@ def _contradictions(
             yield f"column {column.name!r} as not nullable (the table allows nulls)"
     for name in sorted(present.keys() - {column.name for column in wanted}):
         yield f"no column {name!r} any more"
-    # Rows with kinds are arrays of their kind's cells, so there the table's order is of no account.
+    # Rows with kinds are arrays of their kind's cells, so the order of the table does not matter.
     before = [column.name for column in wanted[: len(present)]]
     if not stream.tagged and before != list(present):
         yield f"columns in the order {', '.join(before)} (the table has {', '.join(present)})"

@@ -1,6 +1,6 @@
-"""Writers of a stream: taking the name, being fenced, being looked at from outside.
+"""Writers of a stream: taking and releasing names, fencing, observing.
 
-The rules behind these statements are at the top of :mod:`synrepl.storage.store`.
+The rules behind these statements are described in :mod:`synrepl.storage.store`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from synrepl.storage.store import (
 from synrepl.storage.tables import sequence_name, table_name
 from synrepl.streams.definition import Stream
 
-#: What ``synrepl.add_writer`` refuses with.
+#: Error codes of ``synrepl.add_writer``.
 _NO_STREAM, _REMOVED = "SY003", "SY007"
 
 
 class Claim(NamedTuple):
-    """What a process needs to write to one stream as one writer.
+    """The claim of a process to one writer name of one stream.
 
-    :ivar notify: wake those who announce other processes' facts with each commit
+    :ivar notify: whether each commit wakes the announcers of other processes
     """
 
     number: int
@@ -44,9 +44,10 @@ class Claim(NamedTuple):
 
 
 def register(txn: Transaction, stream: str, writer: str) -> int:
-    """The number of a writer, given on first use.
+    """The number of a writer, assigned on first use.
 
-    :raises StreamNotMade: :raises WriterRemoved:
+    :raises StreamNotMade:
+    :raises WriterRemoved:
     """
     try:
         txn.execute("SELECT synrepl.add_writer(%s, %s)", (stream, writer))
@@ -67,15 +68,15 @@ def register(txn: Transaction, stream: str, writer: str) -> int:
 
 
 def try_session_lock(txn: Transaction, number: int) -> bool:
-    """Try to become the process behind a writer; to be called on the session's own connection."""
+    """Try to take a writer's session lock; call it on the session's own connection."""
     return bool(value(txn, "SELECT pg_try_advisory_lock(%s, %s)", (lock_class(number), SESSION)))
 
 
 def release_session_locks(txn: Transaction, numbers: Sequence[int]) -> None:
-    """Stop being the process behind writers; what they still have reserved is void.
+    """Release the session locks of writers, and void their reservations.
 
-    A writer of which a transaction still runs is left as if it had died: whoever
-    fences it waits for that transaction.
+    A writer with a running transaction is left as if it had died: fencing it waits
+    for that transaction.
     """
     for number in numbers:
         key = (lock_class(number), TRANSACTION)
@@ -98,12 +99,12 @@ def release_reservations(txn: Transaction, number: int, locks: Sequence[int]) ->
 
 
 def enter(txn: Transaction, claim: Claim) -> None:
-    """Enter a writing transaction as the claimed writer; the database refuses one that is fenced."""
+    """Enter a writing transaction as the claimed writer; the database refuses a fenced one."""
     txn.execute("SELECT synrepl.enter(%s, %s, %s)", claim)
 
 
 def session_holder(txn: Transaction, number: int) -> str | None:
-    """Who holds a writer's session lock, for a person; None when nobody does."""
+    """Description of the holder of a writer's session lock; None without one."""
     txn.execute(
         """
         SELECT coalesce(w.holder, a.application_name, '?') || ', Postgres backend ' || l.pid
@@ -121,10 +122,10 @@ def session_holder(txn: Transaction, number: int) -> str | None:
 
 
 def name_holder(txn: Transaction, writer: str | None) -> tuple[str, str] | None:
-    """A stream in which somebody has a writer's name, and who it is, for a person.
+    """A stream in which a process has the writer name, and a description of the process.
 
-    :param writer: the name; None for whatever name
-    :returns: None when nobody has it, or when the database has no writers yet
+    :param writer: the name; None for any
+    :returns: None if no process has it, or the database has no writers yet
     """
     if not value(txn, "SELECT to_regclass('synrepl._writers') IS NOT NULL"):
         return None
@@ -146,9 +147,9 @@ def name_holder(txn: Transaction, writer: str | None) -> tuple[str, str] | None:
 
 
 def raise_epoch(txn: Transaction, number: int, holder: str) -> int | None:
-    """Take over a writer whose session lock is ours, once no transaction of it still runs.
+    """Take over a writer whose session lock we hold, once no transaction of it still runs.
 
-    :returns: the new epoch; None when the writer was removed meanwhile
+    :returns: the new epoch; None if the writer was removed meanwhile
     """
     txn.execute("SELECT pg_advisory_xact_lock(%s, %s)", (lock_class(number), TRANSACTION))
     txn.execute(
@@ -161,15 +162,15 @@ def raise_epoch(txn: Transaction, number: int, holder: str) -> int | None:
 
 
 def is_draining(txn: Transaction, number: int) -> bool:
-    """Whether a writer gets no more tokens."""
+    """Whether a writer is draining, so that it gets no more tokens."""
     return bool(value(txn, "SELECT draining FROM synrepl._writers WHERE number = %s", (number,)))
 
 
 def fence(txn: Transaction, stream: str, writer: str) -> bool:
     """Release a dead writer's reservations (invariant R8).
 
-    Both locks are only tried: a live process, or a transaction that can still
-    commit, means "not now".
+    Both locks are only tried: it returns False if a process is alive, or a transaction
+    can still commit.
     """
     txn.execute(
         "SELECT number FROM synrepl._writers WHERE stream = %s AND writer = %s AND held",
@@ -191,7 +192,7 @@ def fence(txn: Transaction, stream: str, writer: str) -> bool:
 
 
 def record_position(txn: Transaction, stream: str, writer: str, position: Token) -> None:
-    """Put a writer's position on record; never back (R7)."""
+    """Record a writer's position; it is never moved back (R7)."""
     txn.execute(
         "UPDATE synrepl._writers SET position = %s"
         " WHERE stream = %s AND writer = %s AND position < %s",
@@ -200,14 +201,14 @@ def record_position(txn: Transaction, stream: str, writer: str, position: Token)
 
 
 def record_linear(txn: Transaction, stream: str, position: Token) -> None:
-    """Put a stream's linear position on record; never back (R7)."""
+    """Record a stream's linear position; it is never moved back (R7)."""
     txn.execute(
         "UPDATE synrepl._streams SET position = %s WHERE stream = %s AND position < %s",
         (position, stream, position),
     )
 
 
-_LOOK = """
+_OBSERVE = """
 SELECT w.stream, w.writer, w.epoch, w.position, w.held, w.removed, s.position, s.trimmed,
        s.incarnation, s.floor, l.pid, l.objid, l.virtualtransaction, l.granted AND l.pid = w.backend,
        CASE WHEN l.objid IS NOT NULL THEN
@@ -234,7 +235,7 @@ def given_out(txn: Transaction, stream: Stream) -> Token:
         (stream.name,),
     )
     row = txn.fetchone_or_none()
-    if row is None:  # no master has made it
+    if row is None:  # no master has made the stream
         return 0
     edge = "min" if stream.counts_down else "max"
     txn.execute(
@@ -246,7 +247,7 @@ def given_out(txn: Transaction, stream: Stream) -> Token:
 
 
 def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observation]:
-    """Look at streams from outside: sequences first, then locks (the order is the proof)."""
+    """Observe streams: sequences first, then locks. The proof depends on this order."""
     if not streams:
         return {}
     parts = [
@@ -255,7 +256,7 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
     ]
     txn.execute(" UNION ALL ".join(parts), [s.name for s in streams])
     last = {name: abs(int(value)) for name, value in txn.fetchall()}
-    txn.execute(_LOOK, (LOCK_CLASS_BASE, [s.name for s in streams]))
+    txn.execute(_OBSERVE, (LOCK_CLASS_BASE, [s.name for s in streams]))
     recorded, trimmed = dict.fromkeys(last, 0), dict.fromkeys(last, 0)
     floors: dict[str, tuple[int, Token]] = dict.fromkeys(last, (1, 0))
     writers: dict[str, dict[str, WriterState]] = {name: {} for name in last}
