@@ -84,7 +84,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             )
         await services.take_names()
         for health in databases:
-            await wait.until_done(health.ask)
+            await wait.until_done(health.probe)
             scheduler.spawn("watch a database", health.run())
         await services.begin()
         stops.push_async_callback(

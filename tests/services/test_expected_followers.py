@@ -6,7 +6,7 @@ from unittest import TestCase
 
 from synrepl.core.tokens import Token
 from synrepl.services.status.expected_followers import (
-    LOOK_S,
+    CHECK_S,
     ExpectedFollowers,
     FollowerHealth,
     FollowerLimits,
@@ -43,10 +43,10 @@ class Expected(TestCase):
 
     def wait(self, seconds: float, *running: str) -> None:
         """Let time pass, in which the processes of some followers give signs of life."""
-        for _ in range(int(seconds / LOOK_S)):
+        for _ in range(int(seconds / CHECK_S)):
             for name in running:
                 done(self.world.store.renew_lease(name, ["jobs"], 3_600.0))
-            self.world.clock.advance(LOOK_S)
+            self.world.clock.advance(CHECK_S)
 
     def acknowledge(self, follower: str, token: Token) -> None:
         done(self.world.store.record_follower(follower, {("jobs", "master"): token}))
@@ -86,7 +86,7 @@ class Leases(Expected):
         self.assertEqual(told[1], "follower w1 is back")
 
     def test_none_is_missing_before_it_was_watched_for_long_enough(self) -> None:
-        self.world.clock.advance(LOOK_S)
+        self.world.clock.advance(CHECK_S)
         lease = self.world.store._leases
         done(self.world.store.renew_lease("w1", None, 3_600.0))
         lease["w1"] = lease["w1"]._replace(seen_at=-500.0)

@@ -140,7 +140,8 @@ class Answers(Base):
             found, {"updates": [[3, ["f", ["c"], 1]]], "upto_token": 3, "limited": False}
         )
         self.assertRegex(
-            self.world.log.lines[-1][1], "^a real worker asks for caches above 0; up to 2"
+            self.world.log.lines[-1][1],
+            "^a real worker asks for caches above 0, which is trimmed up to 2",
         )
         for upto in (1, 2):
             found = self.ask("caches", 0, upto)

@@ -1,4 +1,4 @@
-"""How it is with the bus of a process: what is told of it, and whether it is fit for work."""
+"""Health of a process's bus connection, as reported by /status and /ready."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from synrepl.services.status.readiness import Check
 
 @dataclass(frozen=True, slots=True)
 class BusStatus:
-    """A process's place on the bus, at one moment.
+    """The state of a process's bus connection.
 
-    :ivar where: the server, for a person; it has no password in it
-    :ivar fault: why it cannot be heard and spoken to; None while it can
-    :ivar name_taken: another process had this one's name when it was last asked
-    :ivar connections: how often it has been connected to
-    :ivar echoes: messages heard that were this process's own
-    :ivar bad: messages heard that were no lines
-    :ivar commands: what was heard of others, by verb
-    :ivar cut_off: how often the connections ended because this process, or Redis, did not read
+    :ivar where: the Redis server, for a person; contains no password
+    :ivar standing: whether messages can be received and sent
+    :ivar fault: why they cannot; None while they can
+    :ivar name_taken: whether another process had this one's name when it was last claimed
+    :ivar connections: how many times a connection was made
+    :ivar echoes: number of received messages that were this process's own
+    :ivar bad: number of malformed messages received
+    :ivar commands: number of commands received from other processes, by verb
+    :ivar cut_off: how many times the connections ended because this process, or Redis, did not read
     """
 
     where: str
@@ -35,7 +36,7 @@ class BusStatus:
     cut_off: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, by the names above."""
+        """All fields, by their names."""
         return asdict(self)
 
 
@@ -43,21 +44,21 @@ class NameTaken(Unavailable):
     """another process has this one's name on the bus at {where}, and nobody would hear of what is appended here; append there, or give one an instance_name of its own"""
 
 
-def check_instance_name(look: Callable[[], BusStatus]) -> None:
-    """See whether others may hear this process as the one that it is.
+def check_instance_name(status: Callable[[], BusStatus]) -> None:
+    """Check that no other process on the bus has this one's name.
 
     :raises NameTaken:
     """
-    bus = look()
+    bus = status()
     if bus.name_taken:
         raise NameTaken(where=bus.where)
 
 
-def bus_connected(look: Callable[[], BusStatus]) -> Check:
-    """The bus can be heard and spoken to."""
+def bus_connected(status: Callable[[], BusStatus]) -> Check:
+    """A check that the bus is connected."""
 
     def check() -> str | None:
-        bus = look()
+        bus = status()
         if bus.standing:
             return None
         why = bus.fault or "the connection is being made"

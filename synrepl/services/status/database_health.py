@@ -1,4 +1,4 @@
-"""Whether a process's database answers, asked every few seconds."""
+"""Checks every few seconds that a process's database answers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from synrepl.core.log import Logger
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.incarnations import Incarnations
 
-#: Seconds between two questions.
+#: Seconds between two probes.
 EVERY_S = 5.0
 
 
 class DatabaseHealth:
-    """Asks a database for nothing in particular, so that an idle process knows that it is away.
+    """Probes a database, so that even an idle process notices an outage.
 
-    :param what: whose database it is, for logs and ``/ready``
-    :param ours: the incarnations of its server that the process has met; None where the database
+    :param what: which database it is, for logs and ``/ready``
+    :param incarnations: the server's incarnations that the process knows; None if the database
         has no bookkeeping of synrepl, so that its server need not be confirmed
-    :ivar trouble: why the last question had no answer; None when it had one
+    :ivar trouble: why the last probe failed; None if it succeeded
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class DatabaseHealth:
         database: Database,
         what: str,
         log: Logger,
-        ours: Incarnations | None = None,
+        incarnations: Incarnations | None = None,
     ) -> None:
-        self._ours = ours
+        self._incarnations = incarnations
         self._scheduler = scheduler
         self._database = database
         self._what = what
@@ -37,34 +37,34 @@ class DatabaseHealth:
         self.trouble: str | None = None
 
     async def run(self) -> None:
-        """Ask again and again."""
+        """Probe the database for as long as the process runs."""
         while True:
             await self._scheduler.sleep(EVERY_S)
             try:
-                await self.ask()
+                await self.probe()
             except SynreplError as error:
-                self._tell(f"{self._what} cannot be used: {error}")
+                self._set(f"{self._what} cannot be used: {error}")
             else:
-                self._tell(None)
+                self._set(None)
 
-    async def ask(self) -> None:
-        """Ask once.
+    async def probe(self) -> None:
+        """Probe the database once.
 
-        :raises DatabaseAway: and what else :meth:`.Database.run` raises
+        :raises DatabaseAway: and whatever else :meth:`.Database.run` raises
         """
-        await self._database.run("health", self._ask, read_only=True)
+        await self._database.run("health", self._probe, read_only=True)
 
-    def _ask(self, txn: Transaction) -> None:
-        if self._ours is not None:
-            self._ours.check(txn)
+    def _probe(self, txn: Transaction) -> None:
+        if self._incarnations is not None:
+            self._incarnations.check(txn)
         else:
             txn.execute("SELECT 1").fetchone()
 
     def check(self) -> str | None:
-        """For :class:`.readiness.Readiness`."""
+        """A check for :class:`.readiness.Readiness`."""
         return self.trouble
 
-    def _tell(self, trouble: str | None) -> None:
+    def _set(self, trouble: str | None) -> None:
         if trouble is not None and self.trouble is None:
             self._log.warn("{trouble}", trouble=trouble)
         elif trouble is None and self.trouble is not None:
@@ -79,11 +79,11 @@ def database_healths(
     incarnations: Incarnations,
     foreign: Database | None,
 ) -> list[DatabaseHealth]:
-    """Health of the databases that a worker reads or writes.
+    """The health of the databases that a worker uses.
 
-    :param own: with synrepl's bookkeeping
-    :param incarnations: those of its server that the process has met
-    :param foreign: that of a real Synapse
+    :param own: the database with synrepl's bookkeeping
+    :param incarnations: the incarnations of its server that the process knows
+    :param foreign: the database of a real Synapse
     """
     found = []
     if own is not None:

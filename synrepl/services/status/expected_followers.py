@@ -1,7 +1,7 @@
-"""Named followers as a master sees them: which are missing, and which do not get on.
+"""The health of named followers, as a master sees it: which are missing, and which are stuck.
 
-A worker renews its lease every few seconds, whichever way it is connected, so the database
-shows which ones run. Its positions on record show whether it gets on.
+A worker renews its lease every few seconds, whatever its transport, so the database shows which
+workers run. Their positions on record show whether they make progress.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from synrepl.services.status.readiness import Check
 from synrepl.services.status.stream_progress import Lag, LagTracker, StreamProgress, writer_label
 from synrepl.storage.store import NamedFollower
 
-#: Seconds between two looks at the record.
-LOOK_S = 5.0
+#: Seconds between two checks.
+CHECK_S = 5.0
 
-#: How many followers a summary names.
+#: Maximum number of followers named in a summary.
 MOST_NAMED = 5
 
 
 class FollowerHealth(StrEnum):
-    """How a named follower is, in one word."""
+    """The health of a named follower, in one word."""
 
     OK = "ok"
-    BEHIND = "behind"  #: it moves, and has been behind for a while
-    STUCK = "stuck"  #: it does not move while its stream does
+    BEHIND = "behind"  #: it makes progress, but has been behind for a while
+    STUCK = "stuck"  #: it makes no progress while its stream advances
     MISSING = "missing"  #: its process does not run, or hangs
-    UNWATCHED = "unwatched"  #: it is no process that has to run, such as a lake between two runs
+    UNWATCHED = "unwatched"  #: it need not run all the time, such as a lake between two runs
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerLimits:
     """When a follower counts as missing or stuck.
 
-    :ivar expected: names of followers that have to run, besides those that have a lease
-    :ivar silent_s: seconds without a sign of life after which one is missing
-    :ivar stuck_s: seconds for which one may be behind
+    :ivar expected: names of followers that have to run, besides those with a lease
+    :ivar silent_s: seconds without a heartbeat after which a follower counts as missing
+    :ivar stuck_s: seconds for which a follower may be behind
     """
 
     expected: Collection[str] = ()
@@ -55,14 +55,14 @@ class FollowerLimits:
 
 @dataclass(frozen=True, slots=True)
 class FollowerReport:
-    """One named follower, as it was found.
+    """The state of one named follower.
 
-    :ivar seen_s: seconds since its last sign of life; None where none is on record
-    :ivar lease_s: remaining time of its lease; None without one
-    :ivar connected: a client of that name is connected to this master over TCP
-    :ivar lags: by stream, the writer that it is furthest behind
-    :ivar seconds: for how long it has been behind, by stream
-    :ivar trouble: what is wrong, for a person; None when nothing is
+    :ivar seen_s: seconds since its last heartbeat; None if none is on record
+    :ivar lease_s: remaining seconds of its lease; None without one
+    :ivar connected: whether a client of that name is connected to this master over TCP
+    :ivar lags: by stream, the lag behind the writer that it is furthest behind
+    :ivar seconds: by stream, for how long it has been behind
+    :ivar trouble: what is wrong, for a person; None if nothing is
     """
 
     name: str
@@ -76,11 +76,11 @@ class FollowerReport:
 
     @property
     def needs_attention(self) -> bool:
-        """Somebody has to look after it."""
+        """Whether an operator should look at it."""
         return self.health in (FollowerHealth.MISSING, FollowerHealth.STUCK)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it; of the streams those in which it is behind."""
+        """The report as JSON, with the streams in which it is behind."""
         return {
             "name": self.name,
             "health": self.health.value,
@@ -106,14 +106,14 @@ class FollowerReport:
 
 
 class NamedFollowerStore(Protocol):
-    """Where named followers are on record."""
+    """Reads the record of named followers."""
 
     async def named_followers(self) -> Sequence[NamedFollower]:
         """See :meth:`synrepl.storage.store.FactStore.named_followers`."""
 
 
 class _StreamLag(NamedTuple):
-    """A follower in one stream.
+    """The lag of a follower in one stream.
 
     :ivar reached: its lowest position that is behind a writer
     :ivar known: the highest position of a writer
@@ -125,7 +125,7 @@ class _StreamLag(NamedTuple):
     worst: FollowerLag
 
 
-class _Place(NamedTuple):
+class _PositionSince(NamedTuple):
     """A position of a follower in a stream, and when it was first seen there."""
 
     position: Token
@@ -133,13 +133,14 @@ class _Place(NamedTuple):
 
 
 class ExpectedFollowers:
-    """Looks at the record from time to time.
+    """Checks the named followers periodically.
 
-    While the record cannot be read, the last look counts: nobody is missed because the
-    database is away.
+    While the record cannot be read, the last result stays in force, so that an outage of the
+    database does not make followers count as missing.
 
-    :param states: positions of the master's streams
-    :param connected: names of the clients that are connected
+    :param states: the positions of the master's streams
+    :param connected: returns the names of the connected clients
+    :param limits: when a follower counts as missing or stuck
     """
 
     def __init__(
@@ -159,23 +160,23 @@ class ExpectedFollowers:
         self._log = log
         self._found: Mapping[str, NamedFollower] = {}
         self._lags: Mapping[str, Mapping[str, _StreamLag]] = {}
-        self._places: dict[tuple[str, str], _Place] = {}
-        self._watch = LagTracker(scheduler, self._progress)
-        self._watches_since = scheduler.seconds()
+        self._positions: dict[tuple[str, str], _PositionSince] = {}
+        self._lag_tracker = LagTracker(scheduler, self._progress)
+        self._watching_since = scheduler.seconds()
         self._away_since: dict[str, float] = {}
         self._logged: set[str] = set()
 
     async def run(self) -> None:
-        """Look for as long as the process runs."""
+        """Check the followers for as long as the process runs."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except SynreplError as error:
                 self._log.warn("cannot look at the named followers: {error}", error=error)
-            await self._scheduler.sleep(min(LOOK_S, self._limits.silent_s / 2))
+            await self._scheduler.sleep(min(CHECK_S, self._limits.silent_s / 2))
 
-    async def look(self) -> None:
-        """Look once, and log who has gone missing or stuck since the last look, and who came back.
+    async def check(self) -> None:
+        """Check once, and log followers that went missing, became stuck, or recovered since then.
 
         :raises SynreplError: the record cannot be read
         """
@@ -191,32 +192,32 @@ class ExpectedFollowers:
                 self._away_since.pop(name, None)
             else:
                 self._away_since.setdefault(name, now)
-        places = {
+        positions = {
             (name, stream): lag.reached
             for name, lags in self._lags.items()
             for stream, lag in lags.items()
         }
-        self._places = {
+        self._positions = {
             key: before
-            if (before := self._places.get(key)) is not None and before.position == at
-            else _Place(at, now)
-            for key, at in places.items()
+            if (before := self._positions.get(key)) is not None and before.position == at
+            else _PositionSince(at, now)
+            for key, at in positions.items()
         }
-        self._tell(self.reports())
+        self._log_changes(self.reports())
 
     def reports(self) -> list[FollowerReport]:
-        """All named followers, those that are missing or stuck first."""
-        lags = self._watch.measure()
+        """All named followers, missing and stuck ones first."""
+        lags = self._lag_tracker.measure()
         connected = self._connected()
         names = sorted({*self._found, *self._limits.expected})
         reports = [self._report(name, name in connected, lags) for name in names]
         return sorted(reports, key=lambda report: not report.needs_attention)
 
     def trouble(self) -> str | None:
-        """Who is missing or stuck, for a person."""
-        told = [report.trouble for report in self.reports() if report.needs_attention]
-        more = len(told) - MOST_NAMED
-        listed = "; ".join(each for each in told[:MOST_NAMED] if each is not None)
+        """The missing and stuck followers, for a person; None if there are none."""
+        troubles = [report.trouble for report in self.reports() if report.needs_attention]
+        more = len(troubles) - MOST_NAMED
+        listed = "; ".join(trouble for trouble in troubles[:MOST_NAMED] if trouble is not None)
         return (listed + (f"; and {more} more" if more > 0 else "")) or None
 
     # -- inside -----------------------------------------------------------------------
@@ -258,7 +259,9 @@ class ExpectedFollowers:
         elif trouble is not None:
             health = FollowerHealth.MISSING
         elif late:
-            stuck = {stream: for_s for stream, for_s in late.items() if self._stands(name, stream)}
+            stuck = {
+                stream: for_s for stream, for_s in late.items() if self._is_stuck(name, stream)
+            }
             health = FollowerHealth.STUCK if stuck else FollowerHealth.BEHIND
             trouble = _behind(name, furthest, stuck or late, is_stuck=bool(stuck))
         return FollowerReport(
@@ -266,24 +269,24 @@ class ExpectedFollowers:
         )
 
     def _silence(self, name: str, seen_s: float | None) -> float | None:
-        """For how long a follower has been missing; None while it is not.
+        """For how many seconds a follower has been missing; None if it is not.
 
-        One that was silent while this master did not watch may have had no database.
+        A follower that was silent before this master ran may just have had no database.
         """
         now = self._scheduler.seconds()
         if seen_s is not None:
-            watched = now - self._watches_since
+            watched = now - self._watching_since
             return seen_s if min(seen_s, watched) > self._limits.silent_s else None
         away_since = self._away_since.get(name)
         if away_since is None or now - away_since <= self._limits.silent_s:
             return None
         return now - away_since
 
-    def _stands(self, name: str, stream: str) -> bool:
-        place = self._places[name, stream]
-        return self._scheduler.seconds() - place.since > self._limits.stuck_s
+    def _is_stuck(self, name: str, stream: str) -> bool:
+        position = self._positions[name, stream]
+        return self._scheduler.seconds() - position.since > self._limits.stuck_s
 
-    def _tell(self, reports: Collection[FollowerReport]) -> None:
+    def _log_changes(self, reports: Collection[FollowerReport]) -> None:
         wanting = {report.name for report in reports if report.needs_attention}
         for report in reports:
             if report.needs_attention and report.name not in self._logged:
@@ -294,7 +297,7 @@ class ExpectedFollowers:
 
 
 def followers_healthy(expected: ExpectedFollowers) -> Check:
-    """No follower that has to run is missing or stuck."""
+    """A check that no follower is missing or stuck."""
     return expected.trouble
 
 
@@ -311,12 +314,12 @@ def _by_stream(lags: Iterable[FollowerLag]) -> dict[str, _StreamLag]:
             found[lag.stream] = _StreamLag(reached, lag.known, lag)
             continue
         behind = [
-            each for each in (before, _StreamLag(reached, lag.known, lag)) if each.worst.tokens
+            item for item in (before, _StreamLag(reached, lag.known, lag)) if item.worst.tokens
         ]
         known = max(before.known, lag.known)
-        worst = max(before.worst, lag, key=lambda each: each.tokens)
+        worst = max(before.worst, lag, key=lambda item: item.tokens)
         found[lag.stream] = _StreamLag(
-            min((e.reached for e in behind), default=known), known, worst
+            min((item.reached for item in behind), default=known), known, worst
         )
     return found
 

@@ -1,4 +1,4 @@
-"""How far named followers are behind, by what is on record about them."""
+"""The lag of named followers, from their positions on record."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from synrepl.storage.store import NamedFollower
 from synrepl.streams.definition import ALL_GENERATIONS
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
-#: Streams that some listeners do not announce: to have no position there may be in order.
+#: Streams that some listeners do not announce, so a follower may rightly have no position there.
 _NOT_ALWAYS_ANNOUNCED = frozenset(
     stream.name for stream in SYNAPSE_STREAMS if stream.generations != ALL_GENERATIONS
 )
 
 
 class StreamPositions(NamedTuple):
-    """How far a stream is.
+    """The positions of a stream.
 
     :ivar linear: its linear position
     :ivar writers: the position of each writer
-    :ivar trimmed: the last token whose facts are gone
-    :ivar floor: where the last failover had it go on
-    :ivar kept: by writer, what is proved to have survived that, where it is known; between
-        that and the floor there is hardly anything
+    :ivar trimmed: the last trimmed token
+    :ivar floor: the token at which it continued after the last failover
+    :ivar kept: by writer, the token up to which facts are proved to have survived that failover,
+        where it is known; between it and the floor there are hardly any facts
     """
 
     linear: Token
@@ -40,7 +40,7 @@ class StreamPositions(NamedTuple):
         return self.linear if writer == LINEAR else self.writers.get(writer, 0)
 
     def tokens(self, writer: str, after: Token, upto: Token) -> int:
-        """How many tokens there are above ``after`` up to ``upto``, as far as they may have facts."""
+        """Number of tokens above ``after`` up to ``upto`` that may have facts."""
         after = max(after, self.trimmed)
         if after < self.floor <= upto:
             return max(self.kept.get(writer, 0) - after, 1) + upto - self.floor
@@ -48,13 +48,12 @@ class StreamPositions(NamedTuple):
 
 
 class FollowerLag(NamedTuple):
-    """How far a follower is behind one writer of a stream, or the linear view.
+    """The lag of a follower behind one writer of a stream, or behind the linear position.
 
-    :ivar position: on record; None when the follower has none in this stream
+    :ivar position: its position on record; None if it has none in this stream
     :ivar known: the position of the writer
-    :ivar tokens: how many it is behind, as a number of tokens; without a position it is behind by
-        all facts that are left
-    :ivar handlers: its handlers that are no further than it is
+    :ivar tokens: the lag, as a number of tokens; without a position, all tokens that are left
+    :ivar handlers: the handlers that hold the follower at its position
     """
 
     stream: str
@@ -70,7 +69,7 @@ def follower_lags(
 ) -> Iterator[FollowerLag]:
     """The lag of a follower behind each writer of its streams, by stream.
 
-    :param streams: by name; others are left out
+    :param streams: by name; other streams are left out
     """
     at_least = _positions(follower)
     for name, stream in streams.items():
@@ -94,16 +93,16 @@ def _lag(follower: NamedFollower, key: Key, at: Token, stream: StreamPositions) 
         for (handler, *of), position in follower.handlers.items()
         if tuple(of) == key and position == at
     )
-    # A failover gives writers a position that may never have written.
+    # A failover gives a position even to writers that have never written.
     stream = stream if at else stream._replace(kept={})
     return FollowerLag(*key, at, known, stream.tokens(key[1], at, known), tuple(held_by))
 
 
 def _positions(follower: NamedFollower) -> dict[Key, Token]:
-    """The positions of a follower, and where it has none yet those of its handlers.
+    """The positions of a follower, or of its handlers where it has none yet.
 
-    A follower's own position is what all of its handlers have dealt with, so one that is on
-    record below it is no longer configured.
+    All configured handlers have reached the follower's own position. So a handler on record below
+    it is no longer configured.
     """
     found = dict(follower.positions)
     for (_, *of), position in follower.handlers.items():

@@ -1,4 +1,4 @@
-"""Whether a process should be given work, and if not, why."""
+"""Whether a process is ready for work, and if not, why."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.status.stream_progress import LagTracker
 from synrepl.services.writing.stream_writer import StreamWriter
 
-#: Says what is wrong, for a person, or nothing.
+#: Returns what is wrong, for a person, or None.
 Check = Callable[[], str | None]
 
 
-#: After how many seconds a stream that is stuck makes a process not ready.
+#: Seconds after which a stuck stream makes a process not ready.
 READY_LAG_S = 60.0
 
 
 class Readiness:
-    """All checks of one process. It is not ready before :meth:`started` was called.
+    """The checks of one process, which is not ready before :meth:`started` was called.
 
-    :param checks: asked each time, in order
-    :param warnings: of the same kind; what they find leaves the process ready
+    :param checks: run on each request, in order
+    :param warnings: checks whose findings leave the process ready
     """
 
     def __init__(self, checks: Iterable[Check], warnings: Iterable[Check] = ()) -> None:
@@ -30,17 +30,17 @@ class Readiness:
         self._started = False
 
     def started(self, yes: bool = True) -> None:
-        """The process has started (or, with False, is about to stop)."""
+        """The process has started, or with False is about to stop."""
         self._started = yes
 
     def reasons(self) -> list[str]:
-        """Why it is not ready; nothing when it is."""
+        """Why the process is not ready; empty if it is."""
         if not self._started:
             return ["not started yet, or stopping"]
         return [reason for check in self._checks if (reason := check()) is not None]
 
     def warnings(self) -> list[str]:
-        """What is wrong elsewhere, which somebody should look after."""
+        """Problems that leave the process ready, but need attention."""
         return [warning for check in self._warnings if (warning := check()) is not None]
 
     def to_json(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class Readiness:
 
 
 def streams_observable(announcer: Announcer) -> Check:
-    """The last look at the streams in the database went well."""
+    """A check that the last poll of the streams in the database succeeded."""
 
     def check() -> str | None:
         error = announcer.last_error
@@ -60,7 +60,7 @@ def streams_observable(announcer: Announcer) -> Check:
 
 
 def lease_is_held(writer: StreamWriter) -> Check:
-    """This process is the writer that it is named after."""
+    """A check that this process holds its writer's lease."""
 
     def check() -> str | None:
         if writer.is_open:
@@ -72,25 +72,27 @@ def lease_is_held(writer: StreamWriter) -> Check:
 
 
 def is_connected(connected: Callable[[], bool], where: str) -> Check:
-    """There is a connection to the master."""
+    """A check that there is a connection to the master."""
     return lambda: None if connected() else f"not connected to the master at {where}"
 
 
 def handlers_succeed(failures: HandlerFailures) -> Check:
-    """No handler fails again and again."""
+    """A check that no handler fails repeatedly."""
     return failures.summary
 
 
 def lag_below(watch: LagTracker, seconds: float) -> Check:
-    """No stream has been behind for longer than ``seconds``; see :class:`~.stream_progress.LagTracker`."""
+    """A check that no stream has been behind for longer than ``seconds``; see :class:`~.stream_progress.LagTracker`."""
 
     def check() -> str | None:
         late = {n: lag for n, lag in watch.measure().items() if lag.seconds > seconds}
         if not late:
             return None
         worst = max(late, key=lambda name: late[name].seconds)
-        told = f"stream {worst} is {late[worst].rows} rows behind for {late[worst].seconds:.0f} s"
+        message = (
+            f"stream {worst} is {late[worst].rows} rows behind for {late[worst].seconds:.0f} s"
+        )
         others = len(late) - 1
-        return told if not others else f"{told}, and {others} more for over {seconds:g} s"
+        return message if not others else f"{message}, and {others} more for over {seconds:g} s"
 
     return check

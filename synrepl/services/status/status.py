@@ -1,6 +1,6 @@
-"""What a process tells about itself: pure functions from services to JSON-ready values.
+"""The status of a process: pure functions from services to JSON-ready values.
 
-The page, ``synrepl status`` and the metrics are all made from these.
+The status page, ``synrepl status`` and the metrics are made from them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from synrepl.streams.synapse.federation import FEDERATION
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """Which process this is.
+    """Identifies a process in its status.
 
-    :ivar started_at: in seconds, by the clock of the process
+    :ivar started_at: start time in seconds, by the clock of the process
     """
 
     server_name: str
@@ -49,7 +49,7 @@ class ProcessIdentity:
     started_at: float
 
     def to_json(self, role: str, now: float) -> dict[str, Any]:
-        """The head of a status."""
+        """The first fields of a status."""
         return {
             "role": role,
             "server_name": self.server_name,
@@ -73,9 +73,9 @@ def master_status(
 ) -> dict[str, Any]:
     """The status of a master.
 
-    :param lags: what :meth:`.stream_progress.LagTracker.measure` gave
-    :param trims: of the streams that are trimmed, by name
-    :param now: in seconds, by the clock of the process
+    :param lags: the result of :meth:`.stream_progress.LagTracker.measure`
+    :param trims: the trimmed streams, by name
+    :param now: the time in seconds, by the clock of the process
     """
     return {
         **identity.to_json("master", now),
@@ -108,7 +108,7 @@ def worker_status(
     coherence: Coherence,
     now: float,
 ) -> dict[str, Any]:
-    """The status of a worker: how far it is with each writer it has heard of."""
+    """The status of a worker, with its position behind each writer that it knows of."""
     streams: dict[str, dict[str, Any]] = {
         name: {"writers": {}, "lag_rows": lag.rows, "lag_seconds": round(lag.seconds, 3)}
         for name, lag in lags.items()
@@ -142,11 +142,11 @@ def worker_status(
 def stream_status(
     state: StreamState, writer: StreamWriter, lag: Lag, trim: TrimCounts
 ) -> dict[str, Any]:
-    """One stream of a master.
+    """The status of one stream of a master.
 
-    ``held_by`` names the writers that keep the linear position where it is; see
-    :func:`.stream_progress.held_by`. In ``trimmed``, ``upto`` is the last token that is
-    gone, and ``held_by`` the named follower that keeps what comes after it.
+    ``held_by`` names the writers that hold back the linear position; see
+    :func:`.stream_progress.held_by`. In ``trimmed``, ``upto`` is the last trimmed token, and
+    ``held_by`` the named follower that holds the facts after it.
     """
     oldest = lag.oldest
     return {
@@ -169,7 +169,7 @@ def stream_status(
 
 
 def syncing_status(users: UserSyncs[Any]) -> dict[str, Any]:
-    """How many users sync; ``by_instance`` has the largest instances only."""
+    """The number of syncing users; ``by_instance`` contains only the largest instances."""
     return {"count": users.count, "instances": users.instances, "by_instance": users.counts()}
 
 
@@ -179,10 +179,10 @@ def _trimmed_of(announcer: Announcer) -> Token:
 
 
 def handlers_status(delivery: Delivery) -> list[dict[str, Any]]:
-    """Each handler of a worker: how far it is, and since where.
+    """The status of each handler of a worker.
 
-    ``started_from`` is the token at which it began: it was given no facts up to there.
-    None where that is not known, for positions from before handlers had their own.
+    ``started_from`` is the token after which the handler began: it got no facts up to there. It
+    is None if unknown, for positions recorded before handlers had their own.
     """
     return [
         {
@@ -211,7 +211,7 @@ def _tracks(consumer: Consumer) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def follower_status(state: FollowerState, now: float) -> dict[str, Any]:
-    """One connection of a master; ``streams`` is None for a follower of all."""
+    """The status of one connection of a master; ``streams`` is None if it follows all."""
     connection = state.connection
     dialect = connection.dialect
     return {

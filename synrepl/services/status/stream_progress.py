@@ -1,4 +1,4 @@
-"""How far behind a process is, stream by stream, and since when."""
+"""The lag of a process in each stream, in rows and in seconds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Key = tuple[str, str]
 
 
 class StreamProgress(NamedTuple):
-    """One stream now.
+    """How far a process is in one stream.
 
-    :ivar reached: the position that counts
+    :ivar reached: the position from which the lag is measured
     :ivar known: the largest token known to have been given out
-    :ivar holders: reservations that are not settled, each with its writer
+    :ivar holders: the open reservations, each with its writer
     """
 
     stream: str
@@ -33,8 +33,8 @@ class StreamProgress(NamedTuple):
 class OpenReservation(NamedTuple):
     """A reservation that is not settled.
 
-    :ivar seconds: age since it was first seen; one that was there at the first look is taken
-        to be as old as its transaction
+    :ivar seconds: seconds since it was first seen; for one that was there at the first measurement,
+        the age of its transaction
     """
 
     writer: str
@@ -43,12 +43,12 @@ class OpenReservation(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far a stream is behind.
+    """The lag of a stream.
 
-    :ivar rows: how many tokens lie between what is reached and what is known; an
-        upper bound of facts, for tokens may be rolled back
-    :ivar seconds: how long some token that was known then has not been reached
-    :ivar oldest: the reservation that has been seen for longest
+    :ivar rows: number of tokens between the reached and the known one; an upper bound of the
+        number of facts, since tokens may be rolled back
+    :ivar seconds: for how long a token has been known that is not reached
+    :ivar oldest: the reservation that has been open for longest
     """
 
     rows: int
@@ -57,26 +57,26 @@ class Lag(NamedTuple):
 
 
 class LagTracker:
-    """Looks at streams from time to time, to know since when they are as they are.
+    """Measures the lag of streams periodically, to find out for how long they have been behind.
 
-    A stream in use is nearly always a little behind, so the seconds are not
-    counted from the first moment at which it was behind at all, but from the
-    moment when the token was known that it has still to reach. Once that one is
-    reached, the largest known token takes its place. So a stream that moves
-    shows little and one that is stuck shows how long.
+    A stream in use is nearly always a little behind. So the seconds are not counted from the
+    moment at which it fell behind, but from the moment at which its goal became known: a token
+    that it has not reached yet. When the goal is reached, the largest known token becomes the
+    next goal. So a stream that advances shows a small lag, and a stuck one shows for how long it
+    has been stuck.
 
-    :param streams: gives all streams as they are now
-    :param every_s: seconds between looks
+    :param progress: returns the present progress of all streams
+    :param every_s: seconds between two measurements
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        streams: Callable[[], Iterable[StreamProgress]],
+        progress: Callable[[], Iterable[StreamProgress]],
         every_s: float = 1.0,
     ) -> None:
         self._scheduler = scheduler
-        self._streams = streams
+        self._progress = progress
         self._every_s = every_s
         self._goals: dict[str, tuple[Token, float]] = {}
         #: By stream, writer and reservation: when it was first seen.
@@ -84,19 +84,19 @@ class LagTracker:
         self._timer: DelayedCall | None = None
 
     def start(self) -> None:
-        """Look now, and from now on."""
+        """Measure now, and periodically from now on."""
         self.measure()
         self._timer = self._scheduler.callLater(self._every_s, self.start)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring periodically."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
     def measure(self) -> dict[str, Lag]:
-        """Look now; the lag of each stream."""
+        """Measure now; returns the lag of each stream."""
         now = self._scheduler.seconds()
-        found = {progress.stream: self._lag(progress, now) for progress in self._streams()}
+        found = {progress.stream: self._lag(progress, now) for progress in self._progress()}
         for gone in self._goals.keys() - found.keys():
             del self._goals[gone]
             del self._seen[gone]
@@ -114,7 +114,7 @@ class LagTracker:
         before = self._seen.get(progress.stream)
         seen = {}
         for held in progress.holders:
-            if before is None:  # the first look: how long it has been there shows only in its age
+            if before is None:  # the first measurement: only the age of its transaction is known
                 seen[held] = now - (held[1].transaction_s or 0.0)
             else:
                 seen[held] = before.get(held, now)
@@ -128,7 +128,7 @@ class LagTracker:
 def master_progress(
     states: Mapping[str, StreamState], writer: StreamWriter
 ) -> list[StreamProgress]:
-    """A master's streams: the linear position against the last token that anybody reserved."""
+    """The progress of a master: linear positions against the last reserved tokens."""
     return [
         StreamProgress(name, state.linear, last_reserved(state, writer), tuple(_holders(state)))
         for name, state in states.items()
@@ -136,7 +136,7 @@ def master_progress(
 
 
 def last_reserved(state: StreamState, writer: StreamWriter) -> Token:
-    """The largest token known to have been given out, to this process or seen in the database."""
+    """The largest token known to be reserved, by this process or as seen in the database."""
     known = [state.linear, *state.positions.values()]
     if state.observation is not None:
         known.append(state.observation.last)
@@ -146,10 +146,10 @@ def last_reserved(state: StreamState, writer: StreamWriter) -> Token:
 
 
 def worker_progress(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> list[StreamProgress]:
-    """A worker's streams: its own positions against what it has heard of the master's.
+    """The progress of a worker: its own positions against those that were announced to it.
 
-    Writers share a stream's tokens, so the rows between are counted from the
-    writer that is furthest behind.
+    Writers share the tokens of a stream, so the lag is measured at the writer that is furthest
+    behind.
     """
     by_stream: dict[str, list[Key]] = {}
     for key in heard:
@@ -163,7 +163,7 @@ def worker_progress(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> lis
 
 
 def present_writers(state: StreamState) -> dict[str, Token]:
-    """The positions of a stream's writers, without those that were removed."""
+    """The positions of a stream's writers, without removed ones."""
     seen = {} if state.observation is None else state.observation.writers
     return {
         writer: position
@@ -173,20 +173,20 @@ def present_writers(state: StreamState) -> dict[str, Token]:
 
 
 def removed_writers(state: StreamState) -> dict[str, Token]:
-    """The positions of writers that were removed: their facts are still there."""
+    """The positions of removed writers, whose facts still exist."""
     present = present_writers(state)
     return {name: at for name, at in state.positions.items() if name not in present}
 
 
 def writer_label(writer: str) -> str:
-    """A writer's name for a person; a follower of the linear view knows none."""
+    """A writer's name for display; the linear view has none."""
     return writer if writer != LINEAR else "(all)"
 
 
 def held_by(state: StreamState) -> dict[str, WriterState]:
-    """The writers that keep the linear position where it is, by name.
+    """The writers that hold back the linear position, by name.
 
-    Those with an open reservation, and dead ones that are not fenced off yet.
+    These are writers with an open reservation, and dead ones that are not fenced yet.
     """
     if state.observation is None:
         return {}
