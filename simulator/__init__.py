@@ -1,8 +1,7 @@
-"""A whole deployment in one process, on one clock, out of one seed.
+"""Deterministic simulation of a whole deployment in one process, on one clock, from one seed.
 
-A master, writers, plain SQL and followers run the product's own code over a
-database and connections in memory, while the seed decides what breaks when.
-After every step checkers compare what was published, sent and applied with
-what was committed; readers of caches compare what they get with where their
-process stands. ``python -m simulator --help`` replays a seed.
+A master, writers, plain SQL and followers run the product's own code over an in-memory database and
+network, while the seed decides which faults happen when. After every step, checkers compare what was
+published, sent and applied with what was committed, and cache reads with the position of the reading
+process. ``python -m simulator --help`` shows how to replay a seed.
 """

@@ -1,4 +1,4 @@
-"""``python -m simulator``: replay a seed, or run many."""
+"""``python -m simulator``: replay one seed, or run many."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from simulator.interfaces import ServiceFactory
 from simulator.simulation import STEPS, Result, simulate
 
-#: Who plays when nobody else is asked for.
+#: The default service factory.
 PRODUCT = "simulator.product:Product"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
+    """Run; the exit status is 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
     options = _parser().parse_args(arguments)
     service_factory = options.service_factory()
     if options.seeds is None:
@@ -79,23 +79,23 @@ def _service_factory(text: str) -> type[ServiceFactory]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m simulator", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--seed", type=int, help="replay this one and print what happened")
-    which.add_argument("--seeds", type=_range, metavar="A..B", help="run all of these")
-    parser.add_argument("--steps", type=int, default=STEPS, help="things that happen (%(default)s)")
+    which.add_argument("--seed", type=int, help="replay this seed and print its transcript")
+    which.add_argument("--seeds", type=_range, metavar="A..B", help="run all seeds of this range")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps per run (%(default)s)")
     parser.add_argument(
-        "--verbose", action="store_true", help="print it all, also when all is well"
+        "--verbose", action="store_true", help="print the transcript even when no rule was broken"
     )
     parser.add_argument(
         "--lose-commits",
         action="store_true",
-        help="have the database fail over to a standby that lacks commits, in runs without caches",
+        help="let the database fail over to a standby that lacks commits, in runs without caches",
     )
     parser.add_argument(
         "--service-factory",
         type=_service_factory,
         default=PRODUCT,
         metavar="MODULE:CLASS",
-        help="who plays (%(default)s)",
+        help="the class that makes the services (%(default)s)",
     )
     return parser
 

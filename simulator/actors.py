@@ -1,4 +1,4 @@
-"""Processes over all their lives: started, killed by the seed, started again."""
+"""Simulated processes across restarts: started, killed by the seed, started again."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.tokens import Range, Token
 from synrepl.streams.definition import Fact
 
-#: Makes the place of a new process, which is on the bus or not.
+#: Makes the environment of a new process, with or without the bus.
 NewEnvironment = Callable[[Process, bool], ProcessEnvironment]
 
-#: Puts a checker in front of whoever is told of movements.
+#: Wraps an announcement listener with a checker.
 NewPositionChecker = Callable[[AnnouncementListener], PositionChecker]
 
 
 class RecordedFollowers(Protocol):
-    """What is on record of followers."""
+    """The recorded positions of followers."""
 
     def own(self, follower: str) -> Mapping[Key, Token]:
-        """A follower's own positions."""
+        """The recorded positions of a follower."""
 
     def handler(self, follower: str, handler: str) -> Mapping[Key, Token]:
-        """Those of one of its handlers."""
+        """The recorded positions of one of its handlers."""
 
 
-#: Makes the life of a new process by its name.
+#: Makes a new process by its name.
 NewProcess = Callable[[str], Process]
 
 
@@ -55,11 +55,11 @@ class NotRunning(Unavailable):
 
 
 class HandlerFailed(Exception):
-    """What a user's handler may raise."""
+    """An exception of a user's handler."""
 
 
 class Supervisor:
-    """Starts processes, and starts them again some time after their death, as systemd does."""
+    """Starts processes, and restarts them some time after they end, as systemd does."""
 
     def __init__(
         self,
@@ -76,14 +76,14 @@ class Supervisor:
         self._new_environment = new_environment
 
     def start(self, actor: Actor) -> None:
-        """Give an actor a new life."""
+        """Start a new process for an actor."""
         if actor.process is not None or actor.retired:
             return
         process = actor.process = self._new_process(actor.name)
         process.spawn("start", self._start(actor, process))
 
     def kill(self, actor: Actor, what: str = "killed", restart_within_s: float = 3.0) -> None:
-        """End an actor's life; another one begins within ``restart_within_s``, unless it is retired."""
+        """Kill an actor's process; it is restarted within ``restart_within_s``, unless it is retired."""
         if actor.process is None:
             return
         process, actor.process, actor.ready, actor.application = actor.process, None, False, None
@@ -104,7 +104,7 @@ class Supervisor:
             self._transcript.add(actor.name, "is ready")
 
     async def stop(self, actor: Actor) -> None:
-        """End an actor's life in good order."""
+        """Stop an actor's process gracefully."""
         process = actor.process
         try:
             await actor.stop()
@@ -115,13 +115,13 @@ class Supervisor:
 
 
 class Actor:
-    """One process.
+    """A process of the deployment, across restarts.
 
-    :param bus: it is on Redis
-    :ivar process: its present life, if it has one
-    :ivar application: what runs in its present life, from before it is ready
-    :ivar ready: its start has succeeded
-    :ivar retired: it is not started again
+    :param bus: whether it is connected to Redis
+    :ivar process: the running process, if any
+    :ivar application: the application of the running process, set before it is ready
+    :ivar ready: whether its start has succeeded
+    :ivar retired: whether it is never started again
     """
 
     def __init__(self, name: str, bus: bool) -> None:
@@ -133,15 +133,15 @@ class Actor:
         self.retired = False
 
     async def start(self, environment: ProcessEnvironment, process: Process) -> None:
-        """Start; returns when it is ready."""
+        """Start; returns when the process is ready."""
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """Stop in good order."""
+        """Stop gracefully."""
 
 
 class _PositionCheckers:
-    """Watches what a new process announces."""
+    """The checkers of what one process announces."""
 
     def __init__(self, wrap_listener: NewPositionChecker) -> None:
         self._wrap_listener = wrap_listener
@@ -152,15 +152,15 @@ class _PositionCheckers:
         return self._watched[-1]
 
     def started(self, positions: Mapping[Key, Token]) -> None:
-        """It stands here, and is heard from now on."""
+        """The process is at these positions, and announces from now on."""
         for watched in self._watched:
             watched.started(positions)
 
 
 class WriterActor(Actor):
-    """A process that writes.
+    """A process that only writes.
 
-    :param wrap_listener: puts a checker in front of what it announces
+    :param wrap_listener: wraps its announcement listener with a checker
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class WriterActor(Actor):
         return self._service.positions() if self.ready and self._service is not None else {}
 
     async def start(self, environment: ProcessEnvironment, process: Process) -> None:
-        """Take the name."""
+        """Take the writer name."""
         wrap_listener = _PositionCheckers(self._wrap_listener)
         writer = self._service_factory.writer(environment, self.name, wrap_listener)
         await writer.start()
@@ -194,7 +194,7 @@ class WriterActor(Actor):
         self._service = writer
 
     async def stop(self) -> None:
-        """Give the name back."""
+        """Release the writer name."""
         assert self._service is not None
         await self._service.stop()
 
@@ -202,7 +202,7 @@ class WriterActor(Actor):
 class MasterActor(Actor):
     """The master.
 
-    :param wrap_listener: puts a checker in front of its publisher
+    :param wrap_listener: wraps its announcement listener with a checker
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class MasterActor(Actor):
         return None if self._service is None else self._service.writer
 
     async def start(self, environment: ProcessEnvironment, process: Process) -> None:
-        """Start, then take connections."""
+        """Start, then accept connections."""
         wrap_listener = _PositionCheckers(self._wrap_listener)
         service = self._service_factory.master(environment, wrap_listener)
         await service.start()
@@ -234,27 +234,27 @@ class MasterActor(Actor):
         self._network.listen(process, service.listener)
 
     async def stop(self) -> None:
-        """Tell the followers, and give the writer's name back."""
+        """Disconnect the followers, and release the writer name."""
         assert self._service is not None
         self._network.close()
         await self._service.stop()
 
     def notify(self, stream: str) -> None:
-        """A NOTIFY arrives, if somebody is there."""
+        """Deliver a NOTIFY, if the master is ready."""
         if self.ready and self._service is not None:
             self._service.wake(stream)
 
     @property
     def positions(self) -> Mapping[Key, Token]:
-        """Where it says that everything stands; nothing while it is down."""
+        """The positions it reports for all writers; empty while it is down."""
         return self._service.positions() if self.ready and self._service is not None else {}
 
 
 class HandlerActor:
     """A handler of a follower.
 
-    :ivar checker: keeps account of what it is given
-    :ivar faults_off: it does not fail any more
+    :ivar checker: checks what the handler receives
+    :ivar faults_off: whether it has stopped failing
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class HandlerActor:
     async def handle(
         self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
     ) -> None:
-        """Its work: that takes time, and sometimes fails."""
+        """Handle a batch: takes time, and sometimes fails."""
         follower = self._follower
         if follower.kind.slow_s and follower.process is not None:
             await follower.process.sleep(self._random.random() * follower.kind.slow_s)
@@ -285,14 +285,14 @@ class HandlerActor:
         upto: Token,
         facts: Sequence[Fact],
     ) -> None:
-        """The same in a transaction: done when it commits."""
+        """Apply a batch in a transaction; takes effect when it commits."""
         assert isinstance(txn, FollowerTransaction)
         self._perhaps_fail()
         txn.effects.append(partial(self.checker.applied, stream, writer, after, upto, facts))
         txn.effects.append(partial(self._follower.handled, stream, writer, upto, facts))
 
     def reset(self, stream: str, writer: str, position: Token, lost: Range | None) -> None:
-        """Facts are lost for good, by trimming or by a failover."""
+        """Facts are lost, by trimming or by a failover."""
         if lost is None:
             self.checker.lost_by_trim(stream, writer, position)
         else:
@@ -307,11 +307,11 @@ class FollowerActor(Actor):
     """A follower.
 
     :param make_checker: makes the checker of one of its handlers
-    :param report_checker: checks what it says of itself
-    :param on_record: what is on record of a follower, and of a handler of it
-    :param data: what its transactional handler changes
-    :param wrap_listener: puts a checker in front of what it announces as a writer
-    :ivar handlers: those that it has in its present life
+    :param report_checker: checks the positions that it reports
+    :param on_record: the recorded positions of followers and handlers
+    :param data: the data that its transactional handler changes
+    :param wrap_listener: wraps its announcement listener, as a writer, with a checker
+    :ivar handlers: the handlers of the running process
     """
 
     def __init__(
@@ -342,10 +342,10 @@ class FollowerActor(Actor):
         self.handlers: list[HandlerActor] = []
 
     async def start(self, environment: ProcessEnvironment, process: Process) -> None:
-        """Read the record, then connect."""
+        """Read recorded positions, then connect."""
         self._new_process += 1
         self.handlers = [each for each in self._all if self._new_process > 1 or not each.kind.late]
-        # Until it has started with it, its record may move back for a handler that joins.
+        # Until it has started with a new handler, its recorded position may move back for that.
         joining = not self._joined and any(each.kind.late for each in self.handlers)
         self._report_checker.restarted(
             self._on_record.own(self.name) if self.kind.named and not joining else {}
@@ -369,7 +369,7 @@ class FollowerActor(Actor):
 
     @property
     def writer(self) -> WriterService | None:
-        """Its writer, if it writes."""
+        """Its writer; None if it does not write."""
         return None if self._service is None else self._service.writer
 
     @property
@@ -378,7 +378,7 @@ class FollowerActor(Actor):
         return self._service.positions() if self.ready and self._service is not None else {}
 
     def check(self) -> None:
-        """Compare what it says and what is on record with what its handlers were given."""
+        """Compare reported and recorded positions with what its handlers received."""
         report_checker = {"position": self.positions}
         if self.kind.named:
             report_checker["record"] = self._on_record.own(self.name)
@@ -391,26 +391,26 @@ class FollowerActor(Actor):
             each.checker.on_record(self._of_handler(each))
 
     def checkpoint(self) -> Sequence[Checkpoint]:
-        """What its handlers have been given by now."""
+        """What its handlers have received so far."""
         return [each.checker.checkpoint() for each in self._all]
 
     def failed_over(self, floors: Mapping[str, Token], standby: Sequence[Checkpoint]) -> None:
-        """A standby has taken over.
+        """A standby was promoted.
 
-        :param floors: by stream: positions below are from before
-        :param standby: what handlers had been given when it got its last
+        :param floors: by stream: positions below are from before the failover
+        :param standby: what handlers had received when the standby received its last data
         """
         self._report_checker.failed_over(floors)
         for each, checkpoint in zip(self._all, standby, strict=True):
             each.checker.failed_over(floors, checkpoint)
 
     def stop_faults(self) -> None:
-        """Its handlers do not fail any more."""
+        """Let its handlers fail no more."""
         for each in self._all:
             each.faults_off = True
 
     def missing(self, stream: str, writers: Collection[str]) -> Iterator[str]:
-        """What its handlers have not been given, as sentences."""
+        """Yield what its handlers have not received, as sentences."""
         for each in self.handlers:
             facts = each.checker.missing(stream, writers)
             unreported = each.checker.unreported_losses(stream)
@@ -421,13 +421,14 @@ class FollowerActor(Actor):
                 yield f"{self.name}'s handler {each.kind.name} lacks {tokens} of {stream}"
 
     def handled(self, stream: str, writer: str, upto: Token, facts: Sequence[Fact]) -> None:
-        """A transaction of its handler commits."""
+        """A transaction of its handler has committed."""
         self._data.handled(self.name, stream, writer, upto, facts)
 
     async def wait_for(self, fact: VersionFact, timeout_s: float) -> None:
-        """Wait until everything up to a fact is here.
+        """Wait until the follower has applied everything up to a fact.
 
-        :raises NotRunning: :raises SynreplError: it is not, or not in time
+        :raises NotRunning: the process is down
+        :raises SynreplError: it has not, or not in time
         """
         if self._service is None or not self.ready:
             raise NotRunning(name=self.name)
@@ -438,12 +439,12 @@ class FollowerActor(Actor):
         return self._on_record.handler(self.name, handler.kind.name) if self.kind.named else {}
 
 
-#: Whoever may write.
+#: Actors that may write.
 WritingActor = MasterActor | WriterActor | FollowerActor
 
 
 def writing(
     master: MasterActor, writers: Sequence[WriterActor], followers: Sequence[FollowerActor]
 ) -> list[WritingActor]:
-    """All who write: the master, processes that do nothing else, and some workers."""
+    """All actors that write: the master, the pure writers, and some followers."""
     return [master, *writers, *(follower for follower in followers if follower.kind.writes)]

@@ -1,4 +1,4 @@
-"""The application in one simulated process: cached functions over the simulated database."""
+"""The application of a simulated process: cached functions over the simulated database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from synrepl.caches.registry import Caches
 from synrepl.caches.runtime import CacheRuntime
 from synrepl.streams.effects import Expansion, Group, Invalidates, Marks
 
-#: A name in the ``caches`` stream: a shelf was moved, and with it some labels.
+#: An expansion in the ``caches`` stream: a shelf was moved, and some labels with it.
 MOVED = Expansion(
     "shelf_moved",
     (
@@ -36,7 +36,7 @@ def _tally(row: Any) -> tuple[tuple[int]]:
     return ((tally_of(row.number),),)
 
 
-#: What a row of ``jobs`` does.
+#: The effects of a row of ``jobs``.
 EFFECTS_OF_JOBS = (
     Invalidates("tally", _tally),
     Invalidates("view", _tally),
@@ -45,16 +45,17 @@ EFFECTS_OF_JOBS = (
 
 
 class LoadFailed(Exception):
-    """What a user's function may raise."""
+    """An exception of a user's cached function."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadBehaviour:
-    """How loads go.
+    """The behaviour of cache loads.
 
-    :ivar slow_s: seconds at most before, and after, they look at the database
-    :ivar fails: how often they fail, 0 to 1; ``hangs`` how often they never end
-    :ivar entries: how many of its entries a cache keeps
+    :ivar slow_s: maximum seconds before, and after, the database is read
+    :ivar fails: probability that a load fails
+    :ivar hangs: probability that a load never ends
+    :ivar entries: maximum entries of a cache
     """
 
     slow_s: float
@@ -64,12 +65,12 @@ class LoadBehaviour:
 
 
 class Application:
-    """One process's cached functions.
+    """The cached functions of one process.
 
-    :ivar caches: its caches, which the process's services keep coherent
-    :ivar index: of the tallies that have changed
-    :ivar keys: what can be read here
-    :ivar faults_off: loads neither fail nor hang any more
+    :ivar caches: the caches, which the services of the process keep coherent
+    :ivar index: the change index of tallies
+    :ivar keys: the keys that can be read in this process
+    :ivar faults_off: whether loads have stopped failing and hanging
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class Application:
         }
 
     async def read(self, key: DataKey) -> int:
-        """The version of one key, by its cached function.
+        """The version of a key, from its cached function.
 
-        :raises LoadFailed:
+        :raises LoadFailed: the load failed
         """
         name, *arguments = key
         answer = self._one[name](*arguments)
@@ -128,9 +129,9 @@ class Application:
         return version
 
     async def read_shelf(self, shelf: str) -> Mapping[DataKey, int]:
-        """The versions of all items of a shelf, by ``@cached_list``.
+        """The versions of all items of a shelf, from ``@cached_list``.
 
-        :raises LoadFailed:
+        :raises LoadFailed: the load failed
         """
         found = await self._items(shelf, NUMBERS)
         return {("item", shelf, number): version for number, version in found.items()}

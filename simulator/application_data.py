@@ -1,7 +1,7 @@
-"""What a simulated application keeps in the database, and which fact tells of each change.
+"""The data of the simulated application, and the fact that announces each change.
 
-Every key has a *version*, a number that only grows. Whoever reads at a position
-must see at least the newest version of which a fact at or below it tells (R4).
+Every key has a *version*, a number that only grows. A reader at a position must see at least the newest
+version that a fact at or below this position announces (R4).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DataKey = tuple[str | int, ...]
 SHELVES = ("a", "b")
 NUMBERS = (0, 1)
 
-#: Everything that there is.
+#: All keys.
 ITEMS: tuple[DataKey, ...] = tuple(("item", shelf, n) for shelf in SHELVES for n in NUMBERS)
 LABELS: tuple[DataKey, ...] = tuple(("label", n) for n in NUMBERS)
 TALLIES: tuple[DataKey, ...] = tuple(("tally", n) for n in NUMBERS)
@@ -31,17 +31,17 @@ KEYS = (*ITEMS, *LABELS, *TALLIES)
 
 
 def views_of(process: str) -> tuple[DataKey, ...]:
-    """What the transactional handler of one process keeps in the database."""
+    """The keys that the transactional handler of a process maintains."""
     return tuple(("view", process, number) for number in NUMBERS)
 
 
 def tally_of(number: int) -> int:
-    """The tally that a row of ``jobs`` counts for: this alone changes it."""
+    """The tally that a row of ``jobs`` increments; nothing else changes it."""
     return number % len(NUMBERS)
 
 
 class VersionFact(NamedTuple):
-    """A fact tells of a version."""
+    """A fact that announces a version."""
 
     version: int
     stream: str
@@ -50,9 +50,9 @@ class VersionFact(NamedTuple):
 
 
 class ApplicationData:
-    """The committed data, and its history.
+    """The committed data and its history.
 
-    :ivar changed: told of each key with a new version
+    :ivar changed: called with each key that gets a new version
     """
 
     def __init__(self, transcript: Transcript, violations: Violations) -> None:
@@ -65,46 +65,46 @@ class ApplicationData:
 
     @property
     def count(self) -> int:
-        """How many versions there have been."""
+        """Total number of versions."""
         return sum(self._versions.values())
 
     def version(self, key: DataKey) -> int:
-        """What somebody who looks now sees."""
+        """The current version of a key."""
         return self._versions[key]
 
     def fact_of(self, key: DataKey, version: int) -> VersionFact:
-        """What tells of a version."""
+        """The fact that announces a version."""
         return next(fact_of for fact_of in self._facts[key] if fact_of.version == version)
 
     def least(self, key: DataKey, at: Mapping[tuple[str, str], Token]) -> int:
-        """The version that a reader who stands at these positions must see, or a newer one."""
+        """The oldest version that a reader at these positions may see."""
         return next((fact_of.version for fact_of in self._covered(key, at)), 0)
 
     def has_changed(self, key: DataKey, since: Token, at: Mapping[tuple[str, str], Token]) -> bool:
-        """Whether, for a reader at these positions, a fact above ``since`` tells of a change."""
+        """Whether a fact above ``since``, at or below these positions, announces a change."""
         return any(fact_of.token > since for fact_of in self._covered(key, at))
 
     def _covered(self, key: DataKey, at: Mapping[tuple[str, str], Token]) -> Iterator[VersionFact]:
-        """What tells of versions at or below positions, the newest first."""
+        """Yield the announcing facts at or below these positions, newest first."""
         for fact_of in reversed(self._facts[key]):
             of_writer, of_all = (fact_of.stream, fact_of.writer), (fact_of.stream, ALL)
             if fact_of.token <= max(at.get(of_writer, 0), at.get(of_all, 0)):
                 yield fact_of
 
-    # -- what happens to it ----------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------
 
     def begin(self) -> ApplicationTransaction:
-        """A transaction that may change it."""
+        """Begin a transaction that may change the data."""
         return ApplicationTransaction(self)
 
     def change(self, keys: Iterable[DataKey]) -> dict[DataKey, int]:
-        """A transaction commits, and its facts in the same moment; the new versions."""
+        """Commit a transaction, immediately before its facts; returns the new versions."""
         fresh = self._grow(keys)
         self._without_fact |= fresh
         return fresh
 
     def committed(self, stream: str, fact: Fact) -> None:
-        """A fact commits: it tells of what its transaction has just changed."""
+        """A fact was committed: it announces what its transaction has just changed."""
         if stream == CACHES.name:
             without_fact, self._without_fact = self._without_fact, {}
         elif stream == "jobs":
@@ -121,7 +121,7 @@ class ApplicationData:
     def handled(
         self, process: str, stream: str, writer: str, upto: Token, facts: Sequence[Fact]
     ) -> None:
-        """The transaction of a handler commits, and with it the position ``upto``."""
+        """The transaction of a handler was committed, together with the position ``upto``."""
         if stream == "jobs":
             grown = self._grow(("view", process, number) for number in _counted(facts))
             self._attach(grown, stream, writer, upto)
@@ -140,7 +140,7 @@ class ApplicationData:
         return fresh
 
     def check(self) -> None:
-        """Every change has been told."""
+        """Check that every change was announced."""
         if self._without_fact:
             self._violations.add(
                 "R4", "no fact announces {without_fact}", without_fact=self._without_fact
@@ -148,14 +148,14 @@ class ApplicationData:
 
 
 def _counted(facts: Iterable[Fact]) -> Iterable[int]:
-    """The tallies that facts of ``jobs`` count for, in a certain order."""
+    """The tallies that facts of ``jobs`` increment, in deterministic order."""
     return dict.fromkeys(tally_of(getattr(row, "number", 0)) for fact in facts for row in fact.rows)
 
 
 class ApplicationTransaction(MemoryChanges):
     """A transaction in the simulated database.
 
-    :ivar versions: once it is committed, what has become of the keys it changed
+    :ivar versions: the new versions of the keys it changed; None until it commits
     """
 
     def __init__(self, data: ApplicationData) -> None:
@@ -164,9 +164,9 @@ class ApplicationTransaction(MemoryChanges):
         self.versions: Mapping[DataKey, int] | None = None
 
     def change(self, key: DataKey) -> None:
-        """Give a key a new version, when this commits."""
+        """Give a key a new version when the transaction commits."""
         self._keys[key] = None
 
     def commit(self) -> None:
-        """Let it take effect, together with the facts."""
+        """Take effect, together with the facts."""
         self.versions = self._data.change(self._keys)

@@ -1,4 +1,4 @@
-"""Checks what is said on the bus, message by message (R2, and no silent gaps)."""
+"""Checks every message on the bus (R2, and no undetectable gaps)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ Key = tuple[str, str]
 
 
 class BusChecker:
-    """Reads messages in the order in which Redis passes them on, without the product's codec.
+    """Reads messages in the order in which Redis forwards them, without the product's codec.
 
-    Each sender goes forward only. Several may speak for one writer, one after the
-    other; whoever hears them all must be able to see what it has missed.
+    The positions of each sender must only increase. Several senders may announce the same writer in
+    turn; a subscriber that receives all messages must be able to detect what it has missed.
     """
 
     def __init__(self, violations: Violations, truth: Truth) -> None:
         self._violations = violations
         self._truth = truth
-        #: By sender: how far it has gone.
+        #: The last position by sender and writer.
         self._last: dict[tuple[str, Key], Token] = {}
-        #: How far anybody has said a writer to be.
+        #: The highest announced position by writer.
         self._announced: dict[Key, Token] = {}
         self._partial_batches: set[tuple[str, Key]] = set()
         self.messages = 0
 
     def published(self, connection: str, channel: str, message: bytes) -> None:
-        """A message reaches Redis."""
+        """Redis has received a message."""
         self.messages += 1
         verb, _, rest = message.decode().partition(" ")
         if verb == "RDATA":
@@ -60,7 +60,7 @@ class BusChecker:
         self._advance(connection, key, new)
 
     def _gap(self, connection: str, key: Key, upto: Token) -> None:
-        """What nobody has said, and nobody can see to be missing."""
+        """Report facts that were not announced and whose absence cannot be detected."""
         for fact in self._truth.between(*key, self._announced.get(key, 0), upto):
             self._broken("R3", connection, key, "left {new} out after {last}", fact.token,
                          self._announced.get(key, 0))  # fmt: skip

@@ -1,4 +1,4 @@
-"""What may break on the bus, one function each, chosen by the seed."""
+"""Faults of the bus, one function each, chosen by the seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synrepl.testing.memory_pubsub import MemoryPubSub
 
 
 class BusFaults:
-    """Breaks things that are whole at the moment."""
+    """Injects faults into connections that work."""
 
     def __init__(
         self, clock: VirtualClock, random: Random, transcript: Transcript, network: BusNetwork
@@ -23,7 +23,7 @@ class BusFaults:
         self._network = network
 
     def inject(self, name: str) -> None:
-        """Let one of :data:`_FAULTS` happen."""
+        """Inject one of :data:`_FAULTS`."""
         _FAULTS[name](self)
 
     def _restart_redis(self) -> None:

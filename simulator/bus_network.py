@@ -1,4 +1,4 @@
-"""The Redis of a simulation, and every process's connections to it."""
+"""The simulated Redis, and the connections of all processes to it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from synrepl.testing.memory_redis import MemoryRedis
 
 
 class BusNetwork:
-    """Connects processes with Redis until they are killed.
+    """Connects processes to Redis until they are killed.
 
-    :param published: told of each message: who said it, the channel, the message
+    :param published: called for each message: connection, channel, message
     """
 
     def __init__(
@@ -39,26 +39,26 @@ class BusNetwork:
 
     @property
     def cut_off(self) -> int:
-        """How many subscribers were too slow."""
+        """Number of subscribers that were disconnected for being too slow."""
         return self._redis.cut_off
 
     @property
     def pubsubs(self) -> list[MemoryPubSub]:
-        """Those of the processes that live."""
+        """The connections of the live processes."""
         return list(self._all.values())
 
     def access_for(self, process: Process) -> BusAccess:
-        """What a process is given."""
+        """The bus access of a process."""
         return BusAccess(partial(self._join, process), self._per_stream)
 
     def restart(self, seconds: float) -> None:
-        """Redis ends, and comes back after a while."""
+        """Stop Redis, and start it again after some seconds."""
         if self._redis.up:
             self._redis.stop()
             self._clock.callLater(seconds, self._redis.start)
 
     def isolate(self, process: Process, seconds: float) -> None:
-        """Nothing of a process gets through to Redis for a while."""
+        """Cut a process off from Redis for some seconds."""
         pubsub = self._all.get(process)
         if pubsub is not None:
             pubsub.silence(True)
@@ -66,7 +66,7 @@ class BusNetwork:
             self._clock.callLater(seconds, self._back, pubsub)
 
     def heal(self) -> None:
-        """Everything gets through, and everybody reads."""
+        """Repair all connections, and resume all reading."""
         self._redis.start()
         for pubsub in self._all.values():
             pubsub.stall(False)

@@ -1,4 +1,4 @@
-"""Whoever changes the application's data: the product's transactions, and plain SQL."""
+"""Changes to the application's data, by transactions of the product and by plain SQL."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from synrepl.streams.synapse.caches import CACHES, CachesRow
 
 @dataclass(frozen=True, slots=True)
 class DataChange:
-    """Something that the application does to its data.
+    """A change that the application makes to its data.
 
-    :ivar keys: what it changes
-    :ivar stale: what it says about that: names of caches or expansions, with a key
-        each, or None for all of it
+    :ivar keys: the keys that it changes
+    :ivar stale: the invalidations it emits: names of caches or expansions, each with a key, or None
+        for the whole cache
     """
 
     keys: Sequence[DataKey]
@@ -37,7 +37,7 @@ class DataChange:
 
     @classmethod
     def draw(cls, random: Random) -> DataChange:
-        """One of its kinds."""
+        """Draw a change of any kind."""
         return random.choice((_one, _one, _several, _shelf, _all_labels, _moved))(random)
 
 
@@ -71,7 +71,7 @@ def _moved(random: Random) -> DataChange:
 
 
 class ChangingActor(AppendingActor, ReadingActor, Protocol):
-    """An actor that changes data, and reads it."""
+    """An actor that changes and reads data."""
 
 
 class ChangingSqlTransaction(Protocol):
@@ -89,9 +89,9 @@ class ChangingSqlTransaction(Protocol):
 
 
 class ChangeWorkload:
-    """Makes up changes, has them made, and has read what they have changed.
+    """Generates changes, has them made, and has the changed keys read.
 
-    :param jobs: makes up the rows of one fact
+    :param jobs: generates the rows of one fact
     :param begin_sql: begins a transaction of plain SQL
     """
 
@@ -112,14 +112,14 @@ class ChangeWorkload:
         self._begin_sql = begin_sql
 
     def change(self, actor: ChangingActor) -> None:
-        """Change something in a transaction of the product; now and then append jobs, too."""
+        """Change data in a transaction of the product, sometimes appending jobs as well."""
         process = actor.process
         if process is not None and actor.writer is not None and actor.ready:
             jobs = [self._jobs()] if self._random.random() < 0.2 else []
             process.spawn("change", self._change(actor, DataChange.draw(self._random), jobs))
 
     def change_sql(self, process: Process) -> None:
-        """The same in plain SQL: its author writes the row of ``caches`` himself."""
+        """Change data in plain SQL, which inserts the row of ``caches`` itself."""
         process.spawn("change in plain SQL", self._sql(process, DataChange.draw(self._random)))
 
     async def _change(

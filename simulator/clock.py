@@ -1,4 +1,4 @@
-"""Simulated time, and processes that live in it until they are killed."""
+"""Virtual time, and simulated processes that run until they are killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synrepl.core.retry import RandomSource
 
 T = TypeVar("T")
 
-#: When every simulation begins, in seconds since the epoch.
+#: Start time of every simulation, in seconds since 1970.
 EPOCH = 1_000_000_000.0
 
 #: Calls are due at multiples of 4 ms, so that many fall into one turn of the reactor.
@@ -23,7 +23,7 @@ TURNS_PER_S = 250
 
 
 class Call:
-    """A call that was scheduled."""
+    """A scheduled call."""
 
     __slots__ = ("args", "call", "pending")
 
@@ -33,22 +33,22 @@ class Call:
         self.pending = True
 
     def cancel(self) -> None:
-        """Take it back."""
+        """Cancel the call."""
         self.pending = False
 
     def active(self) -> bool:
-        """True until it has run or been cancelled."""
+        """Whether it has neither run nor been cancelled."""
         return self.pending
 
 
 class VirtualClock:
-    """Time that moves from one scheduled call to the next; calls for one moment run in order."""
+    """A clock that jumps from one scheduled call to the next; calls due at the same time run in order."""
 
     def __init__(self) -> None:
         self._now = EPOCH
         self._heap: list[tuple[float, int, Call]] = []
         self._number = 0
-        #: How many calls have run.
+        #: Number of calls that have run.
         self.ran = 0
 
     def seconds(self) -> float:
@@ -64,9 +64,9 @@ class VirtualClock:
         return scheduled
 
     def run_next(self, until: float) -> bool:
-        """Run the next call if it is due at ``until`` or before; otherwise the time is ``until``.
+        """Run the next call if it is due by ``until``; otherwise advance the time to ``until``.
 
-        :returns: False when there was none
+        :returns: whether a call was run
         """
         heap = self._heap
         while heap and heap[0][0] <= until:
@@ -82,10 +82,10 @@ class VirtualClock:
 
 
 class Process:
-    """The scheduler of one process: once the process is killed, nothing of it runs again.
+    """A simulated process, and its scheduler: once it is killed, none of its code runs again.
 
-    :param failed: told when a coroutine of the process ends with an error: (name, failure)
-    :ivar random: seeded with the simulation, for the jitter of the process
+    :param failed: called with (name, failure) when a coroutine of the process fails
+    :ivar random: random source, seeded with the simulation, for the jitter of the process
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Process:
         self._clock = clock
         self._failed = failed
         self._kill_callbacks: list[Callable[[], object]] = []
-        # Held on to: what would be collected while it waits would run its cleanup code,
-        # which a process that was killed does not.
+        # Kept alive: a suspended coroutine that is garbage-collected would run its cleanup code,
+        # which a killed process does not.
         self._coroutines: list[Coroutine[Any, Any, object]] = []
 
     def seconds(self) -> float:
@@ -111,7 +111,7 @@ class Process:
         return self._clock.seconds()
 
     def callLater(self, delay: float, call: Callable[..., object], *args: object) -> Call:
-        """Run ``call(*args)`` once, ``delay`` seconds from now, if the process still lives."""
+        """Run ``call(*args)`` once, ``delay`` seconds from now, if the process is alive then."""
         return self._clock.callLater(delay, self._run, call, args)
 
     def promise(self) -> Deferred[Any]:
@@ -128,7 +128,7 @@ class Process:
         )
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
-        """The same, for whoever wants its result."""
+        """Run a coroutine as this process, and return its result."""
         self._coroutines.append(coroutine)
         run: _CoroutineRun[T] = _CoroutineRun(self, coroutine)
         run.resume()
@@ -143,17 +143,17 @@ class Process:
         return sleeping
 
     def on_kill(self, call: Callable[[], object]) -> None:
-        """Have something done when the process is killed."""
+        """Register a callback for when the process is killed."""
         self._kill_callbacks.append(call)
 
     def kill(self) -> None:
-        """``kill -9``: what waits is never resumed."""
+        """``kill -9``: suspended coroutines are never resumed."""
         self.alive = False
         for call in self._kill_callbacks:
             call()
 
     def dispose(self) -> None:
-        """The simulation is over: end all coroutines, whatever they would do about it."""
+        """Close all coroutines after the simulation, ignoring what they raise."""
         self.alive, self._disposed = False, True
         for coroutine in self._coroutines:
             with suppress(Exception, GeneratorExit):
@@ -165,31 +165,31 @@ class Process:
 
 
 class _RunningProcess:
-    """Which process's code is running."""
+    """Holds the process whose code is running."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
 
     def get(self) -> Process:
-        """The process.
+        """The running process.
 
-        :raises LookupError: it is nobody's
+        :raises LookupError: no process is running
         """
         if self.process is None:
             raise LookupError("this is no process's code")
         return self.process
 
 
-#: The process whose coroutine is running, for whoever it calls.
+#: The process whose coroutine is running.
 CURRENT = _RunningProcess()
 
 
 class _CoroutineRun(Generic[T]):
-    """A coroutine of a process: runs until it waits for a Deferred, and again when that has fired.
+    """Drives a coroutine of a process, resuming it when the Deferred it awaits has fired.
 
-    As ``Deferred.fromCoroutine`` does, at half the cost: it is most of what a simulation does.
+    Does what ``Deferred.fromCoroutine`` does at half the cost, which dominates a simulation.
 
-    :ivar done: its result
+    :ivar done: the result
     """
 
     __slots__ = ("_coroutine", "_process", "done")
@@ -200,7 +200,7 @@ class _CoroutineRun(Generic[T]):
         self.done: Deferred[T] = Deferred()
 
     def resume(self, result: object = None) -> None:
-        """Run on, with what the Deferred that was waited for has brought."""
+        """Resume with the result of the awaited Deferred."""
         before, CURRENT.process = CURRENT.process, self._process
         try:
             if isinstance(result, Failure):
@@ -219,9 +219,9 @@ class _CoroutineRun(Generic[T]):
 
 
 class CurrentProcess:
-    """The scheduler of whichever process is running: what a shared database is given.
+    """The scheduler of the running process, for the shared database.
 
-    What the database does on behalf of a process must stop when the process is killed.
+    What the database does on behalf of a process must stop when that process is killed.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -232,7 +232,7 @@ class CurrentProcess:
         return self._clock.seconds()
 
     def random(self) -> float:
-        """A number from 0 up to 1 of the process that is running."""
+        """A random number in [0, 1) from the running process."""
         return CURRENT.get().random()
 
     def callLater(self, delay: float, call: Callable[..., object], *args: object) -> Call:
@@ -244,7 +244,7 @@ class CurrentProcess:
         return Deferred()
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine as the process that is running."""
+        """Run a coroutine as the running process."""
         CURRENT.get().spawn(name, coroutine)
 
     def sleep(self, seconds: float) -> Deferred[None]:

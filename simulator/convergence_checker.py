@@ -1,4 +1,4 @@
-"""What has to be so in the end, once nothing breaks any more."""
+"""Checks that the deployment converges once faults have stopped."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from synrepl.core.tokens import Token
 
 
 class ConvergenceChecker:
-    """Compares where everybody is with what was committed.
+    """Compares all positions with what was committed.
 
-    :param removed: the writers that are no more, by stream; whose facts may be gone, too
+    :param removed: the removed writers by stream, whose facts may be gone
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ConvergenceChecker:
         self._removed = removed
 
     def problems(self) -> Iterator[str]:
-        """What is not as it has to be."""
+        """Yield what has not converged, as sentences."""
         actors: list[Actor] = [self._master, *self._writers, *self._followers]
         for actor in actors:
             if not actor.ready and not actor.retired:
@@ -55,7 +55,7 @@ class ConvergenceChecker:
                 yield from self._behind(follower, stream.name, at)
 
     def _announces_itself(self, key: Key) -> bool:
-        """On the bus a writer says more than the master can know, of tokens without facts."""
+        """On the bus a writer itself announces tokens without facts, which the master cannot know."""
         return self._master.bus and key[1] not in (ALL, self._master.name)
 
     def _behind(
@@ -82,7 +82,7 @@ class ConvergenceChecker:
         yield from follower.missing(stream, [w for s, w in at if s == stream])
 
     def _announced_position(self, key: Key) -> Token:
-        """Where a writer stands by its own word; by the master's, if it has none."""
+        """The position of a writer as it announces it; as the master does, if it is down."""
         for actor in writing(self._master, self._writers, self._followers):
             if actor.name == key[1] and actor.ready and actor.writer is not None:
                 return actor.writer.positions()[key]

@@ -1,4 +1,4 @@
-"""The database of a simulation: one store in memory, far away from each of its clients."""
+"""The simulated database: one in-memory store, with latency and faults for each of its clients."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from synrepl.storage.store import (
 )
 from synrepl.streams.definition import Fact, Stream
 
-#: Steps within a transaction: the server goes on with them when the client is dead.
+#: Steps within a transaction, which the server continues when the client is dead.
 _IN_TRANSACTION = frozenset({"append reserved", "transact reserved", "write entered"})
 
-#: Steps after a commit: what fails here fails after it took effect.
+#: Steps after a commit: a failure here comes after the effect.
 _AFTER_COMMIT = frozenset({"append committed", "transact committed", "write committed"})
 
-#: Steps on the session's own connection: when it fails, the session is lost.
+#: Steps on the session connection: a failure ends the session.
 _SESSION_STEPS = frozenset({"reserve", "reserved", "release", "close"})
 
 
 @dataclass(eq=False)
 class _Client:
-    """One process, as the database sees it.
+    """A client process, as the database sees it.
 
-    :ivar isolated_until: until then nothing it says gets through
-    :ivar commits: it died just after it had said COMMIT
+    :ivar isolated_until: time until which the client cannot reach the database
+    :ivar commits: whether it was killed after sending COMMIT
     """
 
     process: Process
@@ -58,13 +58,13 @@ class _Client:
 
 
 class SimulatedDatabase(MemoryStore):
-    """Takes time, loses answers and sessions, and tells the checkers what was committed.
+    """Adds latency, loses replies and sessions, and passes what was committed to the checkers.
 
-    :ivar trims: judges what is trimmed
-    :ivar follower_records: what is on record of followers
-    :ivar notified: told the name of a stream after each commit to it
-    :ivar faults_off: nothing fails any more
-    :ivar is_over: the run is over, and nothing waits any more
+    :ivar trims: checks what is trimmed
+    :ivar follower_records: the recorded positions of followers
+    :ivar notified: called with the name of a stream after each commit to it
+    :ivar faults_off: whether faults have stopped
+    :ivar is_over: whether the run is over, and nothing waits any more
     """
 
     def __init__(
@@ -103,34 +103,34 @@ class SimulatedDatabase(MemoryStore):
         self.faults_off = False
         self.is_over = False
 
-    # -- what processes are given ----------------------------------------------------------
+    # -- for processes ----------------------------------------------------------
 
     def store_of(self, process: Process) -> ProcessStore:
-        """The store as one process sees it."""
+        """The store, for one process."""
         self._clients[process] = client = _Client(process)
         process.on_kill(lambda: self._died(client))
         return ProcessStore(process, self, self)
 
     def followers_of(self, process: Process) -> FollowerDatabase:
-        """The database as a follower's delivery sees it."""
+        """The database, for a follower's delivery."""
         return FollowerDatabase(self._trip, self._next_fault, self.follower_records)
 
     def on_record(self, follower: str) -> Mapping[tuple[str, str], Token]:
-        """A follower's own positions on record."""
+        """The recorded positions of a follower."""
         return self.follower_records.own(follower)
 
     def for_operators(
         self, streams: Iterable[Stream], trip: Callable[[], Awaitable[object]]
     ) -> MembershipDatabase:
-        """The database as an operator uses it.
+        """The database, for an operator.
 
-        :param trip: the way there, or back
+        :param trip: awaited before each transaction, and before its reply
         """
         watched = {stream.name: self._watched(stream) for stream in streams}
         return MembershipDatabase(watched, lambda stream: self.notified(stream), trip)
 
     def removed(self) -> set[tuple[str, str]]:
-        """The writers, by stream, that are none any more."""
+        """The removed writers, as (stream, writer)."""
         return {
             (name, writer)
             for name, watched in self._streams.items()
@@ -139,7 +139,7 @@ class SimulatedDatabase(MemoryStore):
         }
 
     async def begin_sql(self) -> PlainSqlTransaction:
-        """A transaction of plain SQL; every other one reads what is so when it begins."""
+        """Begin a transaction of plain SQL; every other one has a snapshot of its start (REPEATABLE READ)."""
         snapshot = None
         if len(self._plain) % 2:
             snapshot = {
@@ -151,22 +151,22 @@ class SimulatedDatabase(MemoryStore):
         return self._plain[-1]
 
     def tokens_released(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """A writer is done with tokens that it had reserved."""
+        """A writer has released tokens that it had reserved."""
         self._watched(stream).release_tokens(tokens)
 
     def note_token(self, stream: str, token: Token) -> None:
-        """A process knows of a token."""
+        """A process knows a token, so no failover may give it out again."""
         self._known_tokens[stream] = max(token, self._known_tokens.get(stream, 0))
 
     def note_reservation(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """A process knows that tokens are its own."""
+        """A process knows that it has reserved these tokens."""
         self._watched(stream).reservation_known(tokens)
         self.note_token(stream.name, max(tokens))
 
-    # -- what breaks -----------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------
 
     def lose_sessions(self, process: Process) -> None:
-        """The server ends the sessions of a process, which hears of it sooner or later."""
+        """End the sessions of a process, which learns of it some time later."""
         leases = self._clients[process].leases
         if leases:
             self._transcript.add(process.name, "loses its session")
@@ -174,16 +174,16 @@ class SimulatedDatabase(MemoryStore):
             lease.crash()
 
     def isolate(self, process: Process, seconds: float) -> None:
-        """Nothing of a process gets through for a while."""
+        """Cut a process off from the database for some seconds."""
         self._transcript.add(process.name, "cannot reach the database for {s:.1f} s", s=seconds)
         self._clients[process].isolated_until = self._clock.seconds() + seconds
 
     def fail_over(self, streams: Iterable[Stream], by: int) -> None:
-        """Another server takes over: all that was committed is there, but sequences are behind.
+        """Fail over without losing commits, but with sequences behind.
 
-        They are behind the table, and forget what was taken by transactions that were
-        open. They do not fall behind what a live process was told: Postgres logs a
-        sequence ahead of what it gives out, and a commit waits for that.
+        They are behind the table, and forget tokens of open transactions. They do not fall behind
+        tokens that a live process knows: Postgres logs a sequence ahead of the values it gives out,
+        and a commit waits for that.
         """
         self._transcript.add("database", "fails over, sequences fall back by {by}", by=by)
         self._server += 1
@@ -198,13 +198,13 @@ class SimulatedDatabase(MemoryStore):
             watched.rewind_sequence(max(watched.last - by, told))
 
     def replicate(self) -> Standby:
-        """A standby that has all that there is now, and nothing of what comes."""
+        """A standby with the current data, which receives nothing from now on."""
         return Standby(self._all_watched(), self.follower_records)
 
     def lose_commits(self, standby: Standby, ahead: int) -> Mapping[str, Token]:
-        """A standby takes over, without what was committed since it had the last of this.
+        """Promote a standby, losing what was committed since it stopped receiving.
 
-        :returns: by stream: no token from there on was ever given out before
+        :returns: by stream, the first token that was never given out
         """
         self._transcript.add("database", "fails over to a standby that lacks commits")
         self.fail_over((), 0)
@@ -226,7 +226,7 @@ class SimulatedDatabase(MemoryStore):
         return dict(self._unused)
 
     def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:
-        """What followers have on record of a stream."""
+        """The positions of a stream that followers have recorded."""
         yield from proofs(self.follower_records, stream)
 
     def _all_watched(self) -> dict[str, WatchedStream]:
@@ -238,30 +238,30 @@ class SimulatedDatabase(MemoryStore):
 
     def _died(self, client: _Client) -> None:
         client.commits = self._random.random() < 0.3
-        slow = self._random.random() < 0.1  # its machine is gone: only time tells
+        slow = self._random.random() < 0.1  # its machine is gone, so only a timeout ends its connections
         delay = self._random.random() * (6.0 if slow else 0.2)
         for lease in client.leases:
             self._clock.callLater(delay, lease.crash if client.commits else lease.kill)
 
-    # -- what checkers ask -----------------------------------------------------------------
+    # -- for checkers -----------------------------------------------------------------
 
     def unsettled(self, stream: str, writer: str) -> Token | None:
-        """The smallest token of a writer, or of all, that may still appear."""
+        """The smallest unsettled token of a writer, or of all writers."""
         watched = self._streams.get(stream)
         return watched.unsettled(writer) if isinstance(watched, WatchedStream) else None
 
     def may_be_lost(self, stream: str, writer: str, token: Token) -> bool:
-        """Whether who goes on from a token, of a writer or of all, is told of a failover's loss."""
+        """Whether a follower that continues from a token is informed of a failover's loss."""
         watched = self._streams.get(stream)
         return watched is not None and watched.lost(Range(token, MAX_TOKEN), writer) is not None
 
     def last_taken(self, stream: str, writer: str) -> Token:
-        """The last token that a writer was given, 0 when none was."""
+        """The last token that a writer has taken; 0 if none."""
         watched = self._streams.get(stream)
         return watched.last_taken.get(writer, 0) if isinstance(watched, WatchedStream) else 0
 
     def check(self) -> None:
-        """Look at the record of positions, and whether every change has its fact."""
+        """Check the recorded positions, and that every change was announced."""
         self._data.check()
         found: dict[tuple[str, str], Token] = {}
         for name, memory in self._streams.items():
@@ -271,11 +271,11 @@ class SimulatedDatabase(MemoryStore):
         self._records.check(found)
 
     def can_reach(self, process: Process) -> bool:
-        """True when nothing keeps a process from the database."""
+        """Whether a process can reach the database."""
         return self._clients[process].isolated_until <= self._clock.seconds()
 
     def dead(self) -> list[tuple[str, str]]:
-        """The writers, by stream, that have died and can be fenced by now."""
+        """The dead writers that can be fenced, as (stream, writer)."""
         return [
             (stream, name)
             for stream, memory in self._streams.items()
@@ -283,10 +283,10 @@ class SimulatedDatabase(MemoryStore):
             if writer.held and writer.session is None and not writer.transactions
         ]
 
-    # -- time, and failure ---------------------------------------------------------------------
+    # -- latency and failures ---------------------------------------------------------------------
 
     async def step(self, what: str) -> None:
-        """Between any two parts of an operation: wait, and perhaps fail."""
+        """Called between any two steps of an operation: wait, and perhaps fail."""
         if self.is_over:
             return
         client = self._clients.get(CURRENT.get())
@@ -302,8 +302,8 @@ class SimulatedDatabase(MemoryStore):
                     lease.kill()
                 await Deferred()  # the server has rolled it back
         elif not client.process.alive:
-            await Deferred()  # whatever has become of it, nobody hears that
-        elif self._random.random() < 0.5:  # the others take no time: less to simulate
+            await Deferred()  # the client is dead, so nobody learns the outcome
+        elif self._random.random() < 0.5:  # the others take no time, for fewer simulated calls
             await client.process.sleep(self._delay())
         self._fail(client, what)
 
@@ -311,7 +311,7 @@ class SimulatedDatabase(MemoryStore):
         await self.step(what)
 
     async def answer(self) -> None:
-        """The way of an answer: it takes time, and may fail."""
+        """Deliver a reply: takes time, and may fail."""
         await self.step("answer")
 
     def _fail(self, client: _Client, what: str) -> None:
@@ -336,7 +336,7 @@ class SimulatedDatabase(MemoryStore):
         return "unknown" if dice < 1 else "lost" if dice < 2 else "again" if dice < 3 else ""
 
     def session_loss_delay_s(self) -> float:
-        """How long it takes a process to hear of the loss of its session, in seconds."""
+        """Seconds until a process learns of the loss of its session."""
         return self._random.random() ** 3 * 3
 
     def _server_delay(self) -> Deferred[None]:
@@ -355,7 +355,7 @@ class SimulatedDatabase(MemoryStore):
     # -- MemoryStore -----------------------------------------------------------------------
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside: sequences first, later the locks."""
+        """Observe streams: sequences first, then locks."""
         await self.step("observe")
         last = {stream.name: self._of(stream).last for stream in streams}
         for name, token in last.items():
@@ -383,7 +383,7 @@ class SimulatedDatabase(MemoryStore):
             watched = self._watched(memory.stream)
             watched.void_tokens(writer)
             watched.died.discard(writer)
-            watched.take(0, 0)  # whoever becomes a writer repairs its sequences
+            watched.take(0, 0)  # a new writer repairs its sequences
         self._clients[CURRENT.get()].leases.append(lease)
         return lease
 

@@ -1,4 +1,4 @@
-"""Checks that a dead writer does not hold a stream up for long (R8)."""
+"""Checks that a dead writer does not block a stream for long (R8)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from simulator.truth import Violations
 
-#: A master that is up and reaches the database polls every second; the rest is its answers' way.
+#: A master with access to the database polls every second; the rest is time for its queries.
 FENCED_WITHIN_S = 5.0
 
 #: A writer of a stream.
@@ -14,17 +14,17 @@ Key = tuple[str, str]
 
 
 class DeathChecker:
-    """Measures how long writers have been dead and nobody has fenced them."""
+    """Measures how long dead writers stay unfenced."""
 
     def __init__(self, violations: Violations) -> None:
         self._violations = violations
         self._since: dict[Key, float] = {}
 
     def check(self, now: float, supervised: bool, dead: Collection[Key]) -> None:
-        """Take in what is to be seen now.
+        """Check the current state.
 
-        :param supervised: a master is up, and nothing keeps it from the database
-        :param dead: the writers that could be fenced: no session, no transaction
+        :param supervised: whether a master is up and can reach the database
+        :param dead: the writers that could be fenced: without session and transaction
         """
         if not supervised:
             self._since.clear()

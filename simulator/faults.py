@@ -1,4 +1,4 @@
-"""What may break, one function each, chosen by the seed."""
+"""Faults, one function each, chosen by the seed."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from simulator.transcript import Transcript
 from simulator.workload import CATALOGUE
 from synrepl.testing.links import Link
 
-#: Seconds for which a follower stays away at most: longer than a lease.
+#: Maximum seconds for which a follower is down: longer than a lease.
 FOLLOWER_DOWN_S = 20.0
 
-#: Seconds for which a process that lives on reaches nobody: longer than some leases.
+#: Maximum seconds for which a live process is isolated: longer than some leases.
 ISOLATED_S = 10.0
 
 
 class Faults:
-    """Breaks things that are whole at the moment.
+    """Injects faults into what works.
 
-    :param write: gives a writer something to be interrupted in
-    :param scenario: how long writing takes, and whether writers that were killed come back
+    :param write: starts a write, for faults that should interrupt one
+    :param scenario: how long writes take, and whether killed writers are restarted
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Faults:
         self._database_s, self._slowest_s = scenario.database_s, scenario.slowest_s
 
     def inject(self, name: str) -> None:
-        """Let one of :data:`_FAULTS` happen."""
+        """Inject one of :data:`_FAULTS`."""
         _FAULTS[name](self)
 
     def interrupt(self, actor: WritingActor) -> None:
-        """A writer crashes, or loses its session, most often while it writes."""
+        """Crash a writer, or end its session, mostly while it writes."""
         process = actor.process
         if process is not None and self._random.random() < 0.5:
             self._amid(actor, lambda: self._database.lose_sessions(process))
@@ -101,7 +101,7 @@ class Faults:
         self._supervisor.kill(self._random.choice(self._followers), "goes away", FOLLOWER_DOWN_S)
 
     def _cut_off(self) -> None:
-        """Nothing of a process gets through, to anybody: mostly one that follows."""
+        """Isolate a process from everything; mostly a follower."""
         actors: list[Actor] = [*self._followers, *self._followers, *self._writers]
         process = self._random.choice(actors).process
         if process is not None:
@@ -150,7 +150,7 @@ class Faults:
         self._database.fail_over(CATALOGUE, self._random.randint(0, 32))
 
     def _lose_commits(self) -> None:
-        """A standby that has been cut off for a while takes over, while facts are under way."""
+        """Promote a standby that was disconnected for a while, during writes."""
         standby = self._database.replicate()
         checkpoints = [follower.checkpoint() for follower in self._followers]
         delay = self._random.random() * 3
@@ -165,7 +165,7 @@ class Faults:
     def _promote(
         self, standby: Standby, checkpoints: Sequence[Sequence[Checkpoint]], promotions: int
     ) -> None:
-        if self._database.faults_off or self._promotions != promotions:  # it was another server's
+        if self._database.faults_off or self._promotions != promotions:  # it was a standby of an earlier server
             return
         floors = self._database.lose_commits(standby, self._random.randint(0, 32))
         self._promotions += 1
@@ -173,7 +173,7 @@ class Faults:
             follower.failed_over(floors, checkpoint)
 
     def _amid(self, actor: WritingActor, fault: Callable[[], object]) -> None:
-        """Have a fault happen to a writer, most often while it is writing."""
+        """Inject a fault into a writer, mostly while it is writing."""
         if self._random.random() < 0.7:
             self._write(actor)
             self._clock.callLater(self._random.random() * 2 * self._database_s, fault)

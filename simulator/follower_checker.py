@@ -1,4 +1,4 @@
-"""Checks what a handler of a follower is given, and what the follower says of it (R3, R7)."""
+"""Checks what the handlers of a follower receive, and the positions it reports (R3, R7)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from synrepl.streams.definition import Fact
 
 Key = tuple[str, str]
 
-#: Whether a token of (stream, writer) is among those that a failover may have lost: who begins
-#: there is refused, told of the loss, and sent back.
+#: Whether a token of (stream, writer) is in a range that a failover may have lost: a follower that
+#: continues from there is refused, informed of the loss, and moved back.
 MayBeLost = Callable[[str, str, Token], bool]
 
 
 @dataclass(slots=True)
 class FollowerTotals:
-    """What a handler has been through, for the summary.
+    """Counts of one handler, for the summary.
 
-    :ivar applied: facts that it was given, ``duplicates`` the ones among them
-        that it had before
-    :ivar resets: how often it was told that facts are lost
+    :ivar applied: facts received, of which ``duplicates`` were received before
+    :ivar resets: how often it was informed that facts are lost
     """
 
     applied: int = 0
@@ -33,22 +32,22 @@ class FollowerTotals:
 
 
 class Checkpoint(NamedTuple):
-    """What a handler had been given when a standby got the last of its server."""
+    """What a handler had received when a standby stopped receiving from its primary."""
 
     covered: dict[Key, Token]
     ever: dict[Key, Token]
 
 
 class FollowerChecker:
-    """Keeps account of one handler of a follower over all lives of that.
+    """Checks one handler of a follower across all restarts of the follower.
 
-    :param linear: it gets the linear view
-    :param exactly_once: its effects and its position commit together
-    :param earliest: it begins at the beginning of a stream
-    :param alone: its follower's position is its own from the beginning
-    :param too_long: facts that its connection cannot carry and that it, being of the
-        linear view, cannot fetch either; None for one that can
-    :param may_be_lost: by this database
+    :param linear: whether it gets the linear view
+    :param exactly_once: whether its effects and its position commit together
+    :param earliest: whether it starts at the beginning of a stream
+    :param alone: whether its follower's position is its own from the beginning
+    :param too_long: facts too long for its connection that it cannot fetch either, because it gets the
+        linear view; None for a handler that can fetch them
+    :param may_be_lost: whether this database may have lost a token
     """
 
     def __init__(
@@ -73,26 +72,26 @@ class FollowerChecker:
         self._alone = alone
         self._too_long = too_long
         self._may_be_lost = may_be_lost
-        #: Everything of a lane up to here has been applied, in this life or before it.
+        #: By lane: everything up to here was applied, by this process or an earlier one.
         self._covered: dict[Key, Token] = {}
-        #: The highest that was ever applied, whatever a process has forgotten since.
+        #: By lane: the highest token ever applied.
         self._highest: dict[Key, Token] = {}
-        #: What it was told is lost for good, in this life.
+        #: Facts that this process was informed to be lost.
         self._lost: set[tuple[str, Token]] = set()
         self._recorded: dict[Key, Token] = {}
-        #: Where it was given something, or had a position on record when it was started. What is
-        #: said of its follower as a whole is no beginning.
+        #: Lanes where it received something, or had a recorded position at a start. Positions of its
+        #: follower as a whole do not count.
         self._started: set[Key] = set()
         self._reported: dict[tuple[str, Key], Token] = {}
-        #: All that it was ever given, and what of it a failover has lost, untold.
+        #: Facts that it ever received, and those of them that were lost by a failover, unreported.
         self._given: set[tuple[str, str, Token]] = set()
         self._unreported: set[tuple[str, str, Token]] = set()
-        #: By stream: what it says below is from before the last failover.
+        #: By stream: reported positions below this are from before the last failover.
         self._floors: Mapping[str, Token] = {}
         self.totals = FollowerTotals()
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
-        """The process begins anew, and goes on from what is on record for the handler."""
+        """The process has restarted, and continues from the handler's recorded positions."""
         self._started.update(key for key, position in recorded.items() if position)
         now = dict(recorded)
         for key, position in recorded.items():
@@ -100,7 +99,7 @@ class FollowerChecker:
                 self._check_covered(key, position, "has on record")
             else:
                 now[key] = min(position, self._covered.get(key, position))
-        # Where its record is lost altogether, nobody can know that it was given anything.
+        # If its record is lost altogether, nobody can know that it received anything.
         self._unreported = self._on_record_of(self._unreported, recorded)
         self._given = self._on_record_of(self._given, recorded)
         self._covered = now
@@ -110,13 +109,13 @@ class FollowerChecker:
     def _on_record_of(
         self, facts: set[tuple[str, str, Token]], recorded: Mapping[Key, Token]
     ) -> set[tuple[str, str, Token]]:
-        """The facts of lanes in which there is a record."""
+        """The facts of lanes with a recorded position."""
         return {each for each in facts if (each[0], ALL if self._linear else each[1]) in recorded}
 
     def applied(
         self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
     ) -> None:
-        """The handler is done with a batch (or its transaction has committed)."""
+        """The handler has handled a batch, or its transaction was committed."""
         key = (stream, writer)
         covered = self._covered.get(key)
         if covered is None:
@@ -136,7 +135,7 @@ class FollowerChecker:
         self._highest[key] = max(ever, upto)
 
     def lost_by_trim(self, stream: str, writer: str, position: Token) -> None:
-        """It was told that facts at or below ``position`` are lost for good."""
+        """It was informed that facts at or below ``position`` were trimmed."""
         self.totals.resets += 1
         covered = self._covered.get((stream, writer), 0)
         unseen = self._truth.between(stream, writer, covered, position)
@@ -149,7 +148,7 @@ class FollowerChecker:
         self._lost.update((stream, token) for token in gone)
 
     def lost_by_failover(self, stream: str, writer: str, lost: Range) -> None:
-        """It was told that a failover may have lost what it has of these tokens."""
+        """It was informed that a failover may have lost facts in this range."""
         self.totals.resets += 1
         if self._exactly_once:
             self._broken((stream, writer), "was told of losses, but they are rolled back here")
@@ -163,13 +162,13 @@ class FollowerChecker:
         self._recorded.pop(key, None)
 
     def checkpoint(self) -> Checkpoint:
-        """What a standby has, which has all that there is now."""
+        """The state of the handler, as a standby with all current data has it."""
         return Checkpoint(dict(self._covered), dict(self._highest))
 
     def failed_over(self, floors: Mapping[str, Token], standby: Checkpoint) -> None:
-        """The standby has taken over: effects that commit with positions are as they were then.
+        """The standby was promoted: effects that commit with positions are rolled back to it.
 
-        :param floors: by stream: positions below are from before
+        :param floors: by stream: positions below are from before the failover
         """
         self._floors = floors
         self._recorded.clear()
@@ -182,11 +181,11 @@ class FollowerChecker:
         self._unreported |= lost
 
     def unreported_losses(self, stream: str) -> Sequence[Token]:
-        """What it was given of a stream that is lost, and was not told of."""
+        """Lost facts of a stream that it received and was not informed of."""
         return sorted(token for of, _, token in self._unreported if of == stream)
 
     def _without_lost(self, stream: str, facts: Sequence[Fact]) -> Sequence[Fact]:
-        """Facts that were under way when a failover lost them may still be given to it."""
+        """Remove lost facts; those in flight during a failover may still be delivered."""
         lost = [fact for fact in facts if (stream, fact.token) in self._truth.lost]
         if not lost:
             return facts
@@ -197,9 +196,9 @@ class FollowerChecker:
         return [fact for fact in facts if fact not in lost]
 
     def reported(self, what: str, positions: Mapping[Key, Token]) -> None:
-        """The follower says that all of its handlers are here.
+        """The follower has reported positions for all of its handlers.
 
-        :param what: it says so by: its position, or what is on record
+        :param what: how: by its position, or by its record
         """
         for key, position in positions.items():
             floor = self._floors.get(key[0], 0)
@@ -211,7 +210,7 @@ class FollowerChecker:
                     self._check_covered(key, position, f"is said by its follower's {what} to be at")
 
     def on_record(self, positions: Mapping[Key, Token]) -> None:
-        """This is what would be there for the handler after a crash."""
+        """Check the handler's recorded positions, from which it would continue after a crash."""
         for key, position in positions.items():
             before = self._recorded.get(key, 0)
             if position != before:
@@ -225,7 +224,7 @@ class FollowerChecker:
                     self._check_covered(key, position, "has on record")
 
     def missing(self, stream: str, writers: Iterable[str]) -> Sequence[Fact]:
-        """Committed facts that the handler has not been given.
+        """Committed facts that the handler has not received.
 
         :param writers: all writers of the stream
         """
@@ -238,15 +237,15 @@ class FollowerChecker:
         return found
 
     def _is_binding(self, key: Key, position: Token) -> bool:
-        """Whether who goes on from a recorded position has to have all facts up to there.
+        """Whether a recorded position implies that all facts up to it were received.
 
-        Not where a failover may have lost it: a plain handler is told that, perhaps again, and is
-        given again what is left. One whose effects commit with its record is not.
+        Not where a failover may have lost it: a plain handler is informed of that, perhaps again, and
+        receives the rest again. A handler whose effects commit with its record is not.
         """
         return self._exactly_once or not self._may_be_lost(*key, position)
 
     def _check_other_view(self, key: Key, position: Token, what: str) -> None:
-        """A position of one view, of a handler with the other one."""
+        """Check a position of the view that the handler does not get."""
         stream, writer = key
         left = [
             fact.token
@@ -260,7 +259,7 @@ class FollowerChecker:
             )  # fmt: skip
 
     def _covered_of(self, stream: str, fact: Fact) -> Token:
-        """Up to where it has the facts of a fact's writer; of those before it began, none is owed."""
+        """The covered position in the lane of a fact; facts from before it started are not owed."""
         key = (stream, ALL if self._linear else fact.writer)
         return self._covered.get(key, 0 if self._earliest else fact.token)
 
@@ -303,7 +302,7 @@ class FollowerChecker:
             return ()
         if self._too_long is not None:
             return [fact for fact in facts if self._is_owed(stream, fact)]
-        # Who begins has not lost what was gone before it came.
+        # A new handler has not lost what was trimmed before it started.
         return [
             fact for fact in facts
             if (stream, fact.token) not in self._lost
@@ -313,9 +312,9 @@ class FollowerChecker:
         ]  # fmt: skip
 
     def _is_owed(self, stream: str, fact: Fact) -> bool:
-        """Whether a follower of the linear view must get a fact.
+        """Whether a follower of the linear view must receive a fact.
 
-        It cannot be told that facts are lost, nor fetch those that are too long.
+        It cannot be informed that facts are lost, nor fetch those that are too long.
         """
         too_long = self._too_long is not None and self._too_long(stream, fact)
         return not too_long and self._truth.is_there(stream, fact)
@@ -328,7 +327,7 @@ class FollowerChecker:
 
 
 class PositionReportChecker:
-    """Checks that what a follower says of itself does not go back (R7)."""
+    """Checks that the positions a follower reports do not go back (R7)."""
 
     def __init__(self, violations: Violations, name: str) -> None:
         self._violations = violations
@@ -337,20 +336,20 @@ class PositionReportChecker:
         self._floors: Mapping[str, Token] = {}
 
     def failed_over(self, floors: Mapping[str, Token]) -> None:
-        """A standby has taken over; positions of a stream below its floor are from before."""
+        """A standby was promoted; positions of a stream below its floor are from before."""
         self._floors = floors
 
     def restarted(self, recorded: Mapping[Key, Token]) -> None:
-        """The process begins anew: its position is what is on record by now."""
+        """The process has restarted: its positions are the recorded ones."""
         for what, key in list(self._last_reported):
             if what == "position":
                 del self._last_reported[what, key]
         self._last_reported.update({("position", key): at for key, at in recorded.items()})
 
     def reported(self, what: str, positions: Mapping[Key, Token]) -> None:
-        """It says that it is here.
+        """Check reported positions.
 
-        :param what: by its position, or by what is on record
+        :param what: how they are reported: by its position, or by its record
         """
         for key, position in positions.items():
             before = self._last_reported.get((what, key), 0)
@@ -362,5 +361,5 @@ class PositionReportChecker:
                 )  # fmt: skip
 
     def lowered(self) -> None:
-        """A handler has joined, for which the record may have moved back."""
+        """A handler was added, for which the record may have moved back."""
         self._last_reported.clear()

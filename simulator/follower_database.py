@@ -1,4 +1,4 @@
-"""The database as followers use it: positions on record, and transactions of handlers."""
+"""The simulated database for followers: recorded positions, and transactions of handlers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Key = tuple[str, str]
 
 
 class UnknownFollowerStatement(Exception):
-    """A statement that the fake does not understand."""
+    """A statement that the fake does not implement."""
 
 
 class FollowerRecords:
-    """What is on record of one follower.
+    """The recorded positions of one follower.
 
-    :ivar own: its own positions, and whether they are from after handlers had theirs
-    :ivar handlers: those of its handlers
+    :ivar own: its own positions, and whether they are from after handlers had positions
+    :ivar handlers: the positions of its handlers
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class FollowerRecords:
         self.handlers = dict(handlers or {})
 
     def positions(self) -> dict[Key, Token]:
-        """Its own positions."""
+        """The follower's own positions."""
         return {key: position for key, (position, _) in self.own.items()}
 
     def copy(self) -> FollowerRecords:
-        """The same, to be changed."""
+        """A copy that can be changed."""
         return FollowerRecords(self.own, self.handlers)
 
 
 class FollowerTransaction:
-    """Understands the statements of ``storage.followers`` and ``storage.handler_positions``.
+    """Implements the statements of ``storage.followers`` and ``storage.handler_positions``.
 
-    :ivar effects: what a transactional handler leaves behind; done when it commits
+    :ivar effects: callbacks that run when the transaction commits
     """
 
     def __init__(self, store: FollowerRecordStore) -> None:
@@ -101,22 +101,22 @@ class FollowerTransaction:
         return []
 
     def fetchall(self) -> list[Record]:
-        """What the last statement found."""
+        """The rows of the last statement."""
         return self._found
 
     def fetchone(self) -> Record:
-        """The first of it, where there is one for certain."""
+        """The first row, which must exist."""
         return self._found[0]
 
     def fetchone_or_none(self) -> Record | None:
-        """The first of it."""
+        """The first row, if any."""
         return self._found[0] if self._found else None
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._found)
 
     def _of(self, follower: str) -> FollowerRecords:
-        """A follower's records, to be changed here: others see that when this commits."""
+        """A private copy of a follower's records; others see changes when this commits."""
         if follower not in self._changed:
             self._changed.add(follower)
             self.records[follower] = self.records.get(follower, FollowerRecords()).copy()
@@ -140,7 +140,7 @@ class FollowerTransaction:
     # -- followers --------------------------------------------------------------------
 
     def _no_dead_letters(self, follower: str, *selection: object) -> None:
-        """No handler gives up here."""
+        """The simulation has no dead letters."""
         self._found = []
 
     def _positions(self, follower: str) -> None:
@@ -224,13 +224,13 @@ def _place(words: tuple[str, ...]) -> Place:
 
 
 class FollowerDatabase:
-    """Runs transactions of followers one after the other (implements ``storage.database.Database``).
+    """Runs transactions of followers serially (implements ``storage.database.Database``).
 
-    :param trip: awaited before the transaction and before its answer: takes time, and
+    :param trip: awaited before the transaction and before its reply: takes time, and
         may raise ``DatabaseAway``
-    :param next_fault: asked what goes wrong: "again" (the work runs twice, as after a
-        deadlock), "lost" or "unknown" (the commit's answer is lost, without or with
-        effect), anything else for nothing
+    :param next_fault: returns the fault of a transaction: "again" (the work runs twice, as after a
+        deadlock), "lost" or "unknown" (the reply to COMMIT is lost, without or with effect), or
+        anything else for none
     """
 
     def __init__(
@@ -272,12 +272,12 @@ class FollowerDatabase:
 
 
 class FollowerRecordStore:
-    """What is on record for all followers, by name.
+    """The recorded positions of all followers, by name.
 
-    :param server: whether it is confirmed
+    :param server: the database server, which may be unconfirmed
     :param lost_since: rows of :data:`~synrepl.storage.incarnations.LOST_SINCE`
     :param floors: of streams, in the present incarnation
-    :ivar loss_notices: rows of handlers that were told of losses
+    :ivar loss_notices: rows of handlers that were informed of losses
     """
 
     def __init__(
@@ -293,12 +293,12 @@ class FollowerRecordStore:
         self.records: dict[str, FollowerRecords] = {}
 
     def own(self, follower: str) -> Mapping[Key, Token]:
-        """A follower's own positions."""
+        """The recorded positions of a follower."""
         found = self.records.get(follower)
         return {} if found is None else found.positions()
 
     def handler(self, follower: str, handler: str) -> Mapping[Key, Token]:
-        """Those of one of its handlers."""
+        """The recorded positions of one of its handlers."""
         found = self.records.get(follower)
         if found is None:
             return {}

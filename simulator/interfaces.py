@@ -1,7 +1,7 @@
-"""What a simulated process is given, and what it must be able to do.
+"""The interfaces between the simulator and the services it runs.
 
-The simulator knows the product's services by these words only. A *cast* plays
-the parts: :mod:`simulator.product` wires the real ones.
+The simulator knows the product's services only by these protocols. A :class:`ServiceFactory` makes them:
+:mod:`simulator.product` assembles the real ones.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from synrepl.testing.memory_pubsub import MemoryPubSubOwner
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: Bytes of a line at most, the least that can be set; and what may be queued for a slow reader.
+#: Maximum line length in bytes, the smallest allowed, and maximum queued lines of a slow reader.
 LINE_LIMIT = 256
 QUEUED_LINES = 25
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPeriods:
-    """How long facts of ephemeral streams stay.
+    """Retention of ephemeral streams.
 
     :ivar every_s: seconds between two rounds of trimming
-    :ivar keep_s: nothing younger goes
-    :ivar max_s: what is older goes, whoever still wants it
-    :ivar lease_s: for how long a named follower is waited for
+    :ivar keep_s: minimum age of trimmed facts, in seconds
+    :ivar max_s: age from which facts are trimmed even if followers need them, in seconds
+    :ivar lease_s: seconds for which the facts that a named follower needs are kept
     """
 
     every_s: float
@@ -55,18 +55,18 @@ class BusConnection(Protocol):
     cut_off: int
 
     def start(self) -> None:
-        """Connect, and again whenever they are lost."""
+        """Connect, and reconnect whenever the connections are lost."""
 
     async def stop(self) -> None:
-        """Close them."""
+        """Close the connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusAccess:
-    """Redis, as a process finds it.
+    """A process's access to Redis.
 
-    :ivar join: given the channels to hear, and who hears and speaks
-    :ivar per_stream: rows and positions go to a channel per stream
+    :ivar join: connects, given the channels to subscribe to and the owner of the connections
+    :ivar per_stream: whether there is a channel per stream
     """
 
     join: Callable[[Collection[str], MemoryPubSubOwner], BusConnection]
@@ -75,14 +75,14 @@ class BusAccess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnvironment:
-    """Where a process runs: all it has in the world.
+    """The environment of a process.
 
     :ivar process: its scheduler
-    :ivar store: the database, as seen from here
-    :ivar database: for a follower's record and transactional handlers
-    :ivar application: whose caches are to be kept coherent; None in a run without caches
-    :ivar bus: None for a process that is not on Redis
-    :ivar small: pages and buffers are small, so that few facts reach their ends
+    :ivar store: the fact store
+    :ivar database: for recorded positions and transactional handlers
+    :ivar application: the application with the caches; None in a run without caches
+    :ivar bus: None for a process without Redis
+    :ivar small: whether pages and buffers are small, so that few facts fill them
     """
 
     process: Process
@@ -96,17 +96,17 @@ class ProcessEnvironment:
     small: bool
 
 
-#: Puts a checker in front of whoever is told of movements.
+#: Wraps an announcement listener with a checker.
 WrapListener = Callable[[AnnouncementListener], AnnouncementListener]
 
 
 class HandlerCallbacks(Protocol):
-    """What one of a follower's handlers does; it may take long and it may fail."""
+    """The work of one of a follower's handlers; it may be slow, and may fail."""
 
     async def handle(
         self, stream: str, writer: str, after: Token, upto: Token, facts: Sequence[Fact]
     ) -> None:
-        """Take a batch outside of any transaction."""
+        """Handle a batch outside of any transaction."""
 
     def apply(
         self,
@@ -117,19 +117,19 @@ class HandlerCallbacks(Protocol):
         upto: Token,
         facts: Sequence[Fact],
     ) -> None:
-        """Take a batch in a transaction of :class:`~.follower_database.FollowerDatabase`."""
+        """Apply a batch in a transaction of :class:`~.follower_database.FollowerDatabase`."""
 
     def reset(self, stream: str, writer: str, position: Token, lost: Range | None) -> None:
-        """Facts up to ``position`` are lost for good; those in ``lost``, by a failover, perhaps."""
+        """Facts up to ``position`` were trimmed; or a failover may have lost those in ``lost``."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerKind:
-    """What sort of handler it is.
+    """The properties of a handler.
 
-    :ivar exactly_once: it is transactional
-    :ivar other_view: it gets the view that its connection does not give
-    :ivar late: it joins its follower in that one's second life, and begins at the beginning
+    :ivar exactly_once: whether it is transactional
+    :ivar other_view: whether it gets the view that its connection does not have
+    :ivar late: whether it is added at its follower's first restart, and starts at the beginning
     """
 
     name: str
@@ -140,16 +140,16 @@ class HandlerKind:
 
 @dataclass(frozen=True, slots=True)
 class FollowerKind:
-    """What sort of follower it is.
+    """The properties of a follower.
 
-    :ivar legacy: it speaks the legacy dialect and gets the linear view
-    :ivar named: its positions go on record
-    :ivar handlers: transactional ones only when it is named
-    :ivar earliest: it wants everything from the beginning
-    :ivar slow_s: seconds its handlers take at most
-    :ivar fails: how often its handlers fail, 0 to 1
-    :ivar bus: it follows over Redis, and not over TCP
-    :ivar writes: it is a writer, too
+    :ivar legacy: whether it speaks the legacy dialect and gets the linear view
+    :ivar named: whether its positions are recorded
+    :ivar handlers: with transactional ones only when it is named
+    :ivar earliest: whether it starts at the beginning
+    :ivar slow_s: maximum seconds per batch of its handlers
+    :ivar fails: probability that a handler fails
+    :ivar bus: whether it follows over Redis instead of TCP
+    :ivar writes: whether it is a writer as well
     """
 
     legacy: bool
@@ -168,7 +168,7 @@ class ReservedTokens(Protocol):
     tokens: Sequence[Token]
 
     async def write(self, facts: Sequence[Sequence[Row]]) -> None:
-        """Write facts at the first of them."""
+        """Write facts at the first of the tokens."""
 
     async def __aenter__(self) -> ReservedTokens: ...
 
@@ -176,28 +176,28 @@ class ReservedTokens(Protocol):
 
 
 class InvalidationOutbox(Protocol):
-    """What goes out with a change when it commits."""
+    """Collects invalidations and facts that take effect when a change commits."""
 
     def invalidate(self, cache: str, key: Sequence[Any]) -> None:
-        """Entries of a cache are stale then."""
+        """Invalidate the entries of a key."""
 
     def invalidate_all(self, cache: str) -> None:
-        """The whole cache is stale then."""
+        """Invalidate the whole cache."""
 
     def append(self, stream: Stream, rows: Sequence[Row]) -> None:
         """Append a fact."""
 
 
 class WriterService(Protocol):
-    """A process's writer."""
+    """The writer of a process."""
 
     async def start(self) -> None:
-        """Take the name."""
+        """Take the writer name."""
 
     async def append(
         self, stream: Stream, facts: Sequence[Sequence[Row]], key: str | None
     ) -> AppendResult:
-        """Append facts; their tokens, and whose they are, once they are committed."""
+        """Append facts; returns tokens and writer once they are committed."""
 
     async def change(
         self,
@@ -205,16 +205,16 @@ class WriterService(Protocol):
         work: Callable[[Transaction, InvalidationOutbox], T],
         streams: Sequence[Stream],
     ) -> T:
-        """Run a transaction that says what it makes stale."""
+        """Run a transaction that invalidates caches."""
 
     async def reserve(self, stream: Stream, count: int) -> ReservedTokens:
-        """Take tokens before writing."""
+        """Reserve tokens."""
 
     def positions(self) -> Mapping[Key, Token]:
-        """Where it stands itself."""
+        """Its own positions."""
 
     async def stop(self) -> None:
-        """Give the name back."""
+        """Release the writer name."""
 
 
 class MasterService(Protocol):
@@ -225,64 +225,64 @@ class MasterService(Protocol):
     listener: ServerFactory
 
     async def start(self) -> None:
-        """Returns once connections can be taken."""
+        """Start; returns once connections can be accepted."""
 
     def wake(self, stream: str) -> None:
         """A NOTIFY has arrived."""
 
     def positions(self) -> Mapping[Key, Token]:
-        """Where every writer of every stream stands; the linear view under the writer ''."""
+        """The positions of every stream and writer; the linear position is under the writer ''."""
 
     async def stop(self) -> None:
-        """End in good order."""
+        """Stop gracefully."""
 
 
 class FollowerService(Protocol):
     """A follower.
 
-    :ivar client_factory: makes the protocol of each connection that it asks for; None over Redis
-    :ivar writer: for a worker that writes
+    :ivar client_factory: makes the protocol of each connection to the master; None over Redis
+    :ivar writer: None for a worker that does not write
     """
 
     client_factory: ClientFactory | None
     writer: WriterService | None
 
     async def start(self) -> None:
-        """Read what is on record; connect afterwards."""
+        """Read recorded positions; it is connected afterwards."""
 
     def positions(self) -> Mapping[Key, Token]:
-        """Where it stands."""
+        """Its positions."""
 
     async def wait_for(
         self, stream: str, writer: str | None, token: Token, timeout_s: float
     ) -> None:
-        """Wait until it stands there.
+        """Wait until it has reached a position.
 
-        :raises SynreplError: it does not, or not in time
+        :raises SynreplError: it has not, or not in time
         """
 
 
 class MembershipService(Protocol):
-    """An operator's way to change who writes a stream."""
+    """The operations that change the writers of a stream."""
 
     async def add(self, stream: Stream, writer: str) -> bool:
-        """Let it write; False when it could already."""
+        """Allow a writer; False if it was allowed already."""
 
     async def drain(self, stream: Stream, writer: str, timeout_s: float) -> None:
-        """Let it take nothing more; returns once it holds nothing.
+        """Drain a writer; returns once it holds no reservation.
 
-        :raises SynreplError: it does, after ``timeout_s`` seconds
+        :raises SynreplError: it still does after ``timeout_s`` seconds
         """
 
     async def remove(self, stream: Stream, writer: str) -> None:
-        """Let it be no writer any more.
+        """Remove a writer.
 
         :raises SynreplError: it may still write
         """
 
 
 class ServiceFactory(Protocol):
-    """Who plays the parts; processes with a place on the bus announce through ``wrap_listener``."""
+    """Makes the services of processes; those that announce positions do so through ``wrap_listener``."""
 
     def master(self, environment: ProcessEnvironment, wrap_listener: WrapListener) -> MasterService:
         """A master, whose announcements go through ``wrap_listener``."""
@@ -302,7 +302,7 @@ class ServiceFactory(Protocol):
     ) -> FollowerService:
         """A follower of all streams.
 
-        :param handlers: those that it has in this life
+        :param handlers: those of this process
         """
 
     def membership(self, process: Process, database: Database) -> MembershipService:

@@ -1,4 +1,4 @@
-"""The database as an operator uses it: who writes a stream, and what is still open."""
+"""The simulated database for operators: the writers of streams, and their open transactions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 class UnknownStatement(Exception):
-    """A statement that nobody has taught the simulation."""
+    """A statement that the fake does not implement."""
 
 
 class MembershipDatabase:
-    """Runs transactions of operators, each at once (implements ``storage.database.Database``).
+    """Runs transactions of operators atomically (implements ``storage.database.Database``).
 
     :param streams: all streams of the simulation, by name
-    :param notified: told the name of a stream when somebody is to look at it
-    :param trip: awaited before the transaction and before its answer: takes time
+    :param notified: called with the name of a stream on NOTIFY
+    :param trip: awaited before the transaction and before its reply: takes time
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class MembershipDatabase:
 
 
 class _MembershipTransaction:
-    """Understands the statements of ``storage.membership`` and ``storage.writers``, and no others."""
+    """Implements the statements of ``storage.membership`` and ``storage.writers`` only."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _MembershipTransaction:
         """All rows."""
         return self._found
 
-    # -- statements: each gives its rows, or one for each row that it has changed ------------
+    # -- statements: each returns its rows, or one row per changed row ------------
 
     def _is_known(self, stream: str, writer: str) -> bool:
         watched = self._streams[stream]
@@ -180,7 +180,7 @@ class _MembershipTransaction:
 
 _WRITERS = "UPDATE synrepl._writers SET"
 
-#: What each statement begins with; the first that fits is it.
+#: By the beginning of a statement; the first match counts.
 _STATEMENTS: Mapping[str, Callable[..., Sequence[Record]]] = {
     f"{_WRITERS} draining = false": _MembershipTransaction._add,
     f"{_WRITERS} draining = true": _MembershipTransaction._drain,

@@ -1,4 +1,4 @@
-"""The network of a simulation: one master's port, and links that the seed slows, cuts and mutes."""
+"""The simulated network: the master's port, and links that the seed slows, cuts and mutes."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from twisted.python.failure import Failure
 from simulator.clock import Process, VirtualClock
 from synrepl.testing.links import Link, LinkAddress
 
-#: Bytes that travel unnoticed, and that then wait before a producer is paused: small,
-#: so that a slow reader shows with few facts.
+#: Bytes in flight, and bytes buffered before a producer is paused: small, so that a few facts show a
+#: slow reader.
 WINDOW = 400
 FULL = 200
 
 
 class ServerFactory(Protocol):
-    """Makes protocols of accepted connections (Twisted's server factories do)."""
+    """Builds the protocols of accepted connections, as Twisted's server factories do."""
 
     def buildProtocol(self, addr: Any) -> Any: ...
 
 
 class ClientFactory(ServerFactory, Protocol):
-    """Makes protocols of connections it asked for (Twisted's client factories do)."""
+    """Builds the protocols of outgoing connections, as Twisted's client factories do."""
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> object: ...
 
     def clientConnectionLost(self, connector: Any, reason: Failure) -> object: ...
 
 
-#: Told of a new connection before the first byte: (name of the client, link).
+#: Called with (client name, link) for each new connection, before the first byte.
 LinkOpened = Callable[[str, Link], object]
 
 
 class NetworkConditions:
-    """How bytes travel: a new mood of the network for each piece.
+    """Latency and fragmentation, drawn for each piece of data.
 
-    :param slowest: seconds that a piece takes at most
+    :param slowest: maximum latency of a piece, in seconds
     """
 
     def __init__(self, random: Random, slowest: float) -> None:
@@ -48,18 +48,18 @@ class NetworkConditions:
         self.slowest = slowest
 
     def delay(self) -> float:
-        """Mostly quick."""
+        """A latency; mostly short."""
         return self._random.random() ** 3 * self.slowest
 
     def piece(self, waiting: int) -> int:
-        """Mostly all of it; otherwise it is split anywhere, also amid a character."""
+        """The size of the next piece: mostly everything, otherwise split anywhere, even within a character."""
         if self._random.random() < 0.7:
             return waiting
         return self._random.randint(1, waiting)
 
 
 class Network:
-    """Connects followers with the master while it listens."""
+    """Connects followers to the master while it listens."""
 
     def __init__(
         self, clock: VirtualClock, conditions: NetworkConditions, link_opened: LinkOpened
@@ -75,21 +75,21 @@ class Network:
 
     @property
     def links(self) -> list[Link]:
-        """The connections that somebody still believes in."""
+        """The connections that at least one side considers open."""
         self._all = [link for link in self._all if link.open]
         return self._all
 
     def listen(self, process: Process, factory: ServerFactory) -> None:
-        """The process takes connections from now on, until it is killed."""
+        """Accept connections for a process until it is killed."""
         self._listener, self._listening = factory, process
         process.on_kill(self.close)
 
     def connect(self, process: Process, factory: ClientFactory) -> None:
-        """Connect a process with whoever listens, and again whenever its factory asks for it."""
+        """Connect a process to the master, and reconnect whenever its factory asks for it."""
         Connector(self, process, factory).connect()
 
     def open_link(self, process: Process, factory: ClientFactory, connector: Connector) -> None:
-        """Try to make one connection."""
+        """Try to open a connection."""
         isolate = self._clock.seconds() < self._isolated_until.get(process, 0)
         if self._listener is None or self._listening is None or isolate:
             reason = "there is no way" if isolate else "nobody listens"
@@ -115,20 +115,20 @@ class Network:
         link.connect()
 
     def isolate(self, process: Process, seconds: float) -> None:
-        """A process loses its connections, and gets no other one for a while."""
+        """Cut all connections of a process, and refuse new ones for some seconds."""
         self._isolated_until[process] = self._clock.seconds() + seconds
         for link in self.links:
             if link.client.name.startswith(f"{process.name}#"):
                 link.cut(0)
 
     def heal(self) -> None:
-        """No connection is mute any more, and everybody can connect."""
+        """Unmute all connections, and let every process connect."""
         self._isolated_until.clear()
         for link in self.links:
             link.silence(False)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Stop listening."""
         self._listener = self._listening = None
 
     def _end(self, link: Link, end: Any) -> None:
@@ -137,7 +137,7 @@ class Network:
 
 
 class Connector:
-    """What a client factory calls to connect again (Twisted's ``IConnector``)."""
+    """What a client factory calls to reconnect (Twisted's ``IConnector``)."""
 
     def __init__(self, network: Network, process: Process, factory: ClientFactory) -> None:
         self._network = network
@@ -145,8 +145,8 @@ class Connector:
         self._factory = factory
 
     def connect(self) -> None:
-        """Try soon; the factory hears how it went."""
+        """Try to connect soon; the factory is notified of the outcome."""
         self._process.callLater(0.001, self._network.open_link, self._process, self._factory, self)
 
     def stopConnecting(self) -> None:
-        """Nothing is under way for long."""
+        """Does nothing, since attempts take no time."""

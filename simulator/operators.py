@@ -1,4 +1,4 @@
-"""Whoever changes who writes: writers are added, drained, removed, brought back, and doubled."""
+"""Changes of writers: they are added, drained, removed, brought back, and duplicated."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.streams.definition import Stream
 
-#: Processes that do nothing but write, at most.
+#: Maximum number of pure writer processes.
 MOST_WRITERS = 5
 
-#: Seconds for which an operator waits for what is open, at most; and without end, in the end.
+#: Maximum seconds for which an operator waits for a drain; and practically unlimited, at the end.
 PATIENCE_S = 8.0
 FINAL_PATIENCE_S = 1_000.0
 
-#: Seconds for which a second process claims a name, at most.
+#: Maximum lifetime of a second process with the same name, in seconds.
 RIVAL_LIVES_S = 15.0
 
 
 class Operators:
-    """Change the writers at random, and hold the answers against the truth.
+    """Changes the writers at random, and checks the results.
 
-    :param process: theirs
-    :param membership: what they type
-    :param unsettled: the smallest token of a writer that may still appear
-    :param last_taken: the last token that a writer was given
-    :param writers: processes that do nothing but write; new ones are added here
-    :param writing: all who write
-    :param new_writer: a new process by its name
-    :param interrupt: lets a writer crash, or lose its session, most often while it writes
+    :param process: the process of the operators
+    :param membership: the operations
+    :param unsettled: the smallest unsettled token of a writer
+    :param last_taken: the last token that a writer has taken
+    :param writers: the pure writer processes; new ones are added to it
+    :param writing: all actors that write
+    :param new_writer: makes a writer process by its name
+    :param interrupt: crashes a writer, or ends its session, mostly while it writes
     """
 
     def __init__(
@@ -69,38 +69,38 @@ class Operators:
         self._new_writer = new_writer
         self._interrupt = interrupt
         self._undrained: set[Key] = set()
-        #: The last token of each writer that was told to be drained.
+        #: The last token of each writer that was reported as drained.
         self._drained_at: dict[Key, Token] = {}
-        #: Names that somebody brings or takes away; nobody else does then.
+        #: Names of writers that are being added or removed.
         self._busy: set[str] = set()
         self._rivals: list[WriterActor] = []
-        #: How many writers were proved to hold nothing.
+        #: Number of completed drains.
         self.drained = 0
 
     @property
     def rivals(self) -> list[WriterActor]:
-        """Second processes of a name, which write if they may."""
+        """The ready second processes of a name, which write if they can."""
         return [rival for rival in self._rivals if rival.ready]
 
     def perform(self, name: str) -> None:
-        """Let one of :data:`_CHANGES` happen."""
+        """Perform one of :data:`_CHANGES`."""
         _CHANGES[name](self)
 
     def stop_faults(self) -> None:
-        """No name is claimed twice any more, and whoever is drained will be in the end."""
+        """End all second processes, and finish all drains."""
         for rival in self._rivals:
             self._retire(rival)
         for stream, writer in sorted(self._undrained):
             self._process.spawn("drain", self._drain(CATALOGUE[stream], writer, FINAL_PATIENCE_S))
 
     def unfinished(self) -> Iterator[str]:
-        """What operators still wait for."""
+        """Yield what operators still wait for, as sentences."""
         for key in list(self._drained_at):
             self._check_drained(key)
         for stream, writer in sorted(self._undrained):
             yield f"{writer} of {stream} is not drained"
 
-    # -- what they do ----------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------
 
     def _add_writer(self) -> None:
         if len(self._writers) < MOST_WRITERS:
@@ -141,7 +141,7 @@ class Operators:
         self._process.callLater(self._random.random() * RIVAL_LIVES_S, self._retire, rival)
 
     def _alone(self, actor: WritingActor, work: Coroutine[Any, Any, None]) -> None:
-        """Change whether somebody is a writer, if nobody else is about to."""
+        """Run a change of a writer, unless another change of it is running."""
         if actor.name in self._busy:
             work.close()
             return
@@ -165,7 +165,7 @@ class Operators:
         self._supervisor.kill(actor, "is ended for good")
 
     async def _close_to_sql(self, stream: Stream) -> None:
-        """Let plain SQL append nothing to a stream for a while."""
+        """Drain plain SQL from a stream for a while."""
         await self._drain(stream, SQL, self._patience())
         await self._process.sleep(self._patience())
         await self._add(stream, SQL)
@@ -179,7 +179,7 @@ class Operators:
         self._undrained.discard(key)
 
     def _check_drained(self, key: Key) -> None:
-        """Whether a writer has taken nothing since it was told to be drained."""
+        """Check that a writer has taken no token since it was reported as drained."""
         last = self._drained_at.pop(key, None)
         taken = self._last_taken(*key)
         if last not in (None, taken):
@@ -196,7 +196,7 @@ class Operators:
         self._supervisor.start(actor)
 
     async def _take_away(self, actor: WriterActor) -> None:
-        """Drain, end and remove a process; sometimes it crashes before the end."""
+        """Drain, stop and remove a writer; sometimes it crashes instead of stopping."""
         drained = [await self._drain(stream, actor.name, self._patience()) for stream in CATALOGUE]
         actor.retired = True
         if actor.ready and all(drained) and self._random.random() < 0.7:
@@ -206,7 +206,7 @@ class Operators:
         await self._remove(actor)
 
     async def _remove(self, actor: WriterActor) -> None:
-        """Remove a writer, if the database lets that happen: it has to be drained or dead."""
+        """Remove a writer if the database allows it: it has to be drained or dead."""
         for stream in CATALOGUE:
             try:
                 await self._membership.remove(stream, actor.name)
@@ -228,7 +228,7 @@ class Operators:
             if not isinstance(error, Unavailable):  # it is no writer
                 self._undrained.discard(key)
             return False
-        if key not in self._undrained:  # brought back meanwhile, or somebody else was told
+        if key not in self._undrained:  # brought back meanwhile, or another drain was reported
             return False
         self._undrained.discard(key)
         self.drained += 1

@@ -1,4 +1,4 @@
-"""Somebody with ``psql``: long transactions that know nothing of leases and sessions."""
+"""Plain SQL, as from ``psql``: long transactions without leases and sessions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from synrepl.storage.store import DatabaseAway
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
-#: The writer that every stream has for plain SQL.
+#: The name of the writer for plain SQL, which every stream has.
 SQL = "sql"
 
 
 class PlainSqlTransaction:
-    """What ``synrepl.append()`` does within one transaction of its caller.
+    """A transaction that calls ``synrepl.append()``.
 
-    :param watched: finds the data of a stream
-    :param changes: what it changes besides
-    :param snapshot: what it knows of its writer, by stream, all the time; None for a
-        transaction that sees what is so (READ COMMITTED)
+    :param watched: returns the data of a stream
+    :param changes: its changes to application data
+    :param snapshot: its snapshot of the writer, by stream; None for a transaction that sees current
+        data (READ COMMITTED)
     """
 
     def __init__(
@@ -40,14 +40,15 @@ class PlainSqlTransaction:
         self._aborted = False
 
     def change(self, key: DataKey) -> None:
-        """Give a key of the application's data a new version."""
+        """Give a key of the application data a new version."""
         self._changes.change(key)
 
     async def append(self, stream: Stream, rows: Sequence[Row]) -> Token:
         """Append one fact.
 
-        :raises DatabaseAway: the transaction was aborted
-        :raises Drained: :raises SerializationFailure: and it is aborted now
+        :raises DatabaseAway: the transaction was aborted before
+        :raises Drained: the writer is drained; aborts the transaction
+        :raises SerializationFailure: the snapshot is too old; aborts the transaction
         """
         self._check()
         watched = self._watched(stream)
@@ -62,7 +63,7 @@ class PlainSqlTransaction:
         return token
 
     async def commit(self) -> None:
-        """Make all of it visible at once.
+        """Commit everything.
 
         :raises DatabaseAway: the transaction was aborted
         """
@@ -73,11 +74,11 @@ class PlainSqlTransaction:
         await self.roll_back()
 
     async def roll_back(self) -> None:
-        """Let everything go."""
+        """Roll back."""
         self.abort()
 
     def abort(self) -> None:
-        """The server ends it; once."""
+        """Release everything, when the server ends the transaction; idempotent."""
         self._aborted = True
         for watched, number in self._holders:
             watched.leave(SQL)

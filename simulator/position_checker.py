@@ -1,4 +1,4 @@
-"""Checks what a master announces, and what the database accepts (R1, R7, R8)."""
+"""Checks announced positions, commits and recorded positions (R1, R7, R8)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class AnnouncementListener(Protocol):
 
 
 class PositionChecker:
-    """Stands between a master's stream states and its publisher, and judges each move.
+    """Wraps an announcement listener and checks each advance of a position.
 
-    One per life of a master.
+    One per process.
 
-    :param unsettled: asks the database for the smallest unsettled token
+    :param unsettled: returns the smallest unsettled token from the database
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PositionChecker:
         self._started = False
 
     def started(self, positions: Mapping[tuple[str, str], Token]) -> None:
-        """The master stands here and takes connections from now on."""
+        """The process is at these positions, and announces from now on."""
         self._started = True
         for (stream, writer), position in positions.items():
             self._check_settled(stream, writer, position)
@@ -74,7 +74,7 @@ class PositionChecker:
     ) -> None:
         who = writer or "the linear view"
         at = self._at.get((stream, writer), prev)
-        if new == prev > at:  # moved on by a failover: whoever is elsewhere has to look
+        if new == prev > at:  # advanced by a failover, without facts
             self._at[stream, writer] = new
             self._check_settled(stream, writer, new)
             self._truth.publish(stream, writer, new)
@@ -89,10 +89,10 @@ class PositionChecker:
         self._at[stream, writer] = new
         self._check_settled(stream, writer, new)
         real = self._truth.between(stream, writer, prev, new)
-        # Nobody listens before the start. A fact without rows leaves no trace in a table.
+        # Nothing is announced before the start. A fact without rows leaves no trace in a table.
         lost = self._truth.lost
         given = None if facts is None else [
-            # What was committed on a server that is gone may still be announced.
+            # Facts that a failover has lost may still be announced.
             fact for fact in facts if fact.rows and (stream, fact.token) not in lost
         ]  # fmt: skip
         if self._started and given is not None and given != list(real):
@@ -116,7 +116,7 @@ class PositionChecker:
 
 
 class CommitChecker:
-    """Judges each commit when it happens: it may not come below what was published."""
+    """Checks each commit: it must not be at or below a published position."""
 
     def __init__(self, violations: Violations, truth: Truth) -> None:
         self._violations = violations
@@ -126,7 +126,7 @@ class CommitChecker:
     def committed(self, stream: str, facts: Sequence[Fact], void_upto: Mapping[str, Token]) -> None:
         """Facts became visible.
 
-        :param void_upto: by writer: its tokens up to here were given back when it was fenced
+        :param void_upto: by writer: tokens up to here were discarded when it was fenced
         """
         for fact in facts:
             if not self._truth.committed(stream, fact):
@@ -134,8 +134,8 @@ class CommitChecker:
                     "R7", "token {token} of {stream} was given twice",
                     token=fact.token, stream=stream,
                 )  # fmt: skip
-            for row in fact.rows:  # each is made once, and asked for again only under its key
-                if isinstance(row, CachesRow):  # these may well be equal
+            for row in fact.rows:  # rows are unique; retries use an idempotency key
+                if isinstance(row, CachesRow):  # not unique
                     continue
                 if row in self._rows:
                     self._violations.add(
@@ -159,13 +159,13 @@ class CommitChecker:
                     )  # fmt: skip
 
     def lose(self, facts: Sequence[Fact]) -> None:
-        """A failover has lost facts: what they say may be written again."""
+        """A failover has lost facts: their rows may be written again."""
         for fact in facts:
             self._rows.difference_update(fact.rows)
 
 
 class RecordChecker:
-    """Positions on record never go back, and never pass what is unsettled."""
+    """Checks that recorded positions never go back, and never pass unsettled tokens."""
 
     def __init__(self, violations: Violations, unsettled: Unsettled) -> None:
         self._violations = violations
@@ -173,11 +173,11 @@ class RecordChecker:
         self._seen: dict[tuple[str, str], Token] = {}
 
     def failed_over(self) -> None:
-        """A failover has put the record back."""
+        """A failover has rolled recorded positions back."""
         self._seen.clear()
 
     def check(self, recorded: Mapping[tuple[str, str], Token]) -> None:
-        """Compare the record with what it was."""
+        """Compare recorded positions with the previous ones."""
         for key, position in recorded.items():
             before = self._seen.get(key, 0)
             if position == before:
@@ -198,5 +198,5 @@ class RecordChecker:
 
 
 def tokens(facts: Sequence[Fact]) -> list[Token]:
-    """Their tokens, for a sentence."""
+    """The tokens of facts."""
     return [fact.token for fact in facts]

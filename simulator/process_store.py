@@ -1,4 +1,4 @@
-"""The database of a simulation as one of its processes sees it: far away, and full of delays."""
+"""The simulated database as a process sees it, with delays and lost replies."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ T = TypeVar("T")
 
 
 class DatabaseLink(Protocol):
-    """What happens between the store and a process."""
+    """The link between the store and a process."""
 
     async def answer(self) -> None:
-        """The way of an answer: it takes time, and may fail."""
+        """Deliver a reply: takes time, and may fail."""
 
     def session_loss_delay_s(self) -> float:
-        """How long it takes a process to hear of the loss of its session, in seconds."""
+        """Seconds until a process learns of the loss of its session."""
 
     def note_token(self, stream: str, token: Token) -> None:
-        """The process knows of a token."""
+        """The process knows a token."""
 
     def note_reservation(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """The process knows that tokens are its own."""
+        """The process knows that it has reserved these tokens."""
 
 
 class ProcessStore:
-    """The store as one process sees it: answers take their time, too."""
+    """The store for one process: replies are delayed, and may be lost."""
 
     is_late = False
 
@@ -60,7 +60,7 @@ class ProcessStore:
         return answer
 
     async def open_writer(self, writer: str, streams: Sequence[Stream]) -> WriterLease:
-        """Become ``writer``; when the answer is lost, the connection is, and the session with it."""
+        """Take the lease of ``writer``; a lost reply ends the connection, and the session with it."""
         lease = await self._store.open_writer(writer, streams)
         try:
             await self._link.answer()
@@ -71,7 +71,7 @@ class ProcessStore:
         return ProcessLease(lease, self._process, self._link)
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside."""
+        """Observe streams."""
         return await self._after(self._store.observe(streams))
 
     async def fence(self, stream: Stream, writer: str) -> bool:
@@ -85,7 +85,7 @@ class ProcessStore:
     async def record_positions(
         self, stream: Stream, linear: Token, writers: Mapping[str, Token]
     ) -> None:
-        """Put positions on record."""
+        """Record positions."""
         await self._after(self._store.record_positions(stream, linear, writers))
 
     async def given_out(self, stream: Stream) -> Token | None:
@@ -101,13 +101,13 @@ class ProcessStore:
         return await self._after(self._store.page(stream, span, writer, limit))
 
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
-        """A follower's positions on record."""
+        """The recorded positions of a follower."""
         return await self._store.follower_positions(follower)
 
     async def record_follower(
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
-        """Not asked of a process: deliveries use the database itself."""
+        """Not used by processes: deliveries use the database directly."""
         raise NotImplementedError
 
     async def named_followers(self) -> Sequence[NamedFollower]:
@@ -117,20 +117,20 @@ class ProcessStore:
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
     ) -> None:
-        """Keep what a named follower has not acknowledged."""
+        """Renew the lease that keeps unacknowledged facts of a named follower."""
         await self._after(self._store.renew_lease(follower, streams, lease_s))
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
-        """Note where a stream is, and tell where it was."""
+        """Record a watermark of a stream, and return older ones."""
         return await self._after(self._store.mark(stream, keep_s, max_s))
 
     async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
-        """Delete the oldest facts that may go."""
+        """Delete the oldest facts that may be trimmed."""
         return await self._after(self._store.trim(stream, cap, forced, limit))
 
 
 class ProcessLease:
-    """A lease as its process sees it: that its session is lost it hears late."""
+    """A lease for one process, which learns late that its session is lost."""
 
     def __init__(self, lease: WriterLease, process: Process, link: DatabaseLink) -> None:
         self.writer = lease.writer
@@ -139,7 +139,7 @@ class ProcessLease:
         self._link = link
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Have ``call(reason)`` called some time after the session was lost."""
+        """Register ``call(reason)``, called some time after the session was lost."""
 
         def session_lost(reason: str) -> None:
             self._process.callLater(self._link.session_loss_delay_s(), call, reason)
@@ -173,7 +173,7 @@ class ProcessLease:
         return done
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
-        """Take tokens."""
+        """Reserve tokens."""
         tokens = await self._lease.reserve(stream, count, floor)
         self._link.note_reservation(stream, tokens)
         return tokens
@@ -183,7 +183,7 @@ class ProcessLease:
         await self._lease.write(stream, facts)
 
     async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """Give tokens back."""
+        """Release tokens."""
         await self._lease.release(stream, tokens)
 
     async def close(self) -> None:

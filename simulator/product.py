@@ -1,4 +1,4 @@
-"""The product's own processes as they play in the simulator, assembled as the daemons are."""
+"""The product's own services for the simulator, assembled as in the daemons."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ T = TypeVar("T")
 SERVER_NAME = "simulated.example"
 MASTER = "master"
 
-#: Nobody connects to it: the store is a port.
+#: Never used, because the store is a port.
 _DSN = Secret("dbname=simulated", "dbname=simulated")
 
-#: Looks at a stream that is held up are many, and all alike.
+#: Larger intervals than the defaults: polls of a blocked stream are many, and all alike.
 _ORDINARY = Sizes(recheck_s=0.1, slow_recheck_s=0.5)
 
-#: Sizes of pages and buffers that a few facts reach.
+#: Sizes of pages and buffers that a few facts fill.
 _SMALL = replace(
     _ORDINARY,
     page_rows=3,
@@ -87,12 +87,12 @@ _SMALL = replace(
     trim_rows=2,
 )
 
-#: Facts stay in runs without an application, whose caches alone can tell what was trimmed.
+#: No trimming in runs without an application, since only caches show what was trimmed.
 _NEVER_S = 1e9
 
 
 class Product:
-    """Plays all parts with the product's services (see ``simulator.interfaces``)."""
+    """Makes the product's services (see ``simulator.interfaces.ServiceFactory``)."""
 
     def master(
         self, environment: ProcessEnvironment, wrap_listener: WrapListener
@@ -169,7 +169,7 @@ class SimulatedMaster:
         )
 
     async def start(self) -> None:
-        """Returns once connections can be taken."""
+        """Start; returns once connections can be accepted."""
         await self._services.take_name()
         await self._services.begin()
         if self._services.bus is not None:
@@ -180,7 +180,7 @@ class SimulatedMaster:
         self._services.announcer.wake(stream)
 
     def positions(self) -> Mapping[Key, Token]:
-        """Where every writer of every stream stands."""
+        """The positions of every stream and writer."""
         found: dict[Key, Token] = {}
         for name, state in self._services.announcer.states.items():
             found[name, LINEAR] = state.linear
@@ -189,7 +189,7 @@ class SimulatedMaster:
         return found
 
     async def stop(self) -> None:
-        """End in good order."""
+        """Stop gracefully."""
         await self._services.stop()
         await self._services.writer.stop()
 
@@ -197,8 +197,8 @@ class SimulatedMaster:
 class SimulatedFollower:
     """A worker on the simulator's ports.
 
-    :ivar client_factory: makes the connections that it asks for; None over Redis
-    :ivar writer: None unless it writes
+    :ivar client_factory: connects to the master; None over Redis
+    :ivar writer: None for a worker that does not write
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class SimulatedFollower:
             self.client_factory.jitter = None  # type: ignore[assignment]  # only the seed decides
 
     async def start(self) -> None:
-        """Take the lease and the name, read what is on record, and keep all up to date."""
+        """Take the lease and the name, read recorded positions, and follow."""
         await self._services.take_names()
         await self._services.begin()
         self._services.follow()
@@ -280,16 +280,16 @@ class SimulatedWriter:
         work: Callable[[Transaction, InvalidationOutbox], T],
         streams: Sequence[Stream],
     ) -> T:
-        """Run a transaction that says what it makes stale."""
+        """Run a transaction that invalidates caches."""
         assert self._changes is not None
         return (await self._changes.run(name, work, streams)).result
 
     async def reserve(self, stream: Stream, count: int) -> Reservation:
-        """Take tokens before writing."""
+        """Reserve tokens."""
         return await self._writer.reserve(stream, count)
 
     def positions(self) -> Mapping[Key, Token]:
-        """Where it stands itself."""
+        """Its own positions."""
         writer = self._writer
         return {(s.name, writer.writer): writer.ledger(s.name).position for s in writer.streams}
 
@@ -299,7 +299,7 @@ class SimulatedWriter:
 
 
 class SimulatedWriterProcess(SimulatedWriter):
-    """A worker that follows nothing."""
+    """A worker that only writes."""
 
     def __init__(
         self, environment: ProcessEnvironment, name: str, wrap_listener: WrapListener
@@ -323,14 +323,14 @@ class SimulatedWriterProcess(SimulatedWriter):
         self._services.follow()
 
     async def stop(self) -> None:
-        """Leave the bus, and give the name back."""
+        """Leave the bus, and release the writer name."""
         if self._services.bus is not None:
             await self._services.bus.stop()
         await super().stop()
 
 
 class _AtOnce:
-    """Runs the steps of a start once: a process whose database is away is started again."""
+    """Runs the steps of a start once, because a process whose database is unreachable is restarted."""
 
     def __call__(self, step: Callable[[], Any]) -> Any:
         return step()
@@ -375,7 +375,7 @@ def _worker_ports(
         catch_up_sources=CatchUpSources(order, store, StorePositions(store)),
         tokens=PossibleTokens(process, store, environment.log),
     )
-    # Over TCP it is the master that announces what a worker writes.
+    # Over TCP the master announces what a worker writes.
     return ports if environment.bus is None else replace(ports, watched=wrap_listener)
 
 
@@ -402,7 +402,7 @@ def _connect_bus(environment: ProcessEnvironment) -> ConnectToBus | None:
 def _subscription(
     kind: FollowerKind, handler: HandlerKind, callbacks: HandlerCallbacks
 ) -> Subscription:
-    """A handler, with the view and the start that it is to have."""
+    """A handler with its view and its starting position."""
     view = None
     if handler.other_view:
         view = "per_writer" if kind.legacy else "linear"
@@ -413,7 +413,7 @@ def _subscription(
 
 
 class _AtLeastOnce(Handler):
-    """A handler outside of the database."""
+    """A plain handler, which passes batches on."""
 
     def __init__(self, callbacks: HandlerCallbacks) -> None:
         self._callbacks = callbacks
@@ -432,7 +432,7 @@ class _AtLeastOnce(Handler):
 
 
 class _ExactlyOnce(TransactionalHandler):
-    """A handler whose effects commit together with the position."""
+    """A transactional handler, which passes batches on."""
 
     def __init__(self, callbacks: HandlerCallbacks) -> None:
         self._callbacks = callbacks

@@ -1,4 +1,4 @@
-"""Readers of caches everywhere; each answer is judged by where its process stood when it asked."""
+"""Cache reads in all processes, each checked against the positions of the process at the time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from synrepl.caches.changes import HasChanged
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
 
-#: How long a reader waits for what was written elsewhere, in seconds.
+#: Maximum seconds for which a reader waits for what was written elsewhere.
 WAIT_S = 5.0
 
 
@@ -34,24 +34,24 @@ class ReadingActor(Protocol):
 
     @property
     def positions(self) -> Mapping[tuple[str, str], Token]:
-        """Where it says that it stands; nothing while it is down."""
+        """The positions it reports; empty while it is down."""
 
 
 class WaitingActor(ReadingActor, Protocol):
-    """One that can wait for a position."""
+    """An actor that can wait for a position."""
 
     async def wait_for(self, fact: VersionFact, timeout_s: float) -> None:
-        """Wait until everything up to a fact is here.
+        """Wait until the process has applied everything up to a fact.
 
-        :raises SynreplError: it is not, or not in time
+        :raises SynreplError: it has not, or not in time
         """
 
 
 class ReadWorkload:
-    """Reads at random, and wherever something has just changed.
+    """Reads at random, and wherever data has just changed.
 
-    :param followers: those of the processes that can wait for a position
-    :ivar reads: how many answers were judged
+    :param followers: the processes that can wait for a position
+    :ivar reads: number of checked reads
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReadWorkload:
         self.reads = 0
 
     def read_anything(self) -> None:
-        """A few reads in one process."""
+        """Read a few keys in one process."""
         actor = self._random.choice(self._processes)
         if actor.application is not None:
             for key in self._random.sample(actor.application.keys, 3):
@@ -81,13 +81,13 @@ class ReadWorkload:
             self._look_into_index(actor, actor.application)
 
     def read_everything(self) -> None:
-        """Every key in every process."""
+        """Read every key in every process."""
         for actor in self._processes:
             for key in () if actor.application is None else actor.application.keys:
                 self.read(actor, key)
 
     def changed(self, key: DataKey) -> None:
-        """Something has changed: some will read it while that becomes known, and afterwards."""
+        """A key has changed: schedule reads while the change propagates, and afterwards."""
         actor = self._random.choice(self._processes)
         if key[0] == "view":
             actor = next(process for process in self._processes if process.name == key[1])
@@ -95,9 +95,7 @@ class ReadWorkload:
             self._clock.callLater(self._random.random() ** 2 * 0.5, self.read, actor, key)
 
     def changed_by(self, actor: ReadingActor, versions: Mapping[DataKey, int]) -> None:
-        """A process knows of its own changes: whoever reads there now, sees them.
-
-        And whoever waits for them elsewhere.
+        """A process has changed data: reads there must see it, as must reads elsewhere that wait for it.
         """
         for key, version in versions.items():
             self.read(actor, key, version)
@@ -109,7 +107,7 @@ class ReadWorkload:
     def read(self, actor: ReadingActor, key: DataKey, least: int = 0) -> None:
         """Read one key.
 
-        :param least: the version that it must be, wherever the process stands
+        :param least: the oldest allowed version, whatever the positions of the process
         """
         self._spawn(actor, self._read(actor, key, least))
 

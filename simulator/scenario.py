@@ -1,4 +1,4 @@
-"""What a seed decides before anything happens: who takes part, and what may break."""
+"""The scenario of a run, drawn from its seed: the processes, and the possible faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 from simulator.application import LoadBehaviour
 from simulator.interfaces import FollowerKind, HandlerKind, RetentionPeriods
 
-#: What may break: name and the most it may weigh against ordinary work (which weighs 100).
+#: Faults and their maximum weights, against ordinary work, which weighs 100.
 FAULTS: Mapping[str, int] = {
     "crash_master": 6,
     "stop_master": 3,
@@ -25,7 +25,7 @@ FAULTS: Mapping[str, int] = {
     "cut_off": 10,
 }
 
-#: What else may break where Redis is in use.
+#: Additional faults in runs with Redis.
 BUS_FAULTS: Mapping[str, int] = {
     "restart_redis": 5,
     "cut_listener": 8,
@@ -34,7 +34,7 @@ BUS_FAULTS: Mapping[str, int] = {
     "slow_subscriber": 8,
 }
 
-#: How who writes may change: names and weights likewise.
+#: Changes of writers and their maximum weights.
 MEMBERSHIP_CHANGES: Mapping[str, int] = {
     "add_writer": 4,
     "drain_writer": 6,
@@ -45,17 +45,17 @@ MEMBERSHIP_CHANGES: Mapping[str, int] = {
     "take_name_over": 4,
 }
 
-#: What besides is done in a run with caches.
+#: Additional work in a run with caches, with weights.
 _CACHED_WORK = {"change": 30, "change_sql": 8, "read": 15}
 
 
 @dataclass(frozen=True, slots=True)
 class RedisSetup:
-    """How Redis is used.
+    """The use of Redis in a run.
 
-    :ivar per_stream: each stream has a channel of its own
-    :ivar buffer_bytes: what may wait for a subscriber before it is cut off
-    :ivar for_all: everybody follows over it; otherwise some do so over TCP
+    :ivar per_stream: whether each stream has its own channel
+    :ivar buffer_bytes: maximum buffered output of a subscriber before it is disconnected
+    :ivar for_all: whether all followers use it; otherwise some use TCP
     """
 
     per_stream: bool
@@ -65,20 +65,20 @@ class RedisSetup:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The cast list of one run, and its misfortunes.
+    """The processes and faults of one run.
 
-    :ivar writers: names of the writer processes beside the master
-    :ivar faults: weights by name; faults that are absent do not happen in this run
-    :ivar slowest_s: the longest that a piece of bytes travels, in seconds
-    :ivar database_s: the longest that a step in the database takes
-    :ivar commit_unknown: how often a commit's answer is lost, 0 to 1
-    :ivar notify_lost: how often a NOTIFY is lost
-    :ivar work: weights of what writers do
-    :ivar stays_dead: a writer that died never comes back
-    :ivar small: pages and buffers are small
-    :ivar loading: how caches are filled; None in a run without caches
-    :ivar retention: how long facts of ephemeral streams stay
-    :ivar redis: None where everybody is connected with the master alone
+    :ivar writers: names of the pure writer processes
+    :ivar faults: weights by name; absent faults do not happen in this run
+    :ivar slowest_s: maximum network latency, in seconds
+    :ivar database_s: maximum seconds per database step
+    :ivar commit_unknown: probability that the reply to a COMMIT is lost
+    :ivar notify_lost: probability that a NOTIFY is lost
+    :ivar work: weights of the kinds of work
+    :ivar stays_dead: whether killed writers are never restarted
+    :ivar small: whether pages and buffers are small
+    :ivar loading: behaviour of cache loads; None in a run without caches
+    :ivar retention: of ephemeral streams
+    :ivar redis: None in a run without Redis
     """
 
     writers: Sequence[str]
@@ -97,7 +97,7 @@ class Scenario:
 
     @classmethod
     def draw(cls, random: Random, lose_commits: bool = False) -> Scenario:
-        """A plan out of a seed. Every run leaves some faults out, so that others go far.
+        """Draw a scenario. Every run leaves out some faults, so that others get further.
 
         :param lose_commits: the database fails over to a standby that lacks commits
         """
@@ -111,7 +111,7 @@ class Scenario:
             if random.random() < 0.45
         }
         loading = _loading(random) if random.random() < 0.6 else None
-        # What applications keep, and who may write, is not put back by it.
+        # Application data and writers are not rolled back by the standby.
         if lose_commits:
             loading = None
             faults = {name: most for name, most in faults.items() if name not in MEMBERSHIP_CHANGES}
@@ -192,13 +192,13 @@ def _follower(random: Random, redis: RedisSetup | None) -> FollowerKind:
         slow_s=random.choice((0.0, 0.0, 0.02, 0.3)),
         fails=random.choice((0.0, 0.0, 0.1)),
         bus=bus,
-        # Who writes is where its hearers are: nobody speaks for the living.
+        # A writer is on the same transport as its followers: nobody announces for live writers.
         writes=not legacy and bus is (redis is not None) and random.random() < 0.3,
     )
 
 
 def _handlers(random: Random, named: bool) -> list[HandlerKind]:
-    """Either or both of a plain and a transactional handler, and perhaps one that comes later."""
+    """A plain handler, a transactional one or both, and perhaps one that is added later."""
     names = random.choice(("plain", "exact", "both", "both")) if named else "plain"
     handlers = [
         HandlerKind(name, name == "exact", random.random() < 0.2, late=False)

@@ -1,4 +1,4 @@
-"""One run: a plan, its parts, the steps, and the judgement at the end."""
+"""One run: the scenario, the steps, and the final checks."""
 
 from __future__ import annotations
 
@@ -44,24 +44,23 @@ from simulator.wire_checker import WireChecker
 from simulator.workload import CATALOGUE, Workload, too_long
 from synrepl.testing.links import Link
 
-#: How many things happen in a run.
+#: Number of steps in a run.
 STEPS = 40
 
-#: Ordinary work weighs this much against the faults of a plan.
+#: The weight of ordinary work against the faults of a scenario.
 WORK_WEIGHT = 100
 
-#: Once nothing breaks any more, everything must be where it belongs within this
-#: many seconds: a muted connection is given up after 15, a worker waits for its
-#: next try at most 30, and a handler's pause after failures is 15 at most.
+#: Once faults have stopped, everything must converge within this many seconds: a muted connection is
+#: closed after 15, a worker retries within 30, and a handler pauses at most 15 after failures.
 CONVERGED_WITHIN_S = 90.0
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of a run.
+    """The result of a run.
 
-    :ivar violations: the rules that were broken, as sentences; empty when all is well
-    :ivar counts: how much of everything happened
+    :ivar violations: the broken rules, as sentences; empty if all rules hold
+    :ivar counts: how often everything happened
     """
 
     seed: int
@@ -71,7 +70,7 @@ class Result:
 
 
 class Simulation:
-    """Everything of one run."""
+    """All parts of one run."""
 
     def __init__(
         self, seed: int, service_factory: ServiceFactory, lose_commits: bool = False
@@ -165,7 +164,7 @@ class Simulation:
         return [self._master, *self._writers, *self._followers]
 
     def run(self, steps: int) -> Result:
-        """Play the whole run; stops at the first broken rule."""
+        """Run the simulation; stops at the first broken rule."""
         for sentence in self.scenario.sentences():
             self.transcript.add("plan", "{sentence}", sentence=sentence)
         for actor in self._actors:
@@ -187,7 +186,7 @@ class Simulation:
         return result
 
     def _step(self, names: list[str], weights: list[int]) -> None:
-        """One thing happens, and time passes: mostly a little."""
+        """Do one thing, and let time pass: mostly little."""
         what = self._random.choices(["work", *names], [WORK_WEIGHT, *weights])[0]
         if what == "work":
             self._work()
@@ -222,7 +221,7 @@ class Simulation:
         return self._random.choice([*self._writing(), *self._operators.rivals])
 
     def _write(self, actor: WritingActor) -> None:
-        """Let somebody write something."""
+        """Let an actor write something."""
         if self.scenario.work["reserve"] and self._random.random() < 0.3:
             self._workload.reserve(actor)
         elif self.scenario.loading is not None and self._random.random() < 0.5:
@@ -247,7 +246,7 @@ class Simulation:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Nothing breaks any more: everything must come right within its time."""
+        """Stop all faults: everything must converge in time."""
         self.transcript.add("plan", "from here on nothing breaks")
         self._database.faults_off = True
         self._network.heal()
@@ -273,7 +272,7 @@ class Simulation:
         yield from self._operators.unfinished()
 
     def _read_everything(self) -> None:
-        """What is stale now would be stale for ever."""
+        """Read all caches: an entry that is stale now would stay stale."""
         for actor in self._actors:
             if actor.application is not None:
                 actor.application.faults_off = True
@@ -282,7 +281,7 @@ class Simulation:
             self._wait(2 * self.scenario.loading.slow_s + 0.1)
 
     def _checker(self, name: str, kind: FollowerKind, handler: HandlerKind) -> FollowerChecker:
-        """Keeps account of a handler of a follower."""
+        """The checker of a handler of a follower."""
         return FollowerChecker(
             self.violations,
             self._truth,
@@ -295,10 +294,10 @@ class Simulation:
             may_be_lost=self._database.may_be_lost,
         )
 
-    # -- what the parts need -----------------------------------------------------------------
+    # -- callbacks of the parts -----------------------------------------------------------------
 
     def _new_process(self, name: str) -> Process:
-        # A source of its own: what a process draws does not change what happens to others.
+        # Its own random source, so that what a process draws does not affect others.
         random = Random(f"{self.seed} {len(self._processes)}")  # noqa: S311
         process = Process(self._clock, name, self._failed, random.random)
         self._processes.append(process)
@@ -370,8 +369,8 @@ def simulate(
 ) -> Result:
     """Run one seed.
 
-    :param service_factory: plays the processes
-    :param steps: how many things happen before the end begins
+    :param service_factory: makes the services of processes
+    :param steps: number of steps before the final checks
     :param lose_commits: the database fails over to a standby that lacks commits
     """
     with _garbage_collection_disabled():
@@ -380,7 +379,7 @@ def simulate(
 
 @contextmanager
 def _garbage_collection_disabled() -> Iterator[None]:
-    """Hardly anything of a run can go before its end; to look costs a quarter of its time."""
+    """Disable garbage collection: hardly anything can be freed during a run, and it takes a quarter of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""An asynchronous standby: the simulated database as it was some moments ago."""
+"""An asynchronous standby: the simulated database as it was when replication stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synrepl.core.tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class _StreamCopy:
-    """One stream.
+    """A copy of one stream.
 
     :ivar writers: epoch, position, and whether a process had taken the name
     """
@@ -27,7 +27,7 @@ class _StreamCopy:
 
 
 class Standby:
-    """What has reached the standby by now: facts, positions, and the record of followers.
+    """The data of a standby: facts, positions, and recorded positions of followers.
 
     :param streams: all streams, by name
     """
@@ -40,9 +40,9 @@ class Standby:
     def promote(
         self, streams: Mapping[str, WatchedStream], store: FollowerRecordStore, ahead: int
     ) -> None:
-        """Put the database back to what the standby has.
+        """Promote the standby: reset the database to its data.
 
-        :param ahead: so many tokens more were logged of each sequence
+        :param ahead: number of tokens by which each sequence was logged ahead
         """
         store.server.incarnation, store.server.confirmed_timeline = self._confirmed
         store.server.promote()
@@ -89,7 +89,7 @@ def lost_since(
 
 
 def proofs(store: FollowerRecordStore, stream: str) -> Iterable[tuple[str, Token]]:
-    """What the record of followers proves to be there, of a stream: writers and positions."""
+    """Yield writers and positions of a stream that recorded positions of followers prove to exist."""
     for records in store.records.values():
         for (of, writer), position in records.positions().items():
             if of == stream:

@@ -1,4 +1,4 @@
-"""What happened, to be read by a person."""
+"""The transcript of a run, for people."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from simulator.clock import EPOCH
 
 
 class Transcript:
-    """Lines with the time and who did it; put into words only when somebody reads them.
+    """Entries with time and actor, formatted only when they are read.
 
-    :param seconds: gives the time
+    :param seconds: returns the time
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -19,13 +19,13 @@ class Transcript:
         self._lines: list[tuple[float, str, str, dict[str, object]]] = []
 
     def add(self, who: str, words: str, **facts: object) -> None:
-        """Note something; ``facts`` fill the placeholders of ``words`` later."""
+        """Add an entry; ``facts`` fill the placeholders of ``words`` when it is read."""
         if self._closed:
             return
         self._lines.append((self._seconds(), who, words, facts))
 
     def close(self) -> None:
-        """What comes from now on is not part of the story."""
+        """Ignore further entries."""
         self._closed = True
 
     def lines(self) -> Iterator[str]:
@@ -34,21 +34,21 @@ class Transcript:
             yield f"{when - EPOCH:9.4f}  {who:<12} {words.format(**facts)}"
 
     def log(self, who: str) -> ProcessLog:
-        """A log for the services of one process."""
+        """The log of one process."""
         return ProcessLog(self, who)
 
 
 class ProcessLog:
-    """The log of one process (services take it as their ``Log``)."""
+    """The log of one process, which services use as their ``Log``."""
 
     def __init__(self, transcript: Transcript, who: str) -> None:
         self._transcript = transcript
         self._who = who
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Something a person may want to know."""
+        """Log at level info."""
         self._transcript.add(self._who, format, **facts)
 
     def warn(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Something a person should know."""
+        """Log at level warning."""
         self._transcript.add(self._who, "! " + format, **facts)

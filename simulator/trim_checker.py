@@ -1,4 +1,4 @@
-"""Checks what is trimmed: nothing that somebody has a right to (the rules of ``services.trimmer``)."""
+"""Checks that no fact is trimmed too early (the rules of ``services.trimming``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Key = tuple[str, str]
 
 
 class TrimChecker:
-    """Keeps account of leases and of the age of facts.
+    """Tracks leases and the age of facts.
 
-    :param on_record: a named follower's positions on record
-    :param retention: how long facts stay
+    :param on_record: returns the recorded positions of a named follower
+    :param retention: the configured retention
     """
 
     def __init__(
@@ -34,19 +34,19 @@ class TrimChecker:
         self._retention = retention
         self._leases: dict[str, float] = {}
         self._committed_at: dict[tuple[str, Token], float] = {}
-        #: How many facts have gone.
+        #: Number of trimmed facts.
         self.count = 0
 
     def renewed(self, follower: str, lease_s: float) -> None:
-        """A follower has a lease from now on."""
+        """A follower has renewed its lease."""
         self._leases[follower] = self._seconds() + lease_s
 
     def committed(self, stream: str, fact: Fact) -> None:
-        """A fact is there."""
+        """A fact was committed."""
         self._committed_at[stream, fact.token] = self._seconds()
 
     def gone(self, stream: Stream, facts: Sequence[Fact]) -> None:
-        """These facts were deleted."""
+        """These facts were trimmed."""
         for fact in facts:
             self._truth.trimmed(stream.name, fact)
             self.count += 1

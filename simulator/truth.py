@@ -1,4 +1,4 @@
-"""What really happened in the database: the measure of everything that is sent and applied."""
+"""The ground truth: what was really committed, and the broken rules that were found."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Unsettled = Callable[[str, str], Token | None]
 
 
 class Violations:
-    """Collects broken rules. It does not raise: the code that is judged might catch it."""
+    """Collects broken rules. It does not raise, because the checked code might catch that."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
         self.found: list[str] = []
 
     def add(self, rule: str, words: str, **facts: object) -> None:
-        """A rule does not hold."""
+        """Add a broken rule."""
         sentence = f"{rule}: {words.format(**facts)}"
         self.found.append(sentence)
         self._transcript.add("CHECKER", "{sentence}", sentence=sentence)
 
 
 class Truth:
-    """All committed facts, and the positions that somebody has been told."""
+    """All committed facts, and the published positions."""
 
     def __init__(self) -> None:
         self._facts: dict[str, dict[Token, Fact]] = {}
         self._order: dict[tuple[str, str], list[Token]] = {}
         self._trimmed: set[tuple[str, Token]] = set()
         self.published: dict[tuple[str, str], Token] = {}
-        #: What a failover has lost, by stream and token.
+        #: Facts lost by a failover, as (stream, token).
         self.lost: set[tuple[str, Token]] = set()
 
     def committed(self, stream: str, fact: Fact) -> bool:
-        """Note a fact; False when its token was taken by another one."""
+        """Add a committed fact; False if its token was used before."""
         known = self._facts.setdefault(stream, {})
         if fact.token in known:
             return False
@@ -52,7 +52,7 @@ class Truth:
         return True
 
     def lose(self, stream: str, left: Collection[Token]) -> list[Fact]:
-        """A failover has left only these facts of a stream; the others."""
+        """A failover has left only these facts of a stream; returns the lost ones."""
         known = self._facts.get(stream, {})
         gone = [fact for token, fact in known.items() if token not in left]
         for fact in gone:
@@ -77,20 +77,20 @@ class Truth:
         return tokens[-1] if tokens else 0
 
     def trimmed(self, stream: str, fact: Fact) -> None:
-        """A fact was deleted, as its time was over."""
+        """A fact was trimmed."""
         self._trimmed.add((stream, fact.token))
 
     def is_there(self, stream: str, fact: Fact) -> bool:
-        """False once a fact was trimmed: who has not had it by then may never have it."""
+        """False once a fact was trimmed: a follower that has not received it may never receive it."""
         return (stream, fact.token) not in self._trimmed
 
     @property
     def count(self) -> int:
-        """How many facts there are."""
+        """Number of facts."""
         return sum(map(len, self._facts.values()))
 
     def publish(self, stream: str, writer: str, position: Token) -> None:
-        """Somebody was told that ``writer`` (or ALL) stands at ``position``."""
+        """A position of ``writer`` (or ALL) was published."""
         key = (stream, writer)
         if position > self.published.get(key, 0):
             self.published[key] = position

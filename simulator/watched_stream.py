@@ -1,4 +1,4 @@
-"""One stream of the simulated database, watched: what is reserved, settled and committed."""
+"""A stream of the simulated database that tracks what is reserved, settled and committed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from synrepl.streams.definition import Fact, Stream
 
 MAX_ROWS = 1_000_000
 
-#: Told of facts of a stream.
+#: Called with a stream and facts of it.
 FactsCallback = Callable[[Stream, Sequence[Fact]], object]
 
 
 class _Taken(NamedTuple):
-    """Who took a token.
+    """The reservation of a token.
 
     :ivar number: of the reservation
-    :ivar known: its process knows that it has reserved it, outside of any transaction
+    :ivar known: whether its process knows that it has reserved the token, outside of any transaction
     """
 
     writer: str
@@ -37,7 +37,7 @@ class _Taken(NamedTuple):
 
 
 class WriterSnapshot(NamedTuple):
-    """What a transaction with a snapshot knows of a writer, however old that is.
+    """A writer as seen by a transaction with a snapshot, however old.
 
     :ivar decided: changes with each decision about the writer
     """
@@ -47,13 +47,14 @@ class WriterSnapshot(NamedTuple):
 
 
 class WatchedStream(MemoryStream):
-    """Tells the checkers what happens to its tokens.
+    """Reports commits and trims to the checkers, and tracks tokens.
 
-    :param committed: told in the moment of each commit
-    :param gone: told of facts that are trimmed
-    :ivar last_taken: the last token that each writer was given
-    :ivar draining: writers that get no tokens; ``died``: those fenced off since they had
-        their names; ``removed``: those that are none any more
+    :param committed: called at each commit
+    :param gone: called with trimmed facts
+    :ivar last_taken: by writer, the last token taken
+    :ivar draining: writers that get no tokens
+    :ivar died: writers that were fenced since they last took their names
+    :ivar removed: removed writers
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class WatchedStream(MemoryStream):
         self._gone = gone
         self._taken: dict[Token, _Taken] = {}
         self._taking: tuple[str, int] = ("", 0)
-        #: By writer: what was taken at or below may never appear any more.
+        #: By writer: tokens taken at or below this must not be committed any more.
         self._void_upto: dict[str, Token] = {}
         self.last_taken: dict[str, Token] = {}
         self._generation: Counter[str] = Counter()
-        #: Transactions with an old snapshot that were let in, by writer.
+        #: By writer, the number of open transactions with an old snapshot that took tokens.
         self._let_in: Counter[str] = Counter()
         self.draining: set[str] = set()
         self.died: set[str] = set()
@@ -82,15 +83,15 @@ class WatchedStream(MemoryStream):
         self.writer("sql")
 
     def hold(self, name: str, describe: str) -> int:
-        """Note a reservation; the tokens taken next are its own."""
+        """Begin a reservation; the tokens taken next belong to it."""
         number = super().hold(name, describe)
         self._taking = name, number
         return number
 
     def take(self, how_many: int, floor: Token) -> list[Token]:
-        """Tokens from the sequence, in the name of the reservation noted last.
+        """Take tokens from the sequence for the last reservation.
 
-        :raises Drained: that writer gets none
+        :raises Drained: the writer is drained
         """
         writer, number = self._taking
         if how_many and writer in self.draining:
@@ -99,16 +100,16 @@ class WatchedStream(MemoryStream):
         return self._give(how_many, floor)
 
     def snapshot(self, writer: str) -> WriterSnapshot:
-        """What a transaction that begins now will know of a writer."""
+        """A writer as seen by a transaction that begins now."""
         return WriterSnapshot(writer in self.draining, self._decided(writer))
 
     def take_by_snapshot(self, known: WriterSnapshot) -> Token:
-        """A token for a transaction that reads an old snapshot, in the name of the last reservation.
+        """Take a token for the last reservation, in a transaction with an old snapshot.
 
-        The writer is not drained before :meth:`leave_snapshot`.
+        The drain of the writer is not concluded before :meth:`leave_snapshot`.
 
-        :raises Drained: by the snapshot, that writer gets none
-        :raises SerializationFailure: something was decided about the writer since
+        :raises Drained: the writer is drained according to the snapshot
+        :raises SerializationFailure: there was a decision about the writer since the snapshot
         """
         writer, _ = self._taking
         if known.draining:
@@ -121,7 +122,7 @@ class WatchedStream(MemoryStream):
         return self._give(1, 0)[0]
 
     def leave_snapshot(self, writer: str) -> None:
-        """A transaction that was let in with an old snapshot has ended."""
+        """A transaction that took tokens with an old snapshot has ended."""
         self._let_in[writer] -= 1
 
     def _decided(self, writer: str) -> tuple[int, int]:
@@ -137,16 +138,16 @@ class WatchedStream(MemoryStream):
         return tokens
 
     def reservation_known(self, tokens: Sequence[Token]) -> None:
-        """Their process knows now that it has reserved them."""
+        """The process knows now that it has reserved these tokens."""
         for token in tokens:
             if token in self._taken:
                 self._taken[token] = self._taken[token]._replace(known=True)
 
     def let_go(self, name: str, numbers: Iterable[int]) -> None:
-        """Forget reservations: their tokens are settled.
+        """End reservations, which settles their tokens.
 
-        Not so when the session was lost of a process that knows that it has
-        reserved them: until the writer is fenced, it may still write.
+        Tokens whose process knows that it has reserved them, but lost its session, stay unsettled:
+        until the writer is fenced, it may still write.
         """
         gone = set(numbers)
         super().let_go(name, gone)
@@ -156,12 +157,12 @@ class WatchedStream(MemoryStream):
                 del self._taken[token]
 
     def release_tokens(self, tokens: Sequence[Token]) -> None:
-        """Their writer will not write them any more, whatever locks it still holds."""
+        """The writer will not write these tokens any more, whatever locks it still holds."""
         for token in tokens:
             self._taken.pop(token, None)
 
     def fence(self, name: str) -> bool:
-        """Raise the epoch of a writer that died."""
+        """Fence a dead writer."""
         fenced = super().fence(name)
         if fenced:
             self.void_tokens(name)
@@ -169,14 +170,14 @@ class WatchedStream(MemoryStream):
         return fenced
 
     def conclude_drain(self, name: str) -> bool:
-        """Keep out transactions from before the writer was drained; False when one is let in."""
+        """Exclude transactions from before the drain; False while one has taken tokens."""
         if name not in self.draining or self._let_in[name]:
             return False
         self._generation[name] += 1
         return True
 
     def remove(self, name: str) -> None:
-        """It is no writer any more: whoever has its old number is refused."""
+        """Remove a writer; a process with its old number is refused."""
         writer = self.writers[name]
         writer.epoch += 1
         writer.held = False
@@ -186,14 +187,14 @@ class WatchedStream(MemoryStream):
         self.removed.add(name)
 
     def bring_back(self, name: str) -> bool:
-        """A writer that was drained or removed may write again; False for any other."""
+        """Allow a drained or removed writer again; False for any other."""
         gone = name in self.draining or name in self.removed
         self.draining.discard(name)
         self.removed.discard(name)
         return gone
 
     def observation(self) -> Observation:
-        """One look from outside."""
+        """Observe the stream."""
         seen = super().observation()
         if not self.removed:
             return seen
@@ -204,11 +205,11 @@ class WatchedStream(MemoryStream):
         return replace(seen, writers=writers)
 
     def void_tokens(self, name: str) -> None:
-        """What a writer has taken until now is void."""
+        """Discard all tokens that a writer has taken so far."""
         self._void_upto[name] = self.last
 
     def rewind_sequence(self, token: Token) -> None:
-        """The sequence is behind: tokens above, of which nobody was told, are given out again."""
+        """Set the sequence back: tokens above, which nobody knows, are given out again."""
         self.last = token
         self._void_upto = {
             name: min(void_tokens, token) for name, void_tokens in self._void_upto.items()
@@ -216,18 +217,18 @@ class WatchedStream(MemoryStream):
 
     @property
     def tokens(self) -> frozenset[Token]:
-        """Of all facts that are there."""
+        """The tokens of all stored facts."""
         return frozenset(fact.token for fact in self._facts)
 
     def restore(self, tokens: Collection[Token], last: Token) -> None:
-        """Another server has taken over, which has these facts only, and no open reservation."""
+        """Reset to a promoted server, which has only these facts, and no open reservation."""
         self._facts = [fact for fact in self._facts if fact.token in tokens]
         self._rows = sum(len(fact.rows) for fact in self._facts)
         self._taken.clear()
         self.rewind_sequence(last)
 
     def commit(self, facts: Sequence[Fact]) -> None:
-        """Make facts visible, and have that judged."""
+        """Commit facts, and check that."""
         super().commit(facts)
         kept = [fact for fact in facts if fact.rows]
         self._commits.committed(self.stream.name, kept, self._void_upto)
@@ -240,7 +241,7 @@ class WatchedStream(MemoryStream):
         self._gone(self.stream, gone)
 
     def unsettled(self, writer: str) -> Token | None:
-        """The smallest token of a writer, or of :data:`~.truth.ALL`, that may still appear."""
+        """The smallest unsettled token of a writer, or of :data:`~.truth.ALL`."""
         smallest: Token | None = None
         for token, taken in list(self._taken.items()):
             if taken.epoch != self.writers[taken.writer].epoch:

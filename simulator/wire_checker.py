@@ -1,4 +1,4 @@
-"""Checks what a master writes on one connection, line by line (R2, and no silent gaps)."""
+"""Checks every line that a master sends on a connection (R2, and no undetectable gaps)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from synrepl.core.tokens import Token
 from synrepl.storage.incarnations import MARGIN
 from synrepl.streams.definition import Fact
 
-#: True for a fact that no line of this connection can carry.
+#: Whether a fact is too long for a line of this connection.
 TooLong = Callable[[str, Fact], bool]
 
 
 class WireChecker:
-    """Reads both directions of a connection as bytes, on its own, without the product's codec.
+    """Reads both directions of a connection as bytes, without the product's codec.
 
-    :param name: the connection, for sentences
+    :param name: the name of the connection, for messages
     """
 
     def __init__(self, violations: Violations, truth: Truth, name: str, too_long: TooLong) -> None:
@@ -33,7 +33,7 @@ class WireChecker:
         self.lines = 0
 
     def client_sent(self, data: bytes) -> None:
-        """The follower wrote this."""
+        """The follower has sent data."""
         for line in self._lines("client", data):
             words = line.split()
             if words[0] == b"REPLICATE" and len(words) == 3:
@@ -42,7 +42,7 @@ class WireChecker:
                 self._asked.setdefault(words[1].decode(), []).append(token)
 
     def server_sent(self, data: bytes) -> None:
-        """The master wrote this."""
+        """The master has sent data."""
         for line in self._lines("server", data):
             self.lines += 1
             if line.startswith(b"RDATA "):
@@ -93,9 +93,9 @@ class WireChecker:
             if prev == last or self._legacy:
                 self._gap(key, last, new)
             elif (key[0], new) in self._truth.lost:
-                pass  # it was too long, perhaps
+                pass  # it may have been too long
             elif prev == new and new >= MARGIN:
-                pass  # moved on by a failover
+                pass  # advanced by a failover
             elif not any(self._too_long(key[0], fact) for fact in self._facts(key, last, new)):
                 self._broken(
                     "R2", "{stream} of {writer}: POSITION {token} names another prev", key, new
@@ -104,7 +104,7 @@ class WireChecker:
         self._advance(key, new)
 
     def _answered(self, key: tuple[str, str], last: Token | None, new: Token) -> Token | None:
-        """A legacy peer that asks again is answered from where it asks; what the line follows."""
+        """The position before a line that answers a REPLICATE of a legacy peer, which may go back."""
         asked = self._asked.setdefault(key[0], list(self._asked.get("ALL", [])))
         while asked:
             start = asked.pop(0)
@@ -121,7 +121,7 @@ class WireChecker:
         return last
 
     def _gap(self, key: tuple[str, str], after: Token, upto: Token) -> None:
-        """Nothing that a line could carry may be left out."""
+        """Check that only facts too long for a line, or trimmed, are left out."""
         for fact in self._facts(key, after, upto):
             lost = self._too_long(key[0], fact) or not self._truth.is_there(key[0], fact)
             if not (self._legacy and lost):

@@ -1,4 +1,4 @@
-"""What the writers of a simulation do: append, reserve and write, and plain SQL."""
+"""The work of writers: append, reserve and write, and plain SQL."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MARKS = Stream(_MARKS.name, _MARKS.kinds, counts_down=True)
 
 CATALOGUE = Catalogue([JOBS, MARKS, CACHES])
 
-#: A note that makes a line too long for every follower.
+#: A note that makes a line too long for all followers.
 LONG_NOTE = "x" * LINE_LIMIT
 
 
 def too_long(stream: str, fact: Fact) -> bool:
-    """True for a fact with a row that no line can carry."""
+    """Whether a fact has a row that is too long for a line."""
     return any(getattr(row, "note", None) == LONG_NOTE for row in fact.rows)
 
 
 class RolledBack(Exception):
-    """What a user's code may raise while it holds reserved tokens."""
+    """An exception of a user's code while it holds reserved tokens."""
 
 
 class AppendingActor(Protocol):
@@ -52,7 +52,7 @@ class AppendingActor(Protocol):
 
 
 class SqlTransaction(Protocol):
-    """A transaction of somebody who knows nothing of this product."""
+    """A transaction of plain SQL."""
 
     async def append(self, stream: Stream, rows: Sequence[Row]) -> Token:
         """Append one fact, inside the transaction."""
@@ -63,10 +63,10 @@ class SqlTransaction(Protocol):
 
 
 class Workload:
-    """Makes up facts, has them written, and compares the answers with the truth.
+    """Generates facts, has them written, and checks the results.
 
     :param begin_sql: begins a transaction of plain SQL
-    :param tokens_released: told when a writer is done with tokens, whatever the database knows
+    :param tokens_released: called when a writer has released tokens, whatever the database knows
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Workload:
         self.answers = 0
 
     def append(self, actor: AppendingActor) -> None:
-        """Append some facts, perhaps under a key; or again what failed under its key, here or elsewhere."""
+        """Append some facts, perhaps with an idempotency key; or retry a failed append with its key, on any writer."""
         writer, process = actor.writer, actor.process
         if writer is None or process is None or not actor.ready:
             return
@@ -104,17 +104,17 @@ class Workload:
         process.spawn("append", self._append(actor.name, writer, stream, facts, key))
 
     def jobs(self) -> Sequence[Row]:
-        """The rows of a fact that somebody else appends."""
+        """The rows of a new fact of ``jobs``."""
         return self._facts(JOBS)[0]
 
     def reserve(self, actor: AppendingActor) -> None:
-        """Reserve tokens, write some of them later or none."""
+        """Reserve tokens, and write some or none of them later."""
         writer, process = actor.writer, actor.process
         if writer is not None and process is not None and actor.ready:
             process.spawn("reserve", self._reserve(actor.name, writer, process))
 
     def append_sql(self, process: Process) -> None:
-        """One transaction of plain SQL that takes its time."""
+        """Run a slow transaction of plain SQL."""
         process.spawn("plain SQL", self._sql(process))
 
     async def _append(
@@ -148,7 +148,7 @@ class Workload:
                           stream=stream.name)  # fmt: skip
                 try:
                     await self._write_reserved(name, stream, reservation, facts, process)
-                finally:  # from here on the writer knows that it writes no more
+                finally:  # the writer knows that it writes no more
                     self._tokens_released(stream, reservation.tokens)
         except (SynreplError, RolledBack) as error:
             self._log(name, "gave a reservation of {stream} up: {error}",
@@ -194,7 +194,7 @@ class Workload:
                 )  # fmt: skip
 
     def _check_writer(self, name: str, stream: Stream, written: AppendResult) -> None:
-        """Who waits for the tokens waits for the writer that the answer names."""
+        """Check the writer in the result, which callers use to wait for the tokens."""
         for token in written.tokens:
             for fact in self._truth.between(stream.name, "", token - 1, token):
                 if fact.writer != written.writer:
@@ -208,7 +208,7 @@ class Workload:
         return JOBS if self._random.random() < 0.75 else MARKS
 
     def _facts(self, stream: Stream) -> list[tuple[Row, ...]]:
-        """One to three facts, mostly of one row; every row has a number of its own."""
+        """One to three facts, mostly of one row; every row has a unique number."""
         return [
             tuple(self._row(stream) for _ in range(self._random.choice((1, 1, 1, 2, 3))))
             for _ in range(self._random.choice((1, 1, 2, 3)))
