@@ -238,7 +238,9 @@ class SimulatedDatabase(MemoryStore):
 
     def _died(self, client: _Client) -> None:
         client.commits = self._random.random() < 0.3
-        slow = self._random.random() < 0.1  # its machine is gone, so only a timeout ends its connections
+        slow = (
+            self._random.random() < 0.1
+        )  # its machine is gone, so only a timeout ends its connections
         delay = self._random.random() * (6.0 if slow else 0.2)
         for lease in client.leases:
             self._clock.callLater(delay, lease.crash if client.commits else lease.kill)

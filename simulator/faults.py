@@ -165,7 +165,9 @@ class Faults:
     def _promote(
         self, standby: Standby, checkpoints: Sequence[Sequence[Checkpoint]], promotions: int
     ) -> None:
-        if self._database.faults_off or self._promotions != promotions:  # it was a standby of an earlier server
+        if (
+            self._database.faults_off or self._promotions != promotions
+        ):  # it was a standby of an earlier server
             return
         floors = self._database.lose_commits(standby, self._random.randint(0, 32))
         self._promotions += 1

@@ -95,8 +95,7 @@ class ReadWorkload:
             self._clock.callLater(self._random.random() ** 2 * 0.5, self.read, actor, key)
 
     def changed_by(self, actor: ReadingActor, versions: Mapping[DataKey, int]) -> None:
-        """A process has changed data: reads there must see it, as must reads elsewhere that wait for it.
-        """
+        """A process has changed data: reads there must see it, as must reads elsewhere that wait for it."""
         for key, version in versions.items():
             self.read(actor, key, version)
         follower = self._random.choice(self._followers)
