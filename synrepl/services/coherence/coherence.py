@@ -40,7 +40,7 @@ class SourceNotFollowed(ConfigError):
 
 
 class NoSuchRows(ConfigError):
-    """caches are to be made stale by rows of stream {stream!r} (kind {kind!r}), which there are not: correct the stream and the kind given to on_rows"""
+    """caches are to be made stale by rows of stream {stream!r} (kind {kind!r}), which do not exist: correct the stream and the kind given to on_rows"""
 
 
 class Moment(NamedTuple):
@@ -81,9 +81,9 @@ class Coherence:
         self._streams = {stream.name: stream for stream in catalogue}
         self._followed = frozenset(self._streams if followed is None else followed)
         self._expansions: dict[str, Expansion] = {}
-        self._expanded: dict[str, EffectsPlan] = {}
+        self._expansion_plans: dict[str, EffectsPlan] = {}
         self._plans: dict[str, dict[type[Row], EffectsPlan]] = {}
-        self._planned = -1
+        self._planned_version = -1
         self._started: set[tuple[str, str]] = set()
         #: Position of the linear view of each stream, where facts may be omitted.
         self._linear_positions: dict[str, Token] = {}
@@ -108,14 +108,14 @@ class Coherence:
 
     def sources(self, declared: Declaration) -> set[str]:
         """Names of the streams whose rows can invalidate a cache."""
-        self._plan()
+        self._update_plans()
         own: set[str | Group] = {declared.name, *(Group(name) for name in declared.groups)}
         found = {
             name
             for name, plans in self._plans.items()
             if any(own & plan.targets for plan in plans.values())
         }
-        if declared.by_name or any(own & plan.targets for plan in self._expanded.values()):
+        if declared.by_name or any(own & plan.targets for plan in self._expansion_plans.values()):
             found.add(CACHES.name)
         return found
 
@@ -125,7 +125,7 @@ class Coherence:
 
     def expansion(self, name: str) -> Expansion | None:
         """The expansion of that name."""
-        self._plan()
+        self._update_plans()
         return self._expansions.get(name)
 
     # -- facts ------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Coherence:
 
         :param after: the position before them
         """
-        self._plan()
+        self._update_plans()
         self.begin(stream, writer, after)
         if not facts:
             return
@@ -178,7 +178,7 @@ class Coherence:
 
         Change indexes are updated once the rows are found, at their tokens.
         """
-        self._plan()
+        self._update_plans()
         self._apply_effects(stream, [Fact(0, "", tuple(rows))])
 
     def reset(self, stream: str, writer: str, upto: Token) -> None:
@@ -193,7 +193,7 @@ class Coherence:
 
     def _clear_affected(self, stream: str, writer: str, upto: Token) -> bool:
         """Clear what unseen facts at or below ``upto`` can affect; False when that is no cache."""
-        self._plan()
+        self._update_plans()
         self._begin_indexes(stream, upto)
         plans = self._plans[stream]
         if not plans and stream != CACHES.name:
@@ -245,13 +245,13 @@ class Coherence:
         except BadKeys as error:
             self._bad_keys(name, error, token)
             return
-        failed = self._expanded[name].apply(self.caches, checked, CACHES.name, token)
+        failed = self._expansion_plans[name].apply(self.caches, checked, CACHES.name, token)
         if failed is not None:
             self._not_understood(f"a row that names {name}", failed)
 
     def _bad_keys(self, name: str, error: BadKeys, token: Token) -> None:
         """Clear everything that a row with unusable keys may have meant."""
-        self._expanded[name].clear(self.caches)
+        self._expansion_plans[name].clear(self.caches)
         for index in self._indexes_of(CACHES):
             index.all_changed(token)
         self._not_understood(f"a row that names {name}", error)
@@ -282,16 +282,16 @@ class Coherence:
         if stream not in self._streams or kind not in self._streams[stream].kinds:
             raise NoSuchRows(stream=stream, kind=kind)
 
-    def _plan(self) -> None:
+    def _update_plans(self) -> None:
         """Include new declarations, as handlers may declare caches when they start."""
         caches = self.caches
-        if self._planned == caches.effects_version:
+        if self._planned_version == caches.effects_version:
             return
         declarations = caches.effects_version
         self._expansions = {e.name: e for e in (*SYNAPSE_EXPANSIONS, *caches.expansions.values())}
-        self._expanded = {name: plan_of(e.effects) for name, e in self._expansions.items()}
+        self._expansion_plans = {name: plan_of(e.effects) for name, e in self._expansions.items()}
         self._plans = {name: self._plans_of(stream) for name, stream in self._streams.items()}
-        self._planned = (
+        self._planned_version = (
             declarations  # last, because transactions look up expansions in their threads
         )
 
@@ -302,7 +302,7 @@ class Coherence:
             more = self.caches.effects.get((stream.name, kind), ())
             if more:
                 effects[row] = (*effects.get(row, ()), *more)
-        return {row: plan_of(of_row) for row, of_row in effects.items() if of_row}
+        return {row: plan_of(row_effects) for row, row_effects in effects.items() if row_effects}
 
     def _sequence_of(self, stream: Stream) -> str:
         return stream.numbered_with or stream.name

@@ -143,7 +143,7 @@ class PageFeed:
         """Continue above the trimmed facts, and tell the handler if it has a history here."""
         trimmed = int(str(error.facts["trimmed"]))
         stream, log = self._stream.name, self._context.log
-        if self._tracker.has_begun:
+        if self._tracker.has_history:
             log.warn(
                 "handler {handler}: {error}; starting again from there",
                 handler=self._consumer.name,

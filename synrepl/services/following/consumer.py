@@ -150,7 +150,7 @@ class PositionTracker:
         self.floor = floor
 
     @property
-    def has_begun(self) -> bool:
+    def has_history(self) -> bool:
         """The handler has a history in this stream, so that losing facts matters to it."""
         return self.recorded is not None or bool(self.position) or self.is_of_new_writer
 

@@ -134,9 +134,10 @@ class Delivery:
                 )
 
     async def report_losses(self) -> None:
-        """Tell plain handlers which facts failovers lost while their process was down, and retry.
+        """Tell plain handlers which facts failovers lost while their process was down.
 
-        They may have got any of those facts, as their positions are recorded late.
+        They may have got any of those facts, as their positions are recorded late. Retried until
+        each handler succeeds.
         """
         consumers = {consumer.name: consumer for consumer in self.consumers}
         untold, self._unreported = self._unreported, []
@@ -171,7 +172,7 @@ class Delivery:
     def has_history(self, key: Key) -> bool:
         """Whether a handler in the lane has a history there, so that losing facts matters."""
         trackers = (consumer.trackers.get(key) for consumer in self.progress.in_lane(key[0]))
-        return any(tracker is not None and tracker.has_begun for tracker in trackers) or (
+        return any(tracker is not None and tracker.has_history for tracker in trackers) or (
             key in self.recorded
         )
 
