@@ -1,4 +1,4 @@
-"""The catalogue that a configuration asks for."""
+"""Makes the catalogue of a configuration."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class BadCatalogue(ConfigError):
 
 
 def catalogue(config: Config) -> Catalogue:
-    """Synapse's streams, all or some, and the declared ones.
+    """The catalogue: Synapse's streams, all or some, and the declared ones.
 
-    :raises BadCatalogue: a stream is not known, or its declaration is not acceptable
+    :raises BadCatalogue: a stream is unknown, or its declaration is not acceptable
     :raises ConfigErrors: several of these
     """
     raise_all(list(bad_streams(config)))
@@ -31,7 +31,7 @@ def catalogue(config: Config) -> Catalogue:
 
 
 def bad_streams(config: Config) -> Iterator[BadCatalogue]:
-    """What is wrong with the streams that a configuration names or declares."""
+    """The errors in the streams that a configuration names or declares."""
     if isinstance(config.catalogue, tuple):
         yield from _unknown("catalogue", config.catalogue, SYNAPSE_STREAMS)
     usable = list(_chosen(config))
@@ -56,9 +56,9 @@ def _unknown(
     broken: Collection[str] = (),
     keyed: bool = False,
 ) -> Iterator[BadCatalogue]:
-    """The names that no stream has, nor a declaration that is refused anyway.
+    """The names of unknown streams, except those whose declaration is refused anyway.
 
-    :param keyed: the names are keys of a map, not items of a list
+    :param keyed: whether the names are keys of a map, not items of a list
     """
     known = Catalogue(streams)
     for index, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""The database of a process: embedded or elsewhere, and reached in the end."""
+"""Opens the database of a process: starts an embedded one, waits for an external one."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from synrepl.storage.startup import NameStarting, claim_startup
 from synrepl.storage.store import FactStore, WriterTaken
 from synrepl.streams.definition import Stream
 
-#: After how many seconds a database that is away is an error: soon enough for ``/ready``
-#: and for callers, late enough for a restart of Postgres to pass unnoticed.
+#: Seconds after which a database that is away is an error: soon enough for ``/ready``
+#: and for callers, late enough for a restart of Postgres to go unnoticed.
 GIVE_UP_S = 5.0
 
-#: Between two looks whether a predecessor still has the name, in seconds.
+#: Seconds between two attempts to claim the name from a predecessor.
 _CLAIM_INTERVAL_S = 0.1
 
 
 class LastPort:
-    """On which port the embedded database ran last.
+    """The port on which the embedded database ran last.
 
-    It is taken again when it is free, so that workers, which know the DSN from
-    before, find the database again after the master was restarted.
+    It is used again if it is free, so that running workers, which know the old DSN,
+    find the database after a restart of the master.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> int:
-        """The port; 0 when there is none on record."""
+        """The recorded port; 0 if there is none."""
         try:
             port = int(self._path.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -60,17 +60,17 @@ class LastPort:
         return port if 0 < port < 2**16 else 0
 
     def write(self, dsn: str) -> None:
-        """Put the port of a DSN on record."""
+        """Record the port of a DSN."""
         self._path.write_text(f"{urlsplit(dsn).port or 0}\n", encoding="ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessDatabase:
-    """The database of a process that could be reached, and found to fit.
+    """The database of a process, reachable and checked.
 
     :ivar dsn: its present DSN
-    :ivar store: of the process's streams
-    :ivar incarnations: those of the server that any part of the process has met
+    :ivar store: the store of the process's streams
+    :ivar incarnations: incarnations of the server that any part of the process has met
     """
 
     dsn: str
@@ -80,10 +80,10 @@ class ProcessDatabase:
 
 
 class DatabaseStart:
-    """Finds, starts and prepares the database of a process, and waits for it as long as it takes.
+    """Starts and prepares the database of a process, and waits for it as long as necessary.
 
-    :param wait: for the steps that need the database
-    :param stops: is told how to stop what was started
+    :param wait: repeats the steps that need the database
+    :param stops: gets callbacks that stop everything that was started
     """
 
     _log = Logger()
@@ -101,25 +101,25 @@ class DatabaseStart:
         self._scheduler = scheduler
         self._config = config
         self._stops = stops
-        #: The database in use, by its DSN, which changes when an embedded one starts anew.
+        #: The database in use, by its DSN, which changes when an embedded one is restarted.
         self._reached: dict[str, PostgresDatabase] = {}
         #: Shuts an embedded database down, after the connections are closed.
         self._embedded = AsyncExitStack()
         stops.push_async_callback(self._embedded.aclose)
         stops.push_async_callback(self._disconnect)
         self._incarnations = Incarnations()
-        #: The session that keeps others from starting under the same name.
+        #: Holds the session that keeps others from starting under the same name.
         self._claim = AsyncExitStack()
         stops.push_async_callback(self.release_startup)
 
     async def prepare_for_master(self, streams: Sequence[Stream]) -> ProcessDatabase:
-        """Start the database if it is an embedded one, and prepare it for a master.
+        """Start the database if it is embedded, and prepare it for a master.
 
-        The schema is changed as far as is safe while older processes run, once it is sure that
-        this process may be the master; missing tables are made. Nobody else starts under its
-        name before :meth:`release_startup`.
+        After making sure that this process may be the master, it migrates the schema as far as
+        is safe while older processes run, and creates missing tables. No other process can
+        start under its name before :meth:`release_startup`.
 
-        :param streams: that the process knows
+        :param streams: the streams of the process
         :raises DatabaseRefused: :raises WrongServer: it belongs to another server
         :raises WriterTaken: :raises NameStarting: another process is the master; nothing is changed
         :raises DeclarationChanged: a declaration contradicts its table
@@ -136,7 +136,7 @@ class DatabaseStart:
             return dsn, database
 
         dsn, database = await self._wait.until_done(prepared)
-        # Nobody has to be woken by a commit: the master announces its own facts itself.
+        # The master announces its own facts itself, so its commits need no NOTIFY.
         tables = self._tables(dsn, database, notify=False)
         made = [stream for stream in streams if not stream.in_memory]
         for name in await self._wait.until_done(lambda: tables.prepare(made)):
@@ -167,11 +167,11 @@ class DatabaseStart:
         return self._process_database(dsn, database, self._tables(dsn, database, notify=True))
 
     async def release_startup(self) -> None:
-        """Let others start under this name: from now on they find that it is taken."""
+        """Release the startup claim: from now on the writer's lease keeps others away."""
         await self._claim.aclose()
 
     async def _start_embedded(self) -> str:
-        """The DSN of the embedded database, which runs from now on."""
+        """Start the embedded database, and return its DSN."""
         directory, wanted = self._config.data_dir, self._config.embedded.port
         assert directory is not None
         last = LastPort(directory / "postgres.port")
@@ -211,7 +211,7 @@ class DatabaseStart:
         while True:
             try:
                 return await session.run(lambda txn: claim_startup(txn, name))
-            except (WriterTaken, NameStarting):  # perhaps a predecessor that is just ending
+            except (WriterTaken, NameStarting):  # a predecessor may be about to end
                 if self._scheduler.seconds() >= give_up:
                     raise
             await self._scheduler.sleep(_CLAIM_INTERVAL_S)
@@ -230,7 +230,7 @@ class DatabaseStart:
             await database.close()
 
     def _tables(self, dsn: str, database: PostgresDatabase, *, notify: bool) -> PostgresStore:
-        """The store of the streams that have tables."""
+        """Make the store of the streams that have tables."""
         instance = self._config.instance_name
         statements = None
         if PostgresSingles.can_reach(dsn):
@@ -253,7 +253,7 @@ class DatabaseStart:
         return ProcessDatabase(dsn, database, store, self._incarnations)
 
     def _configured(self) -> str:
-        """The DSN now: that of an embedded database, which the master runs, changes."""
+        """The present DSN; that of an embedded database, which the master runs, may change."""
         if self._config.dsn is not None:
             return self._config.dsn.reveal()
         return running_dsn(self._config.embedded_dsn_path)
@@ -262,7 +262,7 @@ class DatabaseStart:
 def running_dsn(path: Path) -> str:
     """The DSN of an embedded database that another process runs.
 
-    :raises EmbeddedAway: nobody runs it
+    :raises EmbeddedAway: no process runs it
     :raises DataDirUnusable: the file cannot be read
     """
     with named_errors(path.parent):

@@ -1,4 +1,4 @@
-"""The steps of a start that need the database, each repeated while the database is away."""
+"""Repeats steps of a start while the database is away."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _BACK_OFF = BackOff(0.2, 5.0)
 
-#: The first attempts that fail are logged, and then one in so many.
+#: Number of failed attempts that are logged at first, and interval of those logged later.
 _LOGGED_FIRST, _LOGGED_THEN = 3, 10
 
 
@@ -26,14 +26,14 @@ class EmbeddedAway(Unavailable):
     """the embedded database does not run: {path} is missing; start the master of this data_dir"""
 
 
-#: What passes by itself: the database comes back, or the master makes what is missing in it.
+#: Errors that go away by themselves: the database returns, or the master prepares it.
 _PASSES = (DatabaseAway, DatabaseBusy, CommitUnknown, EmbeddedAway, SchemaBehind, StreamNotMade)
 
 
 class DatabaseWait:
-    """Waits for a database that is away, at whatever step of the start it is found away.
+    """Waits for a database that is away, at any step of the start.
 
-    :param waiting: called with the reason for each wait, and with "starting" after it
+    :param waiting: called with the reason of each wait, and with "starting" after the last
     """
 
     def __init__(self, scheduler: Scheduler, waiting: Callable[[str], object], log: Logger) -> None:
@@ -42,11 +42,11 @@ class DatabaseWait:
         self._log = log
 
     async def until_done(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Run a step, again and again until the database is there for all of it.
+        """Repeat a step until it succeeds.
 
-        :param step: may have taken effect, in part or as a whole, when it is run again
-        :raises DatabaseRefused: waiting does not help
-        :raises SynreplError: and what else the step raises
+        :param step: must be idempotent: it may have taken effect when it is repeated
+        :raises DatabaseRefused: the database refuses, and waiting does not help
+        :raises SynreplError: any other error of the step
         """
         retry = Retry(_BACK_OFF, self._scheduler.random)
         while True:

@@ -23,8 +23,8 @@ RESERVED = 200
 class DescriptorShares(NamedTuple):
     """Connection limits of all listeners.
 
-    :ivar descriptors: limit of the process
-    :ivar cut: the limits are lower than those in the configuration
+    :ivar descriptors: descriptor limit of the process
+    :ivar cut: whether the limits are lower than those in the configuration
     """
 
     descriptors: int
@@ -50,7 +50,7 @@ def divide_descriptors(
     listeners: Sequence[ListenerConfig] = (),
     descriptors: int | None = None,
 ) -> DescriptorShares:
-    """Divide the descriptors.
+    """Divide the descriptors between HTTP and the replication listeners.
 
     :param descriptors: limit of the process; by default, RLIMIT_NOFILE
     """

@@ -1,7 +1,7 @@
-"""How a command ends that fails: one line on stderr for each error, and an exit code.
+"""Exit codes of commands, and the report of an error: one line on stderr for each.
 
-0: done; 1: failed; 2: wrong usage (arguments or configuration); 3, from commands that examine
-something: nothing is wrong with what was examined, and some of it could not be.
+0: success; 1: failure; 2: wrong usage (arguments or configuration); 3, from commands that
+examine something: no problem was found, but some of it could not be examined.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ EXIT_INCOMPLETE = 3
 def report(error: SynreplError) -> int:
     """Print an error on stderr, one line for each error that it groups.
 
-    Names are checked where they are given, on the command line or in a configuration, so a bad
-    name is wrong usage.
+    A bad name counts as wrong usage, because names come from the command line or a configuration.
 
     :returns: the exit code
     """

@@ -1,4 +1,4 @@
-"""The classes of handlers, imported and checked without making one."""
+"""Imports handler classes, and checks them without making an instance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.wire.dialects import CLIENT_DIALECTS
 
-#: Where the code is that imports and makes handlers, which is not what fails.
+#: Directories of the code that imports and makes handlers; its frames are not reported.
 _OWN_FILES = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
 
 
@@ -35,13 +35,13 @@ class HandlerUnusable(ConfigError):
 
 
 def include_working_directory() -> None:
-    """Have modules of the working directory found, as ``python -m`` does."""
+    """Add the working directory to the module search path, as ``python -m`` does."""
     if "" not in sys.path:
         sys.path.append("")
 
 
 def handler_class(path: str) -> type[handlers.Handler]:
-    """Import a class of the user's.
+    """Import a user's handler class.
 
     :param path: ``package.module:Class``
     :raises HandlerUnusable: it cannot be imported, or does not implement
@@ -59,9 +59,9 @@ def handler_class(path: str) -> type[handlers.Handler]:
 
 
 def check_handler(item: HandlerConfig, config: Config, catalogue: Catalogue) -> None:
-    """Import a handler's class, and see that it fits the process. Makes none.
+    """Import a handler class, and check that it fits the process, without making an instance.
 
-    :raises HandlerUnusable: with everything that is wrong with it
+    :raises HandlerUnusable: with all reasons
     """
     cls = handler_class(item.path)
     reasons = list(_mismatches(cls, item, config, catalogue))
@@ -70,7 +70,7 @@ def check_handler(item: HandlerConfig, config: Config, catalogue: Catalogue) -> 
 
 
 def verify_instance(path: str, handler: handlers.Handler) -> None:
-    """Verify a handler that was made: it may have its attributes from its constructor.
+    """Verify the attributes of an instance, which its constructor may set.
 
     :raises HandlerUnusable: it lacks ``streams`` or ``view``
     """
@@ -81,17 +81,17 @@ def verify_instance(path: str, handler: handlers.Handler) -> None:
 
 
 def unusable(path: str, error: BaseException) -> HandlerUnusable:
-    """What a user's code raised, and in which line of which file."""
+    """The error for an exception in a user's code, with its file and line."""
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [frame for frame in frames if not frame.filename.startswith(_OWN_FILES)]
-    if user_frames and not isinstance(error, SyntaxError):  # which names its place itself
+    if user_frames and not isinstance(error, SyntaxError):  # its message has the location
         reason = f"{reason} ({user_frames[-1].filename}, line {user_frames[-1].lineno})"
     return HandlerUnusable(path=path, reason=reason)
 
 
 def _contract_faults(found: object) -> Iterator[str]:
-    """What keeps an object of the user's from being the class of a handler."""
+    """The reasons why an object cannot be used as a handler class."""
     if not isinstance(found, type):
         yield "it is not a class"
         return
@@ -160,7 +160,7 @@ def _mismatches(
 
 
 def _overrides(cls: type[handlers.Handler], *methods: str) -> bool:
-    """Whether a handler has any of the methods itself."""
+    """Whether a class overrides any of the methods."""
     return any(getattr(cls, name) is not getattr(handlers.Handler, name) for name in methods)
 
 

@@ -1,4 +1,4 @@
-"""The user's handlers, made from the configuration."""
+"""Makes the user's handlers from the configuration, and starts them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def load(config: Config) -> list[Subscription]:
 
 
 async def start(made: Sequence[Subscription], access: Access) -> None:
-    """Tell the handlers what of their process they may use.
+    """Call ``on_start`` of each handler.
 
-    :raises HandlerUnusable: one cannot start
+    :raises HandlerUnusable: a handler cannot start
     """
     for each in made:
         try:

@@ -1,4 +1,4 @@
-"""Log observers: one line per event, as text for people or as JSON for machines."""
+"""The log observer: one line per event, as text for people or as JSON for machines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from zope.interface import implementer
 from synrepl.core import jsons
 from synrepl.daemon.config.config import LogConfig
 
-#: Longer messages are cut: what a peer sent may be part of one.
+#: Maximum length of a message. Longer ones are cut, because they may contain a peer's input.
 MAX_MESSAGE = 8192
 
 
 @implementer(ILogObserver)
 class LineObserver:
-    """Writes each event to ``stream``; a traceback follows its line (or is a member of it, in JSON).
+    """Writes each event to ``stream``; a traceback follows its line, or in JSON is a member of it.
 
     :param log: ``level`` is the lowest that is written; ``format`` ``json`` means one object
         per line, with ``time``, ``level``, ``namespace``, ``message`` and perhaps ``traceback``
-    :param stream: where to write; flushed after every event
+    :param stream: the output, flushed after every event
     """
 
     def __init__(self, log: LogConfig, stream: TextIO) -> None:
@@ -31,7 +31,7 @@ class LineObserver:
         self._stream = stream
 
     def __call__(self, event: LogEvent) -> None:
-        """Write one event, if its level is high enough."""
+        """Write an event, if its level is high enough."""
         if event.get("log_level", LogLevel.info) < self._lowest:
             return
         self._stream.write(self._format(event) + "\n")
@@ -39,7 +39,7 @@ class LineObserver:
 
 
 def begin(log: LogConfig, stream: TextIO) -> None:
-    """Send this process's log to ``stream``. For the start of a process, once."""
+    """Send this process's log to ``stream``. To be called once, when a process starts."""
     observer = cast(ILogObserver, LineObserver(log, stream))
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 
@@ -57,7 +57,7 @@ def _level(event: LogEvent) -> str:
 
 def _message(event: LogEvent) -> str:
     text = formatEvent(event)
-    if "log_traceback" in event:  # for observers that know nothing of it, it is in the message
+    if "log_traceback" in event:  # the message contains it too, for observers that do not know it
         text = text.removesuffix(event["log_traceback"]).rstrip()
     return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "…"
 
@@ -70,7 +70,7 @@ def _traceback(event: LogEvent) -> str | None:
 
 
 def _as_text(event: LogEvent) -> str:
-    # A message may repeat a peer's input: no line breaks or terminal codes from there.
+    # A message may contain a peer's input, whose line breaks and terminal codes are escaped.
     safe = _printable(_message(event))
     line = f"{_when(event)} {_level(event):<8} {event.get('log_namespace', '-')}: {safe}"
     traceback = _traceback(event)
@@ -93,7 +93,7 @@ def _as_json(event: LogEvent) -> str:
     traceback = _traceback(event)
     if traceback is not None:
         line["traceback"] = traceback
-    # A lone surrogate can be in a message but not in UTF-8.
+    # A message may contain lone surrogates, which UTF-8 cannot encode.
     printable = {key: _encodable(value) for key, value in line.items()}
     return jsons.encode(printable).decode()
 

@@ -1,4 +1,4 @@
-"""The process of a master: its database, listeners and services, from start to stop."""
+"""The master process: its database, listeners and services, from start to stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunningMaster:
     """A master that has started.
 
     :ivar http: None without an HTTP listener
-    :ivar ports: one for each replication listener, in the order of the configuration
+    :ivar ports: the ports of the replication listeners, in the order of the configuration
     """
 
     services: MasterServices
@@ -45,7 +45,7 @@ class RunningMaster:
 class MasterProcess(DaemonProcess[RunningMaster]):
     """Starts and stops a master.
 
-    :param caches: the registry of the caches that are kept coherent
+    :param caches: registry of the caches to keep coherent
     """
 
     log = Logger()

@@ -1,4 +1,4 @@
-"""The life of a process of a daemon, from start to stop."""
+"""Base class of the master and the worker process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from twisted.logger import Logger
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import SynreplError
 
-#: What a process consists of once it runs.
+#: The parts of a running process.
 R = TypeVar("R")
 
 
 class DaemonProcess(Generic[R]):
-    """Starts and stops a process; what has started is stopped in the reverse order."""
+    """Starts a process, and stops its parts in the reverse order."""
 
     log = Logger()
 
@@ -28,32 +28,32 @@ class DaemonProcess(Generic[R]):
         self._has_started = False
 
     async def start(self) -> R:
-        """Start; a database that is away, from the beginning or from any step on, is waited for.
+        """Start the process, waiting for the database whenever it is away.
 
-        :raises DatabaseRefused: waiting for the database does not help
-        :raises SynreplError: the process cannot run like this
+        :raises DatabaseRefused: the database refuses, and waiting does not help
+        :raises SynreplError: the process cannot run with this configuration
         """
         running = await self.begin(self._stops)
         self._has_started = True
         return running
 
     async def begin(self, stops: AsyncExitStack) -> R:
-        """Start what the process consists of.
+        """Start the parts of the process.
 
         :param stops: gets a callback for each part that has to be stopped
         """
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """Stop what has started; a start that still waits for something ends."""
+        """Stop the parts that have started, and end a start that still waits."""
         if not self._has_started:
             self._scheduler.stop()
         await self._stops.aclose()
 
     async def close(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        """A step of the stop that needs the database; what goes wrong is logged.
+        """Run a step of the stop that needs the database; an error is logged.
 
-        :param what: the log says this when it fails
+        :param what: the log message if it fails
         """
         try:
             await step()

@@ -1,4 +1,4 @@
-"""The place of a process on the bus, wired from its configuration."""
+"""Connects a process to the bus, wired from its configuration."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from synrepl.wire.commands import Command
 
 
 class PubSubConnections(Protocol):
-    """The connections of a process to Redis, or to something like it.
+    """The connections of a process to Redis, or to its in-memory counterpart.
 
-    :ivar fault: why they cannot be used now; None while they can
+    :ivar fault: why there are no connections now; None while there are
     :ivar connections: how often they were made
-    :ivar cut_off: how often they were closed because one side did not read
+    :ivar cut_off: how often they ended because one side did not read
     """
 
     fault: str | None
@@ -41,25 +41,26 @@ class PubSubConnections(Protocol):
     cut_off: int
 
     def start(self) -> None:
-        """Connect, and again whenever they are lost."""
+        """Connect, and reconnect whenever the connections are lost."""
 
     async def stop(self) -> None:
-        """Close them."""
+        """Close the connections."""
 
 
-#: Makes the connections: given the channels to subscribe to, and what hears and speaks.
+#: Makes the connections, given the channels to subscribe to, and the bus that uses them.
 ConnectToBus = Callable[[Collection[str], Bus], PubSubConnections]
 
 
 class ProcessBus:
-    """A process's place on the bus.
+    """A process's connection to the bus.
 
-    :param join: makes its connections
-    :param spoken: the writers that it speaks for, whose moves ``publisher`` gets
-    :param hears: the names of the streams that ``subscriber`` follows
-    :param user_ip: it is the one that takes USER_IP
+    :param connect_bus: makes its connections
+    :param announced: the writers that it announces, whose advances ``publisher`` gets
+    :param subscriber: gets what is received
+    :param subscribed: names of the streams that ``subscriber`` follows
+    :param user_ip: whether the process receives USER_IP
     :param follows_itself: see :class:`~synrepl.services.bus.bus_reader.BusReader`
-    :param asked: called when another process has joined
+    :param process_joined: called when another process has joined
     """
 
     def __init__(
@@ -98,27 +99,27 @@ class ProcessBus:
 
     @property
     def is_connected(self) -> bool:
-        """True while the bus can be heard and spoken to."""
+        """Whether the bus is connected."""
         return self._bus.is_connected
 
-    def say(self, command: Command) -> None:
-        """Say a command to all; to nobody while the bus does not stand.
+    def send(self, command: Command) -> None:
+        """Send a command to all processes; dropped while the bus is not connected.
 
-        :raises LocalProtocolError: nobody on a bus says that
+        :raises LocalProtocolError: the command is not for the bus
         """
         self._bus.send(command)
 
     @property
     def full(self) -> bool:
-        """True while the connection does not accept more."""
+        """Whether the connection has no room for more."""
         return self._bus.full
 
     async def room(self) -> None:
-        """Wait until it accepts more."""
+        """Wait until the connection has room for more."""
         await self._bus.room()
 
     def status(self) -> BusStatus:
-        """How it is with the bus now."""
+        """The present health of the bus connection."""
         pubsub = self._pubsub
         return BusStatus(
             where=self._where,
@@ -133,28 +134,31 @@ class ProcessBus:
         )
 
     def start(self) -> None:
-        """Join, and come back whenever the connections are lost.
+        """Connect to the bus, and reconnect whenever the connections are lost.
 
-        :raises ConfigError: it could never join like this
+        :raises ConfigError: the address of Redis can never work
         """
         self._pubsub.start()
 
     async def stop(self) -> None:
-        """Leave."""
+        """Disconnect."""
         await self._pubsub.stop()
 
 
 class MasterBus:
-    """A master's place on the bus: it speaks for whoever cannot, and follows nothing.
+    """A master's connection to the bus.
 
-    :param mirrored: the streams that another process keeps in memory, each with its writer
-    :param handle: gets what others say that is not about streams
-    :param joined: called whenever the bus can be heard again
-    :param left: called when the bus cannot be heard any more
-    :param asked: called when another process has joined
-    :ivar spokesman: to be told of all movements
-    :ivar mirror: has the mirrored streams
-    :ivar relay: to be told of what TCP clients say
+    It announces for writers that are not on the bus themselves, and follows no stream but
+    those that it mirrors.
+
+    :param mirrored: the in-memory streams of other processes, each with its writer
+    :param on_command: called with received commands that are not about streams
+    :param joined: called when the bus is connected
+    :param left: called when the bus is disconnected
+    :param process_joined: called when another process has joined
+    :ivar proxy: announces all advances of positions that it is told of on the bus
+    :ivar mirror: holds the mirrored streams
+    :ivar relay: relays the commands of TCP clients to the bus
     """
 
     def __init__(
@@ -187,31 +191,36 @@ class MasterBus:
             process_joined=process_joined,
         )
         self.relay = BusRelay(
-            config.instance_name, self._process_bus.say, log, lambda: self._process_bus.is_connected
+            config.instance_name,
+            self._process_bus.send,
+            log,
+            lambda: self._process_bus.is_connected,
         )
 
     @property
     def is_connected(self) -> bool:
-        """True while the bus can be heard and spoken to."""
+        """Whether the bus is connected."""
         return self._process_bus.is_connected
 
     @property
     def capacity(self) -> Capacity:
-        """Back-pressure for what is said."""
+        """The back-pressure of the bus."""
         return self._process_bus
 
     def status(self) -> BusStatus:
-        """How it is with the bus now."""
+        """The present health of the bus connection."""
         return self._process_bus.status()
 
     def start(self) -> None:
-        """Join; see :meth:`ProcessBus.start`."""
+        """Connect; see :meth:`ProcessBus.start`."""
         self._process_bus.start()
-        look = announce_dead_writers(self._scheduler, self.proxy, self._process_bus.bus_publisher)
-        self._scheduler.spawn("speak for the dead", look)
+        announcing = announce_dead_writers(
+            self._scheduler, self.proxy, self._process_bus.bus_publisher
+        )
+        self._scheduler.spawn("announce dead writers", announcing)
 
     async def stop(self) -> None:
-        """Leave."""
+        """Disconnect."""
         await self._process_bus.stop()
 
 
@@ -226,11 +235,11 @@ def worker_bus(
     process_joined: Callable[[], object],
     log: Logger,
 ) -> ProcessBus:
-    """A worker's place on the bus.
+    """Make a worker's connection to the bus.
 
-    :param asked: called when another process has joined
-    :param own: its writer, which tells ``publisher``
-    :param followed: the names of the streams it follows; None for all
+    :param own: its writer, whose advances ``publisher`` gets
+    :param followed: names of the streams that it follows; None for all
+    :param process_joined: called when another process has joined
     """
     subscribed = [stream.name for stream in catalogue] if followed is None else followed
     return ProcessBus(
@@ -248,11 +257,11 @@ def worker_bus(
 
 
 def publisher_of(scheduler: Scheduler, catalogue: Catalogue) -> Publisher:
-    """A publisher for all streams."""
+    """Make a publisher for all streams."""
     return Publisher(scheduler, codecs(catalogue))
 
 
 @cache
 def codecs(catalogue: Catalogue) -> Mapping[str, RowCodec]:
-    """One codec per stream: they are costly to make, and the same for all processes."""
+    """One codec per stream; cached, because they are costly to make, and the same for all processes."""
     return {stream.name: RowCodec(stream) for stream in catalogue}

@@ -1,7 +1,7 @@
-"""The connections to Redis, from what a configuration or a command line says.
+"""Makes the connections to Redis from a configuration or a command line.
 
-The adapters are imported where they are used: importing txredisapi installs Twisted's default
-reactor, which ``twistd --reactor`` and processes without Redis must not find installed.
+The adapters are imported in the functions: importing txredisapi installs Twisted's default
+reactor, which would break ``twistd --reactor`` and is not needed without Redis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def bus_connector(
     reactor: Any, scheduler: Scheduler, config: Config, log: Logger
 ) -> ConnectToBus | None:
-    """What makes a process's connections to Redis; None where it is not configured."""
+    """A function that makes a process's connections to Redis; None if Redis is not configured."""
     redis = config.redis
     if redis is None:
         return None
@@ -44,13 +44,13 @@ def make_pubsub(
     must_be_master: bool = False,
     warn: Callable[..., object] | None = None,
 ) -> RedisPubSub:
-    """The connections to a Redis, not started yet.
+    """Make the connections to a Redis server, without starting them.
 
-    :param channels: what to subscribe to
-    :param owner: hears, and may speak
-    :param log: told (a sentence, its facts) about connections made and lost
-    :param must_be_master: a replica is refused, which needs the right to ask ``ROLE``
-    :param warn: told when they end because one side did not read; None for ``log``
+    :param channels: names of the channels to subscribe to
+    :param owner: receives messages, and may publish
+    :param log: logs (format, fields) connections made and lost
+    :param must_be_master: refuse a replica; requires the right to run ``ROLE``
+    :param warn: logs connections that ended because one side did not read; None for ``log``
     """
     where = redis_location(redis, must_be_master)
     from synrepl.adapters.redis.pubsub import RedisPubSub
@@ -59,7 +59,7 @@ def make_pubsub(
 
 
 def redis_location(redis: RedisConfig, must_be_master: bool = False) -> RedisAddress | Sentinels:
-    """Where the server is, or who knows it.
+    """The address of the server, or the sentinels that know it.
 
     :param must_be_master: see :func:`make_pubsub`
     """

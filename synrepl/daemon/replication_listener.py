@@ -1,4 +1,4 @@
-"""The listeners of a master that speak the replication protocol."""
+"""Opens the replication listeners of a master."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_listener(
     connections: ConnectionLimits,
     slices: Slices,
 ) -> Any:
-    """Listen on one port.
+    """Listen on the port of one listener.
 
     :param connections: limits on its connections
     :param slices: budget for parsing input, shared by all listeners
@@ -43,7 +43,7 @@ def listener_factory(
     connections: ConnectionLimits,
     slices: Slices,
 ) -> MasterFactory:
-    """What makes the protocols of one listener; see :func:`open_listener`."""
+    """Make the protocol factory of one listener; see :func:`open_listener`."""
     limits = SessionLimits(
         line=listener.line_limit,
         peer_line=listener.line_limit,

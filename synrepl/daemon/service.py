@@ -1,4 +1,4 @@
-"""A master or worker as a Twisted service, and as a program of its own."""
+"""Runs a master or worker as a Twisted service, or as a program in the foreground."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ C = TypeVar("C", bound=Config)
 
 
 class ProcessService(Service):
-    """Runs a process from start to stop, and tells the service manager.
+    """Runs a process from start to stop, and notifies the service manager.
 
-    :ivar exit_code: what the program should exit with; under twistd see :func:`service_of`
+    :ivar exit_code: the exit code for the program; for twistd, see :func:`service_of`
     """
 
     _log = Logger()
@@ -44,12 +44,12 @@ class ProcessService(Service):
         self.exit_code = 0
 
     def startService(self) -> None:
-        """Start; a process that cannot run ends the program with one line that says why."""
+        """Start the process; if it cannot run, the program ends with one line that says why."""
         Service.startService(self)
         Deferred.fromCoroutine(self._start()).addErrback(self._failed)
 
     def stopService(self) -> Deferred[None]:
-        """Stop, and wait for it."""
+        """Stop the process, and wait until it has stopped."""
         Service.stopService(self)
         return Deferred.fromCoroutine(self._stop())
 
@@ -99,7 +99,7 @@ class Options(usage.Options):
     opt_c = opt_config
 
     def postOptions(self) -> None:
-        """At least one file is needed."""
+        """Check that there is at least one file."""
         if not self["config"]:
             raise usage.UsageError("-c FILE is needed")
 
@@ -124,10 +124,10 @@ def service_of(
     load: Callable[[Sequence[Path]], C],
     make: Callable[[Any, C], DaemonProcess[Any]],
 ) -> ProcessService:
-    """A process as a service of twistd. A configuration that is not acceptable ends the program.
+    """Make a service for twistd. A configuration that is not acceptable ends the program.
 
     :param load: reads the configuration
-    :param make: from the reactor and the configuration to the process
+    :param make: makes the process, given the reactor and the configuration
     """
     from twisted.internet import reactor
 
@@ -136,13 +136,13 @@ def service_of(
     except SynreplError as error:
         sys.exit(report(error))
     service = ProcessService(reactor, lambda: make(reactor, config))
-    # Before anything that a process registers, which so runs earlier.
+    # Registered first, so that it runs after everything that the process registers.
     atexit.register(_exit, service)
     return service
 
 
 def _exit(service: ProcessService) -> None:
-    """End the process with the service's exit code: twistd ends with 0 whatever became of it."""
+    """Exit with the service's exit code; twistd itself always exits with 0."""
     if service.exit_code:
         logging.shutdown()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Where a worker fetches what it missed."""
+"""The sources from which masters and workers fetch missed facts."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def source_of(
     foreign: Database | None,
     client: HttpClient | None,
 ) -> FactSource:
-    """Where a worker fills gaps.
+    """The source from which a worker fills gaps.
 
     :param own: the streams that it writes; those in memory are read from ``store``
     :param foreign: the database of a real Synapse
-    :param client: of the master; facts that other processes keep in memory are read there
+    :param client: HTTP client of the master, for in-memory streams of other processes
     """
     from_master: FactSource = UnreachableSource() if client is None else HttpSource(client)
     others = from_master
@@ -60,7 +60,7 @@ def handler_sources(
     foreign: bool,
     has_foreign_database: bool,
 ) -> CatchUpSources | None:
-    """Where handlers get facts from the past; from a real Synapse, out of its database only."""
+    """The sources from which handlers catch up; with a real Synapse, only its database serves."""
     if foreign and not has_foreign_database:
         return None
     positions: PositionSource | None = None
@@ -72,7 +72,7 @@ def handler_sources(
 
 
 class RoutedSource:
-    """Streams with a table from one source, streams in memory from another."""
+    """Reads streams with a table from one source, and in-memory streams from another."""
 
     def __init__(self, tables: FactSource, memory: FactSource) -> None:
         self._tables = tables
@@ -85,12 +85,12 @@ class RoutedSource:
 
 
 class UnreachableSource:
-    """For streams in another process's memory when nobody said where that process listens."""
+    """The source of in-memory streams whose process has no configured address."""
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """A follower must be told, or its handlers would take what is gone for nothing at all.
+        """Report the facts as trimmed, so that handlers learn of the loss.
 
-        :raises Trimmed: always, unless nothing is missing
+        :raises Trimmed: always, unless the range is empty
         """
         if span.empty:
             return Page((), span.after, is_limited=False)
@@ -98,9 +98,9 @@ class UnreachableSource:
 
 
 class SplitSource:
-    """Some streams from one place, all others from another.
+    """Reads some streams from one source, and all others from another.
 
-    :param names: of the streams that ``these`` gives
+    :param names: names of the streams that ``these`` serves
     """
 
     def __init__(self, names: Collection[str], these: Pages, others: FactSource) -> None:

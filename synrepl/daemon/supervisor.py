@@ -1,4 +1,4 @@
-"""Telling the service manager how we are: the ``sd_notify`` protocol of systemd.
+"""Notifies the service manager, by the ``sd_notify`` protocol of systemd.
 
 One datagram per message on the socket named by ``NOTIFY_SOCKET``; see
 ``sd_notify(3)`` and ``sd_watchdog_enabled(3)``.
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Send ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1`` or ``STATUS=…``.
 
-    Never an error: a service manager that does not listen is no reason to stop.
+    Errors are ignored: a service manager that does not listen is no reason to stop.
 
-    :returns: whether it was sent; False also when no service manager asked
+    :returns: whether it was sent; False without a service manager
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
@@ -34,7 +34,7 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds between two ``WATCHDOG=1``: half of what the manager tolerates; None when unwatched."""
+    """Interval of ``WATCHDOG=1`` in seconds, half of the watchdog timeout; None without a watchdog."""
     wanted, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not wanted.isdigit() or int(wanted) == 0 or (pid and pid != str(os.getpid())):
         return None

@@ -1,4 +1,4 @@
-"""The process of a worker: its database, connections and services, from start to stop."""
+"""The worker process: its database, connections and services, from start to stop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunningWorker:
 class WorkerProcess(DaemonProcess[RunningWorker]):
     """Starts and stops a worker.
 
-    :param caches: the registry of the caches that are kept coherent
+    :param caches: registry of the caches to keep coherent
     """
 
     log = Logger()
@@ -58,7 +58,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
 
     async def begin(self, stops: AsyncExitStack) -> RunningWorker:
-        """Start following; a master that is away is waited for."""
+        """Start to follow, even while the master is away."""
         config, scheduler = self.config, self._scheduler
         self._coherence.check()
         limits = divide_descriptors(config.http)
@@ -143,7 +143,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         )
 
     def _client(self, stops: AsyncExitStack) -> HttpClient | None:
-        """The master's HTTP listener."""
+        """The client of the master's HTTP listener; None without ``http_url``."""
         master = self.config.master
         if master.http_url is None:
             return None
@@ -153,7 +153,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         return client
 
     def _foreign_database(self, stops: AsyncExitStack) -> PostgresDatabase | None:
-        """A real Synapse's database, where missed facts are read."""
+        """The database of a real Synapse, from which missed facts are read."""
         config = self.config
         dsn = config.master.database
         if dsn is None or config.catch_up == "http":

@@ -1,4 +1,4 @@
-"""The commands of a worker's handlers, wired from its configuration."""
+"""Sends and receives commands for a worker's handlers, wired from its configuration."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from synrepl.wire.dialects import CLIENT_DIALECTS, CURRENT
 
 
 class WorkerCommands:
-    """What a worker says to others, and on Redis what it hears of them.
+    """The commands that a worker sends, and those that it receives over Redis.
 
-    :param heard: gets commands for handlers
-    :param kept: the streams that this worker writes, if the ``federation`` stream is one
-    :param store: where it is kept
-    :ivar commands: for handlers
-    :ivar link: stands between the connection and the follower
+    :param on_command: called with the commands for handlers
+    :param federation_states: states of the streams that this worker writes; None if
+        ``federation`` is not one of them
+    :param store: the store of the ``federation`` stream
+    :ivar commands: the interface of handlers for sending
+    :ivar link: sits between the connection and the follower
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class WorkerCommands:
 
     @property
     def syncing(self) -> SyncingUsers | None:
-        """Who syncs through any process; None over TCP, where nobody tells a worker."""
+        """Users that sync through any process; None over TCP, where workers do not learn of them."""
         return None if self._states is None else self._states.user_syncs
 
     def send(self, command: Command) -> None:
-        """Send a command of a handler, and on Redis note it like those of others.
+        """Send a command of a handler; on Redis, also record it like those of other processes.
 
         :raises Refused: :raises Unavailable: it is not sent
         """
@@ -92,7 +93,7 @@ class WorkerCommands:
         return 0 if written is None else written.linear
 
     def status(self, trimmed: Token = 0) -> dict[str, Any]:
-        """What is known of others, and what waits to be sent."""
+        """The states of other processes, and the commands that wait to be sent."""
         states = self._states
         return {
             "sending": {

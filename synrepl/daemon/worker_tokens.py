@@ -1,4 +1,4 @@
-"""Where a worker looks up which tokens can have been given out."""
+"""Checks the tokens that a worker receives against the tokens that can have been issued."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 
-#: Seconds between two looks at the worker's own positions.
+#: Interval at which the worker's own positions are checked, in seconds.
 CHECK_INTERVAL_S = 10.0
 
-#: How far rows may be beyond what is known to have been given out, before it is looked up
-#: again; nothing on a Redis without a password, where anybody can publish.
+#: How far beyond the largest known issued token rows may be before it is looked up again. On a
+#: Redis without a password, where anybody can publish, the margin is 0.
 NEAR_TOKENS = 1_000
 
 
@@ -37,10 +37,10 @@ def possible_tokens(
     master: HttpClient | None,
     log: Logger,
 ) -> PossibleTokens:
-    """The tokens that a worker lets pass: all of them, where nobody can be asked.
+    """The check of received tokens; without a source to ask, it accepts all of them.
 
     :param foreign: the database of a real Synapse
-    :param master: asked by workers that do not read the database
+    :param master: HTTP client of the master, for workers that do not read the database
     """
     is_open = config.redis is not None and config.redis.password is None
     near = 0 if is_open else NEAR_TOKENS
@@ -67,11 +67,11 @@ async def watch_positions(
     catalogue: Catalogue,
     incarnations: Incarnations,
 ) -> None:
-    """See from time to time whether the worker is ahead of its database; to be spawned.
+    """Check regularly whether the worker is ahead of its database. Runs forever; to be spawned.
 
-    What was refused by the word of a server from before a failover is asked for again.
+    After a failover, it resubscribes if tokens were refused according to the former server.
 
-    :param incarnations: those of the database's server that the process has met
+    :param incarnations: incarnations of the database server that the process has met
     """
     streams = {stream.name: stream for stream in catalogue}
     newest = incarnations.newest

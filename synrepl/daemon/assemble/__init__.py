@@ -1,8 +1,8 @@
-"""The services of a process, wired from a configuration and ports.
+"""Assembles the services of a process from a configuration and ports.
 
-This is the only place where they are wired: the daemons, the simulator and the tests differ in
-the ports alone. An assembled process is complete and has done nothing yet; its methods say in
-which order its parts begin.
+This is the only place where services are wired: the daemons, the simulator and the tests differ
+only in the ports. An assembled process is complete and has done nothing yet; its methods start
+its parts in the right order.
 """
 
 from __future__ import annotations

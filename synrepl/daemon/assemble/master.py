@@ -1,4 +1,4 @@
-"""The services of a master, wired from a configuration and ports."""
+"""Assembles the services of a master from a configuration and ports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MasterServices:
     """The services of a master.
 
     :ivar bus: None without Redis
-    :ivar changes: None where it does not write the ``caches`` stream; so is ``relay``
+    :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
     config: MasterConfig
@@ -80,7 +80,7 @@ class MasterServices:
     access: Access
 
     async def take_name(self) -> None:
-        """Become the writer, on a server that is confirmed.
+        """Acquire the writer's lease, after confirming the incarnation of the database server.
 
         :raises WriterTaken: another live process has the name
         :raises DatabaseAway:
@@ -89,7 +89,7 @@ class MasterServices:
         await self.writer.start()
 
     async def begin(self) -> None:
-        """Begin to announce, and let the handlers start; clients can be accepted afterwards.
+        """Begin to announce, and start the handlers; clients can be accepted afterwards.
 
         :raises SynreplError: a handler cannot start
         """
@@ -100,13 +100,13 @@ class MasterServices:
                 self.ports.coherence.begin(name, writer, position)
         scheduler.spawn("trim", self.trimmer.run())
         begin_sampling(self.ports, self.config, self.auditor)
-        self.handler_commands.hold()  # on_start of one handler may send what another one hears
+        self.handler_commands.hold()  # on_start of one handler may send commands that another gets
         for handler in self.ports.handlers:
             await until_done(partial(handlers.start, [handler], self.access))
         self.handler_commands.release()
 
     async def stop(self) -> None:
-        """Tell clients and the bus, and record the positions; the name is still held."""
+        """Disconnect clients and the bus, and record the positions; the lease is still held."""
         self.master.shut_down()
         if self.repeater is not None:
             self.repeater.stop()
@@ -123,10 +123,10 @@ def assemble_master(
     catalogue: Catalogue,
     own: Sequence[Stream],
 ) -> MasterServices:
-    """A master.
+    """Wire the services of a master.
 
-    :param database: for handlers
-    :param own: the streams that it writes itself
+    :param database: the database that handlers may use
+    :param own: the streams that the master writes itself
     """
     scheduler, log, sizes, name = ports.scheduler, ports.log, ports.sizes, config.instance_name
     publisher = publisher_of(scheduler, catalogue)
@@ -139,7 +139,7 @@ def assemble_master(
         log,
     )
 
-    # What comes from the bus reaches the master, which is made further down.
+    # Commands from the bus go to the master, which is made further down.
     def received_from_bus(command: Command) -> None:
         master.received_from_bus(command)
         handler_commands.put("bus", command)
@@ -152,7 +152,7 @@ def assemble_master(
         if repeater is not None:
             repeater.process_joined()
 
-    def said_by_client(source: str, command: Command) -> None:
+    def received_from_client(source: str, command: Command) -> None:
         if bus is not None:
             bus.relay.from_client(source, command)
         handler_commands.put(source, command)
@@ -182,19 +182,19 @@ def assemble_master(
     throughput = Throughput()
     coherence = ports.coherence
     waiters = PositionWaiters(scheduler)
-    hear: tuple[PositionListener, ...] = (
-        # Caches drop what is stale before anybody can hear of the position (R4).
+    listeners: tuple[PositionListener, ...] = (
+        # Caches drop stale entries before the position is announced to anyone (R4).
         CoherentPositionListener(coherence, name),
         throughput,
         ports.watched(announced),
-        # Who waited for a position finds it announced.
+        # Last, so that a waiter that is woken finds the position announced.
         WakingPositionListener(waiters),
     )
     announcer = Announcer(
         scheduler,
         store,
         catalogue,
-        FanOut(hear),
+        FanOut(listeners),
         log,
         config.poll_interval,
         coherence.reset,
@@ -219,7 +219,7 @@ def assemble_master(
     trimmer = Trimmer(
         scheduler,
         store,
-        # Streams in memory are bounded by themselves.
+        # In-memory streams bound themselves.
         [stream for stream in catalogue if stream.ephemeral and not stream.in_memory],
         lambda stream: announcer.states[stream.name].linear,
         log,
@@ -241,7 +241,7 @@ def assemble_master(
         announcer.states,
         publisher,
         source,
-        said_by_client,
+        received_from_client,
         log,
         None if relay is None else relay.take,
         slices,

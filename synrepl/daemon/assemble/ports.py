@@ -1,4 +1,4 @@
-"""What a process stands on, and the wiring that masters and workers share."""
+"""The ports of a process, and the wiring that masters and workers share."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ T = TypeVar("T")
 
 
 class UntilDone(Protocol):
-    """Runs a step of a start, again while the database is away."""
+    """Runs a step of a start, and repeats it while the database is away."""
 
     def __call__(self, step: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """The result of the step.
+        """Run the step until it succeeds, and return its result.
 
-        :raises SynreplError: waiting does not help
+        :raises SynreplError: the step failed with an error that waiting does not solve
         """
 
 
 def unchanged(movements: PositionListener) -> PositionListener:
-    """Nobody watches what is announced."""
+    """Observe nothing: the default of :attr:`Ports.watched`."""
     return movements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What every process stands on.
+    """The ports of every process: what it needs from its environment.
 
-    :ivar join: makes its connections to Redis; for a configuration with ``redis``
-    :ivar coherence: of the process's caches, already checked
-    :ivar handlers: of the user
+    :ivar coherence: coherence of the process's caches, already checked
     :ivar until_done: runs the steps of the start
-    :ivar watched: puts an observer in front of what is announced
+    :ivar connect_bus: makes the connections to Redis; None without ``redis``
+    :ivar handlers: the user's handlers
+    :ivar watched: wraps the listener of announced positions in an observer
     """
 
     scheduler: Scheduler
@@ -73,14 +73,14 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPorts(Ports):
-    """What a worker stands on.
+    """The ports of a worker.
 
     :ivar store: None for a worker without a database
     :ivar database: for the record of its positions, and for transactional handlers
-    :ivar incarnations: those of the database's server that the process has met
-    :ivar source: where it fetches what it missed
+    :ivar incarnations: incarnations of the database server that the process has met
+    :ivar source: where missed facts are fetched
     :ivar catch_up_sources: where handlers get facts from the past; None where nobody has them
-    :ivar tokens: which tokens can have been given out
+    :ivar tokens: knows which tokens can have been issued
     """
 
     store: FactStore | None
@@ -92,7 +92,7 @@ class WorkerPorts(Ports):
 
 
 def begin_sampling(ports: Ports, config: Config, auditor: Auditor) -> None:
-    """Have a few entries compared with the database all the time."""
+    """Start the continuous audit of cache entries, if it is configured."""
     audits = config.audit_caches
     if audits.every:
         sampling = sample_caches(ports.scheduler, auditor, audits.every, audits.keys)
@@ -102,7 +102,7 @@ def begin_sampling(ports: Ports, config: Config, auditor: Auditor) -> None:
 def changes_of(
     ports: Ports, coherence: Coherence, writer: StreamWriter, own: Sequence[Stream]
 ) -> Changes | None:
-    """What writes the ``caches`` stream, if this process does."""
+    """The writer of the ``caches`` stream; None if this process does not write it."""
     if CACHES not in own:
         return None
     most = ports.sizes.invalidation_keys
@@ -121,9 +121,9 @@ def auditor_of(
     *,
     in_memory: bool,
 ) -> Auditor:
-    """The auditor of a process's caches.
+    """Make the auditor of a process's caches.
 
-    :param in_memory: streams in memory are in ``store``, too
+    :param in_memory: whether ``store`` has the in-memory streams, too
     """
     settlement = Settlement(scheduler, catalogue, store, own, waiting, in_memory=in_memory)
     rows = MissedRows(coherence, catalogue, store)

@@ -1,4 +1,4 @@
-"""The services of a worker, wired from a configuration and ports."""
+"""Assembles the services of a worker from a configuration and ports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from synrepl.tools.audit.audit import Auditor
 from synrepl.wire.dialects import CLIENT_DIALECTS
 from synrepl.wire.session import SessionLimits
 
-#: Seconds between two records of a worker's positions.
+#: Interval at which a worker records its positions, in seconds.
 RECORD_S = 1.0
 
 
@@ -46,9 +46,10 @@ RECORD_S = 1.0
 class WorkerServices:
     """The services of a worker.
 
-    :ivar writer: None where it writes no stream; so is ``changes`` where not ``caches``
-    :ivar lease: None where it leaves nothing on record
-    :ivar auditor: None without a database of its own
+    :ivar writer: None if it writes no stream
+    :ivar changes: None unless it writes the ``caches`` stream
+    :ivar lease: None if it records no positions for its master
+    :ivar auditor: None without a synrepl database
     :ivar bus: None over TCP
     :ivar factory: makes the connections over TCP
     """
@@ -73,11 +74,11 @@ class WorkerServices:
 
     @property
     def is_connected(self) -> bool:
-        """It hears its master, or the bus."""
+        """Whether it is connected to its master, or to the bus."""
         return self.factory.has_handshake if self.bus is None else self.bus.is_connected
 
     async def take_names(self) -> None:
-        """Have what this worker has not acknowledged kept, and become a writer if it is one.
+        """Acquire the follower's lease, and the writer's lease if it writes a stream.
 
         :raises WriterTaken: another live process has the name; :raises WriterRemoved:
         """
@@ -87,7 +88,7 @@ class WorkerServices:
             await self.ports.until_done(self.writer.start)
 
     async def begin(self) -> None:
-        """Read what is on record, and let the handlers start; it can follow afterwards.
+        """Read the recorded positions, and start the handlers; it can follow afterwards.
 
         :raises SynreplError: a handler cannot start
         """
@@ -98,7 +99,7 @@ class WorkerServices:
         await self.delivery.report_losses()
 
     def follow(self) -> None:
-        """Join the bus, if there is one, and keep the record up to date from now on."""
+        """Join the bus, if there is one, and start the background tasks."""
         scheduler = self.ports.scheduler
         if self.bus is not None:
             self.bus.start()
@@ -121,14 +122,14 @@ class WorkerServices:
 def worker_coherence(
     config: WorkerConfig, catalogue: Catalogue, caches: Caches, log: Logger
 ) -> Coherence:
-    """What keeps the caches of a worker coherent."""
+    """Make the coherence of a worker's caches."""
     is_linear = not CLIENT_DIALECTS[config.dialect].per_writer
     return Coherence(
         caches,
         catalogue,
         log,
         None if config.follow == "all" else config.follow,
-        # Ours leaves facts out of the linear view whose rows are too long for a line.
+        # A synrepl master leaves facts out of the linear view if a row is too long for a line.
         may_omit_facts=is_linear and not config.master.foreign,
     )
 
@@ -139,9 +140,9 @@ def assemble_worker(
     catalogue: Catalogue,
     own: Sequence[Stream],
 ) -> WorkerServices:
-    """A worker.
+    """Wire the services of a worker.
 
-    :param own: the streams that it writes
+    :param own: the streams that the worker writes
     """
     scheduler, log, sizes, store = ports.scheduler, ports.log, ports.sizes, ports.store
     name, followed = config.instance_name, None if config.follow == "all" else config.follow
@@ -265,7 +266,7 @@ def assemble_worker(
 
 
 def _lease(config: WorkerConfig, ports: WorkerPorts, catalogue: Catalogue) -> FollowerLease | None:
-    """What has the worker's unacknowledged facts kept; a real Synapse trims as it likes."""
+    """The lease that retains unacknowledged facts; None with a real Synapse, which ignores it."""
     if ports.store is None or ports.database is None or config.master.foreign:
         return None
     return FollowerLease(

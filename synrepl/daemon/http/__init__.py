@@ -1,1 +1,1 @@
-"""The HTTP endpoints of masters and workers."""
+"""The HTTP listener of masters and workers: its routes and the status page."""

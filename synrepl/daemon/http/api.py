@@ -1,4 +1,4 @@
-"""The routes of a master and of a worker: which service answers what."""
+"""The HTTP routes of masters and workers, and the services that answer them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue, UnknownStream
 from synrepl.streams.definition import Stream
 
-#: Gives the status, as :mod:`synrepl.services.status.status` makes it.
+#: Returns the status, as :mod:`synrepl.services.status.status` makes it.
 Status = Callable[[], dict[str, Any]]
 
-#: Gives the metrics in Prometheus's text format, and its content type.
+#: Returns the metrics in Prometheus's text format, and its content type.
 Metrics = Callable[[], tuple[bytes, str]]
 
 _UPDATES = "/_synapse/replication/get_repl_stream_updates/<stream>"
@@ -33,7 +33,7 @@ _PAGE = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
 }
 
-#: The page loads its own script and style, talks to its own server, and nothing else.
+#: The page may load its own script and style, and send requests to its own server; nothing else.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -41,10 +41,10 @@ _POLICY = (
 
 
 def common_routes(readiness: Readiness, status: Status, metrics: Metrics) -> list[Route]:
-    """What every process answers.
+    """The routes of every process.
 
-    The page itself is public, for a browser has no secret to send with it: it
-    holds no data, asks the person for the secret and gets ``/status`` with it.
+    The page itself is public, because a browser cannot send the secret with its request. It
+    contains no data: it asks the user for the secret, and requests ``/status`` with it.
     """
     return [
         Route(
@@ -64,7 +64,7 @@ def common_routes(readiness: Readiness, status: Status, metrics: Metrics) -> lis
 def master_routes(
     intake: Intake, updates: StreamUpdates, readiness: Readiness, status: Status, metrics: Metrics
 ) -> list[Route]:
-    """What a master answers."""
+    """The routes of a master."""
 
     return [
         append_route(intake),
@@ -74,7 +74,7 @@ def master_routes(
 
 
 def updates_routes(updates: StreamUpdates) -> list[Route]:
-    """What somebody answers who is asked for missed facts."""
+    """The routes for fetching missed facts."""
 
     async def missed(request: HttpRequest) -> HttpAnswer:
         body = await updates.answer(request.path["stream"], request.query)
@@ -94,7 +94,7 @@ def memory_routes(
     store: FactStore,
     log: Logger,
 ) -> list[Route]:
-    """What only their writer can answer, which keeps them in memory; nothing for other streams."""
+    """The routes for fetching missed facts of in-memory streams, which only their writer has."""
     kept = [stream for stream in streams if stream.in_memory]
     return (
         updates_routes(StreamUpdates(scheduler, Catalogue(kept), states, store, log))
@@ -104,7 +104,7 @@ def memory_routes(
 
 
 def append_route(intake: Intake) -> Route:
-    """What a writer answers: facts in, tokens out."""
+    """The route for appending facts."""
 
     async def append(request: HttpRequest) -> HttpAnswer:
         key = request.header("Idempotency-Key")

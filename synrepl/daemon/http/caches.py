@@ -1,4 +1,4 @@
-"""``GET /caches`` and ``POST /caches/audit``: what the caches of a process hold, and whether it is right."""
+"""``GET /caches`` and ``POST /caches/audit``: counts of a process's caches, and an audit of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synrepl.caches.registry import Caches
 from synrepl.core.errors import InputError, Refused
 from synrepl.tools.audit.audit import MOST_KEYS, Auditor
 
-#: Entries that an audit looks at when nobody says how many.
+#: Default number of entries that an audit checks.
 DEFAULT_KEYS = 100
 
 
@@ -23,7 +23,7 @@ class NothingToCompareWith(Refused):
 
 
 class _AuditRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request for an audit."""
+    """The body of an audit request."""
 
     keys: int = DEFAULT_KEYS
 
@@ -32,7 +32,7 @@ _DECODER = msgspec.json.Decoder(_AuditRequest)
 
 
 def cache_routes(caches: Caches, auditor: Auditor | None) -> list[Route]:
-    """What a process answers about its caches.
+    """The routes of a process for its caches.
 
     :param auditor: None in a process without a database
     """
@@ -54,7 +54,7 @@ def cache_routes(caches: Caches, auditor: Auditor | None) -> list[Route]:
 
 
 def _keys(body: bytes) -> int:
-    """How many entries are to be looked at.
+    """The number of entries to audit.
 
     :raises BadAudit:
     """

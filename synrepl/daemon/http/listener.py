@@ -1,4 +1,4 @@
-"""The HTTP listener of a process: there from the first moment, useful once it has started."""
+"""The HTTP listener of a process, which is open before the process has started."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def listen(
 ) -> Any:
     """Listen on a TCP port.
 
-    :param what: the key of the configuration that asked for it
-    :raises PortInUse: it is taken, or the address is not ours
+    :param what: the key in the configuration
+    :raises PortInUse: the port is taken, or the address is not one of this machine
     """
     places = factory.connections.limits.of_address
     listening = ListeningPort(port, factory, address, reactor, places)
@@ -45,7 +45,7 @@ def listen(
 
 
 class HttpListener:
-    """The HTTP listener of a process, from before its start to after its end.
+    """The HTTP listener of a process, open from before its start to after its stop.
 
     :param connections: limits on connections
     :ivar waiting: why the process has not started yet
@@ -67,23 +67,23 @@ class HttpListener:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port number."""
         return int(self._port.getHost().port)
 
     def wait(self, reason: str) -> None:
-        """Requests are refused for this reason until the process has started."""
+        """Set the reason with which requests are refused until the process has started."""
         self.waiting = reason
 
     def status(self) -> dict[str, int]:
-        """Its connections and requests."""
+        """Counts of connections and requests."""
         return http_status(self.server)
 
     def started(self, routes: Sequence[Route]) -> None:
-        """The process has started: answer by these routes."""
+        """Answer requests by these routes from now on: the process has started."""
         self.server.serve(routes)
 
     async def close(self) -> None:
-        """Stop listening, and close what is open once it is answered."""
+        """Stop listening, and close connections once their requests are answered."""
         await self._port.stopListening()
         self.server.close_connections()
 
@@ -125,11 +125,11 @@ def open_http(
     connections: ConnectionLimits,
     stops: AsyncExitStack,
 ) -> HttpListener:
-    """Listen for HTTP.
+    """Open an HTTP listener.
 
     :param connections: limits on connections
-    :param stops: is told how to stop it
-    :raises PortInUse: the port is taken, or the address is not ours
+    :param stops: gets a callback that closes it
+    :raises PortInUse: the port is taken, or the address is not one of this machine
     """
     http = HttpListener(reactor, clock, config, connections)
     stops.push_async_callback(http.close)
@@ -143,19 +143,19 @@ def open_configured_http(
     connections: ConnectionLimits,
     stops: AsyncExitStack,
 ) -> HttpListener | None:
-    """Listen for HTTP, if the configuration says so; see :func:`open_http`."""
+    """Open the HTTP listener if it is configured; see :func:`open_http`."""
     if config.http is None:
         return None
     return open_http(reactor, clock, config.http, connections, stops)
 
 
 def waiting_reporter(http: HttpListener | None) -> Callable[[str], object]:
-    """What is told why a process waits."""
+    """A function that reports on HTTP why the process waits."""
     return (lambda reason: None) if http is None else http.wait
 
 
 def connections_status(table: ConnectionTable[Any]) -> dict[str, int]:
-    """The connections of one listener."""
+    """Connection counts of one listener."""
     return {
         "connections": len(table),
         "max_connections": table.limits.total,
@@ -165,7 +165,7 @@ def connections_status(table: ConnectionTable[Any]) -> dict[str, int]:
 
 
 def http_status(server: HttpServer) -> dict[str, int]:
-    """The HTTP listener: its connections, and its requests by state."""
+    """Connection counts of the HTTP listener, and its requests by state."""
     admission = server.admission
     return {
         **connections_status(server.connections),

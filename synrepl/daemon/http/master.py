@@ -1,4 +1,4 @@
-"""What the HTTP listener of a master answers once the master has started."""
+"""Wires the HTTP routes of a master that has started."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from synrepl.streams.synapse.federation import FEDERATION
 def serve_master(
     services: MasterServices, http: HttpListener, ports: Sequence[Any], started_at: float
 ) -> Callable[[], object]:
-    """Let the HTTP listener answer for a master.
+    """Answer HTTP requests for a master.
 
-    :param ports: the replication listeners
-    :param started_at: seconds, by the scheduler
-    :returns: ends that ``/ready`` says ready, before the master stops
+    :param ports: the ports of the replication listeners
+    :param started_at: time of the start in seconds, by the scheduler
+    :returns: a function to call before the master stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus = services.config, services.ports.scheduler, services.bus
     announcer, writer, commands = services.announcer, services.writer, services.handler_commands

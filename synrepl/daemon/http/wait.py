@@ -1,4 +1,4 @@
-"""``GET /streams/<stream>/wait``: read your writes, over HTTP."""
+"""``GET /streams/<stream>/wait``: read your writes over HTTP."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from synrepl.services.waiting.wait_for import LONGEST_WAIT_S, WAIT_S, BadWait, W
 
 
 def wait_route(waiting: WaitFor) -> Route:
-    """Waits for a position of this process.
+    """The route that waits for a position of this process.
 
-    The query holds ``token``, and if wanted ``writer`` and ``timeout``. The
-    answer repeats what was asked for and adds ``position``.
+    The query has ``token``, and optionally ``writer`` and ``timeout``. The answer
+    repeats stream, writer and token, and adds ``position``.
     """
 
     async def wait(request: HttpRequest) -> HttpAnswer:
@@ -33,7 +33,7 @@ def wait_route(waiting: WaitFor) -> Route:
 
 
 def _seconds(text: str | None) -> float:
-    """A time to wait, as in the configuration; a plain number is seconds.
+    """Parse a timeout: a duration as in the configuration, or a plain number of seconds.
 
     :raises BadWait: it is neither
     """

@@ -1,4 +1,4 @@
-"""What the HTTP listener of a worker answers once the worker has started."""
+"""Wires the HTTP routes of a worker that has started."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def serve_worker(
     databases: Sequence[DatabaseHealth],
     started_at: float,
 ) -> Callable[[], object]:
-    """Let the HTTP listener answer for a worker.
+    """Answer HTTP requests for a worker.
 
-    :param store: where its own streams are kept; None without a database
-    :param databases: what it reads or writes
-    :param started_at: seconds, by the scheduler
-    :returns: ends that ``/ready`` says ready, before the worker stops
+    :param store: the store of its own streams; None without a database
+    :param databases: health of the databases that it reads or writes
+    :param started_at: time of the start in seconds, by the scheduler
+    :returns: a function to call before the worker stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus, writer = (
         worker.config,
