@@ -15,7 +15,7 @@ from synrepl.cli import cli
 from synrepl.cli.dsn import ENVIRONMENT
 from synrepl.pipeline.session import session
 from tests.cli.cli_world import CliCase, Done
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
 
 
 class LakeCase(CliCase):

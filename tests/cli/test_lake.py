@@ -7,8 +7,8 @@ import json
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
 from tests.cli.lake_world import LakeCase
-from tests.pipeline.jobs_lake import add, begin, shape_of
-from tests.pipeline.landing import rows_of
+from tests.pipeline.landing_case import rows_of
+from tests.pipeline.synthetic_lake import add, begin, shape_of
 from tests.storage.postgres import prepare
 from tests.storage.samples import TAMPERING
 

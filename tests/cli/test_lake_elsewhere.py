@@ -12,8 +12,8 @@ from pathlib import Path
 from synrepl.pipeline.lake.spark_tasks import WorkerLacks
 from synrepl.testing.postgres import fresh_database
 from tests.cli.lake_world import LakeCase
-from tests.pipeline.spark import EXECUTORS, REPOSITORY, play
-from tests.pipeline.spark_daemons import connect_server, standalone_cluster
+from tests.pipeline.spark_fixture import EXECUTORS, REPOSITORY, run_child
+from tests.pipeline.spark_servers import connect_server, standalone_cluster
 from tests.storage.postgres import prepare
 
 #: Runs commands one after the other and prints what each has printed. The session that the first
@@ -95,13 +95,13 @@ class Elsewhere(LakeCase):
         self.assertEqual((done.code, done.out), (1, ""), done)
         self.assertEqual(done.err, f"synrepl: error: {WorkerLacks(module='pyarrow')}\n")
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        played = play(
+        ended = run_child(
             COMMANDS_IN_ONE_SESSION,
             json.dumps(self.commands(master, *here)),
             PYTHONPATH=str(REPOSITORY),
         )
-        self.assertEqual((played.status, played.errors), (0, ""))
-        self.check_outputs(*json.loads(played.output))
+        self.assertEqual((ended.status, ended.errors), (0, ""))
+        self.check_outputs(*json.loads(ended.output))
 
     async def test_connect(self) -> None:
         address = self.entered(connect_server(Path(self.mktemp()).absolute()))

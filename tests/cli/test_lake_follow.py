@@ -21,7 +21,7 @@ from synrepl.testing.postgres import fresh_database
 from tests.adapters.fault_proxy import FaultProxy
 from tests.cli.cli_world import Command, free_port
 from tests.cli.lake_world import LakeCase
-from tests.pipeline.landing import rows_of
+from tests.pipeline.landing_case import rows_of
 from tests.storage.postgres import prepare
 from tests.storage.samples import TAMPERING
 from tests.storage.test_failover_sql import PROMOTE

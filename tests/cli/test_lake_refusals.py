@@ -12,7 +12,7 @@ from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.testing.postgres import fresh_database
 from tests.cli.cli_world import free_port
 from tests.cli.lake_world import LakeCase
-from tests.pipeline.jobs_lake import add, shape_of
+from tests.pipeline.synthetic_lake import add, shape_of
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import prepare
 

@@ -22,8 +22,8 @@ from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
-from tests.pipeline.landing import Hook, HookedLanding, rows_of
-from tests.pipeline.spark import CLUSTER, LOCAL
+from tests.pipeline.landing_case import Hook, HookedLanding, rows_of
+from tests.pipeline.spark_fixture import CLUSTER, LOCAL
 
 Work = Callable[[], Iterator[pa.RecordBatch]]
 

@@ -47,7 +47,7 @@ class Writer:
         return [token for group in groups for token in group]
 
 
-class Own(RuleBasedStateMachine):
+class OwnBoundsMachine(RuleBasedStateMachine):
     """Writers of synrepl's own, and somebody who looks: first at the sequence, later at the locks."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class Own(RuleBasedStateMachine):
 
 
 @dataclass
-class Use:
+class TokenUse:
     """A token of a Synapse's writer, which may not even be in its transaction yet.
 
     :ivar taken: when
@@ -194,7 +194,7 @@ class Use:
     transaction: int | None = None
 
 
-class Foreign(RuleBasedStateMachine):
+class SynapseBoundsMachine(RuleBasedStateMachine):
     """Processes of a Synapse, each of which gets from a token to its transaction in time."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class Foreign(RuleBasedStateMachine):
         self.now = 0.0
         self.last = 0
         self.recorded: dict[str, int] = {}
-        self.uses: dict[int, Use] = {}
+        self.uses: dict[int, TokenUse] = {}
         self.others: set[int] = set()
         self.numbers = count()
         self.bounds = ForeignBounds(SETTLE_S)
@@ -212,7 +212,7 @@ class Foreign(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def take(self, name: str) -> None:
         self.last += 1
-        self.uses[self.last] = Use(name, self.now)
+        self.uses[self.last] = TokenUse(name, self.now)
 
     @rule(oldest=st.booleans())
     def begin(self, oldest: bool) -> None:
@@ -281,17 +281,17 @@ class Foreign(RuleBasedStateMachine):
         assert standing.bound.linear == self.last
 
 
-class Bounds(SynchronousTestCase):
+class SafeBoundsOverRandomHistories(SynchronousTestCase):
     """Never past what may still be committed, never back, and all of it when nothing is under way."""
 
-    def test_own(self) -> None:
-        run_state_machine_as_test(Own, settings=MACHINE)
+    def test_bounds_of_own_streams_are_safe_and_reach_the_end(self) -> None:
+        run_state_machine_as_test(OwnBoundsMachine, settings=MACHINE)
 
-    def test_foreign(self) -> None:
-        run_state_machine_as_test(Foreign, settings=MACHINE)
+    def test_bounds_of_synapse_streams_are_safe_and_reach_the_end(self) -> None:
+        run_state_machine_as_test(SynapseBoundsMachine, settings=MACHINE)
 
 
-class ForeignSequences(SynchronousTestCase):
+class SynapseBoundsOfOneWriter(SynchronousTestCase):
     """What the machine does not do."""
 
     def test_a_sequence_that_went_back_gives_tokens_out_again(self) -> None:
@@ -301,7 +301,7 @@ class ForeignSequences(SynchronousTestCase):
         self.assertEqual(bounds.update({}, 10, [], 6.0).bound.linear, 4)
         self.assertEqual(bounds.update({}, 10, [], 11.0).bound.linear, 10)
 
-    def test_a_transaction_that_began_after_the_look(self) -> None:
+    def test_a_transaction_that_begins_later_does_not_hold_the_bound(self) -> None:
         bounds = ForeignBounds(SETTLE_S)
         bounds.update({}, 10, [], 0.0)
         self.assertEqual(bounds.update({}, 10, ["late"], 5.0).bound.linear, 0)

@@ -21,7 +21,7 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.positions.vector import PositionVector
 from synrepl.testing.postgres import fresh_database
-from tests.pipeline.checking import LakeCase
+from tests.pipeline.lake_case import LakeCase
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import prepare
 
@@ -60,7 +60,7 @@ def erase_first_text(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.R
     return batch.set_column(batch.schema.get_field_index("text"), "text", texts)
 
 
-class Large(LakeCase):
+class CheckOfALargeLake(LakeCase):
     """200,000 rows, and few that are wrong."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -117,7 +117,7 @@ class Large(LakeCase):
         self.assertEqual([each.stream_id for each in found.examples], [1, 1, 2])
 
 
-class Small(LakeCase):
+class CheckEquality(LakeCase):
     """What counts as equal."""
 
     def test_a_lake_that_lacks_the_end_of_one_writer(self) -> None:
@@ -131,7 +131,7 @@ class Small(LakeCase):
         self.sql("SELECT setval('synrepl._notes_seq', 25)")
         self.assertEqual(self.checked().streams[0].goes_on_to, 25)
 
-    def test_rows_beyond_the_position(self) -> None:
+    def test_rows_beyond_the_position_are_differences(self) -> None:
         self.notes(20)
         table = self.land("notes", PositionVector({}, 20))
         extra = pa.table(
@@ -145,7 +145,7 @@ class Small(LakeCase):
         self.assertEqual(found.examples, (Example("only in the lake", 25, 0),))
         self.assertTrue(self.checked(Extent(upto=20)).equal)
 
-    def test_null_is_not_empty(self) -> None:
+    def test_null_differs_from_an_empty_text(self) -> None:
         self.sql("INSERT INTO synrepl.notes VALUES (1, 0, 'a', '', NULL), (2, 0, 'a', 'x', NULL)")
         self.land("notes", PositionVector({}, 2))
         self.assertTrue(self.checked().equal)
@@ -159,7 +159,7 @@ class Small(LakeCase):
         self.assertFalse(self.checked().equal)
         self.assertTrue(self.checked(mask=erase_first_text).equal)
 
-    def test_what_was_trimmed_is_told_and_is_no_difference(self) -> None:
+    def test_trimmed_rows_are_reported_and_are_no_difference(self) -> None:
         self.notes(20)
         self.land("notes", PositionVector({}, 20))
         self.sql("UPDATE synrepl._streams SET trimmed = 8 WHERE stream = 'notes'")
@@ -188,7 +188,7 @@ class Small(LakeCase):
         [found] = self.checked().streams
         self.assertEqual([each.missing for each in found.differences], [5])
 
-    async def test_another_database(self) -> None:
+    async def test_another_database_is_refused_unless_it_is_a_copy(self) -> None:
         self.notes(5)
         self.land("notes", PositionVector({}, 5))
         dsn = await fresh_database(self, prepare)
@@ -198,7 +198,7 @@ class Small(LakeCase):
         self.assertEqual([each.only_in_lake for each in found.differences], [5])
 
 
-class NothingToCompare(LakeCase):
+class CheckWithNothingToCompare(LakeCase):
     """What was not compared is not called equal."""
 
     def assert_not_compared(self, *words: str, extent: Extent | None = None) -> None:
@@ -211,7 +211,7 @@ class NothingToCompare(LakeCase):
         told = report.to_json()
         self.assertEqual((told["outcome"], told["equal"]), ("not compared", False))
 
-    def test_a_lake_without_streams(self) -> None:
+    def test_a_lake_without_streams_is_not_compared(self) -> None:
         self.assert_not_compared("the lake has no streams")
 
     def test_a_stream_of_which_nothing_was_landed(self) -> None:
@@ -221,7 +221,7 @@ class NothingToCompare(LakeCase):
         self.land("notes", PositionVector())
         self.assert_not_compared("the lake has none of it, and the database goes up to 1")
 
-    def test_rows_that_no_sequence_tells_of(self) -> None:
+    def test_rows_above_the_sequence_are_not_called_equal(self) -> None:
         self.notes(3)
         self.land("notes", PositionVector())
         self.assert_not_compared("the lake has none of it")
@@ -249,14 +249,14 @@ class NothingToCompare(LakeCase):
         )
         self.assertTrue(self.checked().equal)
 
-    def test_tokens_that_the_lake_has_not(self) -> None:
+    def test_tokens_beyond_the_lake_are_not_compared(self) -> None:
         self.notes(6)
         self.land("notes", PositionVector({}, 6))
         for extent in (Extent(after=6), Extent(after=4, upto=3)):
             self.assert_not_compared("up to 6, and not what was asked for", extent=extent)
         self.assertTrue(self.checked(Extent(after=5)).equal)
 
-    def test_the_worst_outcome_counts(self) -> None:
+    def test_the_report_has_the_worst_outcome_of_its_streams(self) -> None:
         self.notes(6)
         self.land("notes", PositionVector({}, 6))
         self.land("backfill", PositionVector())
@@ -271,10 +271,10 @@ class NothingToCompare(LakeCase):
         )
 
 
-class Awkward(LakeCase):
+class CheckOfAwkwardValues(LakeCase):
     """Values that some ways of comparing take for equal."""
 
-    def test_every_type(self) -> None:
+    def test_a_change_of_any_type_is_found(self) -> None:
         self.sql(
             "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null, whole_or_null, real_or_null, list_or_null)"
@@ -307,7 +307,7 @@ class Awkward(LakeCase):
         )
 
 
-class Eroding(LakeCase):
+class CheckOfALossySource(LakeCase):
     """A real server deletes rows that it has sent."""
 
     stream = "receipts"
@@ -320,7 +320,7 @@ class Eroding(LakeCase):
         self.source = source
         self.lake = Lake.open_or_create(Path(self.mktemp()), source.server, source.is_lossy)
 
-    def test_what_is_gone_is_counted_and_the_rest_is_compared(self) -> None:
+    def test_deleted_rows_are_counted_as_gone_and_the_rest_is_compared(self) -> None:
         stream = self.stream
         table = self.land(stream, self.source.observe([stream])[stream].bound)
         ids = sorted(set(self.ids(table)))

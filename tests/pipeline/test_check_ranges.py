@@ -16,29 +16,29 @@ def file(low: int, high: int, rows: int) -> DataFile:
     return DataFile("", 0, rows, low, high)
 
 
-class Cutting(TestCase):
+class TokenRangesOfFiles(TestCase):
     """Where ranges end."""
 
-    def test_evenly(self) -> None:
+    def test_rows_of_one_file_are_cut_evenly(self) -> None:
         ranges = TokenRanges.of_files([file(1, 100, 200)], False, Range(0, 100), 50)
         self.assertEqual(ranges, TokenRanges(0, (25, 50, 75, 100)))
         self.assertEqual((len(ranges), ranges[0], ranges[3]), (4, Range(0, 25), Range(75, 100)))
 
-    def test_where_tokens_are_dense_there_are_more(self) -> None:
+    def test_dense_tokens_get_more_ranges(self) -> None:
         files = [file(1, 10, 1_000), file(11, 10_010, 1_000)]
         ranges = TokenRanges.of_files(files, False, Range(0, 10_010), 500)
         self.assertEqual(ranges.ends, (5, 10, 5_010, 10_010))
 
-    def test_files_that_overlap(self) -> None:
+    def test_overlapping_files_add_up(self) -> None:
         files = [file(1, 100, 100), file(51, 150, 100)]
         ranges = TokenRanges.of_files(files, False, Range(0, 150), 50)
         self.assertEqual(ranges.ends, (50, 75, 100, 150))
 
-    def test_a_part_only(self) -> None:
+    def test_only_the_requested_tokens_are_cut(self) -> None:
         ranges = TokenRanges.of_files([file(1, 100, 100)], False, Range(40, 60), 10)
         self.assertEqual(ranges, TokenRanges(40, (50, 60)))
 
-    def test_ids_that_count_down(self) -> None:
+    def test_descending_ids_are_cut_by_token(self) -> None:
         files = [file(-10, -1, 1_000), file(-110, -11, 100)]
         ranges = TokenRanges.of_files(files, True, Range(0, 110), 500)
         self.assertEqual(ranges.ends, (5, 10, 110))
@@ -56,7 +56,7 @@ class Cutting(TestCase):
         tokens = np.array([11, 20, 21, 22, 30, 99])
         self.assertEqual(ranges.numbers(tokens).tolist(), [0, 0, 1, 2, 2, 2])
 
-    def test_they_follow_one_another(self) -> None:
+    def test_ranges_are_adjacent_and_ascending(self) -> None:
         files = [file(7 * n + 1, 7 * n + 11, 13 * n % 29) for n in range(40)]
         ranges = TokenRanges.of_files(files, False, Range(0, 300), 17)
         edges = [ranges.after, *ranges.ends]
@@ -64,10 +64,10 @@ class Cutting(TestCase):
         self.assertEqual(edges[-1], 300)
 
 
-class Joining(TestCase):
+class MergeAdjacent(TestCase):
     """Ranges that touch."""
 
-    def test_joined(self) -> None:
+    def test_adjacent_ranges_are_merged(self) -> None:
         self.assertEqual(
             merge_adjacent([Range(0, 3), Range(3, 5), Range(7, 8)]), [Range(0, 5), Range(7, 8)]
         )

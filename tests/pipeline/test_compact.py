@@ -19,7 +19,7 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
 
 NOTES = StreamSchema("notes", False, (Column("text", ColumnType.TEXT, False),))
 WIDER = StreamSchema("notes", False, (*NOTES.cells, Column("tags", ColumnType.TEXT_ARRAY, True)))
@@ -28,7 +28,7 @@ DOWN = StreamSchema("down", True, NOTES.cells)
 TARGET = 40_000
 
 
-class Compaction(TestCase):
+class CompactionTest(TestCase):
     timeout = 300
 
     def setUp(self) -> None:
@@ -102,7 +102,7 @@ class Compaction(TestCase):
         self.assertEqual(table.remove_unused(), 80)
         self.assertEqual(self.all_rows(table), before)
 
-    def test_once_more_is_nothing(self) -> None:
+    def test_compacting_again_changes_nothing(self) -> None:
         table = self.lake.ensure_table(NOTES)
         for token in range(1, 5):
             self.land(table, [token])
@@ -110,7 +110,7 @@ class Compaction(TestCase):
         again = compact(self.spark, self.lake, "notes")
         self.assertEqual((again.joined, again.made, again.rows), (0, 0, 0))
 
-    def test_landing_goes_on_from_where_it_was(self) -> None:
+    def test_landing_continues_at_its_position_afterwards(self) -> None:
         table = self.lake.ensure_table(NOTES)
         for token in range(1, 5):
             self.land(table, [token])
@@ -119,7 +119,7 @@ class Compaction(TestCase):
         self.assertEqual(table.position, PositionVector({"w": 5}, 0))
         self.assertEqual([row[0] for row in self.all_rows(table)], [1, 1, 2, 2, 3, 3, 4, 4, 5, 5])
 
-    def test_counting_down(self) -> None:
+    def test_descending_streams_are_compacted(self) -> None:
         table = self.lake.ensure_table(DOWN)
         for begin in range(1, 41, 10):
             self.land(table, list(range(begin, begin + 10)))
@@ -129,7 +129,7 @@ class Compaction(TestCase):
         self.assertEqual([row[0] for row in rows[::2]], [-token for token in range(1, 41)])
         self.assertEqual((table.files[0].low, table.files[0].high), (-40, -1))
 
-    def test_columns_that_came_later(self) -> None:
+    def test_files_without_a_later_column_are_compacted(self) -> None:
         table = self.lake.ensure_table(NOTES)
         self.land(table, [1])
         table = self.lake.ensure_table(WIDER)
@@ -141,7 +141,7 @@ class Compaction(TestCase):
         (rows,) = self.rows(table)
         self.assertEqual([row[4] for row in rows], [None, None, ["x", None]])
 
-    def test_death_before_the_commit(self) -> None:
+    def test_a_death_before_the_commit_leaves_the_table_unchanged(self) -> None:
         table = self.lake.ensure_table(NOTES)
         for token in range(1, 5):
             self.land(table, [token])
@@ -172,7 +172,7 @@ class Compaction(TestCase):
         table.refresh()
         self.assertEqual(table.files, files)
 
-    def test_two_at_once(self) -> None:
+    def test_one_of_two_concurrent_compactions_fails(self) -> None:
         """One of them finds that the files are gone, and changes nothing."""
         table = self.lake.ensure_table(NOTES)
         for token in range(1, 5):

@@ -29,7 +29,7 @@ def row(id_: int, number: int = 0, writer: str = "w") -> Row:
     return (id_, number, writer, f"{id_}/{number}", [str(id_), None])
 
 
-class Merged(TestCase):
+class MergeFiles(TestCase):
     def setUp(self) -> None:
         self.folder = Path(mkdtemp(dir=self.mktemp_parent()))
 
@@ -54,12 +54,12 @@ class Merged(TestCase):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return found
 
-    def test_one_after_the_other(self) -> None:
+    def test_files_that_do_not_overlap_are_concatenated(self) -> None:
         rows = [row(id_) for id_ in range(1, 40)]
         sources = [self.source(rows[20:]), self.source(rows[:20])]
         self.assertEqual(self.rows(sources), rows)
 
-    def test_writers_ahead_of_one_another(self) -> None:
+    def test_overlapping_files_of_several_writers_are_merged_in_order(self) -> None:
         chance = random.Random(1)
         rows = [row(id_, number) for id_ in range(1, 300) for number in range(id_ % 4 * 5)]
         for batch_rows in (1, 3, 8, 1000):
@@ -75,7 +75,7 @@ class Merged(TestCase):
         sources = [self.source(rows[1::2]), self.source(rows[::2])]
         self.assertEqual(self.rows(sources, 3), rows)
 
-    def test_counting_down(self) -> None:
+    def test_descending_files_are_merged_in_order(self) -> None:
         rows = [row(-token) for token in range(1, 60)]
         sources = [self.source(rows[25:]), self.source(rows[:30:2]), self.source(rows[1:25:2])]
         expected = sorted([*rows[25:], *rows[:30:2], *rows[1:25:2]], key=lambda each: -each[0])
@@ -87,7 +87,7 @@ class Merged(TestCase):
         sources = [self.source(mixed[:50]), self.source(mixed[50:])]
         self.assertEqual(sorted(self.rows(sources)), rows)
 
-    def test_columns_that_came_later(self) -> None:
+    def test_a_column_that_a_file_lacks_is_null(self) -> None:
         old = self.source([row(1), row(2)], arrow_schema((*HEAD, TEXT)))
         new = self.source([row(3)])
         self.assertEqual(self.rows([old, new]), [(*row(1)[:4], None), (*row(2)[:4], None), row(3)])

@@ -37,8 +37,8 @@ def joined(group: Sequence[DataFile]) -> DataFile:
     return DataFile(f"j{low}-{rows}", sum(each.size for each in group), rows, low, group[-1].high)
 
 
-class Joins(TestCase):
-    def test_nothing(self) -> None:
+class CompactionPolicy(TestCase):
+    def test_no_files_give_no_groups(self) -> None:
         self.assertEqual(plan_compaction([], TARGET), [])
         self.assertEqual(plan_compaction(run(5), TARGET), [])
         self.assertEqual(plan_compaction(run(500, 900, 5000), TARGET, full=True), [])
@@ -51,12 +51,12 @@ class Joins(TestCase):
             lows(plan_compaction(run(300, 16, 16, 16, 16), TARGET)), [[301, 317, 333, 349]]
         )
 
-    def test_full_joins_all(self) -> None:
+    def test_full_merges_all_small_files(self) -> None:
         self.assertEqual(
             lows(plan_compaction(run(300, 10, 10), TARGET, full=True)), [[1, 301, 311]]
         )
 
-    def test_not_across_large_ones(self) -> None:
+    def test_groups_do_not_span_large_files(self) -> None:
         files = run(100, 100, 100, 500, 100, 100, 100)
         groups = plan_compaction(files, TARGET, full=True)
         self.assertEqual(groups, [files[:3], files[4:]])
@@ -76,7 +76,9 @@ class Joins(TestCase):
         st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 1500), st.integers(0, 60))),
         st.booleans(),
     )
-    def test_any_files(self, made: list[tuple[int, int, int]], full: bool) -> None:
+    def test_any_files_are_grouped_within_the_rules(
+        self, made: list[tuple[int, int, int]], full: bool
+    ) -> None:
         files = [
             DataFile(f"{n}", size, rows, low, low + rows)
             for n, (low, rows, size) in enumerate(made)

@@ -31,10 +31,10 @@ class StandbyCase(PostgresCase):
         await self.until(self.has_caught_up)
 
 
-class Bounds(StandbyCase):
+class StandbyBounds(StandbyCase):
     """What a reader of the standby may take for settled."""
 
-    async def test_only_what_is_on_record(self) -> None:
+    async def test_only_recorded_positions_are_safe_on_a_standby(self) -> None:
         source = SynreplDatabase(BlockingDatabase(self.standby.dsn, "tests"))
         self.addCleanup(source.close)
 
@@ -65,10 +65,10 @@ class Bounds(StandbyCase):
         self.assertEqual(texts, ["a", "late", "c"])
 
 
-class Readers(StandbyCase):
+class StandbyReaders(StandbyCase):
     """A task that comes to a standby, where the driver came to the primary."""
 
-    async def test_refuses_a_standby_that_is_behind_what_was_looked_at(self) -> None:
+    async def test_refuses_a_standby_that_is_behind_the_observation(self) -> None:
         source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
         self.addCleanup(source.close)
         one(self.standby.dsn, "SELECT pg_wal_replay_pause()")

@@ -31,7 +31,7 @@ from synrepl.storage.tables import ensure_tables
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.events import EVENTS
 from synrepl.testing.postgres import fresh_database
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.samples import EVERYTHING, NOTES
 
@@ -57,7 +57,7 @@ def _told(path: Path) -> Iterator[str]:
                 yield from map(str, column.to_pylist())
 
 
-class ErasingCase(TestCase):
+class ErasureCase(TestCase):
     """A lake of a database that the test fills."""
 
     timeout = 300
@@ -109,7 +109,7 @@ class ErasingCase(TestCase):
         return [row[2:] for row in self.rows(stream, *columns)]
 
 
-class OwnStreams(ErasingCase):
+class ErasureOfOwnStreams(ErasureCase):
     """Of synrepl's own tables."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -140,7 +140,7 @@ class OwnStreams(ErasingCase):
         """By event, what it relates to."""
         return dict(self.cells(stream, "event_id", "relates_to"))  # type: ignore[arg-type]
 
-    def test_rows_stay_and_cells_go(self) -> None:
+    def test_cells_are_emptied_and_rows_stay(self) -> None:
         cells = {"whole": 1, "flag": True, "real": 0.5, "text": "x", "doc": [], "list": []}
         self.append("everything", {**cells, "text": ALICE, "list": [ALICE, BOB]})
         self.append("everything", {**cells, "doc": {"by": ALICE}}, {**cells, "text": BOB})
@@ -163,7 +163,7 @@ class OwnStreams(ErasingCase):
         self.assertEqual(self.lake.table("everything").position, position)
         self.assertEqual(holding(self.lake, ALICE), [])
 
-    def test_only_files_that_hold_something_are_written(self) -> None:
+    def test_only_files_with_hits_are_rewritten(self) -> None:
         for text in (ALICE, "a", "b", ALICE, "c"):
             self.note(text)
             self.land()
@@ -179,7 +179,7 @@ class OwnStreams(ErasingCase):
         self.assertEqual(len(after), 5)
         self.assertEqual(self.erase(), ErasureReport(0, 0, 0, 0))
 
-    def test_rows_that_come_later(self) -> None:
+    def test_rows_landed_after_the_erasure_are_masked(self) -> None:
         self.note("a")
         self.land()
         self.sql("SELECT synrepl.erase(%s)", ALICE)
@@ -189,7 +189,7 @@ class OwnStreams(ErasingCase):
         self.assertEqual(self.cells("notes", "text"), [("a",), (None,), ("b",)])
         self.assertEqual(holding(self.lake, ALICE), [])
 
-    def test_files_that_compaction_has_left(self) -> None:
+    def test_files_replaced_by_compaction_are_removed(self) -> None:
         for text in (ALICE, "a", "b", "c"):
             self.note(text)
             self.land()
@@ -200,7 +200,7 @@ class OwnStreams(ErasingCase):
         self.erase()
         self.assertEqual(holding(self.lake, ALICE), [])
 
-    def test_whoever_is_off_the_list_and_comes_back(self) -> None:
+    def test_a_subject_removed_and_added_again_is_erased_again(self) -> None:
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         self.assertEqual(self.erase().subjects, 1)
         self.sql("DELETE FROM synrepl._erased_subjects")
@@ -210,7 +210,7 @@ class OwnStreams(ErasingCase):
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         self.assertEqual(self.erase(), ErasureReport(1, 1, 1, 0))
 
-    def test_death_anywhere(self) -> None:
+    def test_a_death_at_any_step_is_completed_by_the_next_run(self) -> None:
         """Whatever is done when it dies, the next run does the rest."""
 
         def die(*_: object, **__: object) -> None:
@@ -237,7 +237,7 @@ class OwnStreams(ErasingCase):
             self.assertEqual(self.erase().subjects, 0)
         self.assertEqual(self.cells("notes", "text"), [(None,), ("other",)] * 3)
 
-    def test_redaction(self) -> None:
+    def test_a_redaction_empties_cells_of_its_event(self) -> None:
         self.event("$1", relates_to="$root")
         self.event("$2", relates_to="$root", room_id="!s")
         self.event("$3", relates_to="$root", redacts="$other")
@@ -257,7 +257,7 @@ class OwnStreams(ErasingCase):
         self.assertEqual(self.cells("events", "redacts")[2:4], [("$other",), ("$1",)])
         self.assertEqual(self.erase(), ErasureReport(0, 0, 0, 0))
 
-    def test_redaction_that_is_there_first(self) -> None:
+    def test_a_redaction_that_arrives_before_its_event_applies(self) -> None:
         self.event("$9", redacts="$1")
         self.land()
         self.assertEqual(self.erase().redactions, 1)
@@ -266,7 +266,7 @@ class OwnStreams(ErasingCase):
         self.land()
         self.assertEqual(self.relations("backfill"), {"$1": None, "$2": "$root"})
 
-    def test_redaction_in_backfill(self) -> None:
+    def test_a_redaction_in_backfill_applies(self) -> None:
         self.event("$1", relates_to="$root")
         self.land()
         self.erase()
@@ -275,7 +275,7 @@ class OwnStreams(ErasingCase):
         self.assertEqual(self.erase().redactions, 1)
         self.assertEqual(self.relations(), {"$1": None})
 
-    def test_what_is_remembered(self) -> None:
+    def test_the_erasure_record_has_no_names(self) -> None:
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         self.erase()
         path = self.lake.path / RECORD_FILE
@@ -296,20 +296,20 @@ class OwnStreams(ErasingCase):
         path.unlink()
         self.assertEqual(self.erase().subjects, 1)
 
-    def test_a_database_that_has_no_list(self) -> None:
+    def test_a_database_without_a_list_erases_nothing(self) -> None:
         self.note(ALICE)
         self.sql("DROP TABLE synrepl._erased_subjects")
         self.land()
         self.assertEqual(self.erase(), ErasureReport(0, 0, 0, 0))
 
-    def test_what_may_be_erased(self) -> None:
+    def test_invalid_subjects_are_refused_by_the_database(self) -> None:
         for subject in ("", "x" * 1001, None):
             self.assertRaises(
                 psycopg2.IntegrityError, self.sql, "SELECT synrepl.erase(%s)", subject
             )
 
 
-class ForeignStreams(ErasingCase):
+class ErasureOfSynapseStreams(ErasureCase):
     """Of a real Synapse's tables."""
 
     USER = "@u3_4:localhost:18701"

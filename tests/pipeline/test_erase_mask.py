@@ -47,7 +47,7 @@ def batch(
     return pa.RecordBatch.from_pylist(whole, schema=schema)
 
 
-class Subjects(TestCase):
+class MaskSubjects(TestCase):
     def masked(self, name: str, *cells: Any, subjects: frozenset[str]) -> list[Any]:
         before = batch(SOME, *({name: cell, "n": 5} for cell in cells))
         after = mask(before, SOME, Erasures(subjects))
@@ -65,7 +65,7 @@ class Subjects(TestCase):
             found = self.masked(name, *before, subjects=subjects)
             self.assertEqual(found, list(after))
 
-    def test_text(self) -> None:
+    def test_a_text_that_is_a_subject_becomes_null(self) -> None:
         self.check(
             "text",
             (ALICE, None),
@@ -77,7 +77,7 @@ class Subjects(TestCase):
             (f'she said "{ALICE}"', f'she said "{ALICE}"'),
         )
 
-    def test_json(self) -> None:
+    def test_json_with_a_subject_becomes_null(self) -> None:
         kept = json.dumps({"users": [BOB, f"x{ALICE}"], "n": [1, True, None]})
         self.check(
             "json",
@@ -95,7 +95,7 @@ class Subjects(TestCase):
             (None, None),
         )
 
-    def test_arrays(self) -> None:
+    def test_array_elements_that_are_subjects_become_null(self) -> None:
         self.check(
             "tags",
             ([ALICE, BOB], [None, BOB]),
@@ -106,7 +106,7 @@ class Subjects(TestCase):
             ([json.dumps({"by": ALICE})], [None]),
         )
 
-    def test_the_head_stays(self) -> None:
+    def test_head_columns_are_never_masked(self) -> None:
         before = batch(SOME, {"writer": ALICE, "text": ALICE})
         after = mask(before, SOME, Erasures(frozenset({ALICE})))
         self.assertEqual(after.column("writer").to_pylist(), [ALICE])
@@ -120,7 +120,7 @@ class Subjects(TestCase):
         self.assertTrue(after.schema.field("text").nullable)
         self.assertFalse(after.schema.field("stream_id").nullable)
 
-    def test_nothing_to_do_is_the_same_object(self) -> None:
+    def test_an_unchanged_batch_is_returned_as_the_same_object(self) -> None:
         rows = batch(SOME, {"text": BOB, "json": json.dumps([BOB, "\\"]), "tags": [BOB], "n": 1})
         nobody = Erasures()
         self.assertFalse(nobody)
@@ -130,7 +130,7 @@ class Subjects(TestCase):
         once = mask(some, SOME, Erasures(frozenset({ALICE})))
         self.assertIs(mask(once, SOME, Erasures(frozenset({ALICE}))), once)
 
-    def test_slices(self) -> None:
+    def test_slices_of_batches_are_masked(self) -> None:
         whole = batch(SOME, *({"tags": [name], "text": name} for name in (BOB, ALICE, BOB, ALICE)))
         after = mask(whole.slice(1, 2), SOME, Erasures(frozenset({ALICE})))
         self.assertEqual(after.column("tags").to_pylist(), [[None], [BOB]])
@@ -152,21 +152,21 @@ class Subjects(TestCase):
         self.assertEqual(after.column("writer").to_pylist(), [ALICE, "x", "x", "x"])
         self.assertIs(mask_quarantined(before, Erasures()), before)
 
-    def test_strings_of_what_is_no_json(self) -> None:
+    def test_strings_are_found_in_invalid_json(self) -> None:
         self.assertEqual(list(strings('{"a": "b')), ["a"])
         self.assertEqual(list(strings('"\\q"')), ["\\q"])
         self.assertEqual(list(strings('"' + "\\" * 101)), [])
         self.assertEqual(list(strings('"\\ud800"')), ["\ud800"])
 
 
-class RedactionCache(TestCase):
+class MaskRedactions(TestCase):
     def masked(
         self, stream_schema: StreamSchema, *rows: dict[str, Any], redacted: set[tuple[str, str]]
     ) -> Any:
         before = batch(stream_schema, *rows)
         return mask(before, stream_schema, Erasures(redacted=frozenset(redacted)))
 
-    def test_what_survives(self) -> None:
+    def test_only_the_cleared_columns_are_emptied(self) -> None:
         row = {
             "kind": "ev",
             "event_id": "$e",
@@ -183,7 +183,7 @@ class RedactionCache(TestCase):
         head = {"stream_id": 0, "row_no": 0, "writer": "w"}
         self.assertEqual(after, {**head, **row, "relates_to": None})
 
-    def test_of_the_same_room_and_event(self) -> None:
+    def test_room_and_event_have_to_match(self) -> None:
         rows = [
             {"kind": "ev", "event_id": event, "room_id": room, "relates_to": "$root"}
             for room, event in (("!r", "$e"), ("!r", "$f"), ("!s", "$e"), ("!s", "$g"))
@@ -194,12 +194,12 @@ class RedactionCache(TestCase):
             after.column("relates_to").to_pylist(), [None, "$root", "$root", None, "$root"]
         )
 
-    def test_backfill(self) -> None:
+    def test_backfilled_events_are_masked(self) -> None:
         row = {"event_id": "$e", "room_id": "!r", "type": "m", "relates_to": "$root"}
         after = self.masked(BACKFILL_SHAPE, row, redacted={("!r", "$e")})
         self.assertEqual(after.column("relates_to").to_pylist(), [None])
 
-    def test_another_stream_of_the_name(self) -> None:
+    def test_a_declared_stream_of_the_same_name_is_not_masked(self) -> None:
         stream_schema = StreamSchema(
             "events", False, (Column("relates_to", ColumnType.TEXT, True),)
         )
@@ -208,7 +208,7 @@ class RedactionCache(TestCase):
             mask(before, stream_schema, Erasures(redacted=frozenset({("!r", "$e")}))), before
         )
 
-    def test_of_a_room_that_is_erased_in_the_same_breath(self) -> None:
+    def test_a_redaction_applies_when_its_room_is_erased_as_well(self) -> None:
         row = {"kind": "ev", "event_id": "$e", "room_id": "!r", "relates_to": "$root"}
         erasures = Erasures(frozenset({"!r"}), frozenset({("!r", "$e")}))
         after = mask(batch(EVENTS_SHAPE, row), EVENTS_SHAPE, erasures).to_pylist()[0]

@@ -13,7 +13,7 @@ from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import NotConfirmed, OlderServer
 from tests.driver.embedded import one
-from tests.pipeline.landing import LandingCase
+from tests.pipeline.landing_case import LandingCase
 from tests.storage.failover import FailoverCase
 from tests.storage.samples import NOTES, TAMPERING
 from tests.storage.test_failover_sql import PROMOTE
@@ -30,7 +30,7 @@ def _failing_over(
     return work()
 
 
-class Tasks(LandingCase):
+class FailoverDuringALanding(LandingCase):
     """A failover between the driver's look and what a task reads."""
 
     async def test_nothing_is_landed_on_the_word_of_two_servers(self) -> None:
@@ -43,7 +43,7 @@ class Tasks(LandingCase):
         self.assert_landed("notes")
 
 
-class Failovers(LandingCase, FailoverCase):
+class LandingAfterAFailover(LandingCase, FailoverCase):
     """Facts that are landed, and lost by the database or not."""
 
     timeout = 300

@@ -19,8 +19,8 @@ from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.staging_with_ids import PositionsTaken
 from synrepl.storage.store import NotConfirmed
 from synrepl.testing.postgres import fresh_database
-from tests.pipeline.checking import LakeCase
-from tests.pipeline.sinking import SinkCase
+from tests.pipeline.lake_case import LakeCase
+from tests.pipeline.sink_case import SinkCase
 from tests.storage.postgres import prepare
 from tests.storage.test_failover_sql import PROMOTE
 
@@ -37,7 +37,7 @@ def _promoting(dsn: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     yield from batches
 
 
-class Jobs(SinkCase):
+class SinkJobsAfterAPromotion(SinkCase):
     """They are refused by name until it is confirmed, and leave nothing behind."""
 
     def refused_as_it_is(self, rows: DataFrame, **options: object) -> None:
@@ -48,7 +48,7 @@ class Jobs(SinkCase):
         self.assertIsInstance(original_error(caught.exception), NotConfirmed, caught.exception)
         self.assertEqual((self.sql(everything), self.left_over(), self.notes()), before)
 
-    def test_a_batch(self) -> None:
+    def test_a_batch_is_refused_until_the_server_is_confirmed(self) -> None:
         rows = self.frame("text string", ("a",), ("b",), parts=2)
         self.write(rows, writer="w1")
         self.sql(PROMOTE)
@@ -59,7 +59,7 @@ class Jobs(SinkCase):
         self.assertEqual([writer for writer, _, _ in self.notes()], ["w1", "w1", "w2", "w2"])
         self.assertGreater(self.sql("SELECT max(stream_id) FROM synrepl.notes"), MARGIN)
 
-    def test_a_batch_under_which_the_server_is_promoted(self) -> None:
+    def test_a_batch_during_which_the_server_is_promoted_is_refused(self) -> None:
         rows = self.frame("text string", ("a",))
         self.write(rows)
         promoting = rows.mapInArrow(partial(_promoting, self.dsn), rows.schema)
@@ -68,7 +68,7 @@ class Jobs(SinkCase):
         self.write(rows)
         self.assertEqual(len(self.notes()), 2)
 
-    def test_rows_that_keep_their_ids(self) -> None:
+    def test_rows_below_the_floor_that_keep_their_ids_are_refused(self) -> None:
         low = self.frame(KEEPING_IDS, (5, 0, "w1", "a", 1))
         self.sql(PROMOTE)
         self.refused_as_it_is(low, positions="preserve")
@@ -105,7 +105,7 @@ class Jobs(SinkCase):
         self.assertEqual(sorted(n for _, _, n in self.notes()), [1, 2, 3])
 
 
-class Replays(LakeCase):
+class ReplaysAfterAPromotion(LakeCase):
     """A lake into a database that was promoted, and one of a database that was."""
 
     async def test_an_unconfirmed_copy_is_refused_as_it_is(self) -> None:

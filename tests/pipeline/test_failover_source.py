@@ -5,7 +5,7 @@ from __future__ import annotations
 from synrepl.pipeline.source.errors import ReadBeforeFailover
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import NotConfirmed, OlderServer
-from tests.pipeline.source import SourceCase
+from tests.pipeline.source_case import SourceCase
 from tests.storage.failover import FailoverCase
 from tests.storage.samples import NOTES, TAMPERING
 from tests.storage.test_failover_sql import PROMOTE
@@ -13,7 +13,7 @@ from tests.storage.test_failover_sql import PROMOTE
 CONFIRM = "SELECT synrepl.confirm()"
 
 
-class RealServers(SourceCase, FailoverCase):
+class QueryAfterALossyFailover(SourceCase, FailoverCase):
     """A standby is promoted without what the query has read last."""
 
     async def test_a_query_that_read_what_is_lost_is_told_so_and_goes_on_when_it_may(self) -> None:
@@ -40,7 +40,7 @@ class RealServers(SourceCase, FailoverCase):
         self.assertEqual(sorted(row.n for row in self.read().collect()), [1, 2, 3, 6, 7, 8, 9])
 
 
-class Checkpoints(SourceCase):
+class CheckpointsAfterAFailover(SourceCase):
     """What an offset is worth after a failover."""
 
     def fail_over(self, keep: int) -> None:

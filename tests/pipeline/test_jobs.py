@@ -18,9 +18,9 @@ from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.storage.position_marks import PositionMark
 from synrepl.streams.columns import Column, ColumnType
-from tests.pipeline import jobs_reference as reference
-from tests.pipeline.jobs_lake import add, begin, foreign_rows, shape_of
-from tests.pipeline.spark import shared_session
+from tests.pipeline import job_reference as reference
+from tests.pipeline.spark_fixture import shared_session
+from tests.pipeline.synthetic_lake import add, begin, foreign_rows, shape_of
 from tests.storage.foreign_databases import foreign_database
 
 #: 2025-06-15 12:00 UTC.
@@ -185,10 +185,10 @@ def marked(marks: reference.Marks) -> dict[str, list[PositionMark]]:
     return found
 
 
-class WrittenRows(TestCase):
+class JobsOverSyntheticRows(TestCase):
     """Rows of which everything is known."""
 
-    def test_all_jobs(self) -> None:
+    def test_all_jobs_match_the_reference(self) -> None:
         lake = begin(Path(self.mktemp()))
         streams = written()
         for stream, rows in streams.items():
@@ -217,10 +217,10 @@ class WrittenRows(TestCase):
         )
 
 
-class RecordedRows(TestCase):
+class JobsOverARealSynapse(TestCase):
     """The tables of a real Synapse."""
 
-    async def test_all_jobs(self) -> None:
+    async def test_all_jobs_match_the_reference(self) -> None:
         found = foreign_rows(await foreign_database("1.163.2"))
         lake = begin(Path(self.mktemp()))
         for stream_schema, rows in found.values():
@@ -238,8 +238,8 @@ class RecordedRows(TestCase):
         answers.check_sums(self, streams)
 
 
-class WithoutMarks(TestCase):
-    def test_days_that_rows_do_not_tell_are_unknown(self) -> None:
+class JobsWithoutWatermarks(TestCase):
+    def test_days_of_rows_without_a_time_are_unknown(self) -> None:
         lake = begin(Path(self.mktemp()))
         streams = {name: rows for name, rows in written().items() if name in ("events", "caches")}
         for stream, rows in streams.items():
@@ -253,7 +253,7 @@ class WithoutMarks(TestCase):
         self.assertEqual({(row.median_s, row.worst_s) for row in lag}, {(None, None)})
 
 
-class Zones(TestCase):
+class JobsInTimeZones(TestCase):
     def test_days_and_hours_are_of_utc(self) -> None:
         spark = shared_session()
         lake = begin(Path(self.mktemp()))

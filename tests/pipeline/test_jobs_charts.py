@@ -52,8 +52,8 @@ def texts(drawn: Any) -> list[str]:
     return [text.get_text().strip() for text in legend]
 
 
-class Files(TestCase):
-    def test_every_job_has_a_picture(self) -> None:
+class ChartFiles(TestCase):
+    def test_every_job_has_a_chart(self) -> None:
         for job in JOBS:
             path = Path(self.mktemp()).absolute()
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class Files(TestCase):
             left = [each for each in path.parent.iterdir() if each.name.startswith(".")]
             self.assertEqual(left, [])
 
-    def test_where_it_cannot_be_written(self) -> None:
+    def test_an_unwritable_path_is_named(self) -> None:
         folder = Path(self.mktemp())
         folder.mkdir(parents=True)
         (folder / "file").touch()
@@ -82,7 +82,7 @@ class Files(TestCase):
         self.assertEqual([each.name for each in folder.iterdir()], ["file"])
         self.assertEqual([each for each in folder.parent.iterdir() if each.name[0] == "."], [])
 
-    def test_nothing_to_draw(self) -> None:
+    def test_a_result_without_numbers_or_times_is_refused(self) -> None:
         job = find_job("activity")
         undated = [{**row, "day": None} for row in answer(job)]
         for rows, reason in (([], "no rows with numbers"), (undated, "has a known time")):
@@ -90,15 +90,15 @@ class Files(TestCase):
                 draw_chart(job, rows)
             self.assertIn(reason, str(caught.exception))
 
-    def test_without_matplotlib(self) -> None:
+    def test_missing_matplotlib_is_named(self) -> None:
         self.patch(charts, "find_spec", lambda name: None)
         with self.assertRaises(PlottingMissing) as caught:
             draw_chart(find_job("skew"), answer(find_job("skew")))
         self.assertIn("pip install matplotlib", str(caught.exception))
 
 
-class Drawn(TestCase):
-    def test_what_it_says(self) -> None:
+class ChartContents(TestCase):
+    def test_titles_labels_and_legend_are_shown(self) -> None:
         drawn = draw_chart(find_job("activity"), answer(find_job("activity"), 30))
         (axes,) = drawn.axes
         self.assertEqual(drawn.get_suptitle(), find_job("activity").title)
@@ -125,13 +125,13 @@ class Drawn(TestCase):
         self.assertEqual(texts(drawn), shown)
         self.assertFalse(any(text.get_parse_math() for text in drawn.legends[0].get_texts()))
 
-    def test_the_largest_series_and_how_many_are_left_out(self) -> None:
+    def test_only_the_largest_series_are_drawn_and_the_rest_is_counted(self) -> None:
         rows = [{"room_id": f"!{n}", "day": BEGIN.date(), "total": n} for n in range(25)]
         drawn = draw_chart(find_job("rooms"), rows)
         self.assertEqual(texts(drawn), [f"!{n}" for n in range(24, 14, -1)])
         self.assertIn("15 smaller series are not shown", drawn.axes[0].get_title())
 
-    def test_numbers_of_one_series_and_time_are_one(self) -> None:
+    def test_numbers_of_one_series_and_time_are_combined(self) -> None:
         day = {"day": BEGIN.date(), "stream": "events"}
         rows = [{**day, "rows": 3}, {**day, "rows": 4}, {**day, "stream": "caches", "rows": 5}]
         for add, wanted in ((True, [7, 5]), (False, [5, 4])):
@@ -158,7 +158,7 @@ class Drawn(TestCase):
         self.assertEqual(cells.tolist(), [[3, None, 9], [None, 7, None]])
         self.assertEqual(texts(drawn), ["a", "b"])
 
-    def test_one_clock_that_lies_does_not_make_millions_of_cells(self) -> None:
+    def test_one_wrong_clock_does_not_make_millions_of_cells(self) -> None:
         rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))
         axes = draw_chart(find_job("heat"), rows).axes[0]
         cells = axes.collections[0].get_array()

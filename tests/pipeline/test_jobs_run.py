@@ -17,12 +17,12 @@ from synrepl.pipeline.jobs.job import LakeJob, PlotKind
 from synrepl.pipeline.jobs.longform import NothingToRead
 from synrepl.pipeline.jobs.run import OtherSchema, explain_job, run_job
 from synrepl.pipeline.lake.watermarks import Watermarks
-from tests.pipeline.jobs_lake import add, begin, shape_of
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
+from tests.pipeline.synthetic_lake import add, begin, shape_of
 
 
-class Declared(TestCase):
-    def test_every_job_that_is_written_is_in_the_catalogue(self) -> None:
+class JobCatalogue(TestCase):
+    def test_every_job_is_in_the_catalogue(self) -> None:
         written = {
             found.name
             for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
@@ -32,13 +32,13 @@ class Declared(TestCase):
         self.assertEqual([job.name for job in JOBS], sorted(written))
         self.assertTrue(all(find_job(job.name) is job for job in JOBS))
 
-    def test_pictures_are_of_columns_that_there_are(self) -> None:
+    def test_charts_refer_to_existing_columns(self) -> None:
         for job in JOBS:
             x = {job.plot.x} - {""}
             self.assertEqual(bool(x), job.plot.kind is not PlotKind.BARS)
             self.assertLessEqual({job.plot.y, *job.plot.series, *x}, {*job.schema.names})
 
-    def test_the_nearest_name(self) -> None:
+    def test_an_unknown_job_is_refused_with_a_suggestion(self) -> None:
         with self.assertRaises(NoSuchJob) as caught:
             find_job("activty")
         self.assertEqual(
@@ -48,7 +48,7 @@ class Declared(TestCase):
         )
 
 
-class Asked(TestCase):
+class RunningJobs(TestCase):
     def setUp(self) -> None:
         self.spark = shared_session()
         self.lake = begin(Path(self.mktemp()))
@@ -68,7 +68,7 @@ class Asked(TestCase):
             [{"stream_id": n, "room_id": "!r", "user_id": "@u", "data": "{}"} for n in range(1, 9)],
         )
 
-    def test_streams_that_are_not_there(self) -> None:
+    def test_a_lake_without_the_streams_of_a_job_is_refused(self) -> None:
         self.assertEqual(
             self.refusal(find_job("activity")),
             f"the lake {self.lake.path} has none of the streams that are wanted (any);"
@@ -81,7 +81,7 @@ class Asked(TestCase):
         self.lake.ensure_table(shape_of("caches"))
         self.assertEqual(run_job(self.spark, self.lake, find_job("heat")).collect(), [])
 
-    def test_a_job_that_gives_what_it_does_not_declare(self) -> None:
+    def test_a_result_that_differs_from_the_declared_schema_is_refused(self) -> None:
         self.fill()
         heat = find_job("heat")
         for change, told in (
@@ -96,7 +96,7 @@ class Asked(TestCase):
             self.assertIn("job 'heat' gives the columns hour timestamp, cache string", message)
             self.assertIn(told, message)
 
-    def test_plans(self) -> None:
+    def test_plans_have_no_superfluous_shuffles(self) -> None:
         self.fill()
         marks = Watermarks(self.lake)
         for n in range(3):
@@ -114,7 +114,7 @@ class Asked(TestCase):
             for slow in ("Python", "ArrowEval", "SortMergeJoin", "Cartesian", "NestedLoop"):
                 self.assertNotIn(slow, tree)
 
-    def test_only_columns_that_are_wanted_are_read(self) -> None:
+    def test_only_the_required_columns_are_read(self) -> None:
         self.fill()
         told = explain_job(self.spark, self.lake, find_job("skew"))
         read = [line for line in told.splitlines() if line.startswith("ReadSchema")]

@@ -50,10 +50,10 @@ def searched(marks: Marks, stream: str, token: int) -> list[int]:
     return [min(times)] if times and looked_before else []
 
 
-class TokenRanges(TestCase):
+class SeenTimesTest(TestCase):
     @given(MARKS, st.data())
     @settings(max_examples=300, deadline=None)
-    def test_a_row_finds_what_a_search_finds(self, marks: Marks, data: st.DataObject) -> None:
+    def test_the_join_finds_what_a_search_finds(self, marks: Marks, data: st.DataObject) -> None:
         known = seen_times(table(marks))
         near = [token + step for _, token, _ in marks for step in (-1, 0, 1) if token + step > 0]
         for token in {*near, data.draw(TOKENS)}:
@@ -64,13 +64,13 @@ class TokenRanges(TestCase):
 
     @given(MARKS)
     @settings(max_examples=200, deadline=None)
-    def test_about_as_many_as_there_are_marks(self, marks: Marks) -> None:
+    def test_there_are_about_as_many_spans_as_marks(self, marks: Marks) -> None:
         lines = Counter(span["stream"] for span in seen_times(table(marks)).spans.to_pylist())
         of = Counter(stream for stream, _, _ in marks)
         for stream, count in lines.items():
             self.assertLessEqual(count, 4 * of[stream])
 
-    def test_what_was_there_before_the_first_look_is_unknown(self) -> None:
+    def test_tokens_before_the_first_mark_are_unknown(self) -> None:
         known = seen_times(table([("events", 100, 60_000), ("events", 200, 120_000)]))
         self.assertEqual(
             [joined(known, "events", token) for token in (1, 100, 101, 200, 201)],
@@ -82,11 +82,11 @@ class TokenRanges(TestCase):
         in_slot = Counter(span["slot"] for span in known.spans.to_pylist())
         self.assertLessEqual(max(in_slot.values()), 2)
 
-    def test_one_mark_tells_nothing(self) -> None:
+    def test_a_single_mark_dates_nothing(self) -> None:
         self.assertEqual(seen_times(table([("events", 100, 60_000)])).widths, {})
         self.assertEqual(seen_times(table([])).spans.num_rows, 0)
 
-    def test_too_many_are_thinned_to_the_last_of_each_few_minutes(self) -> None:
+    def test_too_many_marks_are_thinned_to_the_last_of_each_interval(self) -> None:
         every_minute: Marks = [("events", 10 * n, 60_000 * n) for n in range(1000)]
         known = seen_times(table(every_minute), most=300)
         times = sorted({span["seen_ms"] // 60_000 for span in known.spans.to_pylist()})

@@ -25,7 +25,7 @@ from synrepl.pipeline.lake.local_path import LakeAtUrl
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
-from tests.pipeline.spark import play
+from tests.pipeline.spark_fixture import run_child
 from tests.storage.samples import NOTES
 
 #: In a lake every cell may be null.
@@ -50,10 +50,10 @@ class LakeCase(SynchronousTestCase):
             self.assertIn(word, str(error))
 
 
-class LakeMarker(LakeCase):
+class LakeMarkers(LakeCase):
     """Whose streams these are."""
 
-    def test_begun_and_opened(self) -> None:
+    def test_a_created_lake_can_be_opened(self) -> None:
         made = Lake.open_or_create(self.path / "below", "one", True)
         for again in (
             Lake(self.path / "below"),
@@ -86,28 +86,28 @@ class LakeMarker(LakeCase):
         lake = Lake.open_or_create(self.path / "s3a:" / "a:b", "one", False)
         self.assertEqual(Lake(lake.path).path, self.path / "s3a:" / "a:b")
 
-    def test_an_empty_folder(self) -> None:
+    def test_an_empty_folder_becomes_a_lake(self) -> None:
         self.path.mkdir()
         self.assertEqual(self.begin().streams, [])
 
-    def test_a_beginning_that_died(self) -> None:
+    def test_an_interrupted_creation_is_repeated(self) -> None:
         self.path.mkdir()
         (self.path / f"{MARKER}.12345").write_bytes(b'{"form')
         self.assertEqual(self.begin().marker.server, "one")
 
-    def test_another_database(self) -> None:
+    def test_another_database_is_refused(self) -> None:
         self.begin()
         self.refused(
             LakeOfAnother, "is of database one, and this is two", call=lambda: self.begin("two")
         )
 
-    def test_a_folder_with_something_else_in_it(self) -> None:
+    def test_a_folder_with_other_files_is_refused(self) -> None:
         self.path.mkdir()
         (self.path / "thesis.tex").touch()
         self.refused(NotALake, "holds 'thesis.tex'", call=self.begin)
         self.assertEqual([each.name for each in self.path.iterdir()], ["thesis.tex"])
 
-    def test_paths_that_not_all_readers_get_right(self) -> None:
+    def test_paths_that_delta_readers_misread_are_refused(self) -> None:
         above = self.path
         for name in ("a%20b", "a\\b", "a\nb", "[a", "a]", "^", "a|b"):
             self.path = above / name
@@ -118,21 +118,21 @@ class LakeMarker(LakeCase):
             table.append([], table.position, PositionVector({"w": 1}, 1))
             self.assertEqual((table.remove_unused(), table.position.linear), (0, 1))
 
-    def test_a_file(self) -> None:
+    def test_a_file_is_refused(self) -> None:
         self.path.write_text("")
         self.refused(NotALake, "it is a file", call=self.begin)
         self.refused(NotALake, "Not a directory", call=lambda: Lake(self.path))
 
-    def test_nothing(self) -> None:
+    def test_a_missing_folder_is_refused_and_not_created(self) -> None:
         self.refused(NotALake, "No such file or directory", call=lambda: Lake(self.path))
         self.assertFalse(self.path.exists())
 
-    def test_a_marker_that_cannot_be_written(self) -> None:
+    def test_an_unwritable_marker_is_named(self) -> None:
         # A name that is taken by a folder: the rights of a folder mean nothing to root.
         (self.path / f"{MARKER}.{os.getpid()}").mkdir(parents=True)
         self.refused(NotALake, "cannot be written (Is a directory)", call=self.begin)
 
-    def test_a_marker_that_is_damaged(self) -> None:
+    def test_a_damaged_marker_is_refused(self) -> None:
         self.begin()
         for text, words in (
             ("", "is damaged"),
@@ -144,16 +144,16 @@ class LakeMarker(LakeCase):
             (self.path / MARKER).write_text(text)
             self.refused(NotALake, MARKER, words, call=self.begin)
 
-    def test_a_later_format(self) -> None:
+    def test_a_later_format_is_refused(self) -> None:
         self.begin()
         (self.path / MARKER).write_text('{"format": 2, "whatever": "there is"}')
         self.refused(OtherFormat, "has format 2", "reads 1", call=self.begin)
 
 
-class Streams(LakeCase):
+class StreamsOfALake(LakeCase):
     """Which there are."""
 
-    def test_listed(self) -> None:
+    def test_only_folders_with_a_table_are_streams(self) -> None:
         lake = self.begin()
         lake.ensure_table(SHAPE)
         lake.ensure_table(StreamSchema("a", True, ()))
@@ -163,14 +163,14 @@ class Streams(LakeCase):
         self.assertEqual(lake.table("notes").stream_schema, SHAPE)
         self.assertTrue(lake.table("a").stream_schema.counts_down)
 
-    def test_one_that_is_not_there(self) -> None:
+    def test_an_unknown_stream_is_refused(self) -> None:
         lake = self.begin()
         self.refused(NotInTheLake, "it has none", call=lambda: lake.table("notes"))
         lake.ensure_table(SHAPE)
         for name in ("note", "..", ".", "notes/_delta_log"):
             self.refused(NotInTheLake, "it has notes", call=lambda name=name: lake.table(name))
 
-    def test_a_table_over_whose_making_somebody_died(self) -> None:
+    def test_an_interrupted_table_is_created_again(self) -> None:
         lake = self.begin()
         for folder in ("streams", "quarantine"):
             (lake.path / folder / "notes" / "_delta_log").mkdir(parents=True)
@@ -191,10 +191,10 @@ class Streams(LakeCase):
         self.assertEqual(lake.streams, [])
 
 
-class Locks(LakeCase):
+class LakeLocks(LakeCase):
     """Who may do what at a time; the system lets go of the locks of whoever dies."""
 
-    def test_one_changes_it(self) -> None:
+    def test_only_one_holder_has_the_write_lock(self) -> None:
         lake = self.begin()
         with lake.write_lock():
             self.refused(LakeBusy, "is changing", call=Lake(self.path).write_lock().__enter__)
@@ -203,7 +203,7 @@ class Locks(LakeCase):
         with Lake(self.path).write_lock():
             pass
 
-    def test_another_process(self) -> None:
+    def test_another_process_is_refused_the_write_lock(self) -> None:
         lake = self.begin()
         script = f"""
             from pathlib import Path
@@ -212,18 +212,18 @@ class Locks(LakeCase):
                 print("changed")
         """
         with lake.write_lock():
-            played = play(script)
-            self.assertIn("LakeBusy", played.errors)
-        self.assertEqual(play(script).output, "changed\n")
+            ended = run_child(script)
+            self.assertIn("LakeBusy", ended.errors)
+        self.assertEqual(run_child(script).output, "changed\n")
 
-    def test_files_go_when_nobody_reads(self) -> None:
+    def test_removal_waits_for_readers(self) -> None:
         lake = self.begin()
         with lake.read_lock(), Lake(self.path).read_lock(), lake.removal_lock(wait=False) as may:
             self.assertFalse(may)
         with lake.removal_lock() as may:
             self.assertTrue(may)
 
-    def test_a_lock_that_cannot_be_had(self) -> None:
+    def test_a_lock_file_that_cannot_be_opened_is_named(self) -> None:
         lake = self.begin()
         (self.path / LOCK).mkdir()
         self.refused(LockFailed, "Is a directory", call=lake.write_lock().__enter__)

@@ -20,11 +20,11 @@ from synrepl.storage.store import Draft
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.declared import declare
 from synrepl.streams.synapse.backfill import BACKFILL
-from tests.pipeline.landing import LandingCase
+from tests.pipeline.landing_case import LandingCase
 from tests.storage.samples import EVERYTHING, NOTES, rows_of
 
 
-class Rows(LandingCase):
+class LandingRows(LandingCase):
     """What comes to be in the lake."""
 
     async def test_every_stream_every_type_and_every_awkward_value(self) -> None:
@@ -47,7 +47,7 @@ class Rows(LandingCase):
         found = sorted(tuple(row) for row in table_dataframe(self.spark, table).collect())
         self.assertEqual(found, self.in_lake("everything"))
 
-    def test_what_is_new_since_the_last_time(self) -> None:
+    def test_each_round_lands_what_is_new(self) -> None:
         self.land()
         self.assertEqual(self.lake.streams, self.source.streams)  # of nothing, too
         landing = self.landing()
@@ -63,13 +63,13 @@ class Rows(LandingCase):
         self.assertEqual(self.lake.table("notes").files, before)
         self.assertEqual(len(before), 3)
 
-    def test_some_streams_only(self) -> None:
+    def test_only_the_requested_streams_are_landed(self) -> None:
         self.notes(1, 2)
         list(self.landing().rounds(["notes"]))
         self.assertEqual(self.lake.streams, ["notes"])
         self.assertRaises(NoSuchStream, next, self.landing().rounds(["note"]))
 
-    def test_in_rounds_and_tasks_of_few_rows(self) -> None:
+    def test_many_rows_are_landed_in_rounds_and_tasks(self) -> None:
         self.sql(
             "INSERT INTO synrepl.notes SELECT fact, row, 'sql', 'x', fact"
             " FROM generate_series(1, 200) AS fact, generate_series(0, fact % 3) AS row"
@@ -85,7 +85,7 @@ class Rows(LandingCase):
         ranges = [(file.low, file.high) for file in self.lake.table("notes").files]
         self.assertTrue(all(a[1] < b[0] for a, b in pairwise(ranges)))
 
-    def test_a_folder_of_any_name(self) -> None:
+    def test_special_characters_in_the_path_are_accepted(self) -> None:
         path = Path(self.mktemp()) / "a (1) {x,y} *? ü"
         self.lake = Lake.open_or_create(path, self.source.server, False)
         self.notes(1, 3)
@@ -94,21 +94,21 @@ class Rows(LandingCase):
         rows = table_dataframe(self.spark, self.lake.table("notes")).select("n").collect()
         self.assertEqual(sorted(row.n for row in rows), [1, 2, 3])
 
-    def test_marks_tell_when_a_stream_was_where(self) -> None:
+    def test_landing_records_watermarks(self) -> None:
         self.notes(1, 3)
         self.land()
         rows = Watermarks(self.lake).table().to_pylist()
         self.assertIn(("notes", 3), [(row["stream"], row["token"]) for row in rows])
 
 
-class Columns(LandingCase):
+class LandingChangedColumns(LandingCase):
     """Streams whose columns change."""
 
     def ensure(self, *streams: object) -> None:
         with BlockingDatabase(self.dsn, "tests") as database:
             database.run("ensure", lambda txn: ensure_tables(txn, streams))  # type: ignore[arg-type]
 
-    def test_a_new_one_and_a_new_stream(self) -> None:
+    def test_new_columns_and_new_streams_are_landed(self) -> None:
         landing = self.landing()
         self.notes(1, 2)
         list(landing.rounds(["notes"]))
@@ -124,7 +124,7 @@ class Columns(LandingCase):
         rows = table_dataframe(self.spark, self.lake.table("notes")).orderBy("stream_id").collect()
         self.assertEqual([row.tags for row in rows], [None, None, ["a", "b"]])
 
-    def test_one_that_is_another_now(self) -> None:
+    def test_a_column_with_another_type_is_refused(self) -> None:
         self.notes(1, 1)
         self.land()
         self.sql("ALTER TABLE synrepl.notes ALTER n TYPE text")
@@ -132,10 +132,10 @@ class Columns(LandingCase):
         self.assertIn("column 'n' as text (the table has bigint)", str(error))
 
 
-class Writers(LandingCase):
+class LandingSeveralWriters(LandingCase):
     """Several of them, in whatever order they commit."""
 
-    def test_commits_out_of_order(self) -> None:
+    def test_commits_out_of_order_are_landed_once(self) -> None:
         writers = ("w1", "w2", "w3")
         self.add_writers("notes", *writers)
         held = {writer: self.open() for writer in writers}
@@ -174,7 +174,7 @@ class Writers(LandingCase):
         self.assertEqual(landed.rows["notes"], 1)
         self.assert_landed()
 
-    def test_a_process_that_knows_less_does_not_take_the_lake_back(self) -> None:
+    def test_the_position_never_goes_back(self) -> None:
         self.add_writers("notes", "slow", "quick")
         slow = self.open()
         self.notes(1, 1, writer="slow")
@@ -207,7 +207,7 @@ class Writers(LandingCase):
         self.assertEqual(told[-1].behind["notes"], 0)
         self.assert_landed()
 
-    async def test_one_that_died(self) -> None:
+    async def test_a_dead_writer_holds_landing_until_it_is_fenced(self) -> None:
         process = self.process("doomed")
         lease = await process.store.open_writer("doomed", [NOTES])
         await lease.reserve(NOTES, 1, 0)
@@ -222,21 +222,21 @@ class Writers(LandingCase):
         self.assert_landed()
 
 
-class Trimming(LandingCase):
+class LandingTrimmedStreams(LandingCase):
     """Facts that are gone from the database."""
 
     def trim(self, upto: int) -> None:
         self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'notes'", upto)
         self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
 
-    def test_before_the_lake_begins(self) -> None:
+    def test_a_lake_begins_after_trimmed_facts(self) -> None:
         self.notes(1, 6)
         self.trim(4)
         self.land()
         self.assertEqual(self.lake.table("notes").position.linear, 6)
         self.assert_landed()
 
-    def test_all_of_it_before_the_lake_begins(self) -> None:
+    def test_a_lake_begins_empty_if_everything_is_trimmed(self) -> None:
         self.notes(1, 6)
         self.trim(6)
         self.land()
@@ -245,7 +245,7 @@ class Trimming(LandingCase):
         self.land()
         self.assert_landed()
 
-    def test_past_the_lake(self) -> None:
+    def test_facts_trimmed_before_they_are_landed_are_refused_or_accepted(self) -> None:
         self.notes(1, 2)
         self.land()
         self.notes(3, 6)
@@ -261,7 +261,7 @@ class Trimming(LandingCase):
         self.land()  # the gap was accepted once and for all
         self.assertEqual([row[0] for row in self.in_lake("notes")], [1, 2, 5, 6, 7])
 
-    def test_what_the_lake_has_may_go(self) -> None:
+    def test_landed_facts_may_be_trimmed(self) -> None:
         self.notes(1, 6)
         self.land()
         self.trim(6)
@@ -269,7 +269,7 @@ class Trimming(LandingCase):
         self.land()
         self.assertEqual([row[0] for row in self.in_lake("notes")], list(range(1, 8)))
 
-    async def test_waits_for_the_lake(self) -> None:
+    async def test_trimming_waits_for_the_lake(self) -> None:
         store = self.process("master").store
         follower = QueryFollower(BlockingDatabase(self.dsn, "tests"), "lake", None, 3600.0)
         self.addCleanup(follower.close)
@@ -286,7 +286,7 @@ class Trimming(LandingCase):
         self.assertEqual((await store.trim(NOTES, 8, 0, 1000)).upto, 8)
         self.assertEqual([row[0] for row in self.in_lake("notes")], list(range(1, 9)))
 
-    def test_nothing_is_acknowledged_that_is_not_in_the_lake(self) -> None:
+    def test_only_landed_positions_are_acknowledged(self) -> None:
         told: list[PositionVector] = []
 
         def acknowledge(upto: object) -> None:

@@ -23,8 +23,8 @@ from synrepl.pipeline.lake.land.task import land_part
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
 from synrepl.testing.postgres import fresh_database
-from tests.pipeline.landing import LandingCase
-from tests.pipeline.test_landing_foreign import ForeignCase
+from tests.pipeline.landing_case import LandingCase
+from tests.pipeline.test_landing_synapse import ForeignCase
 from tests.storage.postgres import prepare
 
 _NAMES = re.compile(r"part-[0-9a-f]+\.parquet")
@@ -85,7 +85,7 @@ class ElsewhereCase(LandingCase):
         self.assertTrue(list(self.other.iterdir()))
 
 
-class Elsewhere(ElsewhereCase):
+class FolderNotSharedWithTasks(ElsewhereCase):
     """Whatever commits files."""
 
     def test_landing_commits_and_acknowledges_nothing_and_lands_it_when_the_folder_is_shared(
@@ -140,7 +140,7 @@ class Elsewhere(ElsewhereCase):
         return erase(self.spark, self.lake, pending(self.spark, self.source, self.lake))
 
 
-class Folders(LandingCase):
+class FolderMissingForTasks(LandingCase):
     """What a task meets on a machine that does not have the lake's folder."""
 
     def test_landing_says_that_the_folder_has_to_be_shared(self) -> None:
@@ -175,7 +175,7 @@ class Folders(LandingCase):
         self.assert_landed()
 
 
-class LandingOf(Landing):
+class LandingFromAnotherDatabase(Landing):
     """A landing whose tasks come to another database by the same DSN, as by ``localhost``."""
 
     other: str
@@ -184,12 +184,12 @@ class LandingOf(Landing):
         return partial(land_part, self.other, *super()._work(ends).args[1:])
 
 
-class Databases(LandingCase):
+class DsnLeadsElsewhereForTasks(LandingCase):
     """A DSN that leads elsewhere on the machine of a task."""
 
     async def test_refuses_what_was_read_from_another_database(self) -> None:
         self.notes(1, 3)
-        landing = LandingOf(self.spark, self.lake, self.source, self.dsn)
+        landing = LandingFromAnotherDatabase(self.spark, self.lake, self.source, self.dsn)
         landing.other = await fresh_database(self, prepare)
         rounds = landing.rounds(self.source.streams)
         error = self.assertRaises(ReadElsewhere, next, rounds)
@@ -199,10 +199,10 @@ class Databases(LandingCase):
         self.assert_landed()
 
 
-class Quarantine(ElsewhereCase, ForeignCase):
+class QuarantineNotShared(ElsewhereCase, ForeignCase):
     """Rows that do not fit are in files, too."""
 
-    def test_is_not_committed_either(self) -> None:
+    def test_quarantined_rows_are_not_committed(self) -> None:
         self.execute("UPDATE receipts_linearized SET data = '{bad'")
         patch = self.move_away(landing)
         self.refused(lambda: list(self.landing().rounds(["receipts"])))

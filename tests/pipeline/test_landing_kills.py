@@ -19,9 +19,9 @@ from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.launch.postgres import PostgresServer
 from tests.driver.embedded import used_folder
-from tests.pipeline.landing import LandingCase
+from tests.pipeline.landing_case import LandingCase
 from tests.pipeline.landing_child import die_once, wait_amid
-from tests.pipeline.spark import PATIENCE_S, REPOSITORY, Played, shared_session
+from tests.pipeline.spark_fixture import PATIENCE_S, REPOSITORY, ChildResult, shared_session
 from tests.storage.postgres import prepare
 
 
@@ -46,7 +46,7 @@ class KillCase(LandingCase):
             sign = -1 if stream == "backfill" else 1
             self.sql(f"SELECT setval('synrepl._{stream}_seq', %s)", sign * last)
 
-    def child(self, point: str) -> Played:
+    def child(self, point: str) -> ChildResult:
         """Land in a process of its own; it is gone, with all that it started, on return."""
         scratch = Path(self.mktemp()).absolute()  # which the killed leave behind
         scratch.mkdir()
@@ -64,7 +64,7 @@ class KillCase(LandingCase):
         finally:
             end_session(process.pid)
             process.wait()
-        return Played(process.returncode, output, errors)
+        return ChildResult(process.returncode, output, errors)
 
     def assert_up_to_position(self) -> None:
         """What is in the lake is what its positions say."""
@@ -92,16 +92,16 @@ def end_session(leader: int) -> None:
                     found = True
 
 
-class Drivers(KillCase):
+class KilledDrivers(KillCase):
     """The process that lands."""
 
-    def test_killed_at_every_step(self) -> None:
+    def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(self) -> None:
         last = 0
         for point in ("task", "files", "commit 2"):
             self.fill(last + 1, last + 300)
             last += 300
-            played = self.child(point)
-            self.assertEqual(played.status, -signal.SIGKILL, played.errors[-2000:])
+            ended = self.child(point)
+            self.assertEqual(ended.status, -signal.SIGKILL, ended.errors[-2000:])
             self.assert_up_to_position()
         # Some tables have been made, and some files written, of which nobody knows.
         ends = [self.lake.table(stream).position.linear for stream in self.lake.streams]
@@ -121,10 +121,10 @@ class Drivers(KillCase):
         self.assert_landed()
 
 
-class Workers(KillCase):
+class KilledWorkers(KillCase):
     """The processes that tasks run in."""
 
-    def test_killed_where_spark_does_not_try_again(self) -> None:
+    def test_a_killed_worker_fails_the_landing_without_retries(self) -> None:
         self.fill(1, 300)
         flag = Path(self.mktemp()).absolute()
         error = self.assertRaises(TaskFailed, self.land, partial(die_once, flag), task_rows=100)
@@ -135,16 +135,16 @@ class Workers(KillCase):
         self.assert_landed()
         self.assert_no_leftovers()
 
-    def test_a_worker_and_an_executor_are_killed_on_a_cluster_that_does(self) -> None:
+    def test_a_cluster_retries_after_a_killed_worker_or_executor(self) -> None:
         self.fill(1, 300)
         lakes = {"worker": self.lake, "executor": self.new_lake()}
         flags = {what: Path(self.mktemp()).absolute() for what in lakes}
         kills = {
             what: [str(lake.path.absolute()), str(flags[what])] for what, lake in lakes.items()
         }
-        played = self.child(f"cluster {json.dumps(kills)}")
-        self.assertEqual(played.status, 0, played.errors[-2000:])
-        self.assertEqual(played.output, 2 * "backfill 300\neverything 300\nnotes 300\n")
+        ended = self.child(f"cluster {json.dumps(kills)}")
+        self.assertEqual(ended.status, 0, ended.errors[-2000:])
+        self.assertEqual(ended.output, 2 * "backfill 300\neverything 300\nnotes 300\n")
         for what, self.lake in lakes.items():
             self.assertTrue(flags[what].exists(), what)
             self.assert_landed()
@@ -159,7 +159,7 @@ class Workers(KillCase):
         return sum(len(list(path.glob("*.parquet"))) for path in tables)
 
 
-class Servers(KillCase):
+class KilledServers(KillCase):
     """The database."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -173,7 +173,7 @@ class Servers(KillCase):
         self.source = self.opened(SynreplDatabase(BlockingDatabase(self.dsn, "tests")))
         self.lake = Lake.open_or_create(Path(self.mktemp()), self.source.server, False)
 
-    def test_killed_while_it_is_read(self) -> None:
+    def test_a_database_killed_during_a_read_commits_nothing(self) -> None:
         self.sql(
             "INSERT INTO synrepl.notes SELECT n, 0, 'sql', repeat('x', 1000), n"
             " FROM generate_series(1, 20000) n"

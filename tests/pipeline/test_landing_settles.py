@@ -15,9 +15,9 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.settlement import BlockingClock
 from synrepl.pipeline.source.database.synapse_database import SETTLE_S, SynapseDatabase
 from synrepl.positions.vector import PositionVector
-from tests.pipeline.landing import LandingCase
-from tests.pipeline.spark import shared_session
-from tests.pipeline.test_landing_foreign import ForeignCase
+from tests.pipeline.landing_case import LandingCase
+from tests.pipeline.spark_fixture import shared_session
+from tests.pipeline.test_landing_synapse import ForeignCase
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.samples import NOTES
 
@@ -25,7 +25,7 @@ from tests.storage.samples import NOTES
 RELEASES = ("1.0.0", "1.11.1", "1.20.1", "1.43.0", "1.163.2")
 
 
-class Time:
+class ManualTime:
     """A clock that a landing's own waiting moves on."""
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ class Time:
         self.now += seconds
 
 
-class Releases(ForeignCase):
+class SettlingSynapseReleases(ForeignCase):
     """Databases as they were taken from servers, with the time that the proof really takes."""
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.time = Time()
+        self.time = ManualTime()
         self.spark = shared_session()
 
-    async def begin(self, version: str, case: Releases | None = None) -> None:
+    async def begin(self, version: str, case: SettlingSynapseReleases | None = None) -> None:
         self.dsn = await foreign_database(version, case)
         database = BlockingDatabase(self.dsn, "tests")
         self.source = self.opened(SynapseDatabase(database, now=lambda: self.time.now))
@@ -123,7 +123,7 @@ class Releases(ForeignCase):
             report.unsettled["events"].waits_for, ("transactions that may begin within 5 s",)
         )
 
-    async def test_looks_once_more_when_landing_the_rest_took_all_the_time(self) -> None:
+    async def test_observes_once_more_if_landing_took_all_the_time(self) -> None:
         await self.begin("1.163.2")
         real = StreamTable.append
 
@@ -154,12 +154,12 @@ class Releases(ForeignCase):
         self.assertLess(self.time.now, 20.0)
 
 
-class Own(LandingCase):
+class SettlingOwnStreams(LandingCase):
     """A database of synrepl's own, where what is under way is seen."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.time = Time()
+        self.time = ManualTime()
 
     def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
         maintenance = LakeMaintenance(
@@ -168,7 +168,7 @@ class Own(LandingCase):
         with self.lake.write_lock():
             return maintenance.run(self.source.streams, settle_timeout_s=settle_timeout_s)
 
-    def test_what_commits_while_it_looks_is_landed_by_the_same_run(self) -> None:
+    def test_facts_that_commit_while_it_waits_are_landed_by_the_same_run(self) -> None:
         slow = self.open()
         self.notes(1, 1, on=slow)
         self.notes(2, 3)
@@ -183,7 +183,7 @@ class Own(LandingCase):
         self.assertEqual((report.unsettled, report.rows), ({}, {"notes": 3}))
         self.assert_landed()
 
-    def test_who_holds_a_token_is_named(self) -> None:
+    def test_the_holder_of_a_token_is_named(self) -> None:
         slow = self.open()
         self.notes(1, 1, on=slow)
         self.notes(2, 3)
@@ -213,7 +213,7 @@ def pid_of(connection: extensions.connection) -> int:
     return int(connection.info.backend_pid)
 
 
-class Unknown(ForeignCase):
+class UnknownSynapseTables(ForeignCase):
     """A Synapse whose tables are not all known."""
 
     def test_a_stream_that_cannot_be_read_is_named(self) -> None:

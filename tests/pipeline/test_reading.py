@@ -86,7 +86,7 @@ class ReadingCase(PostgresCase):
         return found
 
 
-class Values(ReadingCase):
+class ReadingValues(ReadingCase):
     """What comes out is what went in."""
 
     async def check(self, stream: Stream) -> None:
@@ -119,7 +119,7 @@ class Values(ReadingCase):
     async def test_a_stream_that_counts_down(self) -> None:
         await self.check(BACKFILL)
 
-    def test_what_json_has_no_word_for(self) -> None:
+    def test_values_that_json_cannot_express_are_read(self) -> None:
         self.sql(
             "INSERT INTO synrepl.everything VALUES (1, 0, 'w', '', 0, true, 'NaN', '1', '{NULL,a}',"
             " NULL, NULL, NULL, '-Infinity', NULL, NULL)"
@@ -128,15 +128,15 @@ class Values(ReadingCase):
         self.assertTrue(math.isnan(row["real"]))
         self.assertEqual((row["real_or_null"], row["list"]), (-math.inf, [None, "a"]))
 
-    def test_text_of_several_megabytes(self) -> None:
+    def test_texts_of_several_megabytes_are_read(self) -> None:
         self.sql("INSERT INTO synrepl.notes VALUES (1, 0, 'w', repeat('é', 8000000), NULL)")
         (row,) = self.read(self.chunk("notes"))
         self.assertEqual(row["text"], "é" * 8_000_000)
 
-    def test_nothing(self) -> None:
+    def test_an_empty_stream_gives_no_rows(self) -> None:
         self.assertEqual(self.read(self.chunk("notes")), [])
 
-    def test_a_condition(self) -> None:
+    def test_a_condition_limits_the_rows(self) -> None:
         self.sql(
             "INSERT INTO synrepl.notes SELECT n, 0, 'w', '\\%s''', n FROM generate_series(1, 9) n"
         )
@@ -150,10 +150,10 @@ class Values(ReadingCase):
             self.assertGreater(batch.nbytes, 0.5 * chunk_reader.BATCH_BYTES)
 
 
-class Keeping(PostgresCase):
+class IdleConnectionTest(PostgresCase):
     """What a worker of Spark keeps."""
 
-    async def test_one_connection_that_leads_there_and_lives(self) -> None:
+    async def test_only_a_live_connection_with_the_same_conninfo_is_reused(self) -> None:
         idle = IdleConnection()
         self.addCleanup(idle.close)
         one, two = self.connection(), self.connection()
@@ -176,13 +176,13 @@ class Keeping(PostgresCase):
         return int(self.sql(f"SELECT count(*) {_KEPT}"))
 
 
-class Failing(ReadingCase):
+class ReadingFailures(ReadingCase):
     """What goes wrong has a name."""
 
     def failure(self, kind: type[Any], batches: Iterator[Any]) -> Any:
         return self.assertRaises(kind, list, batches)
 
-    def test_a_value_that_does_not_fit(self) -> None:
+    def test_a_value_that_does_not_fit_is_a_bad_value(self) -> None:
         chunk = made_up(
             "SELECT n, CAST(CAST(CASE n WHEN 150000 THEN '{bad' ELSE '{}' END AS json) AS text)"
             " FROM generate_series(1, 200000) AS n"
@@ -195,13 +195,13 @@ class Failing(ReadingCase):
             ' invalid input syntax for type json: Token "bad" is invalid.',
         )
 
-    def test_a_statement_that_is_refused(self) -> None:
+    def test_a_refused_statement_is_no_bad_value(self) -> None:
         error = self.failure(ReadFailed, self.reader.batches(made_up("SELECT a FROM b"), MADE_UP))
         self.assertFalse(error.is_bad_value)
         self.assertEqual(error.facts["sqlstate"], "42P01")
         self.assertNotIn("SELECT", str(error))
 
-    def test_a_statement_that_takes_too_long(self) -> None:
+    def test_a_statement_timeout_is_a_failed_read(self) -> None:
         outside = self.connect()
         change = f"ALTER DATABASE {self.sql('SELECT current_database()')}"
         # Time enough to connect; and whoever empties the database afterwards is not bound by it.
@@ -211,7 +211,7 @@ class Failing(ReadingCase):
         error = self.failure(ReadFailed, self.reader.batches(chunk, MADE_UP))
         self.assertEqual(error.facts["sqlstate"], "57014")
 
-    def test_a_connection_that_is_ended(self) -> None:
+    def test_a_terminated_connection_is_an_unreachable_database(self) -> None:
         batches = self.reader.batches(LONG, MADE_UP)
         next(batches)
         ended = self.sql(
@@ -238,7 +238,7 @@ class Failing(ReadingCase):
             pass
 
 
-class Trimming(ReadingCase):
+class ReadingTrimmedChunks(ReadingCase):
     """Facts that go while they are read must not look like none."""
 
     def fill(self) -> None:
@@ -251,27 +251,27 @@ class Trimming(ReadingCase):
         self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'notes'", upto)
         self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
 
-    def test_before_it_is_read(self) -> None:
+    def test_facts_trimmed_before_the_read_are_noticed(self) -> None:
         self.fill()
         chunk = self.chunk("notes", 20_000)
         self.trim(10)
         error = self.assertRaises(Trimmed, self.read, chunk)
         self.assertEqual((error.facts["trimmed"], error.facts["after"]), (10, 0))
 
-    def test_while_it_is_read(self) -> None:
+    def test_facts_trimmed_during_the_read_are_noticed(self) -> None:
         self.fill()
         batches = self.reader.batches(self.chunk("notes", 20_000), self.schema("notes"))
         next(batches)
         self.trim(10)
         self.assertRaises(Trimmed, list, batches)
 
-    def test_below_what_is_read(self) -> None:
+    def test_facts_trimmed_below_the_chunk_do_not_matter(self) -> None:
         self.fill()
         self.trim(10)
         self.assertEqual(len(self.read(self.chunk("notes", 20_000, after=10))), 19_990)
 
 
-class Crashes(SynchronousTestCase):
+class ReadingFromACrashingServer(SynchronousTestCase):
     """A server that dies in the middle."""
 
     def after_a_kill(self, work: Callable[[PostgresServer], None]) -> None:
@@ -280,7 +280,7 @@ class Crashes(SynchronousTestCase):
         self.addCleanup(server.stop)
         work(server)
 
-    def test_killed(self) -> None:
+    def test_a_killed_server_is_an_unreachable_database(self) -> None:
         def work(server: PostgresServer) -> None:
             reader = ChunkReader(server.dsn, "reader")
             batches = reader.batches(LONG, MADE_UP)

@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Bisecting(PostgresCase):
+class QuarantineByBisection(PostgresCase):
     """Text that is to be read as JSON, which some of it is not."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -96,16 +96,16 @@ class Bisecting(PostgresCase):
             self.assertEqual((row.stream, row.writer), ("notes", "w"))
         self.assertEqual([row.cells for row in self.quarantined].count("{bad"), len(bad))
 
-    def test_nothing_is_bad(self) -> None:
+    def test_a_chunk_without_bad_values_quarantines_nothing(self) -> None:
         self.check(100, [])
 
-    def test_some_facts(self) -> None:
+    def test_only_facts_with_bad_values_are_quarantined(self) -> None:
         self.check(1000, [(1, 0), (499, 1), (500, 0), (500, 1), (1000, 1)])
 
-    def test_where_ids_count_down(self) -> None:
+    def test_descending_streams_are_bisected(self) -> None:
         self.check(100, [(1, 1), (64, 0), (100, 1)], sign=-1)
 
-    def test_all_of_them(self) -> None:
+    def test_all_facts_may_be_quarantined(self) -> None:
         self.check(20, [(fact, 0) for fact in range(1, 21)])
 
     def test_a_failure_after_some_batches(self) -> None:
@@ -114,14 +114,14 @@ class Bisecting(PostgresCase):
         with mock.patch.object(chunk_reader, "BATCH_BYTES", 1000):
             self.check(5000, [(2500, 1), (4999, 0)])
 
-    def test_another_failure_is_raised(self) -> None:
+    def test_failures_of_another_kind_are_raised(self) -> None:
         chunk = ScanChunk(
             "notes", 0, 10, Scan("SELECT a", False), Scan("", False), "SELECT true", None, 0
         )
         self.assertRaises(ReadFailed, self.read, chunk)
         self.assertEqual(self.quarantined, [])
 
-    def test_what_was_trimmed_meanwhile_is_not_taken_for_none(self) -> None:
+    def test_facts_trimmed_meanwhile_are_noticed(self) -> None:
         """Also when it is not in the part that has to be read again."""
         self.fill(5000, [(2500, 0)])
         self.have_rows_come_as_they_are_read()
@@ -129,7 +129,7 @@ class Bisecting(PostgresCase):
             self.assertRaises(Trimmed, self.read, self.chunk(trimmed_sql="SELECT 1::bigint"))
 
 
-class Real(TestCase):
+class QuarantineOfRealStreams(TestCase):
     """Whole origins."""
 
     timeout = 60

@@ -23,8 +23,8 @@ from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.testing.postgres import fresh_database
-from tests.pipeline.checking import LakeCase
-from tests.pipeline.spark import play
+from tests.pipeline.lake_case import LakeCase
+from tests.pipeline.spark_fixture import run_child
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import Process, prepare
 from tests.storage.samples import TAMPERING
@@ -39,7 +39,7 @@ KILLED = """
     from pathlib import Path
     from synrepl.pipeline.lake.lake import Lake
     from synrepl.pipeline.lake.replay.replay import replay
-    from tests.pipeline.spark import LOCAL
+    from tests.pipeline.spark_fixture import LOCAL
     from synrepl.pipeline.session.session import open_session
 
     def die(stream, rows, of):
@@ -74,7 +74,7 @@ class Replays(LakeCase):
         """The lake and a copy."""
         return check(self.spark, self.lake, self.source_of(dsn), dsn, extent, copy=True)
 
-    async def test_into_an_empty_database_and_again(self) -> None:
+    async def test_replaying_again_writes_nothing(self) -> None:
         self.notes(30, rows=2)
         # IDs without rows
         self.sql(f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id IN (7, 30)")
@@ -108,7 +108,7 @@ class Replays(LakeCase):
         # A master whose declarations say more than the lake knew can start on it.
         await prepare(copy)
 
-    async def test_more_of_it_later_and_what_may_not_be(self) -> None:
+    async def test_a_later_replay_continues_and_differing_rows_are_refused(self) -> None:
         self.notes(40)
         self.land("notes", PositionVector({}, 40), files=2)
         copy = await fresh_database(self)
@@ -133,24 +133,24 @@ class Replays(LakeCase):
             cursor.execute(statement)
         connection.close()
 
-    async def test_tells_of_rows_between_which_others_may_still_land(self) -> None:
+    async def test_reports_rows_above_the_linear_position(self) -> None:
         self.notes(20)
         self.land("notes", PositionVector({"even": 20, "odd": 7}, 7))
         copy = await fresh_database(self)
         self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 7, 7, 0, remaining=7)])
         self.assertEqual(self.replayed(copy, Extent(upto=5)), [ReplayReport("notes", 0, 5, 0, 5)])
 
-    async def test_killed_midway(self) -> None:
+    async def test_a_killed_replay_is_completed_by_the_next(self) -> None:
         self.notes(50)
         self.land("notes", PositionVector({}, 50), files=2)
         copy = await fresh_database(self)
-        played = play(KILLED, LAKE=str(self.lake.path), COPY=copy)
-        self.assertEqual(played.status, -signal.SIGKILL, played.errors)
+        ended = run_child(KILLED, LAKE=str(self.lake.path), COPY=copy)
+        self.assertEqual(ended.status, -signal.SIGKILL, ended.errors)
         self.assertEqual(len(self.rows_of(copy, "notes")), 25)
         self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 50, 25, 25)])
         self.assertEqual(self.rows_of(copy, "notes"), self.rows_of(self.dsn, "notes"))
 
-    async def test_nothing_is_put_on_record_when_a_file_of_the_lake_is_damaged(self) -> None:
+    async def test_a_damaged_file_of_the_lake_records_nothing(self) -> None:
         self.notes(50)
         table = self.land("notes", PositionVector({}, 50), files=2)
         path = table.path_of(table.files[0])
@@ -166,7 +166,7 @@ class Replays(LakeCase):
         path.write_bytes(whole)
         self.assertEqual(self.replayed(copy), [ReplayReport("notes", 0, 50, 50, 0)])
 
-    async def test_no_id_is_given_out_again(self) -> None:
+    async def test_tokens_of_the_lake_are_not_allocated_again(self) -> None:
         self.notes(25)
         self.land("notes", PositionVector({"odd": 45, "even": 40}, 40))
         copy = await fresh_database(self)
@@ -195,7 +195,7 @@ class Replays(LakeCase):
         finally:
             connection.close()
 
-    async def test_the_whole_catalogue(self) -> None:
+    async def test_every_stream_of_the_catalogue_is_replayed(self) -> None:
         streams = [stream for stream in SYNAPSE_STREAMS if not stream.in_memory]
         await self.process("tables").store.prepare(streams)
         self.source.refresh()
@@ -227,7 +227,7 @@ class Replays(LakeCase):
             for name in names:
                 self.assertEqual(self.rows_of(copy, name), self.rows_of(self.dsn, name), name)
 
-    async def test_what_was_erased(self) -> None:
+    async def test_erased_cells_are_empty_in_the_copy(self) -> None:
         self.sql(
             "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
             " list, text_or_null, doc_or_null, list_or_null) VALUES"

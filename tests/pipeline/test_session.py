@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.session.requirements import find_java
 from synrepl.pipeline.session.settings import scratch_directory
-from tests.pipeline.spark import PATIENCE_S, REPOSITORY, play
+from tests.pipeline.spark_fixture import PATIENCE_S, REPOSITORY, run_child
 
 _IMPORTS = """
 import json, logging, os, signal, sys
@@ -152,7 +152,7 @@ exec '{real}' "$@"
 """
 
 
-class Lives(SynchronousTestCase):
+class SessionLifecycle(SynchronousTestCase):
     """In children: a process has one session."""
 
     def setUp(self) -> None:
@@ -175,9 +175,9 @@ class Lives(SynchronousTestCase):
             (str(self.java("failing", "echo no room >&2; exit 3")), patience_s),
             (str(self.java("hanging", "echo well; exec cat")), 2.0),  # until its input ends
         ]
-        played = play(_IMPORTS + _BROKEN, str(self.scratch), json.dumps(homes))
-        self.assertEqual((played.status, played.errors), (0, ""))
-        failing, hanging = map(json.loads, played.output.splitlines())
+        ended = run_child(_IMPORTS + _BROKEN, str(self.scratch), json.dumps(homes))
+        self.assertEqual((ended.status, ended.errors), (0, ""))
+        failing, hanging = map(json.loads, ended.output.splitlines())
         self.assertEqual(failing[0], "SparkNotStarted")
         self.assertIn("process exited before", failing[1])
         self.assertIn("the last it said: no room", failing[1])
@@ -185,11 +185,11 @@ class Lives(SynchronousTestCase):
         self.assertIn("its JVM did not answer within 2 s", hanging[1])
         self.assertEqual([failing[2], hanging[2]], [[], []], "left in the scratch directory")
 
-    def test_nothing_is_left(self) -> None:
-        played = play(_IMPORTS + _LIVES, str(self.scratch))
+    def test_ended_sessions_leave_nothing_behind(self) -> None:
+        ended = run_child(_IMPORTS + _LIVES, str(self.scratch))
         # Nothing of Spark's on a terminal either.
-        self.assertEqual((played.status, played.errors), (0, ""))
-        told = json.loads(played.output)
+        self.assertEqual((ended.status, ended.errors), (0, ""))
+        told = json.loads(ended.output)
         self.assertEqual(told["killed"], [False, []])
         self.assertEqual(told["count"], 7)
         self.assertEqual(told["conf"], "hush-hush")
@@ -205,7 +205,7 @@ class Lives(SynchronousTestCase):
         self.assertEqual(told["after"], [False, [], True])
         self.assertTrue(told["handler"], "of the interrupt key")
 
-    def test_refusals(self) -> None:
+    def test_sessions_that_cannot_start_are_refused_by_name(self) -> None:
         # Nothing listens, and as it is bound nobody else is given the port meanwhile.
         bound = socket.socket()
         self.addCleanup(bound.close)
@@ -219,9 +219,9 @@ class Lives(SynchronousTestCase):
             # Below what Spark starts with.
             {"driver_memory": "64m"},
         ]
-        played = play(_IMPORTS + _REFUSED, str(self.scratch), json.dumps(changes))
-        self.assertEqual((played.status, played.errors), (0, ""))
-        unreachable, no_scratch, not_started = map(json.loads, played.output.splitlines())
+        ended = run_child(_IMPORTS + _REFUSED, str(self.scratch), json.dumps(changes))
+        self.assertEqual((ended.status, ended.errors), (0, ""))
+        unreachable, no_scratch, not_started = map(json.loads, ended.output.splitlines())
         self.assertEqual(unreachable[0], "MasterUnreachable")
         self.assertEqual(no_scratch[0], "NoScratch")
         self.assertIn(f"{file}: Not a directory", no_scratch[1])
@@ -229,8 +229,8 @@ class Lives(SynchronousTestCase):
         self.assertIn("System memory", not_started[1].partition("; the last it said")[0])
         self.assertEqual(not_started[2], [], "nothing is left of a start that failed")
 
-    def test_what_the_dead_left_behind(self) -> None:
-        ended = play(_IMPORTS + _KILLED, str(self.scratch))
+    def test_scratch_of_killed_processes_is_removed(self) -> None:
+        ended = run_child(_IMPORTS + _KILLED, str(self.scratch))
         self.assertEqual(ended.status, -signal.SIGKILL, ended.errors)
         (dead,) = self.scratch.iterdir()
         none_of_ours = self.scratch / "synrepl-spark-notes"
@@ -242,7 +242,7 @@ class Lives(SynchronousTestCase):
         self.assertFalse(dead.exists())
         self.assertEqual(list(self.scratch.iterdir()), [none_of_ours])
 
-    def test_interrupted_at_work(self) -> None:
+    def test_an_interrupt_during_work_ends_the_session(self) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as listening:
             listening.settimeout(PATIENCE_S)
             process = subprocess.Popen(
@@ -273,13 +273,13 @@ class Lives(SynchronousTestCase):
         self.assertFalse(Path("/proc", output.strip()).exists(), "the JVM lives on")
         self.assertEqual(list(self.scratch.iterdir()), [])
 
-    def test_interrupted_at_the_start(self) -> None:
+    def test_an_interrupt_during_the_start_ends_the_jvm(self) -> None:
         home = self.java("home", _INTERRUPTING)
-        played = play(
+        ended = run_child(
             "import os\nos.environ['TO_INTERRUPT'] = str(os.getpid())\n" + _IMPORTS + _STARTING,
             str(self.scratch),
             JAVA_HOME=str(home),
         )
-        self.assertEqual(played, (0, "interrupted []\n", ""))
+        self.assertEqual(ended, (0, "interrupted []\n", ""))
         pid = (home / "pid").read_text().strip()
         self.assertFalse(Path("/proc", pid).exists(), "the JVM lives on")

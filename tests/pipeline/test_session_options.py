@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.pipeline.session.options import (
     BadMaster,
     BadMemory,
-    BadSparkSetting,
+    NotASparkSetting,
     OwnSetting,
     SessionOptions,
 )
@@ -27,13 +27,13 @@ from synrepl.pipeline.session.requirements import (
     require_spark,
 )
 from synrepl.pipeline.session.settings import settings
-from tests.pipeline.spark import play
+from tests.pipeline.spark_fixture import run_child
 
 
-class Options(SynchronousTestCase):
+class SessionOptionsTest(SynchronousTestCase):
     """SessionOptions says what is wrong with it where it is made."""
 
-    def test_masters(self) -> None:
+    def test_valid_masters_are_accepted(self) -> None:
         cores = len(os.sched_getaffinity(0))
         for master, expected in (
             ("local", 1),
@@ -47,35 +47,35 @@ class Options(SynchronousTestCase):
         ):
             self.assertEqual(SessionOptions(master=master).cores, expected, master)
 
-    def test_bad_master(self) -> None:
+    def test_bad_masters_are_refused(self) -> None:
         for master in ("", "local[0]", "local[2", "yarn", "spark://host", "sc://", "local-cluster"):
             with self.assertRaises(BadMaster, msg=master):
                 SessionOptions(master=master)
 
-    def test_token_of_a_bad_master_is_not_told(self) -> None:
+    def test_the_token_of_a_bad_master_is_not_shown(self) -> None:
         error = self.assertRaises(BadMaster, SessionOptions, master="sx://there/;token=hush")
         self.assertNotIn("hush", str(error))
         self.assertIn("sx://there", str(error))
 
-    def test_bad_memory(self) -> None:
+    def test_bad_amounts_of_memory_are_refused(self) -> None:
         for memory in ("", "512", "0m", "1.5g", "2gb"):
             with self.assertRaises(BadMemory, msg=memory):
                 SessionOptions(driver_memory=memory)
 
-    def test_settings(self) -> None:
-        error = self.assertRaises(BadSparkSetting, SessionOptions, conf={"sprak.x": "1"})
+    def test_bad_settings_are_refused(self) -> None:
+        error = self.assertRaises(NotASparkSetting, SessionOptions, conf={"sprak.x": "1"})
         self.assertIn("'sprak.x'", str(error))
         for key in ("spark.master", "spark.app.name", "spark.driver.memory", "spark.local.dir"):
             error = self.assertRaises(OwnSetting, SessionOptions, conf={key: "1"})
             self.assertIn(key, str(error))
 
 
-class Settings(SynchronousTestCase):
+class SparkSettings(SynchronousTestCase):
     """What Spark is told besides."""
 
     SOCKETS = "spark.python.unix.domain.socket.dir"
 
-    def test_python_processes_are_met_over_sockets_where_paths_are_short(self) -> None:
+    def test_unix_sockets_are_used_if_paths_are_short(self) -> None:
         short, long = Path("/scratch/synrepl-spark-12345678"), Path("/scratch") / ("x" * 60)
         for master in ("local[2]", "local-cluster[2,1,1024]"):
             options = SessionOptions(master)
@@ -84,7 +84,7 @@ class Settings(SynchronousTestCase):
         # Where executors are elsewhere, there is no such path.
         self.assertNotIn(self.SOCKETS, settings(SessionOptions("spark://there:7077"), short))
 
-    def test_ports_want_a_secret(self) -> None:
+    def test_local_ports_have_a_secret(self) -> None:
         options = SessionOptions("local[2]")
         one, two = (settings(options, Path("/scratch/x")) for _ in range(2))
         self.assertEqual(one["spark.authenticate"], "true")
@@ -93,17 +93,17 @@ class Settings(SynchronousTestCase):
         self.assertEqual(settings(given, Path("/scratch/x"))["spark.authenticate"], "false")
 
 
-class Available(SynchronousTestCase):
+class Requirements(SynchronousTestCase):
     """What is not installed is named, with the command that installs it."""
 
-    def test_spark(self) -> None:
+    def test_missing_spark_packages_are_named(self) -> None:
         require_spark()
         with patch.dict(sys.modules, {"pyspark": None, "deltalake": None}):
             error = self.assertRaises(SparkMissing, require_spark)
         self.assertIn("(pyspark, deltalake cannot be found)", str(error))
         self.assertIn("pip install 'synrepl[spark]'", str(error))
 
-    def test_connect(self) -> None:
+    def test_missing_connect_packages_are_named(self) -> None:
         require_connect()
         with patch.dict(sys.modules, {"grpc": None}):
             require_spark()
@@ -111,7 +111,7 @@ class Available(SynchronousTestCase):
         self.assertIn("(grpc cannot be found)", str(error))
         self.assertIn("pip install 'synrepl[connect]'", str(error))
 
-    def test_command_without_spark(self) -> None:
+    def test_commands_work_without_spark(self) -> None:
         # Importing what is None in sys.modules fails: nothing may try to.
         script = """
             import sys
@@ -120,18 +120,18 @@ class Available(SynchronousTestCase):
             sys.argv = ["synrepl", "lake", *sys.argv[1:]]
             main()
         """
-        played = play(script, "land", "/nowhere")
-        self.assertEqual(played.status, 2, played.errors)
-        self.assertEqual(played.output, "")
-        self.assertEqual(len(played.errors.splitlines()), 1, played.errors)
-        self.assertIn("pyspark, pyarrow, pandas, deltalake cannot be found", played.errors)
-        self.assertIn("pip install 'synrepl[spark]'", played.errors)
-        played = play(script, "--help")
-        self.assertEqual(played.status, 0, played.errors)
-        self.assertIn("land", played.output)
+        ended = run_child(script, "land", "/nowhere")
+        self.assertEqual(ended.status, 2, ended.errors)
+        self.assertEqual(ended.output, "")
+        self.assertEqual(len(ended.errors.splitlines()), 1, ended.errors)
+        self.assertIn("pyspark, pyarrow, pandas, deltalake cannot be found", ended.errors)
+        self.assertIn("pip install 'synrepl[spark]'", ended.errors)
+        ended = run_child(script, "--help")
+        self.assertEqual(ended.status, 0, ended.errors)
+        self.assertIn("land", ended.output)
 
 
-class Masters(SynchronousTestCase):
+class ListeningMasters(SynchronousTestCase):
     """An address where nothing listens is told at once; Spark tries for minutes."""
 
     def setUp(self) -> None:
@@ -141,11 +141,11 @@ class Masters(SynchronousTestCase):
         bound.bind(("127.0.0.1", 0))
         self.nobody: int = bound.getsockname()[1]
 
-    def test_local_is_not_asked(self) -> None:
+    def test_local_masters_are_not_connected_to(self) -> None:
         require_listening("local[2]")
         require_listening("local-cluster[2,1,1024]")
 
-    def test_nobody(self) -> None:
+    def test_a_master_that_does_not_listen_is_refused(self) -> None:
         for master in (
             f"spark://127.0.0.1:{self.nobody}",
             f"sc://127.0.0.1:{self.nobody}/;token=hush",
@@ -155,10 +155,10 @@ class Masters(SynchronousTestCase):
             self.assertIn("Connection refused", str(error))
             self.assertNotIn("hush", str(error))
 
-    def test_no_port_like_that(self) -> None:
+    def test_an_invalid_port_is_refused(self) -> None:
         self.assertRaises(MasterUnreachable, require_listening, "spark://127.0.0.1:99999")
 
-    def test_one_of_a_group(self) -> None:
+    def test_one_listening_master_of_a_group_is_enough(self) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as listening:
             port = listening.getsockname()[1]
             require_listening(f"spark://127.0.0.1:{self.nobody},127.0.0.1:{port}")

@@ -11,16 +11,16 @@ from synrepl.pipeline.datasource import register
 from synrepl.streams.definition import Fact
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.events import EVENTS
-from tests.pipeline.sinking import SinkCase
+from tests.pipeline.sink_case import SinkCase
 from tests.storage.samples import EVERYTHING, note, rows_of
 
 NOTES_DDL = "text string, n bigint"
 
 
-class Batches(SinkCase):
+class SinkBatches(SinkCase):
     """What is written is there."""
 
-    async def test_rows_in_order(self) -> None:
+    async def test_rows_are_appended_in_order(self) -> None:
         rows = [(f"text {n}", n) for n in range(1000)]
         self.write(self.frame(NOTES_DDL, *rows, parts=4))
         self.assertEqual(self.notes(), [("spark", *row) for row in rows])
@@ -28,7 +28,7 @@ class Batches(SinkCase):
         self.assertEqual([len(fact.rows) for fact in facts], [1] * 1000)
         self.assertEqual(self.left_over(), 0)
 
-    async def test_every_type(self) -> None:
+    async def test_every_type_is_written(self) -> None:
         fields = EVERYTHING.kinds[""].__struct_fields__
         rows = [row for row in rows_of(EVERYTHING) if row.doc is not None]  # type: ignore[attr-defined]
         ddl = (
@@ -48,7 +48,7 @@ class Batches(SinkCase):
         self.assertEqual([fact.rows[0] for fact in facts], rows)
         self.assertEqual({fact.writer for fact in facts}, {"w1"})
 
-    async def test_columns_by_name_and_narrower_types(self) -> None:
+    async def test_columns_match_by_name_and_narrower_types_are_accepted(self) -> None:
         self.write(self.frame("n int, text string", (1, "a"), (2, "b")))
         self.write(self.frame("text string", ("c",)))
         self.write(self.frame("n decimal(20,0), text string", (Decimal(2**63 - 1), "d")))
@@ -57,13 +57,13 @@ class Batches(SinkCase):
             [("spark", "a", 1), ("spark", "b", 2), ("spark", "c", None), ("spark", "d", 2**63 - 1)],
         )
 
-    async def test_a_stream_that_counts_down(self) -> None:
+    async def test_a_descending_stream_is_written(self) -> None:
         ddl = "event_id string, room_id string, type string"
         self.write(self.frame(ddl, ("$a", "!r", "m"), ("$b", "!r", "m")), "backfill")
         facts = await self.facts(BACKFILL)
         self.assertEqual([(f.token, f.rows[0].event_id) for f in facts], [(1, "$a"), (2, "$b")])  # type: ignore[attr-defined]
 
-    async def test_there_and_back(self) -> None:
+    async def test_written_rows_are_read_back(self) -> None:
         register(self.spark)
         options = {"database": self.dsn, "stream": "notes"}
         frame = self.frame(NOTES_DDL, ("a", 1), ("b", 2))
@@ -73,17 +73,17 @@ class Batches(SinkCase):
             sorted(map(tuple, read.collect())), [(1, 0, "spark", "a", 1), (2, 0, "spark", "b", 2)]
         )
 
-    async def test_no_rows(self) -> None:
+    async def test_an_empty_dataframe_appends_nothing(self) -> None:
         self.write(self.frame(NOTES_DDL))
         self.assertEqual(self.notes(), [])
 
-    async def test_a_sequence_behind_its_table(self) -> None:
+    async def test_a_sequence_behind_its_table_is_advanced(self) -> None:
         self.write(self.frame(NOTES_DDL, *(("a", n) for n in range(40))))
         self.sql("SELECT setval('synrepl._notes_seq', 8)")
         self.write(self.frame(NOTES_DDL, ("b", 1)))
         self.assertEqual((await self.facts())[-1], Fact(41, "spark", (note("b", 1),)))
 
-    async def test_one_key_once(self) -> None:
+    async def test_a_repeated_key_appends_once(self) -> None:
         frame = self.frame(NOTES_DDL, ("a", 1), ("b", 2), parts=2)
         self.write(frame, key="day-1")
         self.write(frame, key="day-1")
@@ -95,7 +95,7 @@ class Batches(SinkCase):
 
     # -- rows that do not fit -----------------------------------------------------------
 
-    async def test_bad_rows(self) -> None:
+    async def test_bad_rows_are_quarantined_with_a_reason(self) -> None:
         ddl = (
             "text string, whole decimal(38,0), flag boolean, real double, doc string,"
             " list array<string>"
@@ -133,7 +133,7 @@ class Batches(SinkCase):
         self.assertEqual(where, ("everything", "spark"))
         self.assertEqual(self.left_over(), 0)
 
-    async def test_unknown_kinds(self) -> None:
+    async def test_rows_of_unknown_kinds_are_quarantined(self) -> None:
         ddl = "kind string, room_id string"
         self.write(self.frame(ddl, ("state-all", "!a"), ("new", "!b"), (None, "!c")), "events")
         self.assertEqual(len(await self.facts(EVENTS)), 1)
@@ -141,7 +141,7 @@ class Batches(SinkCase):
         self.assertIn("one of ", reasons[0])
         self.assertIn("NULL", reasons[1])
 
-    async def test_bad_rows_refused(self) -> None:
+    async def test_bad_rows_are_refused_on_request(self) -> None:
         frame = self.frame(NOTES_DDL, ("a", 1), ("\0", 2), ("b\0", 3), parts=3)
         self.refused(frame, "2 of 3 rows", "'notes'", "NUL", on_bad_rows="refuse")
         self.assertEqual(self.notes(), [])

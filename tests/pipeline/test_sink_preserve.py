@@ -10,7 +10,7 @@ from synrepl.streams.definition import Fact
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.tag_account_data import TAG_ACCOUNT_DATA
-from tests.pipeline.sinking import SinkCase, error_in
+from tests.pipeline.sink_case import SinkCase, error_in
 from tests.storage.samples import NOTES, note
 from tests.storage.watching import Announcing
 
@@ -28,7 +28,7 @@ FACTS = [
 ]
 
 
-class Following(SinkCase):
+class FollowersOfASink(SinkCase):
     """Somebody announces the stream while rows come."""
 
     async def announcing(self, poll_s: float = 0.05) -> Announcing:
@@ -48,7 +48,7 @@ class Following(SinkCase):
         self.assertEqual(len([f for f in heard.facts if f.writer == "spark"]), 100)
         self.assertEqual([f.rows[0].text for f in heard.facts if f.writer == "w1"], ["last"])  # type: ignore[attr-defined]
 
-    async def test_a_replay_is_announced(self) -> None:
+    async def test_preserved_rows_are_announced(self) -> None:
         announcing = await self.announcing()
         heard = announcing.heard
         (mine,) = (await announcing.writer.append(NOTES, [[note("before")]])).tokens
@@ -62,14 +62,14 @@ class Following(SinkCase):
         self.assertGreater(after, 9)
         await self.until(lambda: heard.linear >= after)
 
-    async def test_a_master_that_starts_later(self) -> None:
+    async def test_a_master_that_starts_later_announces_them(self) -> None:
         self.write(self.frame(DDL, *ROWS), positions="preserve")
         announcing = await self.announcing()
         state = announcing.state
         await self.until(lambda: state.linear >= 9)
         self.assertEqual((state.positions["w1"], await self.facts()), (9, FACTS))
 
-    async def test_a_master_that_starts_before_the_sequence_is_moved(self) -> None:
+    async def test_a_master_that_starts_before_the_sequence_is_moved_announces_them(self) -> None:
         self.sql("SELECT synrepl.append('notes', '[{\"text\": \"before\"}]')")
         self.write(self.frame(DDL, *ROWS), positions="preserve")
         self.sql("SELECT setval('synrepl._notes_seq', 1)")
@@ -83,7 +83,7 @@ class Following(SinkCase):
         )
 
 
-class Replays(SinkCase):
+class PreservedPositions(SinkCase):
     """Rows are as they were, or they are not there."""
 
     def given_out(self, stream: str = "notes") -> int:
@@ -105,7 +105,7 @@ class Replays(SinkCase):
         )
         self.assertEqual(self.left_over(), 0)
 
-    async def test_repeated(self) -> None:
+    async def test_repeating_a_replay_changes_nothing(self) -> None:
         self.write(self.frame(DDL, *reversed(ROWS), parts=3), positions="preserve")
         self.replay(*ROWS)
         self.replay(*ROWS[:3])
@@ -115,7 +115,7 @@ class Replays(SinkCase):
         self.write(self.frame("text string", ("new",)))
         self.assertEqual([fact.token for fact in await self.facts()], [5, 6, 9, 10, 11])
 
-    async def test_other_rows_are_there(self) -> None:
+    async def test_different_existing_rows_are_refused(self) -> None:
         self.replay(*ROWS)
         taken = ("up to 9", "begin at", "nothing was written")
         self.not_replayed((5, 0, "w1", "a", 1), words=taken)
@@ -124,14 +124,14 @@ class Replays(SinkCase):
         self.not_replayed((7, 0, "w1", "x", 1), words=taken)
         self.not_replayed(*ROWS, (10, 0, "w1", "x", 1), words=taken)
 
-    async def test_ids_that_were_given_out(self) -> None:
+    async def test_allocated_tokens_are_refused(self) -> None:
         self.sql("SELECT synrepl.append('notes', '[]')")
         self.not_replayed((1, 0, "w1", "a", 1), words=("up to 1", "begin at 1"))
         await self.process("master").store.record_positions(NOTES, 20, {})
         self.not_replayed((19, 0, "w1", "a", 1), words=("up to 20",))
         self.replay((21, 0, "w1", "a", 1))
 
-    async def test_rows_that_make_no_facts(self) -> None:
+    async def test_rows_that_make_no_facts_are_refused(self) -> None:
         for rows, word in (
             ([(0, 0, "w", "a", 1)], "above 0"),
             ([(-1, 0, "w", "a", 1)], "above 0"),
@@ -145,7 +145,7 @@ class Replays(SinkCase):
             with self.subTest(rows):
                 self.not_replayed(*rows, words=(word,))
 
-    async def test_writers(self) -> None:
+    async def test_live_writers_are_refused(self) -> None:
         lease = await self.process("other").store.open_writer("w1", [NOTES])
         self.not_replayed(*ROWS, words=("'w1'", "held by"))
         await lease.close()
@@ -157,7 +157,7 @@ class Replays(SinkCase):
         self.replay(*ROWS)
         self.assertEqual(await self.facts(), FACTS)
 
-    async def test_a_stream_that_counts_down(self) -> None:
+    async def test_a_descending_stream_keeps_its_ids(self) -> None:
         ddl = "stream_id bigint, row_no int, writer string, event_id string, room_id string, type string"
         rows = [(-3, 0, "w", "$a", "!r", "m"), (-4, 0, "w", "$b", "!r", "m")]
         self.write(self.frame(ddl, *rows), "backfill", positions="preserve")
@@ -169,7 +169,7 @@ class Replays(SinkCase):
         facts = await self.facts(BACKFILL)
         self.assertEqual([fact.token for fact in facts], [3, 4, 5])
 
-    async def test_rolled_back_at_its_very_end(self) -> None:
+    async def test_a_rollback_at_the_very_end_leaves_nothing(self) -> None:
         self.sql(
             "CREATE FUNCTION no_commit() RETURNS trigger LANGUAGE plpgsql"
             " AS $$ BEGIN RAISE EXCEPTION 'not today'; END $$"
@@ -186,7 +186,7 @@ class Replays(SinkCase):
         self.replay(*ROWS)
         self.assertEqual((await self.facts(), self.given_out()), (FACTS, 9))
 
-    async def test_killed_before_the_sequence_is_moved(self) -> None:
+    async def test_repeating_moves_the_sequence_if_it_was_not(self) -> None:
         self.replay(*ROWS)
         self.sql("SELECT setval('synrepl._notes_seq', 1, false)")
         self.replay(*ROWS)
@@ -194,14 +194,14 @@ class Replays(SinkCase):
         self.sql("SELECT setval('synrepl._notes_seq', 1, false)")
         self.assertEqual(self.sql("SELECT synrepl.append('notes', '[]')"), 10)
 
-    async def test_a_long_way(self) -> None:
+    async def test_large_gaps_in_tokens_are_accepted(self) -> None:
         self.replay((10**6, 0, "w", "a", 1))
         self.assertEqual(self.given_out(), 10**6)
         self.sql("SELECT synrepl.append('notes', '[]')")
         self.replay((10**6 + 2, 0, "w", "b", 1))
         self.assertEqual(self.given_out(), 10**6 + 2)
 
-    async def test_reserved_ids(self) -> None:
+    async def test_reserved_tokens_are_refused(self) -> None:
         lease = await self.process("other").store.open_writer("mine", [NOTES])
         tokens = await lease.reserve(NOTES, 2, 0)
         self.not_replayed(*ROWS, words=("'mine'", "IDs reserved"))
@@ -210,7 +210,7 @@ class Replays(SinkCase):
         self.assertEqual(await self.facts(), FACTS)
         await lease.close()
 
-    async def test_a_writer_that_died(self) -> None:
+    async def test_a_dead_writer_is_fenced_off(self) -> None:
         process = self.process("other")
         lease = await process.store.open_writer("w1", [NOTES])
         epoch = lease.epoch(NOTES)
@@ -220,7 +220,7 @@ class Replays(SinkCase):
         self.assertEqual((state.epoch, state.is_held, state.position), (epoch + 1, False, 9))
 
 
-class NumberedTogether(SinkCase):
+class StreamsWithASharedSequence(SinkCase):
     """Two streams with one sequence."""
 
     STREAMS = (ACCOUNT_DATA, TAG_ACCOUNT_DATA)
@@ -240,7 +240,7 @@ class NumberedTogether(SinkCase):
     def ids(self, stream: str) -> list[int]:
         return [row[0] for row in self.rows(f"SELECT stream_id FROM synrepl.{stream} ORDER BY 1")]
 
-    async def test_in_any_order(self) -> None:
+    async def test_streams_can_be_replayed_in_any_order(self) -> None:
         self.replay(self.DATA, "account_data", 2, 5, 9)
         self.replay(self.TAGS, "tag_account_data", 1, 4)
         self.assertEqual(self.sql("SELECT last_value FROM synrepl._account_data_seq"), 9)
@@ -254,7 +254,7 @@ class NumberedTogether(SinkCase):
             self.replay(self.DATA, "account_data", 11)
         self.assertIn("up to 13", error_in(caught.exception))
 
-    async def test_what_a_process_may_have_told_of(self) -> None:
+    async def test_tokens_that_may_have_been_announced_are_refused(self) -> None:
         self.replay(self.DATA, "account_data", 2, 9)
         lease = await self.process("other").store.open_writer("mine", self.STREAMS)
         with self.assertRaises(Exception) as caught:
@@ -263,7 +263,7 @@ class NumberedTogether(SinkCase):
         await lease.close()
         self.replay(self.TAGS, "tag_account_data", 4)
 
-    async def test_nobody_is_given_an_id_of_the_other(self) -> None:
+    async def test_tokens_of_the_other_stream_are_not_allocated(self) -> None:
         self.replay(self.DATA, "account_data", 2, 9)
         self.sql("SELECT setval('synrepl._account_data_seq', 1, false)")
         self.assertEqual(self.sql("SELECT synrepl.append('tag_account_data', '[]')"), 10)

@@ -22,17 +22,17 @@ from synrepl.storage.server_name import WrongServer
 from synrepl.storage.staging import StagedLost, StagingJob
 from synrepl.storage.store import Drained, WriterRemoved, WriterTaken
 from synrepl.streams.definition import Stream
-from tests.pipeline.sinking import SinkCase
+from tests.pipeline.sink_case import SinkCase
 from tests.storage.samples import NOTES
 
 NOTES_DDL = "text string, n bigint"
 SCHEMA = StructType([StructField("text", StringType()), StructField("n", LongType())])
 
 
-class Planning(SinkCase):
+class SinkPlanning(SinkCase):
     """Nothing is staged."""
 
-    async def test_options(self) -> None:
+    async def test_bad_options_are_refused(self) -> None:
         given = {"database": self.dsn, "stream": "notes"}
         for more, error, word in (
             ({"strem": "x"}, UnknownOption, "'stream'"),
@@ -58,7 +58,7 @@ class Planning(SinkCase):
             with self.assertRaises(OnlyAppends):
                 make(given, SCHEMA, True)
 
-    async def test_the_dsn_in_a_file(self) -> None:
+    async def test_the_dsn_is_read_from_a_file(self) -> None:
         with TemporaryDirectory() as directory:
             path = Path(directory) / "dsn"
             path.write_text(f"{self.dsn}\n")
@@ -66,7 +66,7 @@ class Planning(SinkCase):
         self.assertEqual(parsed.database, self.dsn)
         self.assertNotIn(self.dsn, repr(parsed))
 
-    async def test_through_spark(self) -> None:
+    async def test_refusals_come_through_spark(self) -> None:
         one = self.frame(NOTES_DDL, ("a", 1))
         self.refused(one, "no option 'wirter'", "did you mean 'writer'", wirter="w")
         self.refused(one, "no stream 'note'", "did you mean 'notes'", stream="note")
@@ -85,7 +85,7 @@ class Planning(SinkCase):
                 self.refused(self.frame(str(ddl), row), *map(str, words))
         self.assertEqual((self.notes(), self.left_over()), ([], 0))
 
-    async def test_writers(self) -> None:
+    async def test_a_writer_that_is_held_is_refused(self) -> None:
         lease = await self.process("other").store.open_writer("w1", [NOTES])
         options = {"database": self.dsn, "stream": "notes", "writer": "w1"}
         with self.assertRaises(WriterTaken) as caught:
@@ -100,7 +100,7 @@ class Planning(SinkCase):
         with self.assertRaises(WriterRemoved):
             batch_writer(options, SCHEMA, False)
 
-    async def test_the_database_of_another_server(self) -> None:
+    async def test_the_database_of_another_server_is_refused(self) -> None:
         options = {"database": self.dsn, "stream": "notes", "server_name": "two.example"}
         resolve_target(parse_sink_options(options), SCHEMA)  # nobody's yet
         self.sql("INSERT INTO synrepl._server (server_name) VALUES ('one.example')")
@@ -110,7 +110,7 @@ class Planning(SinkCase):
         resolve_target(parse_sink_options({**options, "server_name": "one.example"}), SCHEMA)
         resolve_target(parse_sink_options({"database": self.dsn, "stream": "notes"}), SCHEMA)
 
-    async def test_no_database(self) -> None:
+    async def test_a_missing_database_is_refused(self) -> None:
         dsn = self.dsn.rpartition("/")[0] + "/nowhere"
         with self.assertRaises(DatabaseRefused):
             batch_writer({"database": dsn, "stream": "notes"}, SCHEMA, False)
@@ -122,7 +122,7 @@ class Planning(SinkCase):
         )
 
 
-class Ending(SinkCase):
+class SinkCommits(SinkCase):
     """Rows are staged, and then something happens."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -144,7 +144,7 @@ class Ending(SinkCase):
     def texts(self) -> list[str]:
         return [text for _, text, _ in self.notes()]
 
-    async def test_only_attempts_that_are_named(self) -> None:
+    async def test_only_the_named_attempts_are_appended(self) -> None:
         self.stage_rows("lost")
         done = self.stage_rows("a", "b")
         other = self.stage_rows("other's", job="other")
@@ -153,13 +153,13 @@ class Ending(SinkCase):
         self.assertEqual(self.sql("SELECT attempt FROM synrepl._staging"), other.staged.attempt)
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl._notes_staged"), 1)
 
-    async def test_what_is_left_for_a_day_goes(self) -> None:
+    async def test_staged_rows_are_removed_after_a_day(self) -> None:
         self.stage_rows("old", job="other")
         self.sql("UPDATE synrepl._staging SET at = at - interval '25 hours'")
         self.commit_job(self.stage_rows("a"))
         self.assertEqual(self.left_over(), 0)
 
-    async def test_staged_rows_that_are_gone(self) -> None:
+    async def test_missing_staged_rows_are_refused(self) -> None:
         done = self.stage_rows("a", "b")
         self.sql("TRUNCATE synrepl._notes_staged")
         with self.assertRaises(StagedLost) as caught:
@@ -167,7 +167,7 @@ class Ending(SinkCase):
         self.assertIn("0 of 2 rows", str(caught.exception))
         self.assertEqual(self.texts(), [])
 
-    async def test_the_connection_is_lost_at_the_commit(self) -> None:
+    async def test_a_connection_lost_at_the_commit_appends_once(self) -> None:
         self.sql(
             "CREATE SEQUENCE fuse;"
             "CREATE FUNCTION blow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -180,13 +180,13 @@ class Ending(SinkCase):
         self.assertGreater(self.sql("SELECT last_value FROM fuse"), 1)
         self.assertEqual(self.texts(), ["a", "b"])
 
-    async def test_the_answer_to_the_commit_is_lost(self) -> None:
+    async def test_a_lost_answer_to_the_commit_appends_once(self) -> None:
         done = self.stage_rows("a")
         self.assertFalse(self.commit_job(done))
         self.assertTrue(self.commit_job(done))
         self.assertEqual(self.texts(), ["a"])
 
-    async def test_the_connection_is_lost_while_rows_are_staged(self) -> None:
+    async def test_a_connection_lost_while_staging_fails_the_task(self) -> None:
         batch = pa.RecordBatch.from_pydict({"text": ["a"], "n": pa.array([1], pa.int64())})
 
         def batches():  # type: ignore[no-untyped-def]
@@ -202,7 +202,7 @@ class Ending(SinkCase):
             stage_rows(self.options, self.target, "job", batches())
         self.assertEqual(self.left_over(), 0)
 
-    async def test_bad_rows_are_told(self) -> None:
+    async def test_quarantined_rows_are_logged_and_warned_of(self) -> None:
         done = self.stage_rows("a", "\0", "b\0")
         with catch_warnings(record=True) as caught, self.assertLogs() as logged:
             simplefilter("always")
@@ -214,18 +214,18 @@ class Ending(SinkCase):
             self.assertIn("NUL", words)
         self.assertEqual((self.texts(), self.left_over()), (["a"], 0))
 
-    async def test_no_query(self) -> None:
+    async def test_a_task_without_a_query_is_refused(self) -> None:
         with self.assertRaises(NoQuery):
             stage_rows(self.options, self.target, None, iter(()))
 
-    async def test_the_name_is_taken_meanwhile(self) -> None:
+    async def test_a_writer_taken_meanwhile_is_refused(self) -> None:
         done = self.stage_rows("a")
         await self.process("other").store.open_writer("spark", [NOTES])
         with self.assertRaises(WriterTaken):
             self.commit_job(done)
         self.assertEqual(self.texts(), [])
 
-    async def test_a_column_that_is_new(self) -> None:
+    async def test_a_new_column_is_staged(self) -> None:
         self.commit_job(self.stage_rows("a"))
         self.sql("ALTER TABLE synrepl.notes ADD COLUMN more text")
         schema = StructType([*SCHEMA, StructField("more", StringType())])

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.pipeline.sinking import SinkCase
-from tests.pipeline.spark import play
+from tests.pipeline.sink_case import SinkCase
+from tests.pipeline.spark_fixture import run_child
 
 #: A query over a folder, in a process of its own. ``doom`` is what becomes of it.
 QUERY = """
@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.sink.writers import MicroBatchWriter, stream_writer
-from tests.pipeline.sinking import Sink
+from tests.pipeline.sink_case import Sink
 
 doom, group = os.environ["DOOM"], int(os.environ.setdefault("DRIVER_GROUP", str(os.getpgrp())))
 
@@ -54,7 +54,7 @@ with open_session(options) as spark:
 """
 
 
-class Streaming(SinkCase):
+class SinkStreaming(SinkCase):
     """One query over files, of which each is a batch."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -86,19 +86,19 @@ class Streaming(SinkCase):
 
     def in_child(self, doom: str) -> tuple[int, str]:
         """The query in another process: how that ended, and what it said."""
-        played = play(
+        ended = run_child(
             QUERY,
             DOOM=doom,
             DSN=self.dsn,
             FOLDER=str(self.folder),
             CHECKPOINT=str(self.checkpoint),
         )
-        return played.status, played.output + played.errors[-3000:]
+        return ended.status, ended.output + ended.errors[-3000:]
 
     def numbers(self) -> list[int]:
         return sorted(n for _, _, n in self.notes())
 
-    async def test_batches(self) -> None:
+    async def test_batches_are_appended_in_order(self) -> None:
         self.arrive(1, ("a", 1), ("b", 2))
         self.arrive(2, ("c", 3))
         self.query(writer="w1").awaitTermination()
@@ -107,7 +107,7 @@ class Streaming(SinkCase):
         self.assertEqual(self.notes(), [("w1", t, n) for n, t in enumerate("abcd", 1)])
         self.assertEqual(self.left_over(), 0)
 
-    async def test_the_last_batch_comes_again(self) -> None:
+    async def test_a_repeated_batch_appends_once(self) -> None:
         self.arrive(1, ("a", 1))
         self.arrive(2, ("b", 2), (None, 3))
         self.query().awaitTermination()
@@ -120,14 +120,14 @@ class Streaming(SinkCase):
         self.assertEqual(len(list(self.quarantined())), 1)
         self.assertEqual(self.left_over(), 0)
 
-    async def test_a_new_checkpoint_is_another_query(self) -> None:
+    async def test_a_new_checkpoint_is_a_new_query(self) -> None:
         self.arrive(1, ("a", 1))
         self.query().awaitTermination()
         self.checkpoint.rename(self.checkpoint.with_name("old"))
         self.query().awaitTermination()
         self.assertEqual(self.numbers(), [1, 1])
 
-    async def test_killed_after_the_commit(self) -> None:
+    async def test_a_query_killed_after_the_commit_appends_once(self) -> None:
         for number in range(1, 5):
             self.arrive(number, *((f"{number}/{n}", 10 * number + n) for n in range(5)))
         status, said = self.in_child("after commit")
@@ -141,14 +141,14 @@ class Streaming(SinkCase):
         self.assertEqual(self.numbers(), [10 * m + n for m in range(1, 5) for n in range(5)])
         self.assertEqual(self.left_over(), 0)
 
-    async def test_tasks_that_fail_after_they_staged(self) -> None:
+    async def test_retried_tasks_append_once(self) -> None:
         self.arrive(1, *((str(n), n) for n in range(10)))
         status, said = self.in_child("retry")
         self.assertEqual(status, 0, said)
         self.assertEqual(self.numbers(), list(range(10)))
         self.assertEqual(self.left_over(), 0)
 
-    async def test_a_failed_batch_is_cleaned_up_and_done_again(self) -> None:
+    async def test_a_failed_batch_is_cleaned_up_and_repeated(self) -> None:
         self.arrive(1, ("a", 1), (None, 2))
         query = self.query(on_bad_rows="refuse")
         with self.assertRaises(Exception) as caught:

@@ -16,7 +16,7 @@ from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.columns import ColumnType, columns
 from synrepl.streams.declared import declare
-from tests.pipeline.source import SourceCase
+from tests.pipeline.source_case import SourceCase
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.samples import EVERYTHING, rows_of
 
@@ -35,7 +35,7 @@ def _cells(row: Any) -> dict[str, Any]:
     return {column.name: getattr(row, column.name) for column in columns(EVERYTHING)}
 
 
-class Rows(SourceCase):
+class BatchRows(SourceCase):
     """What comes out is what went in."""
 
     def test_every_type_with_every_awkward_value(self) -> None:
@@ -65,20 +65,20 @@ class Rows(SourceCase):
             "list_or_null:array<string>>",
         )
 
-    def test_parts_have_every_row_once(self) -> None:
+    def test_partitions_have_every_row_once(self) -> None:
         self.notes(1, 40)
         self.sql("ANALYZE")
         frame = self.read(rows_per_partition=7)
         self.assertGreater(frame.rdd.getNumPartitions(), 3)
         self.assertEqual(sorted(row.n for row in frame.collect()), list(range(1, 41)))
 
-    def test_a_stream_that_counts_down(self) -> None:
+    def test_a_descending_stream_is_read(self) -> None:
         for n in range(3):
             self.append("backfill", {"event_id": f"$e{n}", "room_id": "!r", "type": "t"})
         found = [row.stream_id for row in self.read("backfill").collect()]
         self.assertEqual(found, [-1, -2, -3])
 
-    def test_columns_that_are_wanted(self) -> None:
+    def test_only_the_requested_columns_are_read(self) -> None:
         self.notes(1, 2)
         self.assertEqual(
             [tuple(r) for r in self.read(columns="n, stream_id").collect()], [(1, 1), (2, 2)]
@@ -87,7 +87,7 @@ class Rows(SourceCase):
         found = reader.options(database=self.dsn, stream="notes").load()
         self.assertEqual([tuple(row) for row in found.collect()], [("n1", 1), ("n2", 2)])
 
-    def test_schemas_that_do_not_fit(self) -> None:
+    def test_schemas_that_do_not_fit_are_refused(self) -> None:
         def load(schema: str) -> None:
             reader = self.spark.read.format("synrepl").schema(schema)
             reader.options(database=self.dsn, stream="notes").load().collect()
@@ -98,10 +98,10 @@ class Rows(SourceCase):
         self.assertIn("did you mean 'text'", str(error))
 
 
-class Several(SourceCase):
+class BatchesOfSeveralStreams(SourceCase):
     """Streams side by side."""
 
-    def test_rows_tell_their_stream(self) -> None:
+    def test_rows_have_the_name_of_their_stream(self) -> None:
         self.notes(1, 2)
         self.append("backfill", {"event_id": "$e", "room_id": "!r", "type": "t"})
         frame = self.read("notes, backfill")
@@ -111,16 +111,16 @@ class Several(SourceCase):
             found, [("backfill", -1, None, "$e"), ("notes", 1, 1, None), ("notes", 2, 2, None)]
         )
 
-    def test_all(self) -> None:
+    def test_a_star_reads_all_streams(self) -> None:
         self.notes(1, 1)
         self.assertEqual([(r.stream, r.n) for r in self.read("*").collect()], [("notes", 1)])
 
-    def test_only_the_name(self) -> None:
+    def test_the_stream_column_alone_can_be_read(self) -> None:
         self.notes(1, 3)
         found = self.read("*", columns="stream").collect()
         self.assertEqual([tuple(row) for row in found], [("notes",)] * 3)
 
-    def test_two_types_under_one_name(self) -> None:
+    def test_columns_with_conflicting_types_are_refused(self) -> None:
         other = declare("others", {"n": "text", "more": "text"})
         with BlockingDatabase(self.dsn, "test") as database:
             database.run("declare", lambda txn: ensure_tables(txn, [other]))
@@ -133,15 +133,15 @@ class Several(SourceCase):
         self.assertEqual([tuple(row) for row in found], [("others", "y")])
 
 
-class Ends(SourceCase):
+class BatchEnds(SourceCase):
     """Where a read begins and ends."""
 
-    def test_between_two_positions(self) -> None:
+    def test_a_read_between_two_positions(self) -> None:
         self.notes(1, 9)
         found = self.read(starting="3", ending='{"notes": "6"}').collect()
         self.assertEqual([row.n for row in found], [4, 5, 6])
 
-    def test_nothing_that_is_under_way(self) -> None:
+    def test_open_transactions_are_not_read(self) -> None:
         self.add_writers("notes", "w1")
         held = self.open()
         self.notes(1, 1, on=held)  # takes token 1, and holds it
@@ -166,7 +166,7 @@ class Ends(SourceCase):
         rows = self.read("receipts").collect()
         self.assertEqual(len(rows), self.sql("SELECT count(*) FROM receipts_linearized"))
 
-    def test_what_was_trimmed(self) -> None:
+    def test_a_start_in_trimmed_facts_is_refused(self) -> None:
         self.notes(1, 5)
         self.sql("UPDATE synrepl._streams SET trimmed = 3 WHERE stream = 'notes'")
         self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 3")
@@ -175,7 +175,7 @@ class Ends(SourceCase):
         self.assertIsInstance(error, MustReland)
         self.assertIn("must re-land from 3", str(error))
 
-    def test_trimmed_after_it_was_planned(self) -> None:
+    def test_facts_trimmed_after_planning_are_noticed(self) -> None:
         self.notes(1, 5)
         frame = self.read()
         frame._jdf.queryExecution().toRdd().getNumPartitions()  # plans, and reads nothing
@@ -184,10 +184,10 @@ class Ends(SourceCase):
         self.assertIsInstance(self.ours(frame.collect), MustReland)
 
 
-class Mistakes(SourceCase):
+class BatchErrors(SourceCase):
     """Errors are named, however deep in Spark they were raised."""
 
-    def test_names(self) -> None:
+    def test_errors_have_names_and_suggestions(self) -> None:
         error = self.ours(self.read, "note")
         self.assertIsInstance(error, NoSuchStream)
         self.assertEqual(error.facts["stream"], "note")
@@ -212,7 +212,7 @@ class Mistakes(SourceCase):
         self.assertEqual(ended, count)
         self.assertEqual(len(self.read(rows_per_partition=5, patience_s=0).collect()), 20)
 
-    def test_a_backend_that_is_ended(self) -> None:
+    def test_a_terminated_connection_is_named(self) -> None:
         self.notes(1, 3)
         frame = self.read(patience_s=0)
         frame._jdf.queryExecution().toRdd().getNumPartitions()  # plans, and reads nothing

@@ -16,7 +16,7 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.options import parse_source_options
 from synrepl.pipeline.source.read_schema import combine_schemas
 from synrepl.streams.columns import columns
-from tests.pipeline.source import SourceCase
+from tests.pipeline.source_case import SourceCase
 from tests.storage.samples import EVERYTHING, NOTES
 
 TEXTS = ["", "a", "A", "ab", "a'b", "a%b", "a_b", "a\\b", "é", "z", "漢", "🎉", " a"]
@@ -68,7 +68,7 @@ CONDITIONS = [
 ]
 
 
-class InTheDatabase(SourceCase):
+class PushedFilters(SourceCase):
     """Whatever is pushed, the answer is Spark's."""
 
     def fill(self) -> None:
@@ -81,7 +81,7 @@ class InTheDatabase(SourceCase):
                 cells |= {"text_or_null": text, "flag_or_null": n % 2 == 0, "list_or_null": []}
             self.append("everything", cells)
 
-    def test_all_kinds_of_conditions(self) -> None:
+    def test_pushed_filters_give_the_same_rows_as_spark(self) -> None:
         self.fill()
         frame = self.read("everything")
         whole = self.spark.createDataFrame(frame.collect(), frame.schema)
@@ -95,7 +95,7 @@ class InTheDatabase(SourceCase):
                 plan = filtered._jdf.queryExecution().executedPlan().toString()
                 self.assertEqual("Filter " not in plan, pushed, plan)
 
-    def test_a_dataframe_that_is_used_again(self) -> None:
+    def test_filters_are_pushed_only_on_request(self) -> None:
         self.notes(1, 9)
         frame = self.read()
         self.assertEqual(frame.filter("n = 3").count(), 1)
@@ -107,7 +107,7 @@ class InTheDatabase(SourceCase):
         self.assertEqual(frame.filter("n = 3").count(), 1)
         self.assertEqual(frame.count(), 1)
 
-    def test_the_rest_is_not_sent(self) -> None:
+    def test_excluded_rows_are_not_read(self) -> None:
         self.fill()
         self.notes(1, 30)
         for stream, pushed, rows, parts in [
@@ -144,13 +144,13 @@ class InTheDatabase(SourceCase):
         )
 
 
-class Tokens(TestCase):
+class FiltersOnStreamIds(TestCase):
     """A condition on IDs, as the range that is read."""
 
     def span(self, *pushed: s.Filter, down: bool = False) -> Range:
         return filters.token_range(pushed, StreamSchema("notes", down, columns(NOTES)))
 
-    def test_ranges(self) -> None:
+    def test_filters_on_ids_limit_the_range(self) -> None:
         at = ("stream_id",)
         self.assertEqual(self.span(), Range(0, MAX_TOKEN))
         self.assertEqual(self.span(s.EqualTo(at, 7)), Range(6, 7))
@@ -161,17 +161,17 @@ class Tokens(TestCase):
         self.assertEqual(self.span(s.Not(s.EqualTo(at, 7))), Range(0, MAX_TOKEN))
         self.assertEqual(self.span(s.EqualTo(("n",), 7)), Range(0, MAX_TOKEN))
 
-    def test_of_a_stream_that_counts_down(self) -> None:
+    def test_filters_on_descending_ids_limit_the_range(self) -> None:
         at = ("stream_id",)
         self.assertEqual(self.span(s.EqualTo(at, -7), down=True), Range(6, 7))
         self.assertEqual(self.span(s.GreaterThan(at, -4), down=True), Range(0, 3))
         self.assertEqual(self.span(s.LessThanOrEqual(at, -4), down=True), Range(3, MAX_TOKEN))
 
 
-class NotPushed(TestCase):
+class FiltersLeftToSpark(TestCase):
     """What SQL would read differently, or not at all."""
 
-    def test_left_to_spark(self) -> None:
+    def test_inexact_filters_are_left_to_spark(self) -> None:
         for given in [
             s.EqualTo(("text",), "a\0"),
             s.EqualTo(("text",), None),

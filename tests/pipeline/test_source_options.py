@@ -27,10 +27,10 @@ from synrepl.positions.vector import PositionVector
 LEAST = {"database": "host=127.0.0.1", "stream": "events"}
 
 
-class Options(SynchronousTestCase):
+class SourceOptionsTest(SynchronousTestCase):
     """What may be written, and what may not."""
 
-    def test_defaults(self) -> None:
+    def test_options_have_defaults(self) -> None:
         found = o.parse_source_options(LEAST)
         self.assertEqual(
             found,
@@ -42,17 +42,17 @@ class Options(SynchronousTestCase):
         self.assertFalse(found.has_stream_column)
         self.assertNotIn("127.0.0.1", repr(found))
 
-    def test_keys_in_any_case(self) -> None:
+    def test_option_names_are_case_insensitive(self) -> None:
         found = o.parse_source_options({**LEAST, "Max_Rows_Per_Batch": "5", "STREAM": "a, b"})
         self.assertEqual(
             (found.max_rows, found.streams, found.has_stream_column), (5, ("a", "b"), True)
         )
 
-    def test_all_streams(self) -> None:
+    def test_a_star_selects_all_streams(self) -> None:
         found = o.parse_source_options({**LEAST, "stream": "*"})
         self.assertTrue(found.all_streams and found.has_stream_column)
 
-    def test_dsn_from_a_file(self) -> None:
+    def test_the_dsn_is_read_from_a_file(self) -> None:
         path = Path(self.mktemp())
         path.write_text(" host=localhost \n", encoding="utf-8")
         found = o.parse_source_options({"database_path": str(path), "stream": "x"})
@@ -69,7 +69,7 @@ class Options(SynchronousTestCase):
             )
             self.assertIn(given, str(error))
 
-    def test_plain_text_to_another_machine(self) -> None:
+    def test_plain_text_to_another_machine_is_refused(self) -> None:
         elsewhere = {**LEAST, "database": "host=db.example.com"}
         error = self.assertRaises(PlainTextDatabase, o.parse_source_options, elsewhere)
         self.assertIn("accept plain text by the option insecure=true", str(error))
@@ -77,7 +77,7 @@ class Options(SynchronousTestCase):
             o.parse_source_options({**elsewhere, "insecure": "true"}).dsn, "host=db.example.com"
         )
 
-    def test_refused(self) -> None:
+    def test_bad_options_are_refused(self) -> None:
         for more, error in [
             ({"databas": "x"}, g.UnknownOption),
             ({"path": "x"}, g.UnknownOption),
@@ -99,7 +99,7 @@ class Options(SynchronousTestCase):
             with self.subTest(str(more)):
                 self.assertRaises(error, o.parse_source_options, {**LEAST, **more})
 
-    def test_of_the_other_kind_of_read(self) -> None:
+    def test_options_of_the_other_kind_of_read_are_refused(self) -> None:
         self.assertRaises(o.OptionElsewhere, o.parse_source_options, {**LEAST, "ending": "5"}, True)
         self.assertRaises(
             o.OptionElsewhere, o.parse_source_options, {**LEAST, "follower": "f"}, False
@@ -116,10 +116,10 @@ class _Nothing:
     def __exit__(self, *_: object) -> None: ...
 
 
-class Places(TestCase):
+class PositionOptions(TestCase):
     """Where reads begin and end."""
 
-    def test_spelled(self) -> None:
+    def test_positions_are_parsed(self) -> None:
         self.assertIs(parse_position("starting", " NOW "), NamedPosition.NOW)
         self.assertEqual(parse_position("starting", "10~w1.12"), PositionVector({"w1": 12}, 10))
         self.assertEqual(
@@ -130,7 +130,7 @@ class Places(TestCase):
                 parse_position("ending", text)
             self.assertIn("option ending of the synrepl source is", str(raised.exception))
 
-    def test_found(self) -> None:
+    def test_named_positions_are_resolved(self) -> None:
         low, high = PositionVector(linear=1), PositionVector(linear=9)
         ends = {"events": PositionRange(low, high)}
         self.assertEqual(
@@ -141,7 +141,7 @@ class Places(TestCase):
             resolve_positions("starting", {"caches": low}, ends)
 
 
-class Reasons(TestCase):
+class OriginalErrors(TestCase):
     """Our errors, found again in text."""
 
     def spark(self, error: SynreplError, after: str = "") -> Exception:
@@ -151,7 +151,7 @@ class Reasons(TestCase):
             f"{cls.__module__}.{cls.__qualname__}: {error}\n{after}\n\tat org.apache.spark"
         )
 
-    def test_class_and_message(self) -> None:
+    def test_class_and_message_are_recovered(self) -> None:
         for error in [
             MustReland(stream="ev'ents", trimmed=7, after=3),
             OtherServer(then="1/a", now="2/b"),
@@ -162,33 +162,33 @@ class Reasons(TestCase):
                 self.assertIs(type(found), type(error))
                 self.assertEqual(str(found), str(error))
 
-    def test_the_last_one_counts(self) -> None:
+    def test_the_last_error_is_recovered(self) -> None:
         first = OtherServer(then="1/a", now="2/b")
         last = MustReland(stream="events", trimmed=7, after=3)
         text = str(self.spark(last))
         found = original_error(self.spark(first, f"During handling\n{text}"))
         self.assertIsInstance(found, MustReland)
 
-    def test_a_message_that_does_not_fit_its_class(self) -> None:
+    def test_a_message_that_does_not_fit_its_class_is_kept(self) -> None:
         found = original_error(
             RuntimeError("synrepl.pipeline.source.plan.offset.OtherServer: cut off")
         )
         self.assertIsInstance(found, ErrorInTask)
         self.assertEqual(str(found), "cut off")
 
-    def test_none_of_ours(self) -> None:
+    def test_other_errors_are_not_recovered(self) -> None:
         for text in ("boom", "synrepl.pipeline.nothing.Here: x", "synrepl.core.errors.inspect: x"):
             self.assertIsNone(original_error(RuntimeError(text)))
 
-    def test_as_it_is(self) -> None:
+    def test_our_own_error_is_returned(self) -> None:
         error = OtherServer(then="1/a", now="2/b")
         self.assertIs(original_error(error), error)
 
 
-class Progress(TestCase):
+class TokensBehind(TestCase):
     """Lag, from what Spark reports."""
 
-    def test_tokens_behind(self) -> None:
+    def test_lag_is_computed_per_stream(self) -> None:
         end = '{"version": 1, "server": "s", "streams": {"a": {"linear": 4, "writers": {}}}}'
         latest = (
             '{"version": 1, "server": "s", "streams": {"a": {"linear": 9, "writers": {"w": 12}},'
@@ -198,7 +198,7 @@ class Progress(TestCase):
             tokens_behind({"endOffset": end, "latestOffset": latest}), {"a": 5, "b": 2}
         )
 
-    def test_of_other_sources(self) -> None:
+    def test_other_sources_have_no_lag(self) -> None:
         for offset in (None, "7", "x", "{}", '{"streams": 5}', '{"streams": {"a": 5}}'):
             source = {"endOffset": offset, "latestOffset": offset}
             self.assertEqual(tokens_behind(source), {}, offset)

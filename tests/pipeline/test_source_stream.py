@@ -15,14 +15,14 @@ from synrepl.storage.store import DatabaseAway
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.declared import declare
 from synrepl.testing.postgres import fresh_database, server
-from tests.pipeline.source import SourceCase
+from tests.pipeline.source_case import SourceCase
 from tests.storage.postgres import prepare
 
 
-class Runs(SourceCase):
+class StreamRuns(SourceCase):
     """Runs that end when they have read what there is."""
 
-    def test_what_is_new_since_the_last_run(self) -> None:
+    def test_each_run_reads_what_is_new(self) -> None:
         self.notes(1, 5)
         self.query()
         self.assertEqual(self.numbers(), [1, 2, 3, 4, 5])
@@ -31,14 +31,14 @@ class Runs(SourceCase):
         self.query()  # nothing is new
         self.assertEqual(self.numbers(), [1, 2, 3, 4, 5, 6, 7, 8])
 
-    def test_small_batches(self) -> None:
+    def test_batches_are_limited_in_rows(self) -> None:
         self.notes(1, 10)
         query = self.query(max_rows_per_batch=4)
         read = [progress["numInputRows"] for progress in query.recentProgress]
         self.assertEqual([rows for rows in read if rows], [4, 4, 2])
         self.assertEqual(self.numbers(), list(range(1, 11)))
 
-    def test_progress_tells_offsets_and_lag(self) -> None:
+    def test_progress_has_offsets_and_lag(self) -> None:
         self.notes(1, 10)
         query = self.query(max_rows_per_batch=4)
         sources = [p["sources"][0] for p in query.recentProgress if p["numInputRows"]]
@@ -56,7 +56,7 @@ class Runs(SourceCase):
         self.query()
         self.assertEqual(self.numbers(), [1, 2, 3, 4, 5, 6])
 
-    def test_where_it_begins_stays_where_it_was(self) -> None:
+    def test_the_start_of_a_killed_query_stays(self) -> None:
         self.notes(1, 3)
         self.query(starting="now", max_rows_per_batch=1)
         self.uncommit()  # as if it had been killed in its first batch
@@ -64,7 +64,7 @@ class Runs(SourceCase):
         self.query(starting="now")
         self.assertEqual(self.numbers(), [4, 5])
 
-    def test_starting_now_or_somewhere(self) -> None:
+    def test_the_starting_option_counts_only_without_a_checkpoint(self) -> None:
         self.notes(1, 3)
         self.query(starting="now")
         self.notes(4, 5)
@@ -88,7 +88,7 @@ class Runs(SourceCase):
         self.assertEqual(self.sql("SELECT position FROM synrepl._followers WHERE writer = ''"), 4)
 
 
-class Running(SourceCase):
+class RunningStreams(SourceCase):
     """Queries that go on while facts are written."""
 
     def test_commits_out_of_order_by_three_writers(self) -> None:
@@ -115,7 +115,7 @@ class Running(SourceCase):
         self.assertEqual(landed[-1], 55)
         self.assertGreater(len(set(landed)), 6)  # it did read in between
 
-    def test_a_stream_that_is_made_later(self) -> None:
+    def test_a_stream_created_later_is_read(self) -> None:
         self.notes(1, 1)
         query = self.query("*", now=False)
         query.processAllAvailable()
@@ -127,7 +127,7 @@ class Running(SourceCase):
         query.processAllAvailable()
         self.assertEqual(self.numbers(), [1, 7])
 
-    def test_a_stream_that_is_made_later_with_other_columns(self) -> None:
+    def test_a_later_stream_with_other_columns_ends_the_query(self) -> None:
         self.notes(1, 1)
         query = self.query("*", now=False)
         query.processAllAvailable()
@@ -144,7 +144,7 @@ class Running(SourceCase):
             [("later", None, "x"), ("notes", 1, None)],
         )
 
-    def test_the_database_goes_away(self) -> None:
+    def test_an_unreachable_database_ends_the_query_which_can_continue(self) -> None:
         self.notes(1, 2)
         self.query()
         name = self.dsn.rpartition("/")[2]
@@ -162,7 +162,7 @@ class Running(SourceCase):
         self.assertEqual(self.numbers(), [1, 2, 3])
 
 
-class Checkpoints(SourceCase):
+class StreamCheckpoints(SourceCase):
     """What a checkpoint is good for, and what not."""
 
     def rewrite(self, old: str, new: str) -> None:
@@ -175,7 +175,7 @@ class Checkpoints(SourceCase):
         for crc in folder.glob(".*.crc"):
             crc.unlink()
 
-    async def test_of_another_database(self) -> None:
+    async def test_a_checkpoint_of_another_database_is_refused(self) -> None:
         self.notes(1, 2)
         self.query()
         other = await fresh_database(self, prepare)
@@ -183,14 +183,14 @@ class Checkpoints(SourceCase):
         self.assertIsInstance(error, OtherServer)
         self.assertIn(other.rpartition("/")[2], str(error))
 
-    def test_of_another_release(self) -> None:
+    def test_a_checkpoint_of_another_release_is_refused(self) -> None:
         self.notes(1, 2)
         self.query()
         self.rewrite('"version": 1', '"version": 99')
         error = self.ours(self.query)
         self.assertIsInstance(error, OtherVersion)
 
-    def test_trimmed_past_it(self) -> None:
+    def test_a_checkpoint_below_trimmed_facts_is_refused(self) -> None:
         self.notes(1, 2)
         self.query()
         self.notes(3, 6)
@@ -202,7 +202,7 @@ class Checkpoints(SourceCase):
         self.assertIn("must re-land from 4", str(error))
         self.assertEqual(self.numbers(), [1, 2])
 
-    def test_other_streams_in_a_batch_that_was_not_finished(self) -> None:
+    def test_other_streams_in_an_unfinished_batch_are_refused(self) -> None:
         self.notes(1, 2)
         self.query("notes,backfill")
         self.uncommit()

@@ -80,7 +80,7 @@ class TableCase(SynchronousTestCase):
         return sorted((self.table.path / "_delta_log").glob("*.json"))
 
 
-class Shapes(TableCase):
+class TableColumns(TableCase):
     """Columns, and how they change."""
 
     def test_every_stream_and_every_type(self) -> None:
@@ -102,13 +102,13 @@ class Shapes(TableCase):
                 )
                 self.assertTrue(all(column.nullable for column in found.cells))
 
-    def test_others_read_it(self) -> None:
+    def test_other_delta_readers_read_it(self) -> None:
         self.add(1, 3)
         found = DeltaTable(self.table.path).to_pyarrow_table().sort_by("stream_id")
         self.assertEqual(found.column("text").to_pylist(), ["n1", "n2", "n3"])
         self.assertEqual(found.column("n").to_pylist(), [None] * 3)
 
-    def test_widened(self) -> None:
+    def test_new_columns_are_added(self) -> None:
         self.add(1, 2)
         wide = StreamSchema(
             "notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, False))
@@ -123,12 +123,12 @@ class Shapes(TableCase):
         )
         self.assertEqual(batch.column("tags").to_pylist(), [None, None])
 
-    def test_widened_by_nothing_commits_nothing(self) -> None:
+    def test_widening_by_nothing_commits_nothing(self) -> None:
         before = self.commits()
         self.table.widen(SHAPE)
         self.assertEqual(self.commits(), before)
 
-    def test_widened_twice_by_processes_that_do_not_know_of_each_other(self) -> None:
+    def test_two_processes_may_add_the_same_column(self) -> None:
         other = self.again()
         wide = StreamSchema(
             "notes", False, (*SHAPE.cells, Column("tags", ColumnType.TEXT_ARRAY, True))
@@ -138,7 +138,7 @@ class Shapes(TableCase):
         names = [column.name for column in self.again().stream_schema.cells]
         self.assertEqual(names, ["text", "n", "tags"])
 
-    def test_refused(self) -> None:
+    def test_contradicting_columns_are_refused(self) -> None:
         text, n = SHAPE.cells
         for cells, words in (
             ((text, n._replace(type=ColumnType.TEXT)), "column 'n' as text (the table has bigint)"),
@@ -156,10 +156,10 @@ class Shapes(TableCase):
         self.table.widen(StreamSchema("notes", False, (n, text)))
 
 
-class Positions(TableCase):
+class TablePositions(TableCase):
     """Where the table stands."""
 
-    def test_none_yet(self) -> None:
+    def test_a_new_table_has_no_position(self) -> None:
         self.assertEqual((self.table.position, self.table.has_position), (PositionVector(), False))
         self.table.append([], PositionVector(), PositionVector())
         self.assertTrue(self.again().has_position)
@@ -186,7 +186,7 @@ class Positions(TableCase):
         self.assertEqual((file.rows, file.low, file.high), (9, 1, 9))
         self.assertEqual(file.size, self.table.path_of(file).stat().st_size)
 
-    def test_landed_by_another_process(self) -> None:
+    def test_a_landing_by_another_process_is_noticed(self) -> None:
         self.add(1, 2)
         other, start = self.again(), self.table.position
         self.add(3, 4)
@@ -197,7 +197,7 @@ class Positions(TableCase):
         self.assertIn("is at 4~w.4, not at 2~w.2", str(error))
         self.assertEqual(self.ids(), [1, 2, 3, 4])
 
-    def test_landed_by_another_process_that_was_the_first(self) -> None:
+    def test_a_first_landing_by_another_process_is_noticed(self) -> None:
         other = self.again()
         self.add(1, 2)
         self.assertRaises(
@@ -206,7 +206,7 @@ class Positions(TableCase):
         )  # fmt: skip
         self.assertEqual(self.ids(), [1, 2])
 
-    def test_landed_by_another_process_after_the_look(self) -> None:
+    def test_a_concurrent_landing_fails_the_commit(self) -> None:
         self.add(1, 2)
         other, start = self.again(), self.table.position
         self.add(3, 4)
@@ -250,22 +250,22 @@ class Positions(TableCase):
         self.assertEqual(self.ids(), list(range(1, 25)))
 
 
-class Files(TableCase):
+class TableFiles(TableCase):
     """What it is made of."""
 
-    def test_in_the_order_of_their_ids(self) -> None:
+    def test_files_are_ordered_by_their_ids(self) -> None:
         self.assertEqual(self.table.files, [])
         names = [self.add(low, low + 1).name for low in (5, 1, 3)]
         self.assertEqual([file.low for file in self.table.files], [1, 3, 5])
         self.assertEqual({file.name for file in self.table.files}, set(names))
 
-    def test_the_log_tells_nothing_of_cells(self) -> None:
+    def test_the_log_contains_no_values_of_cells(self) -> None:
         self.add(1, 3)
         text = "".join(path.read_text() for path in self.commits())
         self.assertIn("maxValues", text)
         self.assertNotIn("n3", text)
 
-    def test_rewritten(self) -> None:
+    def test_files_are_replaced_in_one_commit(self) -> None:
         old = [self.add(1, 2), self.add(3, 4)]
         kept = self.add(5, 6)
         new = self.written(1, 4)
@@ -284,7 +284,7 @@ class Files(TableCase):
         self.assertIn(str(self.table.path), str(error))
         self.assertEqual(self.ids(), [1, 2, 3, 4])
 
-    def test_rewritten_while_it_is_landed(self) -> None:
+    def test_a_rewrite_and_a_landing_do_not_conflict(self) -> None:
         old = [self.add(1, 2), self.add(3, 4)]
         other = self.again()
         self.add(5, 6)
@@ -293,7 +293,7 @@ class Files(TableCase):
         self.assertEqual(self.ids(), list(range(1, 9)))
         self.assertEqual(self.again().position, PositionVector({"w": 8}, 8))
 
-    def test_what_is_not_used_is_removed(self) -> None:
+    def test_unused_files_are_removed(self) -> None:
         old = [self.add(1, 2), self.add(3, 4)]
         new = self.written(1, 4)
         orphan = self.written(5, 6)
@@ -314,7 +314,7 @@ class Files(TableCase):
         self.assertGreaterEqual(when if isinstance(when, int) else when.timestamp() * 1000, begun)
 
 
-class FilesOfTasks(TableCase):
+class FilesWrittenByTasks(TableCase):
     """What a task says of a file is believed when the driver sees it, too."""
 
     def assert_refused(self, file: DataFile, found: str) -> None:
@@ -357,19 +357,19 @@ class FilesOfTasks(TableCase):
         self.assert_refused(file, "2 of its 3 rows")
 
 
-class Writing(TableCase):
+class FileWriting(TableCase):
     """A file in the making."""
 
     def writer(self, **more: pa.DataType) -> FileWriter:
         return FileWriter(self.table.path, pa.schema({"stream_id": pa.int64(), **more}))
 
-    def test_nothing(self) -> None:
+    def test_no_rows_make_no_file(self) -> None:
         writer = self.writer()
         writer.write(pa.RecordBatch.from_pydict({"stream_id": pa.array([], pa.int64())}))
         self.assertIsNone(writer.close())
         self.assertEqual(self.there(), set())
 
-    def test_groups_and_ranges(self) -> None:
+    def test_files_have_row_groups_and_id_ranges(self) -> None:
         writer = self.writer()
         size = GROUP_ROWS // 2
         for first in (1, 1 + size, 1 + 2 * size):
@@ -383,7 +383,7 @@ class Writing(TableCase):
         self.assertEqual(rows, [2 * size, size])
         self.assertEqual(found.row_group(0).column(0).compression, "ZSTD")
 
-    def test_extremes_of_numbers_only(self) -> None:
+    def test_statistics_are_of_numbers_only(self) -> None:
         writer = self.writer(writer=pa.string(), sent=pa.timestamp("us", "UTC"), kept=pa.bool_())
         row = {"stream_id": 7, "writer": "w1", "sent": datetime.now(UTC), "kept": True}
         writer.write(pa.RecordBatch.from_pylist([row]))
@@ -397,21 +397,21 @@ class Writing(TableCase):
         )
 
 
-class Broken(TableCase):
+class BrokenTables(TableCase):
     """What cannot be read or written says so."""
 
-    def test_a_damaged_log(self) -> None:
+    def test_a_damaged_log_is_named(self) -> None:
         self.commits()[0].write_text("{")
         error = self.assertRaises(LakeFailed, self.again)
         self.assertIn(f"the lake's table {self.table.path} cannot be read", str(error))
 
-    def test_a_log_that_is_gone(self) -> None:
+    def test_a_missing_log_is_named(self) -> None:
         for path in self.commits():
             path.unlink()
         (self.table.path / "_delta_log").rmdir()
         self.assertRaises(LakeFailed, self.again)
 
-    def test_a_folder_that_cannot_be_made(self) -> None:
+    def test_a_folder_that_cannot_be_created_is_named(self) -> None:
         (self.folder / "taken").touch()
         error = self.assertRaises(
             LakeFailed, StreamTable.create, self.folder / "taken" / "notes", SHAPE

@@ -12,14 +12,14 @@ from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.storage.position_marks import PositionMark
-from tests.pipeline.jobs_lake import begin
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
+from tests.pipeline.synthetic_lake import begin
 from tests.storage.postgres import PostgresCase
 
 NOON = 1_750_000_000.25
 
 
-class Noting(TestCase):
+class RecordingWatermarks(TestCase):
     def setUp(self) -> None:
         self.lake = begin(Path(self.mktemp()))
 
@@ -29,7 +29,7 @@ class Noting(TestCase):
             for row in Watermarks(self.lake).table().to_pylist()
         )
 
-    def test_once_a_minute_and_stream(self) -> None:
+    def test_marks_are_recorded_once_a_minute_and_stream(self) -> None:
         marks = Watermarks(self.lake)
         self.assertTrue(marks.record("events", 10, NOON))
         self.assertFalse(marks.record("events", 11, NOON + 59.9))
@@ -40,7 +40,7 @@ class Noting(TestCase):
             [("caches", 5, NOON + 59.9), ("events", 10, NOON), ("events", 12, NOON + 60)],
         )
 
-    def test_only_what_moved(self) -> None:
+    def test_only_streams_that_advanced_are_recorded(self) -> None:
         marks = Watermarks(self.lake)
         self.assertEqual(marks.record_all({"events": 10, "caches": 5}, NOON), 2)
         self.assertEqual(marks.record_all({"events": 10, "caches": 6}, NOON + 100), 1)
@@ -72,14 +72,14 @@ class Noting(TestCase):
         self.assertEqual(marks.remove_unused(), 18)
         self.assertEqual(self.all(), wanted)
 
-    def test_nothing_yet(self) -> None:
+    def test_a_new_lake_has_no_marks(self) -> None:
         marks = Watermarks(self.lake)
         self.assertEqual(marks.table().num_rows, 0)
         self.assertEqual(marks.remove_unused(), 0)
         self.assertEqual(marks.frame(shared_session()).count(), 0)
         self.assertFalse(marks.path.exists())
 
-    def test_as_a_frame(self) -> None:
+    def test_marks_are_a_data_frame(self) -> None:
         marks = Watermarks(self.lake)
         marks.record_all({"events": 10, "caches": 5}, NOON)
         marks.record("events", 11, NOON + 90)
@@ -102,8 +102,8 @@ class Noting(TestCase):
         self.assertIn(f"the lake's table {marks.path} cannot be read", str(caught.exception))
 
 
-class TakingIn(PostgresCase):
-    async def test_those_of_a_database(self) -> None:
+class ImportingWatermarks(PostgresCase):
+    async def test_marks_of_a_database_are_imported_once(self) -> None:
         self.sql(
             "INSERT INTO synrepl._stream_marks (stream, token, at) SELECT 'notes', n,"
             " to_timestamp(1750000000.25 + n) FROM generate_series(1, 3) n"

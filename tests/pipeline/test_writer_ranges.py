@@ -54,17 +54,19 @@ def counted(parts: Iterable[WriterRanges]) -> Counter[Pair]:
     return Counter(pair for part in parts for pair in inside(part))
 
 
-class Covering(SynchronousTestCase):
+class WriterRangesCoverage(SynchronousTestCase):
     """Each pair once."""
 
     @given(vectors, vectors)
-    def test_between(self, start: PositionVector, end: PositionVector) -> None:
+    def test_ranges_have_the_tokens_between_two_positions(
+        self, start: PositionVector, end: PositionVector
+    ) -> None:
         ranges = WriterRanges.between(start, end)
         self.assertEqual(inside(ranges), wanted(start, end))
         self.assertEqual(ranges.empty, not wanted(start, end))
 
     @given(vectors, vectors)
-    def test_parts(self, start: PositionVector, end: PositionVector) -> None:
+    def test_parts_cover_every_token_once(self, start: PositionVector, end: PositionVector) -> None:
         parts = list(WriterRanges.between(start, end).parts())
         self.assertEqual(counted(parts), Counter(wanted(start, end)))
         self.assertLessEqual(len(parts), 3)
@@ -72,7 +74,7 @@ class Covering(SynchronousTestCase):
         self.assertEqual(edges, sorted(edges))
 
     @given(vectors, vectors)
-    def test_where_all_agree_nobody_is_asked_for_the_writer(
+    def test_uniform_parts_need_no_condition_on_writers(
         self, start: PositionVector, end: PositionVector
     ) -> None:
         parts = list(WriterRanges.between(start, end).parts())
@@ -82,7 +84,7 @@ class Covering(SynchronousTestCase):
                 self.assertTrue(part.is_uniform)
 
     @given(vectors, vectors, st.integers(1, 5), st.lists(st.integers(0, 3), min_size=HIGHEST + 1))
-    def test_split(
+    def test_split_parts_cover_every_token_once(
         self, start: PositionVector, end: PositionVector, rows: int, density: list[int]
     ) -> None:
         def planned(part: WriterRanges) -> int:
@@ -112,14 +114,16 @@ class Covering(SynchronousTestCase):
         self.assertEqual([part.upto for part in parts[:-1]], [part.after for part in parts[1:]])
 
     @given(vectors, vectors, tokens)
-    def test_stop_at(self, start: PositionVector, end: PositionVector, token: int) -> None:
+    def test_a_capped_position_has_no_higher_tokens(
+        self, start: PositionVector, end: PositionVector, token: int
+    ) -> None:
         stop = cap_position(start, end, token)
         self.assertEqual(
             wanted(start, stop), {pair for pair in wanted(start, end) if pair[1] <= token}
         )
 
     @given(vectors, vectors, st.lists(tokens))
-    def test_whoever_goes_on_from_where_it_stopped_reads_each_once(
+    def test_continuing_at_capped_positions_reads_each_token_once(
         self, start: PositionVector, end: PositionVector, stops: list[int]
     ) -> None:
         at, read = start, Counter[Pair]()
@@ -139,10 +143,10 @@ class Covering(SynchronousTestCase):
         self.assertEqual(read, Counter(wanted(seen[0], at)))
 
 
-class InSql(PostgresCase):
+class WriterRangesInSql(PostgresCase):
     """The same conditions, asked of Postgres."""
 
-    def test_as_the_model_has_it(self) -> None:
+    def test_postgres_selects_what_the_model_selects(self) -> None:
         connection = self.connect()
         self.sql(
             "CREATE TEMPORARY TABLE pairs AS SELECT token AS stream_id, writer"

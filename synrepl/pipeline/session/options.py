@@ -37,7 +37,7 @@ class BadMemory(ConfigError):
     """{memory!r} is no amount of memory for Spark's driver: want a number and a unit, such as 512m or 2g"""
 
 
-class BadSparkSetting(ConfigError):
+class NotASparkSetting(ConfigError):
     """{key!r} is no setting of Spark: its names begin with 'spark.'"""
 
 
@@ -58,7 +58,7 @@ class SessionOptions:
     :ivar ui: whether Spark serves its web page
     :ivar conf: further settings of Spark; they override ours
     :ivar python_path: directories that executors import from, besides their installed packages
-    :raises BadMaster: :raises BadMemory: :raises BadSparkSetting: :raises OwnSetting:
+    :raises BadMaster: :raises BadMemory: :raises NotASparkSetting: :raises OwnSetting:
     """
 
     master: str = "local[*]"
@@ -79,7 +79,7 @@ class SessionOptions:
             if key in _OWN:
                 raise OwnSetting(key=key, option=_OWN[key])
             if not key.startswith("spark."):
-                raise BadSparkSetting(key=key)
+                raise NotASparkSetting(key=key)
 
     @property
     def is_connect(self) -> bool:

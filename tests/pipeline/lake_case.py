@@ -20,7 +20,7 @@ from synrepl.pipeline.source.plan.chunks import plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
 from tests.storage.postgres import PostgresCase
 
 

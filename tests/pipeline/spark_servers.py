@@ -15,7 +15,7 @@ from threading import Thread
 import pyspark
 
 from synrepl.pipeline.session.requirements import find_java
-from tests.pipeline.spark import PATIENCE_S, REPOSITORY
+from tests.pipeline.spark_fixture import PATIENCE_S, REPOSITORY
 
 _HOME = Path(pyspark.__file__).parent
 

@@ -49,7 +49,7 @@ class OwnCase(PostgresCase):
         return self.source.observe(["notes"])["notes"].bound
 
 
-class Shapes(OwnCase):
+class StreamSchemas(OwnCase):
     """Columns, out of the tables."""
 
     def test_every_stream_and_every_type(self) -> None:
@@ -69,7 +69,7 @@ class Shapes(OwnCase):
         looked = self.source.observe(self.source.streams)
         self.assertEqual({standing.last for standing in looked.values()}, {0})
 
-    def test_a_stream_that_is_not_there(self) -> None:
+    def test_an_unknown_stream_is_refused_with_a_suggestion(self) -> None:
         for ask in (self.source.stream_schema, lambda name: self.source.observe([name])):
             error = self.assertRaises(NoSuchStream, ask, "note")
             self.assertEqual(
@@ -91,20 +91,20 @@ class Shapes(OwnCase):
         self.assertEqual(self.source.stream_schema("notes").cells, columns(wider))
         self.assertIn("new", self.source.streams)
 
-    def test_opened_by_what_is_there(self) -> None:
+    def test_a_database_with_synrepl_tables_is_opened_as_its_own(self) -> None:
         source = open_source_database(self.dsn, "tests")
         self.assertIsInstance(source, SynreplDatabase)
         self.assertEqual(source.server, self.source.server)
         source.close()
 
-    async def test_a_database_with_neither(self) -> None:
+    async def test_a_database_with_neither_kind_of_tables_is_refused(self) -> None:
         dsn = await fresh_database(self)
         error = self.assertRaises(NoStreamTables, open_source_database, dsn, "tests")
         self.assertIn("has neither synrepl's tables nor those of a Synapse", str(error))
         self.assertNotIn(psycopg2.extensions.parse_dsn(dsn)["password"], str(error))
 
 
-class Counting(OwnCase):
+class EstimatesAndCuts(OwnCase):
     """How many rows there are, and where to cut."""
 
     def fill(self, facts: int, analyse: bool) -> WriterRanges:
@@ -119,7 +119,7 @@ class Counting(OwnCase):
             self.sql("ANALYZE synrepl.notes")
         return WriterRanges.between(PositionVector(), PositionVector({}, facts))
 
-    def test_by_statistics(self) -> None:
+    def test_rows_are_estimated_from_statistics(self) -> None:
         ranges = self.fill(10_000, analyse=True)
         self.assertApproximates(self.source.estimate_rows("notes", ranges), 20_000, 2_000)
         half = WriterRanges.between(PositionVector({}, 5_000), ranges.end)
@@ -128,7 +128,7 @@ class Counting(OwnCase):
     def test_without_statistics_a_row_for_each_token(self) -> None:
         self.assertEqual(self.source.estimate_rows("notes", self.fill(100, analyse=False)), 100)
 
-    def test_nth(self) -> None:
+    def test_token_at_row_counts_rows_of_the_range(self) -> None:
         ranges = self.fill(10, analyse=False)
         found = [self.source.token_at_row("notes", ranges, rows) for rows in (1, 2, 3, 20, 21)]
         self.assertEqual(found, [1, 1, 2, 10, None])
@@ -136,7 +136,7 @@ class Counting(OwnCase):
         found = [self.source.token_at_row("notes", only_a, rows) for rows in (1, 3, 6, 7)]
         self.assertEqual(found, [6, 8, 10, None])
 
-    def test_nth_where_ids_count_down(self) -> None:
+    def test_token_at_row_of_a_descending_stream(self) -> None:
         self.sql(
             "INSERT INTO synrepl.backfill SELECT (r).* FROM (SELECT jsonb_populate_record("
             "NULL::synrepl.backfill, jsonb_build_object('stream_id', -n, 'row_no', 0, 'writer', 'w',"
@@ -198,7 +198,7 @@ class Counting(OwnCase):
             self.assertNotIn("Sort", plan)
 
 
-class Bounds(OwnCase):
+class SafeBounds(OwnCase):
     """Looks while others write, hold and die (R5)."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -253,7 +253,7 @@ class Bounds(OwnCase):
         self.assertTrue(await self.process("other").store.fence(NOTES, "doomed"))
         self.assertEqual(self.bound().linear, held + 1)
 
-    async def test_what_is_on_record_is_safe_at_the_first_look(self) -> None:
+    async def test_recorded_positions_are_safe_at_the_first_observation(self) -> None:
         self.append("a")
         self.append("b", "w1")
         await self.process("master").store.record_positions(NOTES, 1, {"w1": 2})
@@ -265,10 +265,10 @@ class Bounds(OwnCase):
         self.assertEqual((bound.linear, bound["w1"], bound["sql"]), (2, 2, 3))
 
 
-class OtherLives(SynchronousTestCase):
+class RestartedServer(SynchronousTestCase):
     """A server that is started again."""
 
-    def test_the_same_server(self) -> None:
+    def test_a_restarted_server_has_the_same_identity(self) -> None:
         server = PostgresServer(used_folder(), fsync=False)
         server.start()
         self.addCleanup(server.stop)

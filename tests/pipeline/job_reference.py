@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
-from tests.pipeline.jobs_lake import Rows
+from tests.pipeline.synthetic_lake import Rows
 
 #: By stream, what is in the lake.
 Streams = Mapping[str, Rows]

@@ -8,11 +8,11 @@ from synrepl.pipeline.lake.land.landing import Landing
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN
-from tests.pipeline.checking import LakeCase
+from tests.pipeline.lake_case import LakeCase
 from tests.storage.test_failover_sql import PROMOTE
 
 
-class WriterRanges(LakeCase):
+class ScanPlansOverAFailoverGap(LakeCase):
     """Facts below the gap and above it, read from the beginning."""
 
     def fail_over(self) -> int:
@@ -46,7 +46,7 @@ class WriterRanges(LakeCase):
         on = self.connect()
         return [self.sql(f"SELECT count(*) FROM ({part.sql}) AS rows", on=on) for part in parts]
 
-    async def test_nothing_is_planned_for_it(self) -> None:
+    async def test_the_gap_gets_no_chunks(self) -> None:
         self.facts(1, 400)
         floor = self.fail_over()
         self.assertGreater(floor, MARGIN)
@@ -66,7 +66,7 @@ class WriterRanges(LakeCase):
             self.assertNotIn(0, found)
             self.assertLess(max(found), 400)
 
-    async def test_several_of_them_cost_no_more(self) -> None:
+    async def test_several_gaps_get_no_chunks(self) -> None:
         at = 0
         for _ in range(4):
             self.facts(at + 1, 50)
@@ -79,7 +79,7 @@ class WriterRanges(LakeCase):
         floor = self.fail_over()
         self.assertEqual(len(self.parts(floor, rows=100)), 1)
 
-    async def test_spark_gets_no_task_for_it(self) -> None:
+    async def test_the_gap_gets_no_spark_tasks(self) -> None:
         self.append(40)
         self.fail_over()
         self.append(40)
@@ -89,7 +89,7 @@ class WriterRanges(LakeCase):
         self.assertLessEqual(rows.rdd.getNumPartitions(), 16)
         self.assertEqual(rows.count(), 80)
 
-    async def test_no_file_of_a_lake_is_made_for_it(self) -> None:
+    async def test_the_gap_gets_no_files_in_a_lake(self) -> None:
         self.append(40)
         floor = self.fail_over()
         self.append(40)
@@ -106,7 +106,7 @@ class WriterRanges(LakeCase):
         self.assertLessEqual(len(table.files), 16)
         self.assertTrue(self.checked().equal)
 
-    async def test_ranges_that_are_checked_are_of_about_one_size(self) -> None:
+    async def test_checked_ranges_around_the_gap_have_similar_sizes(self) -> None:
         self.facts(1, 1000)
         floor = self.fail_over()
         self.facts(floor + 1, 200)

@@ -16,7 +16,7 @@ from synrepl.pipeline.sink.writers import batch_writer, stream_writer
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.synapse.events import EVENTS
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
 from tests.storage.postgres import PostgresCase, reactor
 from tests.storage.samples import NOTES
 

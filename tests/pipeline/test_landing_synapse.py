@@ -24,8 +24,8 @@ from synrepl.streams.columns import ColumnType, columns
 from synrepl.streams.definition import Fact
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
-from tests.pipeline.landing import LandingCase
-from tests.pipeline.spark import shared_session
+from tests.pipeline.landing_case import LandingCase
+from tests.pipeline.spark_fixture import shared_session
 from tests.storage.foreign_databases import foreign_database
 
 CATALOGUE = Catalogue(SYNAPSE_STREAMS)
@@ -80,10 +80,10 @@ class ForeignCase(LandingCase):
             return int(cursor.rowcount)
 
 
-class AllOfIt(ForeignCase):
+class LandingASynapse(ForeignCase):
     """Every row of every stream."""
 
-    def test_landed(self) -> None:
+    def test_every_row_of_every_stream_is_landed(self) -> None:
         self.assertTrue(self.lake.marker.erodes)
         (landed,) = self.land()
         self.assertGreater(sum(landed.rows.values()), 500)
@@ -100,7 +100,7 @@ class Died(BaseException):
     """What cannot be caught."""
 
 
-class BadValues(ForeignCase):
+class LandingBadValues(ForeignCase):
     """Facts with values that do not fit are quarantined, with the reason."""
 
     def spoil(self, some: str) -> int:
@@ -140,7 +140,7 @@ class BadValues(ForeignCase):
         (again,) = self.land()
         self.assertEqual((again.quarantined.total(), len(self.bad())), (0, 3))
 
-    def test_once_also_when_the_process_dies_between_the_two_commits(self) -> None:
+    def test_quarantines_once_if_the_process_dies_between_the_two_commits(self) -> None:
         ids = self.ids()
         self.spoil(f"stream_id IN ({ids[0]}, {ids[1]})")
         real = StreamTable.append
@@ -167,7 +167,7 @@ class BadValues(ForeignCase):
         self.assertEqual([stream_id for stream_id, _ in self.bad()], [ids[0], ids[1], 1_000_000])
         self.assertEqual([row[0] for row in self.in_lake("receipts")], ids[2:])
 
-    def test_its_position_never_goes_back(self) -> None:
+    def test_the_position_of_the_quarantine_never_goes_back(self) -> None:
         ids = self.ids()
         self.spoil("true")
         landing = self.landing(round_rows=-(-len(ids) // 3))

@@ -5,7 +5,7 @@
             self.assertEqual(shared_session().range(3).count(), 3)
 
 A process has one session. A test that wants another one, or ends one, plays in a child: see
-:func:`play`.
+:func:`run_child`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def shared_session() -> SparkSession:
     return _shared[0]
 
 
-class Played(NamedTuple):
+class ChildResult(NamedTuple):
     """How a child ended."""
 
     status: int
@@ -65,7 +65,7 @@ class Played(NamedTuple):
     errors: str
 
 
-def play(script: str, *arguments: str, **environ: str) -> Played:
+def run_child(script: str, *arguments: str, **environ: str) -> ChildResult:
     """Run a script in a Python of its own; it is gone, and its children are, when this returns."""
     process = subprocess.Popen(
         [sys.executable, "-c", dedent(script), *arguments],
@@ -82,4 +82,4 @@ def play(script: str, *arguments: str, **environ: str) -> Played:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         raise
-    return Played(process.returncode, output, errors)
+    return ChildResult(process.returncode, output, errors)

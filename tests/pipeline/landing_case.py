@@ -19,7 +19,7 @@ from synrepl.pipeline.source.database.sql import selected
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
-from tests.pipeline.source import SourceCase
+from tests.pipeline.source_case import SourceCase
 
 #: Called in a task instead of its work, which it is given and may do.
 Hook = Callable[[Callable[[], Iterator[pa.RecordBatch]]], Iterator[pa.RecordBatch]]

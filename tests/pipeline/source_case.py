@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from synrepl.core.errors import SynreplError
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.source.errors import original_error
-from tests.pipeline.spark import shared_session
+from tests.pipeline.spark_fixture import shared_session
 from tests.storage.postgres import PostgresCase
 
 
