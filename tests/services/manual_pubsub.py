@@ -1,4 +1,4 @@
-"""A bus without a server: messages wait on their way until a test moves them, or loses them."""
+"""An in-memory pub/sub server: messages wait until a test delivers or loses them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CHANNELS = Channels("example.org")
 
 
 class ManualPubSub:
-    """Carries messages in two steps, as a server does: from their sender, and to each who listens.
+    """Carries messages in two steps, like a server: from the sender, and to each subscriber.
 
-    :ivar said: all that has left its sender, in order
+    :ivar said: the messages that have left their sender, in order
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ManualPubSub:
         self.wires: list[ManualConnections] = []
 
     def settle(self) -> None:
-        """Let everything arrive."""
+        """Deliver all messages."""
         self.clock.advance(0)
         while any(wires.leaving or wires.arriving for wires in self.wires):
             for wires in list(self.wires):
@@ -58,22 +58,22 @@ class ManualPubSub:
 class ManualConnections:
     """One process's connections."""
 
-    def __init__(self, air: ManualPubSub, channels: Iterable[str], bus: Bus) -> None:
+    def __init__(self, pubsub: ManualPubSub, channels: Iterable[str], bus: Bus) -> None:
         self.leaving: deque[tuple[str, bytes]] = deque()
         self.arriving: deque[bytes] = deque()
         self.paused = False
-        self._air = air
+        self._pubsub = pubsub
         self._channels = frozenset(channels)
         self._bus = bus
 
     def publish(self, channel: str, lines: Iterable[bytes]) -> None:
-        assert self in self._air.wires
+        assert self in self._pubsub.wires
         self.leaving.extend((channel, line) for line in lines)
 
     full = False
 
     async def room(self) -> None:
-        assert self in self._air.wires
+        assert self in self._pubsub.wires
 
     def pause(self) -> None:
         self.paused = True
@@ -85,31 +85,31 @@ class ManualConnections:
         self.cut()
 
     def leave(self, count: int) -> None:
-        """Some messages reach the server, which has them wait for all who listen."""
+        """Move messages to the server, which queues them for all subscribers."""
         for _ in range(min(count, len(self.leaving))):
             channel, line = self.leaving.popleft()
-            self._air.said.append((channel, line))
-            for wires in self._air.wires:
+            self._pubsub.said.append((channel, line))
+            for wires in self._pubsub.wires:
                 if channel in wires._channels:
                     wires.arriving.append(line)
 
     def arrive(self, count: int) -> None:
-        """Some messages arrive, as one read."""
+        """Deliver messages, as one read."""
         count = min(count, len(self.arriving))
         if count and not self.paused:
             self._bus.messages_received([self.arriving.popleft() for _ in range(count)])
 
     def cut(self) -> None:
-        """The connections are lost, with all that was on its way."""
-        if self in self._air.wires:
-            self._air.wires.remove(self)
+        """Lose the connections, with all messages on their way."""
+        if self in self._pubsub.wires:
+            self._pubsub.wires.remove(self)
             self.leaving.clear()
             self.arriving.clear()
             self._bus.disconnected()
 
 
-class Noted(Handler):
-    """Keeps facts, by stream and writer."""
+class RecordingHandler(Handler):
+    """Records facts, by stream and writer."""
 
     def __init__(self) -> None:
         self.facts: dict[tuple[str, str], list[Fact]] = {}
@@ -118,24 +118,26 @@ class Noted(Handler):
         self.facts.setdefault((batch.stream, batch.writer), []).extend(batch.facts)
 
 
-class AirProcess:
-    """One process that writes and follows; its wires stand from the start."""
+class PubSubProcess:
+    """A process that writes and follows, connected from the start."""
 
-    def __init__(self, air: ManualPubSub, name: str, channels: Channels = CHANNELS) -> None:
+    def __init__(self, pubsub: ManualPubSub, name: str, channels: Channels = CHANNELS) -> None:
         self.name = name
         self.log = RecordingLog()
-        self.handler = Noted()
-        self._air = air
+        self.handler = RecordingHandler()
+        self._pubsub = pubsub
         self._channels = channels
         codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
-        self.publisher = Publisher(air.scheduler, codecs)
+        self.publisher = Publisher(pubsub.scheduler, codecs)
         self.own = OwnWriter(self.publisher)
-        self.writer = StreamWriter(air.scheduler, air.store, name, CATALOGUE, self.own, self.log)
+        self.writer = StreamWriter(
+            pubsub.scheduler, pubsub.store, name, CATALOGUE, self.own, self.log
+        )
         self.follower = Follower(
-            air.scheduler,
+            pubsub.scheduler,
             CATALOGUE,
-            air.store,
-            Delivery(air.scheduler, [Subscription(self.handler)], self.log),
+            pubsub.store,
+            Delivery(pubsub.scheduler, [Subscription(self.handler)], self.log),
             self.log,
         )
         self.reader = BusReader(name, self.log)
@@ -147,21 +149,21 @@ class AirProcess:
         self.wires = self.connect()
 
     def connect(self) -> ManualConnections:
-        """New connections."""
-        self.wires = ManualConnections(self._air, self._heard, self.bus)
-        self._air.wires.append(self.wires)
+        """Make new connections."""
+        self.wires = ManualConnections(self._pubsub, self._heard, self.bus)
+        self._pubsub.wires.append(self.wires)
         self.bus.connected(self.wires)
         return self.wires
 
     def append(self, *texts: str, stream: Any = NOTES) -> None:
-        """One fact of so many rows."""
+        """Append one fact with a row for each text."""
         decode = RowCodec(stream).decode
         rows = [decode(b'["%b"]' % text.encode()) for text in texts]
         done(self.writer.append(stream, [rows]))
 
 
-class Moves:
-    """Keeps the moves: from where, to where, past which facts."""
+class RecordingMoves:
+    """Records advances: previous position, new position, tokens of the facts."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Token, Token, list[Token]]] = []
@@ -172,4 +174,4 @@ class Moves:
         self.kept.append((prev, new, [fact.token for fact in facts]))
 
     def linear_advanced(self, stream: Stream, prev: Token, new: Token, facts: Any) -> None:
-        raise AssertionError("it knows of no other writers")
+        raise AssertionError("it has no other writers")

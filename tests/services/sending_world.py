@@ -1,4 +1,4 @@
-"""A worker's commands, and connections of each dialect that they go over."""
+"""Fixtures: a worker that sends commands, and fake connections of each dialect."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.services.world import RecordingLog, manual_clock
 NOW = 1_700_000_000.0
 
 
-class Connection:
-    """A connection whose lines a test reads: a real session, or what is published on Redis.
+class FakeConnection:
+    """A connection whose lines a test reads: a real session, or messages published on Redis.
 
-    :ivar full: whether it accepts nothing for now
-    :ivar closing: whether it never will again
+    :ivar full: whether it accepts nothing at present
+    :ivar closing: whether it will never accept anything again
     """
 
     def __init__(self, scheduler: TwistedScheduler, dialect: Dialect) -> None:
@@ -39,7 +39,7 @@ class Connection:
             self._session.data_to_send()
 
     def send(self, command: Command) -> None:
-        """Write it as the dialect has it."""
+        """Encode and record the command."""
         if self._session is None:
             self._published.append(write_line(command, CURRENT).decode())
         else:
@@ -54,21 +54,21 @@ class Connection:
         return not self.closing
 
     def free(self) -> None:
-        """There is room again, or there never will be."""
+        """End the waits for room."""
         self.full = False
         waiting, self._waiting = self._waiting, []
         for promise in waiting:
             promise.callback(None)
 
     def lines(self) -> list[str]:
-        """The lines since the last time."""
+        """Return and forget the recorded lines."""
         if self._session is not None:
             return self._session.data_to_send().decode().splitlines()
         lines, self._published = self._published, []
         return lines
 
 
-class Sender:
+class CommandSender:
     """The commands of one worker, named ``w1``."""
 
     def __init__(self, dialect: Dialect, name: str = "w1") -> None:
@@ -82,15 +82,15 @@ class Sender:
         )
         self.commands = Commands(name, self.outgoing, self.scheduler.seconds, (dialect,))
 
-    def connect(self) -> Connection:
-        """A connection that stands."""
-        connection = Connection(self.scheduler, self.dialect)
+    def connect(self) -> FakeConnection:
+        """Make a connection."""
+        connection = FakeConnection(self.scheduler, self.dialect)
         self.outgoing.connected(connection)
         self.settle()
         return connection
 
     def settle(self) -> None:
-        """Let everything be sent that can be."""
+        """Send everything that can be sent."""
         for _ in range(20_000):
             if not self.clock.calls or self.clock.calls[0].getTime() > self.clock.seconds():
                 return

@@ -29,41 +29,41 @@ from synrepl.wire.commands import (
     UserIp,
     UserSync,
 )
-from tests.services.manual_pubsub import NOTES, OTHERS, AirProcess, ManualPubSub
+from tests.services.manual_pubsub import NOTES, OTHERS, ManualPubSub, PubSubProcess
 from tests.services.world import RecordingLog
 
 MAIN = "example.org"
 
 
-class Saying(TestCase):
+class SendingOnTheBus(TestCase):
     def setUp(self) -> None:
-        self.air = ManualPubSub()
+        self.pubsub = ManualPubSub()
 
     def said(self) -> list[str]:
         """What was said since the last time, on the main channel."""
-        self.air.settle()
-        said, self.air.said = self.air.said, []
+        self.pubsub.settle()
+        said, self.pubsub.said = self.pubsub.said, []
         self.assertEqual({channel for channel, _ in said} - {MAIN}, set())
         return [line.decode() for _, line in said]
 
-    def test_the_start_replicate_then_the_own_positions_unasked(self) -> None:
-        one = AirProcess(self.air, "one")
+    def test_sends_replicate_and_then_its_own_positions_on_joining(self) -> None:
+        one = PubSubProcess(self.pubsub, "one")
         positions = ["POSITION notes one 0 0", "POSITION others one 0 0"]
         # The second time it answers itself, as everybody does.
         self.assertEqual(self.said(), ["REPLICATE ", *positions, *positions])
         one.append("a")
         self.assertEqual(self.said(), ["POSITION notes one 0 0", 'RDATA notes one 1 ["a"]'])
 
-    def test_everybody_answers_once_however_many_ask_at_once(self) -> None:
-        one, _ = AirProcess(self.air, "one"), AirProcess(self.air, "two")
+    def test_answers_many_simultaneous_requests_once(self) -> None:
+        one, _ = PubSubProcess(self.pubsub, "one"), PubSubProcess(self.pubsub, "two")
         one.append("a")
         self.said()
         one.bus.messages_received([b"REPLICATE ", b"REPLICATE", b"REPLICATE "])
         answer = ["POSITION notes one 1 1", "POSITION others one 0 0"]
         self.assertEqual(self.said(), answer)
 
-    def test_a_position_never_overtakes_rows_that_have_gathered(self) -> None:
-        one = AirProcess(self.air, "one")
+    def test_sends_collected_rows_before_a_position(self) -> None:
+        one = PubSubProcess(self.pubsub, "one")
         self.said()
         one.append("a")
         one.bus.messages_received([b"REPLICATE "])  # in the same turn
@@ -72,8 +72,8 @@ class Saying(TestCase):
             lines.index('RDATA notes one 1 ["a"]'), lines.index("POSITION notes one 1 1")
         )
 
-    def test_rows_of_one_fact_and_a_row_that_is_too_long(self) -> None:
-        one = AirProcess(self.air, "one")
+    def test_announces_a_row_that_is_too_long_by_its_position(self) -> None:
+        one = PubSubProcess(self.pubsub, "one")
         one.append("a")
         self.said()
         one.append("b", "c")
@@ -81,20 +81,20 @@ class Saying(TestCase):
         lines = ['RDATA notes one batch ["b"]', 'RDATA notes one 2 ["c"]', "POSITION notes one 3 3"]
         self.assertEqual(self.said(), lines)
 
-    def test_a_channel_per_stream(self) -> None:
+    def test_publishes_each_stream_on_a_channel_of_its_own_if_configured(self) -> None:
         channels = Channels(MAIN, per_stream=True)
-        one = AirProcess(self.air, "one", channels)
-        self.air.settle()
-        self.air.said.clear()
+        one = PubSubProcess(self.pubsub, "one", channels)
+        self.pubsub.settle()
+        self.pubsub.said.clear()
         one.append("a", stream=OTHERS)
         one.bus.send(RemoteServerUp("other.org"))
-        self.air.settle()
-        heard = {line.decode(): channel for channel, line in self.air.said}
+        self.pubsub.settle()
+        heard = {line.decode(): channel for channel, line in self.pubsub.said}
         self.assertEqual(heard['RDATA others one 1 ["a"]'], "example.org/stream/others")
         self.assertEqual(heard["REMOTE_SERVER_UP other.org"], MAIN)
 
-    def test_nothing_is_said_without_connections(self) -> None:
-        one = AirProcess(self.air, "one")
+    def test_sends_nothing_while_disconnected(self) -> None:
+        one = PubSubProcess(self.pubsub, "one")
         self.said()
         one.wires.cut()
         one.append("a")
@@ -106,18 +106,18 @@ class Saying(TestCase):
         one.connect()
         self.assertEqual(self.said()[:2], ["REPLICATE ", "POSITION notes one 1 1"])
 
-    def test_a_follower_that_gives_up_gets_new_connections(self) -> None:
-        one, two = AirProcess(self.air, "one"), AirProcess(self.air, "two")
+    def test_reconnects_after_the_follower_closed_the_connection(self) -> None:
+        one, two = PubSubProcess(self.pubsub, "one"), PubSubProcess(self.pubsub, "two")
         self.said()
         two.bus.messages_received([b'RDATA notes one 1 [["no text"]', b"RDATA notes one 2 7"])
         two.bus.close(CloseReason.PROTOCOL_ERROR, "a row that is none")
         self.assertEqual((one.bus.is_connected, two.bus.is_connected), (True, False))
 
 
-class Relaying(TestCase):
+class RelayingCommandsOfClients(TestCase):
     """What a TCP client says goes on the bus if the bus has it."""
 
-    def test_what_the_bus_does_not_have_is_left_out_without_a_word(self) -> None:
+    def test_drops_commands_that_the_bus_lacks_without_logging(self) -> None:
         said: list[Command] = []
         log = RecordingLog()
         relay = BusRelay("master", said.append, log)
@@ -125,14 +125,14 @@ class Relaying(TestCase):
         relay.from_client("old", InvalidateCache("users", ("@u:x",)))
         self.assertEqual((said, log.lines), ([], []))
 
-    def test_what_cannot_be_said_there_is_told(self) -> None:
+    def test_logs_a_command_that_cannot_be_encoded(self) -> None:
         log = RecordingLog()
-        one = AirProcess(ManualPubSub(), "one")
+        one = PubSubProcess(ManualPubSub(), "one")
         relay = BusRelay("master", one.bus.send, log)
         relay.from_client("old", RemoteServerUp("two words"))
         self.assertIn("not relayed to the bus: REMOTE_SERVER_UP server", log.lines[0][1])
 
-    def test_what_comes_while_there_is_no_bus_is_said_when_it_is_back(self) -> None:
+    def test_queues_events_while_disconnected(self) -> None:
         said: list[Command] = []
         stands = [True]
 
@@ -160,24 +160,27 @@ class Relaying(TestCase):
         relay.joined()
         self.assertEqual(said, [])
 
-    def test_who_syncs_is_repeated_for_newcomers_but_not_too_often(self) -> None:
-        air, said = ManualPubSub(), list[Command]()
+    def test_repeats_syncing_users_for_newcomers_but_not_too_often(self) -> None:
+        pubsub, said = ManualPubSub(), list[Command]()
         relay = BusRelay("master", said.append, RecordingLog())
         users: UserSyncs[str] = UserSyncs(
-            air.scheduler, Slices(air.scheduler), lambda name: name, lambda name, command: None
+            pubsub.scheduler,
+            Slices(pubsub.scheduler),
+            lambda name: name,
+            lambda name, command: None,
         )
         for name, instance in (("w1", "w1"), ("old", None), ("bus", "far")):
             users.user_sync(name, UserSync(instance, f"@{name}:x", None, True, 5))
-        repeater = SyncingRepeater(air.scheduler, relay, users, "bus")
+        repeater = SyncingRepeater(pubsub.scheduler, relay, users, "bus")
         own = [
             UserSync("w1", "@w1:x", None, True, 5),
             UserSync("old", "@old:x", None, True, 5),
         ]
         for _ in range(50):
             repeater.process_joined()
-        air.clock.advance(REPEAT_S - 0.1)
+        pubsub.clock.advance(REPEAT_S - 0.1)
         self.assertEqual(said, [])
-        air.clock.advance(0.1)
+        pubsub.clock.advance(0.1)
         self.assertEqual(said, own)
         said.clear()
         repeater.joined()
@@ -185,12 +188,12 @@ class Relaying(TestCase):
         said.clear()
         repeater.process_joined()
         repeater.stop()
-        air.clock.advance(REPEAT_S)
+        pubsub.clock.advance(REPEAT_S)
         self.assertEqual(said, [ClearUserSync("w1"), ClearUserSync("old")])
 
 
-class Listening(TestCase):
-    def test_user_ip_has_a_channel_that_only_one_process_hears(self) -> None:
+class ReceivingFromTheBus(TestCase):
+    def test_subscribes_to_user_ip_in_one_process_only(self) -> None:
         channels = Channels(MAIN)
         ip = UserIp("@a:b", "t", "127.0.0.1", "curl", None, 5)
         self.assertEqual(channels.of_command(ip), "example.org/USER_IP")
@@ -199,7 +202,7 @@ class Listening(TestCase):
         )
         self.assertEqual(channels.subscriptions(["notes"], user_ip=False), (MAIN,))
 
-    def test_the_own_lines_are_left_out(self) -> None:
+    def test_leaves_out_its_own_lines(self) -> None:
         reader = BusReader("one", RecordingLog())
         lines = (
             b'RDATA notes one 1 ["a"]',
@@ -213,13 +216,13 @@ class Listening(TestCase):
         self.assertEqual(reader.commands(lines), expected)
         self.assertEqual(reader.echoes, 4)
 
-    def test_a_follower_hears_the_facts_of_its_own_process(self) -> None:
+    def test_keeps_facts_of_its_own_process_for_its_follower(self) -> None:
         reader = BusReader("one", RecordingLog(), follows_itself=True)
         lines = (b'RDATA notes one 1 ["a"]', b"FEDERATION_ACK one 5", b"POSITION notes one 0 1")
         expected = [Rdata("notes", "one", 1, b'["a"]'), Position("notes", "one", 0, 1)]
         self.assertEqual(reader.commands(lines), expected)
 
-    def test_messages_that_are_no_lines_are_told_of_once_a_kind(self) -> None:
+    def test_logs_the_first_malformed_message_of_each_kind(self) -> None:
         log = RecordingLog()
         reader = BusReader("one", log)
         messages = (b"FOO", b"BAR", b"", b"\r", b"POSITION notes two 0 1\n", b"\xff", b"PING 1")
@@ -228,21 +231,21 @@ class Listening(TestCase):
         self.assertIn("newline at byte 22", log.lines[1][1])
 
     @given(st.lists(st.binary(max_size=60) | st.just(b"REPLICATE "), max_size=8))
-    def test_whatever_comes_is_heard_or_counted(self, messages: list[bytes]) -> None:
+    def test_parses_or_counts_every_message(self, messages: list[bytes]) -> None:
         reader = BusReader("one", RecordingLog())
         blank = sum(message in (b"", b"\r") for message in messages)
         commands = reader.commands(messages)
         self.assertEqual(len(commands) + reader.bad + reader.echoes + blank, len(messages))
 
-    def test_an_attendant_asks_and_hears_only_commands(self) -> None:
+    def test_a_master_sends_replicate_and_gets_only_commands(self) -> None:
         heard: list[Command] = []
-        attendant, air = MasterBusSubscriber(heard.append), ManualPubSub()
-        one = AirProcess(air, "one")
-        air.settle()
-        air.said.clear()
+        attendant, pubsub = MasterBusSubscriber(heard.append), ManualPubSub()
+        one = PubSubProcess(pubsub, "one")
+        pubsub.settle()
+        pubsub.said.clear()
         attendant.connected(one.bus)
-        air.settle()
-        self.assertEqual(air.said[0], (MAIN, b"REPLICATE "))
+        pubsub.settle()
+        self.assertEqual(pubsub.said[0], (MAIN, b"REPLICATE "))
         up = RemoteServerUp("other.org")
         attendant.received([Rdata(NOTES.name, "two", 1, b"[]"), up, Position("a", "b", 0, 1)])
         self.assertEqual(heard, [up])

@@ -16,20 +16,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.services.manual_pubsub import NOTES, OTHERS, AirProcess, ManualPubSub
+from tests.services.manual_pubsub import NOTES, OTHERS, ManualPubSub, PubSubProcess
 
 NAMES = ("one", "two", "three")
 MACHINE = settings(max_examples=150, stateful_step_count=30, deadline=None)
 
 
-class Losses(RuleBasedStateMachine):
+class LosingMessagesMachine(RuleBasedStateMachine):
     """Three processes that write two streams, and hear each other."""
 
     @initialize()
     def begin(self) -> None:
         """All are there."""
-        self.air = ManualPubSub()
-        self.all = [AirProcess(self.air, name) for name in NAMES]
+        self.pubsub = ManualPubSub()
+        self.all = [PubSubProcess(self.pubsub, name) for name in NAMES]
         self.appended: dict[tuple[str, str], list[list[str]]] = defaultdict(list)
         self.count = 0
 
@@ -47,7 +47,7 @@ class Losses(RuleBasedStateMachine):
         process.append(*texts, stream=stream)
         self.appended[stream.name, process.name].append(texts)
         if turn:
-            self.air.clock.advance(0)
+            self.pubsub.clock.advance(0)
 
     @rule(who=st.integers(0, 2), count=st.integers(1, 9))
     def leave(self, who: int, count: int) -> None:
@@ -75,7 +75,7 @@ class Losses(RuleBasedStateMachine):
         """All come back, in any order; then everybody has everything."""
         for who in back:
             self.come_back(who)
-        self.air.settle()
+        self.pubsub.settle()
         for process in self.all:
             expected = {
                 key: facts for key, facts in self.appended.items() if key[1] != process.name
@@ -90,7 +90,7 @@ class Losses(RuleBasedStateMachine):
         """Everything has been said in order (R2), and is heard in the end (R3)."""
         self.settle([2, 0, 1])
         tokens: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
-        for _, line in self.air.said:
+        for _, line in self.pubsub.said:
             verb, *words = line.split(b" ")
             if verb == b"POSITION":
                 tokens[words[0], words[1]].append(int(words[3]))
@@ -100,22 +100,22 @@ class Losses(RuleBasedStateMachine):
             assert all(before <= after for before, after in pairwise(said)), said
 
 
-class Properties(TestCase):
-    def test_what_comes_before_the_answer_to_replicate_hides_no_gap(self) -> None:
-        air = ManualPubSub()
-        one, two = AirProcess(air, "one"), AirProcess(air, "two")
-        air.settle()
+class LosingMessages(TestCase):
+    def test_rows_before_the_answer_to_replicate_hide_no_gap(self) -> None:
+        pubsub = ManualPubSub()
+        one, two = PubSubProcess(pubsub, "one"), PubSubProcess(pubsub, "two")
+        pubsub.settle()
         two.wires.cut()
         one.append("lost")
-        air.settle()
+        pubsub.settle()
         two.connect()
         one.append("heard")  # and nobody has heard REPLICATE yet
-        air.clock.advance(0)
+        pubsub.clock.advance(0)
         one.wires.leave(9)
         two.wires.arrive(9)
-        air.settle()
+        pubsub.settle()
         tokens = [fact.token for fact in two.handler.facts["notes", "one"]]
         self.assertEqual(tokens, [1, 2])
 
-    def test_no_fact_is_lost(self) -> None:
-        run_state_machine_as_test(Losses, settings=MACHINE)
+    def test_no_fact_is_lost_whatever_is_lost_on_the_way(self) -> None:
+        run_state_machine_as_test(LosingMessagesMachine, settings=MACHINE)

@@ -37,7 +37,7 @@ def row(text: str) -> bytes:
     return b'["%b"]' % text.encode()
 
 
-class Follows:
+class RecordingListener:
     """A follower of the master: what it knows, and from where on."""
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class Follows:
         self.after = self.position = self.linear = position
 
 
-class Hearing(RuleBasedStateMachine):
+class MirrorMachine(RuleBasedStateMachine):
     """A writer, and a master that hears it, or does not."""
 
     @initialize()
     def begin(self) -> None:
         """Both are there."""
-        self.follows = Follows()
+        self.follows = RecordingListener()
         self.mirror = Mirror([(NOTES, "w1")], RecordingLog())
         self.state = StreamState(NOTES, self.follows)
         self.mirror.begin({"notes": self.state}, self.follows.stream_restarted)
@@ -162,12 +162,12 @@ def replace_token(rdata: Rdata, token: Token) -> Rdata:
     return Rdata(rdata.stream, rdata.writer, token, rdata.row)
 
 
-class Mirroring(TestCase):
-    def test_what_is_lost_is_told(self) -> None:
-        run_state_machine_as_test(Hearing, settings=MACHINE)
+class MirroringAnInMemoryStream(TestCase):
+    def test_reports_every_loss_as_a_restart(self) -> None:
+        run_state_machine_as_test(MirrorMachine, settings=MACHINE)
 
-    def test_rows_that_are_none_are_left_out(self) -> None:
-        log, follows = RecordingLog(), Follows()
+    def test_skips_invalid_rows(self) -> None:
+        log, follows = RecordingLog(), RecordingListener()
         mirror = Mirror([(NOTES, "w1")], log)
         mirror.begin({"notes": StreamState(NOTES, follows)}, follows.stream_restarted)
         mirror.received([Position("notes", "w1", 0, 0)])
@@ -176,8 +176,8 @@ class Mirroring(TestCase):
         self.assertEqual({t: texts for t, texts in follows.known.items() if texts}, {3: ["a"]})
         self.assertEqual((follows.position, len(log.lines)), (3, 1))
 
-    def test_who_cannot_be_told_of_what_is_gone_gets_the_rest(self) -> None:
-        log, follows = RecordingLog(), Follows()
+    def test_a_real_worker_gets_the_facts_that_are_left(self) -> None:
+        log, follows = RecordingLog(), RecordingListener()
         mirror = Mirror([(NOTES, "w1")], log)
         mirror.begin({"notes": StreamState(NOTES, follows)}, follows.stream_restarted)
         mirror.received([Position("notes", "w1", 4, 4), Rdata("notes", "w1", 5, row("a"))])
@@ -185,7 +185,7 @@ class Mirroring(TestCase):
         self.assertEqual([fact.token for fact in page.facts], [5])
         self.assertIn("which is trimmed up to 4; it misses these facts", log.lines[0][1])
 
-    def test_a_fact_without_end_ends_the_connection(self) -> None:
+    def test_closes_the_connection_on_an_endless_batch(self) -> None:
         closed: list[str] = []
 
         class Closing(FakeUpstream):
@@ -200,7 +200,7 @@ class Mirroring(TestCase):
         self.assertIn("unfinished batches", closed[0])
 
 
-class ToClients(MasterCase):
+class ServingMirroredStreamsToClients(MasterCase):
     """A master's TCP clients of both kinds hear it."""
 
     def setUp(self) -> None:
@@ -224,7 +224,7 @@ class ToClients(MasterCase):
     def about(self, client: Client) -> list[str]:
         return [line for line in client.heard() if line.split()[1] == "pushers"]
 
-    def test_facts_and_a_new_start(self) -> None:
+    def test_clients_get_facts_and_restarts(self) -> None:
         self.hear(Position("pushers", "w1", 4, 4))
         self.assertEqual(self.about(self.modern), ["POSITION pushers w1 4 4"])
         self.assertEqual(self.about(self.legacy), ["POSITION pushers 4"])

@@ -8,12 +8,12 @@ from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.streams.definition import Fact
-from tests.services.manual_pubsub import NOTES, Moves
+from tests.services.manual_pubsub import NOTES, RecordingMoves
 
 
-class Announcing(TestCase):
+class AnnouncingTheOwnWriter(TestCase):
     def setUp(self) -> None:
-        self.moves = Moves()
+        self.moves = RecordingMoves()
         self.own = OwnWriter(self.moves)
         self.begin(4)
 
@@ -30,7 +30,7 @@ class Announcing(TestCase):
         facts = [Fact(token, "one", ()) for token in tokens] if committed else []
         self.own.settled(NOTES, tokens, facts)
 
-    def test_a_fact_waits_for_what_is_below_it(self) -> None:
+    def test_a_fact_waits_for_lower_tokens_to_settle(self) -> None:
         self.reserve(5, 6, 7)
         self.settle(7)
         self.assertEqual(self.moves.kept, [])
@@ -38,7 +38,7 @@ class Announcing(TestCase):
         self.settle(6, committed=False)
         self.assertEqual(self.moves.kept, [(4, 5, [5]), (5, 7, [7])])
 
-    def test_where_it_stands_is_what_was_said(self) -> None:
+    def test_reports_the_announced_position(self) -> None:
         self.reserve(5, 6)
         self.settle(6)
         self.assertEqual([standing.position for standing in self.own.announced_positions()], [4])
@@ -47,7 +47,7 @@ class Announcing(TestCase):
             [standing[1:3] for standing in self.own.announced_positions()], [("one", 6)]
         )
 
-    def test_the_name_is_taken_back(self) -> None:
+    def test_announces_recovered_facts_once_after_acquiring_the_lease_again(self) -> None:
         """Facts are found that were committed; one of them had been said."""
         self.reserve(5)
         self.settle(5)
@@ -58,7 +58,7 @@ class Announcing(TestCase):
         self.settle(8)
         self.assertEqual(self.moves.kept[-1], (7, 8, [8]))
 
-    def test_rows_that_were_perhaps_committed_are_not_announced(self) -> None:
+    def test_does_not_announce_facts_whose_commit_is_in_doubt(self) -> None:
         self.reserve(5)
         self.own.outcome_unknown(NOTES, [])
         self.assertEqual(self.moves.kept, [])

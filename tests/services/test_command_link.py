@@ -16,7 +16,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.commands import ClearUserSync, Command, Position, Server, UserSync
 from synrepl.wire.dialects import CURRENT, MODERN, Dialect
-from tests.services.sending_world import Sender
+from tests.services.sending_world import CommandSender
 from tests.services.world import FakeUpstream, RecordingLog
 
 
@@ -49,7 +49,7 @@ class Asking(Handler):
 class Linked(TestCase):
     def begin(self, dialect: Dialect) -> CommandLink:
         """A worker's link in a dialect."""
-        self.sender = Sender(dialect)
+        self.sender = CommandSender(dialect)
         scheduler, log = self.sender.scheduler, RecordingLog()
         self.asking = Asking()
         delivery = Delivery(scheduler, [Subscription(self.asking)], log)

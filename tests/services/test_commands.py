@@ -26,7 +26,7 @@ from synrepl.wire.dialects import (
     Dialect,
     Side,
 )
-from tests.services.sending_world import Connection, Sender
+from tests.services.sending_world import CommandSender, FakeConnection
 from tests.wire.recordings import DIALECT_OF, captures, genuine_lines
 
 #: What each command looks like in each dialect; None where it is refused.
@@ -91,12 +91,12 @@ LINES: dict[str, tuple[Callable[[Commands], None], dict[Dialect, str | None]]] =
 }
 
 
-class Dialects(TestCase):
-    def test_each_command_in_each_dialect(self) -> None:
+class SendingInEachDialect(TestCase):
+    def test_sends_each_command_in_each_dialect(self) -> None:
         for name, (call, lines) in LINES.items():
             for dialect, line in lines.items():
                 with self.subTest(name, dialect=dialect.name):
-                    sender = Sender(dialect)
+                    sender = CommandSender(dialect)
                     connection = sender.connect()
                     connection.lines()
                     if line is None:
@@ -109,7 +109,7 @@ class Dialects(TestCase):
                     self.assertEqual(connection.lines(), line_or_none)
                     self.assertEqual((sender.outgoing.unsent, sender.log.lines), (0, []))
 
-    def test_the_end_of_one_user_and_of_all(self) -> None:
+    def test_ends_the_syncing_of_one_user_and_of_all(self) -> None:
         ends = {
             LEGACY: ["USER_SYNC @u:x end 9000", "USER_SYNC @v:x end 1700000000000"],
             MODERN: ["USER_SYNC w1 @u:x end 9000", "CLEAR_USER_SYNC w1"],
@@ -117,7 +117,7 @@ class Dialects(TestCase):
         }
         for dialect, lines in ends.items():
             with self.subTest(dialect=dialect.name):
-                sender = Sender(dialect)
+                sender = CommandSender(dialect)
                 connection = sender.connect()
                 for user in ("@u:x", "@v:x"):
                     sender.commands.user_sync(user, True)
@@ -129,9 +129,9 @@ class Dialects(TestCase):
                 self.assertEqual(connection.lines(), lines)
                 self.assertEqual(sender.outgoing.syncing_users, 0)
 
-    def test_where_no_device_is_named_a_user_syncs_until_the_last_one_stops(self) -> None:
+    def test_a_user_without_named_devices_syncs_until_the_last_one_stops(self) -> None:
         for dialect in (LEGACY, MODERN):
-            sender = Sender(dialect)
+            sender = CommandSender(dialect)
             connection = sender.connect()
             sync = sender.commands.user_sync
             sync("@u:x", True, device="A", at=1)
@@ -142,7 +142,7 @@ class Dialects(TestCase):
             sync("@u:x", False, device="B", at=5)
             said = [line.split()[-2:] for line in connection.lines()]
             self.assertEqual(said, [["start", "1000"], ["start", "2000"], ["end", "5000"]])
-        sender = Sender(CURRENT)
+        sender = CommandSender(CURRENT)
         connection = sender.connect()
         connection.lines()
         sender.commands.user_sync("@u:x", True, device="A", at=1)
@@ -153,23 +153,23 @@ class Dialects(TestCase):
         )
 
 
-class RealWorkers(TestCase):
+class MatchingRealWorkers(TestCase):
     """What recorded workers said is said byte for byte by the same calls."""
 
-    def test_their_commands(self) -> None:
+    def test_sends_the_commands_of_real_workers(self) -> None:
         same: Counter[str] = Counter()
         for version, name in captures():
             dialect = DIALECT_OF[version]
             if version == "1.74.0":  # it names no device on Redis yet, see docs/protocol.md
                 continue
-            senders: dict[str, tuple[Sender, Connection]] = {}
+            senders: dict[str, tuple[CommandSender, FakeConnection]] = {}
             for side, line in genuine_lines(version, name):
                 if side is not Side.CLIENT:
                     continue
                 command = parse_line(line, dialect, side)
                 instance = getattr(command, "instance", None) or "w1"
                 if instance not in senders:
-                    sender = Sender(dialect, instance)
+                    sender = CommandSender(dialect, instance)
                     sender.outgoing._clears_first = False
                     senders[instance] = sender, sender.connect()
                 sender, connection = senders[instance]
@@ -179,8 +179,8 @@ class RealWorkers(TestCase):
         wanted = {"FEDERATION_ACK": 164, "USER_IP": 90, "USER_SYNC": 15, "REMOVE_PUSHER": 6}
         self.assertEqual(same, wanted)
 
-    def test_the_commands_of_a_synchrotron_of_1_20_1(self) -> None:
-        sender = Sender(TRANSITIONAL, "LmUjK")
+    def test_sends_the_commands_of_a_synchrotron_of_1_20_1(self) -> None:
+        sender = CommandSender(TRANSITIONAL, "LmUjK")
         connection = sender.connect()
         lines = [
             "USER_SYNC LmUjK @u13_2:localhost:18401 start 1795169203215",
@@ -218,18 +218,18 @@ class RealWorkers(TestCase):
         return True
 
 
-class Refusals(TestCase):
+class RefusingCommands(TestCase):
     def refused(self, message: str, call: Callable[[Commands], None]) -> None:
         """A call is refused, in these words, in every dialect, and nothing is sent."""
         for dialect in (MODERN, CURRENT):
-            sender = Sender(dialect)
+            sender = CommandSender(dialect)
             connection = sender.connect()
             connection.lines()
             with self.assertRaisesRegex(BadCommand, message):
                 call(sender.commands)
             self.assertEqual(connection.lines(), [])
 
-    def test_values_that_could_not_be_read_back(self) -> None:
+    def test_refuses_values_that_cannot_be_parsed_again(self) -> None:
         bad = "cannot be sent: "
         self.refused(
             f"USER_SYNC user 'two words' {bad}one word is needed",
@@ -268,13 +268,13 @@ class Refusals(TestCase):
             lambda commands: commands.user_ip("@u:x", None, "::1", ""),  # type: ignore[arg-type]
         )
 
-    def test_times_that_are_none(self) -> None:
+    def test_refuses_invalid_times(self) -> None:
         for at in (-1, float("nan"), float("inf"), 1e12, "now"):
             self.refused(
                 "a time in seconds since the epoch is needed",
                 lambda commands, at=at: commands.user_sync("@u:x", True, at=at),  # type: ignore[misc]
             )
 
-    def test_every_refusal_is_ours(self) -> None:
+    def test_refuses_only_with_documented_errors(self) -> None:
         for error in (BadCommand, CommandNotInDialect):
             self.assertTrue(issubclass(error, SynreplError))

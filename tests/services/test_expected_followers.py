@@ -17,7 +17,7 @@ from tests.services.world import RecordingLog, done, started
 LIMITS = FollowerLimits(["listed"], silent_s=30.0, stuck_s=60.0)
 
 
-class Expected(TestCase):
+class ExpectedFollowersCase(TestCase):
     """One master, whose streams and followers are moved by hand."""
 
     limits = FollowerLimits(silent_s=30.0, stuck_s=60.0)
@@ -59,17 +59,17 @@ class Expected(TestCase):
         return self.report(name).health.value
 
 
-class Leases(Expected):
+class FollowersWithLeases(ExpectedFollowersCase):
     """Followers that hold a lease."""
 
-    def test_one_that_runs_and_has_everything_is_well(self) -> None:
+    def test_a_follower_that_runs_and_has_everything_is_ok(self) -> None:
         self.append(3)
         self.acknowledge("w1", 3)
         self.wait(300, "w1")
         self.assertEqual(self.health("w1"), "ok")
         self.assertIsNone(self.expected.trouble())
 
-    def test_one_that_gives_no_sign_is_missing(self) -> None:
+    def test_a_follower_without_a_heartbeat_is_missing(self) -> None:
         self.append()
         self.acknowledge("w1", 1)
         self.wait(60, "w1")
@@ -85,7 +85,7 @@ class Leases(Expected):
         self.assertIn("follower w1 is missing", told[0])
         self.assertEqual(told[1], "follower w1 is back")
 
-    def test_none_is_missing_before_it_was_watched_for_long_enough(self) -> None:
+    def test_no_follower_is_missing_before_the_master_has_run_long_enough(self) -> None:
         self.world.clock.advance(CHECK_S)
         lease = self.world.store._leases
         done(self.world.store.renew_lease("w1", None, 3_600.0))
@@ -95,7 +95,7 @@ class Leases(Expected):
         self.wait(20)
         self.assertEqual(self.health("w1"), "missing")
 
-    def test_none_is_missing_because_the_database_is_away(self) -> None:
+    def test_no_follower_is_missing_because_the_database_is_away(self) -> None:
         self.append()
         self.acknowledge("w1", 1)
         self.wait(60, "w1")
@@ -104,7 +104,7 @@ class Leases(Expected):
         self.world.store.away = False
         self.assertEqual(self.health("w1"), "ok")
 
-    def test_one_that_stands_still_while_its_stream_moves_is_stuck(self) -> None:
+    def test_a_follower_without_progress_is_stuck_while_its_stream_advances(self) -> None:
         self.append(3)
         self.acknowledge("w1", 1)
         self.wait(60, "w1")
@@ -121,7 +121,7 @@ class Leases(Expected):
         self.wait(5, "w1")
         self.assertEqual(self.health("w1"), "ok")
 
-    def test_one_that_moves_is_behind(self) -> None:
+    def test_a_follower_that_makes_progress_is_only_behind(self) -> None:
         self.append(100)
         for token in range(1, 20):
             self.acknowledge("w1", token)
@@ -129,14 +129,14 @@ class Leases(Expected):
         self.assertEqual(self.health("w1"), "behind")
         self.assertIsNone(self.expected.trouble())
 
-    def test_one_without_a_record_is_behind_by_everything(self) -> None:
+    def test_a_follower_without_positions_is_behind_by_everything(self) -> None:
         self.append(3)
         self.wait(70, "w1")
         report = self.report("w1")
         self.assertEqual((report.health, report.lags["jobs"].tokens), (FollowerHealth.STUCK, 3))
         self.assertIn("it has no position in jobs, which is at 3", str(report.trouble))
 
-    def test_an_idle_stream_makes_nobody_stuck(self) -> None:
+    def test_no_follower_is_stuck_on_an_idle_stream(self) -> None:
         self.append(3)
         self.acknowledge("w1", 3)
         self.wait(600, "w1")
@@ -153,7 +153,7 @@ class Leases(Expected):
         self.assertEqual((report.health, report.lags["jobs"].tokens), (FollowerHealth.UNWATCHED, 3))
         self.assertIsNone(self.expected.trouble())
 
-    def test_many_are_summed_up(self) -> None:
+    def test_summarizes_many_followers(self) -> None:
         names = [f"w{n}" for n in range(8)]
         self.wait(60, *names)
         self.wait(40)
@@ -162,18 +162,18 @@ class Leases(Expected):
         self.assertTrue(told.endswith("; and 3 more"))
 
 
-class Listed(Expected):
+class ConfiguredFollowers(ExpectedFollowersCase):
     """Followers that the configuration names."""
 
     limits = LIMITS
 
-    def test_one_that_has_never_been_there_is_missing(self) -> None:
+    def test_a_follower_that_never_ran_is_missing(self) -> None:
         self.wait(30)
         self.assertIsNone(self.expected.trouble())
         self.wait(10)
         self.assertIn("follower listed is missing", str(self.expected.trouble()))
 
-    def test_a_client_of_that_name_is_enough(self) -> None:
+    def test_a_connected_client_of_that_name_is_not_missing(self) -> None:
         self.connected.add("listed")
         self.wait(100)
         self.assertEqual((self.health("listed"), self.report("listed").connected), ("ok", True))
@@ -181,7 +181,7 @@ class Listed(Expected):
         self.wait(40)
         self.assertEqual(self.health("listed"), "missing")
 
-    def test_a_lake_that_is_listed_has_to_run(self) -> None:
+    def test_a_configured_lake_has_to_run(self) -> None:
         done(self.world.store.renew_lease("listed", None, 3_600.0))
         lease = self.world.store._leases
         lease["listed"] = lease["listed"]._replace(seen_at=None)

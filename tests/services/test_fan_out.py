@@ -11,7 +11,7 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.synapse.events import EVENTS
 
 
-class _Listener:
+class _RecordingListener:
     """Writes its name and what it hears into a list that others write into, too."""
 
     def __init__(self, name: str, heard: list[tuple[object, ...]], fails: bool = False) -> None:
@@ -32,15 +32,17 @@ class _Listener:
         self._heard.append((self._name, stream.name, prev, new, facts))
 
 
-class FanningOut(TestCase):
+class NotifyingSeveralListeners(TestCase):
     """The order of the listeners."""
 
     def setUp(self) -> None:
         self.heard: list[tuple[object, ...]] = []
 
-    def test_listeners_hear_of_each_movement_in_their_order(self) -> None:
+    def test_notifies_listeners_of_each_advance_in_their_order(self) -> None:
         facts = (Fact(8, "w", ()),)
-        fan_out = FanOut((_Listener("first", self.heard), _Listener("second", self.heard)))
+        fan_out = FanOut(
+            (_RecordingListener("first", self.heard), _RecordingListener("second", self.heard))
+        )
         fan_out.writer_advanced(EVENTS, "w", 7, 8, facts)
         fan_out.linear_advanced(EVENTS, 7, 8, None)
         self.assertEqual(
@@ -53,8 +55,8 @@ class FanningOut(TestCase):
             ],
         )
 
-    def test_nobody_hears_of_a_movement_that_a_listener_before_could_not_deal_with(self) -> None:
-        failing = _Listener("caches", self.heard, fails=True)
-        fan_out = FanOut((failing, _Listener("followers", self.heard)))
+    def test_stops_at_a_listener_that_fails(self) -> None:
+        failing = _RecordingListener("caches", self.heard, fails=True)
+        fan_out = FanOut((failing, _RecordingListener("followers", self.heard)))
         self.assertRaises(ValueError, fan_out.writer_advanced, EVENTS, "w", 7, 8, ())
         self.assertEqual(len(self.heard), 1)

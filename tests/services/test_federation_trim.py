@@ -17,7 +17,7 @@ from synrepl.streams.synapse.federation import FEDERATION, FederationRow
 from tests.services.world import MasterWorld, RecordingLog, done, started
 
 
-class Trimming(SynchronousTestCase):
+class TrimmingAcknowledgedFacts(SynchronousTestCase):
     """A stream of which so many rows are kept at most."""
 
     def begin(self, max_rows: int = 100_000) -> MasterWorld:
@@ -50,7 +50,7 @@ class Trimming(SynchronousTestCase):
         page = done(world.store.page(FEDERATION, Range(memory.trimmed, 100_000), None, 100_000))
         return len(page.facts)
 
-    def test_up_to_the_sender_that_is_furthest_behind(self) -> None:
+    def test_trims_up_to_the_sender_that_is_furthest_behind(self) -> None:
         world = self.begin()
         self.append(world, 10)
         self.acknowledge(world, "one", 7)
@@ -62,14 +62,14 @@ class Trimming(SynchronousTestCase):
         self.assertEqual(self.kept(world), 3)
         self.assertEqual((self.trim.trimming.rows, self.trim.trimming.held_by), (7, "one"))
 
-    def test_many_rows_in_several_steps(self) -> None:
+    def test_trims_many_rows_in_several_steps(self) -> None:
         world = self.begin()
         self.append(world, 2 * DEFAULT_SIZES.trim_rows + 5)
         for sender in ("one", "two"):
             self.acknowledge(world, sender, 2 * DEFAULT_SIZES.trim_rows + 3)
         self.assertEqual(self.kept(world), 2)
 
-    def test_a_sender_that_never_acknowledges_does_not_fill_the_memory(self) -> None:
+    def test_bounds_memory_if_a_sender_never_acknowledges(self) -> None:
         world = self.begin(20)
         self.acknowledge(world, "one", 0)
         for _ in range(10):
@@ -86,7 +86,7 @@ class Trimming(SynchronousTestCase):
             },
         )
 
-    def test_a_store_that_fails_is_asked_again_with_the_next_acknowledgement(self) -> None:
+    def test_retries_with_the_next_acknowledgement(self) -> None:
         world = self.begin()
         self.append(world, 10)
         self.acknowledge(world, "one", 10)
@@ -98,7 +98,7 @@ class Trimming(SynchronousTestCase):
         self.acknowledge(world, "two", 6)
         self.assertEqual(self.kept(world), 4)
 
-    def test_the_same_token_again_costs_nothing(self) -> None:
+    def test_does_nothing_for_a_repeated_token(self) -> None:
         world = self.begin()
         self.append(world, 3)
         asked: list[int] = []

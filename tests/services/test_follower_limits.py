@@ -7,18 +7,18 @@ from unittest.mock import patch
 
 from synrepl.services.following import follower as follower_module
 from synrepl.services.following.follower import OTHERS
-from tests.services.manual_pubsub import AirProcess, ManualPubSub
+from tests.services.manual_pubsub import ManualPubSub, PubSubProcess
 
 
 class BoundingNames(TestCase):
     def setUp(self) -> None:
-        self.air = ManualPubSub()
-        self.reader = AirProcess(self.air, "reader")
-        self.air.settle()
+        self.pubsub = ManualPubSub()
+        self.reader = PubSubProcess(self.pubsub, "reader")
+        self.pubsub.settle()
 
     def hear(self, *lines: str) -> None:
         self.reader.bus.messages_received([line.encode() for line in lines])
-        self.air.clock.advance(0)
+        self.pubsub.clock.advance(0)
 
     def test_ignores_writers_beyond_the_limit(self) -> None:
         with patch.object(follower_module, "MAX_WRITERS", 10):

@@ -18,7 +18,7 @@ from synrepl.streams.catalogue import UnknownStream
 from tests.services.world import MasterWorld, done, started
 
 
-class Base(TestCase):
+class IntakeCase(TestCase):
     """A started master."""
 
     def setUp(self) -> None:
@@ -36,10 +36,10 @@ class Base(TestCase):
         return caught.exception
 
 
-class Appending(Base):
+class AppendingRows(IntakeCase):
     """What is accepted, and what comes back."""
 
-    def test_rows_are_facts(self) -> None:
+    def test_appends_each_row_as_a_fact(self) -> None:
         for body in ([[1], [2, "x"]], {"rows": [[1], [2, "x"]]}):
             world = self.world = started()
             self.assertEqual(
@@ -48,22 +48,22 @@ class Appending(Base):
             self.assertEqual([len(fact.rows) for fact in world.facts("jobs")], [1, 1])
             self.assertEqual(world.announcer.states["jobs"].linear, 2)
 
-    def test_facts_of_several_rows(self) -> None:
+    def test_appends_facts_of_several_rows(self) -> None:
         answer = self.append("jobs", {"facts": [[[1], [2]], [[3]]]})
         self.assertEqual(answer["ids"], [1, 2])
         self.assertEqual([len(fact.rows) for fact in self.world.facts("jobs")], [2, 1])
         self.assertEqual((self.world.intake.facts["jobs"], self.world.intake.rows["jobs"]), (2, 3))
 
-    def test_a_stream_with_kinds(self) -> None:
+    def test_appends_to_a_stream_with_kinds_of_rows(self) -> None:
         self.append("events", [["state-all", ["!r"]]])
         (fact,) = self.world.facts("events")
         self.assertEqual(type(fact.rows[0]).__name__, "AllStateRow")
 
-    def test_a_stream_that_counts_down_gives_negative_ids(self) -> None:
+    def test_returns_negative_ids_of_a_stream_that_counts_down(self) -> None:
         row = ["$e", "!r", "m.t", None, None, None]
         self.assertEqual(self.append("backfill", [row, row])["ids"], [-1, -2])
 
-    def test_a_key_used_again_with_the_same_rows(self) -> None:
+    def test_replays_the_answer_to_a_repeated_key(self) -> None:
         first = self.append("jobs", [[1]], "k")
         self.assertNotIn("replayed", first)
         self.assertEqual(self.append("jobs", [[1]], "k"), {**first, "replayed": True})
@@ -77,10 +77,10 @@ class Appending(Base):
         )
 
 
-class Refusing(Base):
+class RefusingBodies(IntakeCase):
     """Bad input has a defined refusal, with the path from the body's beginning."""
 
-    def test_the_path_of_a_bad_row(self) -> None:
+    def test_reports_the_path_of_an_invalid_value(self) -> None:
         good = [1, "n", {}]
         for body, path in (
             ([good, good, good, ["x"]], "$[3][0]"),
@@ -98,16 +98,16 @@ class Refusing(Base):
                 self.assertEqual(error.facts["path"], path)
                 self.assertIn(path, str(error))
 
-    def test_the_path_within_a_row_that_has_a_kind(self) -> None:
+    def test_reports_the_path_within_a_row_that_has_a_kind(self) -> None:
         error = self.refused([["state-all", ["!r"]], ["state-all", [7]]], "events")
         self.assertEqual(error.facts["path"], "$[1][1][0]")
 
-    def test_a_lone_surrogate_is_found(self) -> None:
+    def test_reports_the_path_of_a_lone_surrogate(self) -> None:
         error = self.refused(b'[[1], [1, "\\ud800"]]')
         self.assertEqual(error.facts["path"], "$[1][1]")
         self.assertIn("surrogate", str(error))
 
-    def test_bodies_that_are_none(self) -> None:
+    def test_refuses_malformed_bodies(self) -> None:
         for body in (
             b"", b"{", b"[", b"nope", b"[[1]] x", b"\xff\xfe", b"[" * 100_000, b"7", b'"x"', b"null",
             b"{}", b'{"row": []}', b'{"rows": [[1]], "facts": [[[1]]]}', b'{"rows": 1}',
@@ -116,29 +116,29 @@ class Refusing(Base):
             with self.subTest(body[:40]):
                 self.assertIsInstance(self.refused(body), BadBody)
 
-    def test_nothing_to_append(self) -> None:
+    def test_refuses_an_empty_append(self) -> None:
         bodies: tuple[object, ...] = ([], {"rows": []}, {"facts": []})
         for body in bodies:
             self.assertIsInstance(self.refused(body), EmptyAppend)
 
-    def test_too_many_rows(self) -> None:
+    def test_refuses_too_many_rows(self) -> None:
         self.addCleanup(setattr, intake, "MAX_ROWS", intake.MAX_ROWS)
         intake.MAX_ROWS = 3
         for body in ([[1]] * 4, {"rows": [[1]] * 4}, {"facts": [[[1], [2]], [[3], [4]]]}):
             self.assertIsInstance(self.refused(body), TooManyRows)
         self.append("jobs", [[1]] * 3)
 
-    def test_keys_that_are_none(self) -> None:
+    def test_refuses_invalid_keys(self) -> None:
         for key in ("", "a b", "x" * 256, "é", "a\n"):
             self.assertIsInstance(self.refused([[1]], key=key), BadKey)
 
-    def test_a_stream_that_is_none_or_another_writers(self) -> None:
+    def test_refuses_unknown_streams_and_those_of_other_writers(self) -> None:
         self.assertIsInstance(self.refused([[1]], "nope"), UnknownStream)
         with self.assertRaises(NotAWriter):
             self.append("pushers", [["@u", "a", "k", False]])
         self.assertNotIn(("nope", "UnknownStream"), self.world.intake.outcomes)
 
-    def test_away(self) -> None:
+    def test_raises_if_the_database_is_away_or_the_lease_is_not_held(self) -> None:
         self.world.store.away = True
         with self.assertRaises(DatabaseAway):
             self.append("jobs", [[1]])
@@ -147,7 +147,7 @@ class Refusing(Base):
             self.append("jobs", [[1]])
 
 
-class Fuzz(Base):
+class FuzzingBodies(IntakeCase):
     """Whatever comes, it is appended or refused."""
 
     json_values = st.recursive(
@@ -165,7 +165,7 @@ class Fuzz(Base):
         | st.lists(json_values).map(lambda value: json.dumps([value]).encode())
     )
     @settings(max_examples=150, deadline=None)
-    def test_never_anything_else(self, body: bytes) -> None:
+    def test_raises_only_documented_errors(self, body: bytes) -> None:
         before = len(self.world.facts("jobs"))
         try:
             ids = self.append("jobs", body)["ids"]

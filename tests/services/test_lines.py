@@ -64,7 +64,9 @@ class Encoding(TestCase):
 
     @SOME
     @given(shapes, st.integers(0, 2))
-    def test_live(self, shapes: list[tuple[int, list[int]]], beyond: int) -> None:
+    def test_encodes_live_rows_and_positions(
+        self, shapes: list[tuple[int, list[int]]], beyond: int
+    ) -> None:
         facts = facts_of(shapes, after=5)
         new = max([fact.token for fact in facts], default=5) + beyond
         chunks = list(encoder(MODERN).live(JOBS, "w", 5, new, facts))
@@ -102,7 +104,7 @@ class Encoding(TestCase):
         ]
         self.assertEqual(told, wanted)
 
-    def test_many_lines_are_cut_near_the_size_of_a_chunk(self) -> None:
+    def test_cuts_many_lines_near_the_size_of_a_chunk(self) -> None:
         facts = [Fact(token, "w", (ROW("x" * 1000),) * 2) for token in range(2, 602)]
         for dialect in (MODERN, LEGACY):
             with self.subTest(dialect.name):

@@ -30,7 +30,7 @@ class Lines(Protocol):
         return [line for line in lines if line.split(" ")[1:2] == [self._stream]]
 
 
-class NewWriters(TestCase):
+class AnnouncingNewWriters(TestCase):
     """Real workers go back to 0 when they are told of a writer there (seen with 1.43)."""
 
     def setUp(self) -> None:
@@ -47,10 +47,10 @@ class NewWriters(TestCase):
         self.world.clock.pump([0.1] * 10)
         self.addCleanup(self.world.stop)
 
-    def test_one_that_never_wrote_is_not_mentioned(self) -> None:
+    def test_does_not_announce_a_writer_that_never_wrote(self) -> None:
         self.assertEqual(self.client.heard(), ["POSITION jobs master 0 0"])
 
-    def test_it_is_introduced_before_its_first_row(self) -> None:
+    def test_introduces_a_writer_before_its_first_row(self) -> None:
         self.client.heard()
         lease = done(self.world.store.open_writer("other", [self.jobs]))
         row = self.jobs.kinds[""](7, None, None)
@@ -67,7 +67,7 @@ class NewWriters(TestCase):
             ],
         )
 
-    def test_whoever_was_told_of_goes_on_with_the_others(self) -> None:
+    def test_an_announced_writer_advances_with_the_others(self) -> None:
         """Or a real worker would stand where the writer is that is furthest behind."""
         self.client.heard()
         done(self.world.intake.append("jobs", b"[[7],[8]]"))

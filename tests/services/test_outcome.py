@@ -46,10 +46,10 @@ def count(*numbers: int) -> FactCounts:
     return count_facts(facts(numbers))
 
 
-class Judged(TestCase):
+class DeducingOutcomes(TestCase):
     @settings(max_examples=500, deadline=None)
     @given(TRANSACTIONS)
-    def test_nothing_false_is_proved(
+    def test_proves_nothing_that_is_false(
         self, transactions: list[tuple[list[int], list[int], bool, bool]]
     ) -> None:
         found, possible = FactCounts(), [count(*sure, *maybe) for sure, maybe, _, _ in transactions]
@@ -67,7 +67,9 @@ class Judged(TestCase):
 
     @settings(max_examples=200, deadline=None)
     @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=5))
-    def test_what_nobody_else_writes_tells(self, transactions: list[tuple[int, bool]]) -> None:
+    def test_facts_that_no_other_transaction_writes_prove_the_outcome(
+        self, transactions: list[tuple[int, bool]]
+    ) -> None:
         mine = [
             [10 * n + m for m in range(1, many + 1)] for n, (many, _) in enumerate(transactions)
         ]
@@ -81,7 +83,7 @@ class Judged(TestCase):
                 verdict, WriteOutcome.COMMITTED if committed else WriteOutcome.ROLLED_BACK
             )
 
-    def test_equal_facts_are_told_apart_by_their_number(self) -> None:
+    def test_the_number_of_equal_facts_proves_the_outcome(self) -> None:
         one, two = count(1), count(1, 1)
         self.assertIs(deduce_outcome(one, one, one, count()), WriteOutcome.ROLLED_BACK)
         self.assertIs(deduce_outcome(one, one, one, one), WriteOutcome.UNKNOWN)
@@ -91,19 +93,19 @@ class Judged(TestCase):
     def test_facts_without_rows_prove_nothing(self) -> None:
         self.assertIs(deduce_outcome(count(0), count(0), count(), count()), WriteOutcome.UNKNOWN)
 
-    def test_what_may_have_been_written_before_proves_no_rollback(self) -> None:
+    def test_a_missing_fact_with_a_key_proves_no_rollback(self) -> None:
         self.assertIs(deduce_outcome(count(), count(1), count(), count()), WriteOutcome.UNKNOWN)
         self.assertIs(deduce_outcome(count(), count(1), count(), count(1)), WriteOutcome.COMMITTED)
 
-    def test_a_stranger_spoils_the_count(self) -> None:
+    def test_proves_nothing_if_a_fact_of_unknown_origin_is_found(self) -> None:
         self.assertIs(deduce_outcome(count(1), count(1), count(), count(2)), WriteOutcome.UNKNOWN)
         self.assertIs(
             deduce_outcome(count(1), count(1), count(), count(1, 1)), WriteOutcome.UNKNOWN
         )
 
 
-class Contents(TestCase):
-    def test_rows_that_hold_lists_and_objects(self) -> None:
+class ComparingRows(TestCase):
+    def test_compares_rows_that_hold_lists_and_objects(self) -> None:
         row = Job("a", {"x": [1, {"y": None}], "z": "é"})
         again = Job("a", {"z": "é", "x": [1, {"y": None}]})
         self.assertEqual(rows_key([row, row]), rows_key([again, again]))

@@ -91,18 +91,18 @@ class MasterCase(SynchronousTestCase):
 
 
 class Replicate(MasterCase):
-    def test_greeting(self) -> None:
+    def test_greets_a_client_with_its_server_name(self) -> None:
         server, ping = self.client().heard(greeting=True)
         self.assertEqual((server, ping.split()[0]), ("SERVER example.org", "PING"))
 
-    def test_legacy_from_a_token(self) -> None:
+    def test_a_legacy_client_gets_rows_after_its_token(self) -> None:
         self.append("a", "b")
         client = self.client("REPLICATE jobs 1")
         self.assertEqual(client.heard(), ['RDATA jobs 2 [1,"b",null]', "POSITION jobs 2"])
         self.append("c")
         self.assertEqual(client.heard(), ['RDATA jobs 3 [0,"c",null]'])
 
-    def test_legacy_now_beyond_and_before_everything(self) -> None:
+    def test_a_legacy_client_may_start_now_beyond_or_before_everything(self) -> None:
         self.append("a")
         for token, rows in (
             ("NOW", []),
@@ -114,7 +114,7 @@ class Replicate(MasterCase):
                 client = self.client(f"REPLICATE jobs {token}")
                 self.assertEqual(client.heard(), [*rows, "POSITION jobs 1"])
 
-    def test_legacy_all(self) -> None:
+    def test_a_legacy_client_may_request_all_streams(self) -> None:
         self.append("a")
         heard = self.client("REPLICATE ALL 0").heard()
         self.assertIn('RDATA jobs 1 [0,"a",null]', heard)
@@ -122,14 +122,14 @@ class Replicate(MasterCase):
         self.assertEqual(len(positions), len(set(positions)))
         self.assertNotIn("presence_federation", positions)  # those servers did not have it
 
-    def test_legacy_asked_again(self) -> None:
+    def test_a_legacy_client_may_request_a_stream_again(self) -> None:
         self.append("a")
         client = self.client("REPLICATE jobs NOW", "REPLICATE jobs 0")
         self.assertEqual(client.heard()[-1], "POSITION jobs 1")
         self.append("b")
         self.assertEqual(client.heard(), ['RDATA jobs 2 [0,"b",null]'])
 
-    def test_modern(self) -> None:
+    def test_a_modern_client_gets_positions_and_then_live_rows(self) -> None:
         self.append("a")
         client, silent = self.client("REPLICATE "), self.client()
         self.assertIn("POSITION jobs master 1 1", client.heard())
@@ -138,20 +138,20 @@ class Replicate(MasterCase):
         self.assertEqual(client.heard(), ['RDATA jobs master 2 [0,"b",null]'])
         self.assertEqual(silent.heard(), [])  # it has not asked
 
-    def test_only_who_asked_is_answered(self) -> None:
+    def test_answers_only_the_client_that_asked(self) -> None:
         first = self.client("REPLICATE")
         first.heard()
         self.client("REPLICATE")
         self.assertEqual(first.heard(), [])
 
-    def test_unknown_stream(self) -> None:
+    def test_refuses_an_unknown_stream(self) -> None:
         client = self.client("REPLICATE job 0", "REPLICATE jobs 0")
         self.assertEqual(client.heard(), ["ERROR there is no stream 'job'; did you mean jobs?"])
         self.assertTrue(client.transport.disconnecting)
         client.lost()
         self.assertEqual(self.master.closed, {"replicate_refused": 1})
 
-    def test_trimmed(self) -> None:
+    def test_refuses_a_range_that_is_trimmed(self) -> None:
         small = started(max_rows_per_stream=2)
         self.addCleanup(small.stop)
         self.world, before = small, self.world
@@ -161,7 +161,7 @@ class Replicate(MasterCase):
         (error,) = self.client("REPLICATE jobs 0").heard()
         self.assertRegex(error, "^ERROR stream 'jobs' has been trimmed up to 2;")
 
-    def test_an_ephemeral_stream_that_is_trimmed_begins_where_it_does(self) -> None:
+    def test_skips_trimmed_rows_of_an_ephemeral_stream(self) -> None:
         """A real worker that got an ERROR would come back with the same token for ever."""
         body = b'[["f",["a"],1],["f",["b"],2],["f",["c"],3]]'
         done(self.world.intake.append("caches", body))
@@ -175,8 +175,8 @@ class Replicate(MasterCase):
         self.assertEqual(self.client("REPLICATE caches 0").heard(), ["POSITION caches 3"])
 
 
-class Lanes(MasterCase):
-    def test_a_reader_that_does_not_keep_up_is_told(self) -> None:
+class LiveAndCatchUpLanes(MasterCase):
+    def test_tells_a_slow_client_why_it_is_disconnected(self) -> None:
         client = self.client("NAME slowpoke", "REPLICATE jobs NOW")
         client.heard()
         client.peer.pauseProducing()  # as a full transport does
@@ -199,7 +199,7 @@ class Lanes(MasterCase):
         client.lost()
         self.assertEqual(self.master.closed, {"failed_to_keep_up": 1})
 
-    def test_catch_up_waits_for_the_reader_and_never_fails(self) -> None:
+    def test_catch_up_waits_for_a_slow_reader(self) -> None:
         for _ in range(10):
             self.append(*"abcdefghij")
         client = self.client()
@@ -214,7 +214,7 @@ class Lanes(MasterCase):
         self.assertEqual(len(heard), 102)
         self.assertEqual(heard[-1], "POSITION jobs 101")
 
-    def test_shutting_down_reaches_everybody(self) -> None:
+    def test_tells_every_client_that_it_is_shutting_down(self) -> None:
         clients = [self.client("REPLICATE"), self.client("REPLICATE jobs NOW"), self.client()]
         for client in clients:
             client.heard()
@@ -222,7 +222,7 @@ class Lanes(MasterCase):
         for client in clients:
             self.assertEqual(client.heard(), ["ERROR server shutting down"])
 
-    def test_a_silent_peer_that_has_pinged_is_given_up(self) -> None:
+    def test_disconnects_a_client_that_stopped_pinging(self) -> None:
         armed, free = self.client("PING 1"), self.client("NAME netcat")
         self.world.clock.pump([1.0] * 16)
         self.assertEqual(armed.heard(), ["ERROR ping timeout"])
@@ -230,8 +230,8 @@ class Lanes(MasterCase):
         free.lost()
 
 
-class Relays(MasterCase):
-    def test_remote_server_up_goes_to_the_others(self) -> None:
+class RelayingCommands(MasterCase):
+    def test_relays_remote_server_up_to_the_other_clients(self) -> None:
         clients = [self.client("REPLICATE jobs NOW") for _ in range(2)] + [self.client("REPLICATE")]
         for client in clients:
             client.heard()
@@ -239,7 +239,7 @@ class Relays(MasterCase):
         heard = [client.heard() for client in clients]
         self.assertEqual(heard, [[], *[["REMOTE_SERVER_UP far.example"]] * 2])
 
-    def test_users_that_sync(self) -> None:
+    def test_tracks_syncing_users(self) -> None:
         legacy = self.client("NAME old", "REPLICATE jobs NOW", "USER_SYNC @a:x start 5")
         modern = self.client("NAME new", "REPLICATE", "USER_SYNC i1 @b:x start 6")
         modern.say(
@@ -264,7 +264,7 @@ class Relays(MasterCase):
         done(self.world.intake.append("federation", f"[{rows}]".encode()))
         self.world.clock.advance(0)
 
-    def test_the_slowest_federation_sender_is_the_floor_also_while_it_is_away(self) -> None:
+    def test_the_slowest_federation_sender_is_the_floor_even_while_it_is_away(self) -> None:
         acks = self.master.federation_acks
         self.federate(9)
         one = self.client("REPLICATE", "FEDERATION_ACK sender1 7")
@@ -276,7 +276,7 @@ class Relays(MasterCase):
         one.lost()
         self.assertEqual((acks.floor, acks.held_by), (3, "sender1"))
 
-    def test_an_acknowledgement_of_what_there_is_not_does_not_count(self) -> None:
+    def test_ignores_an_acknowledgement_beyond_the_stream(self) -> None:
         self.federate(3)
         client = self.client("NAME w", "REPLICATE", "FEDERATION_ACK sender1 4")
         client.say("FEDERATION_ACK sender3 2", "FEDERATION_ACK sender1 5")
@@ -292,7 +292,7 @@ class Relays(MasterCase):
         # What it means elsewhere is for handlers, and for the bus, to say.
         self.assertEqual(len(self.events), 3)
 
-    def test_a_legacy_sender_goes_by_its_connections_name(self) -> None:
+    def test_identifies_a_legacy_sender_by_the_name_of_its_connection(self) -> None:
         self.federate(3)
         self.client("NAME sender2", "REPLICATE federation NOW", "FEDERATION_ACK 2")
         self.assertEqual(self.master.federation_acks.senders["sender2"], 2)
@@ -302,7 +302,7 @@ class Relays(MasterCase):
         acks.acknowledge("connection", None, 4, "127.0.0.1:5")
         self.assertEqual(acks.floor, 4)
 
-    def test_commands_of_the_masters_own_handlers(self) -> None:
+    def test_carries_out_commands_of_its_own_handlers(self) -> None:
         client = self.client("REPLICATE")
         client.heard()
         commands = Commands("master", self.master, self.world.scheduler.seconds)
@@ -323,7 +323,7 @@ class Relays(MasterCase):
         commands.clear_user_syncs()
         self.assertFalse(self.master.user_syncs.is_syncing("@u:x"))
 
-    def test_what_is_for_handlers(self) -> None:
+    def test_passes_events_to_handlers(self) -> None:
         client = self.client("NAME worker", "REPLICATE jobs NOW")
         lines = [
             "REMOVE_PUSHER app key @a:x",
@@ -339,8 +339,8 @@ class Relays(MasterCase):
         self.assertEqual(self.master.commands["USER_IP"], 1)
 
 
-class Peers(MasterCase):
-    def test_forgotten_with_the_connection(self) -> None:
+class LosingConnections(MasterCase):
+    def test_forgets_a_client_with_its_connection(self) -> None:
         client = self.client("REPLICATE")
         self.assertIsInstance(next(iter(self.master.followers)), ClientPeer)
         client.lost()

@@ -13,17 +13,17 @@ from tests.services.test_serve import ConnectionLostReason, MasterCase, Transpor
 TOO_MANY = "ERROR too many connections; close some, or raise max_connections of this listener"
 
 
-class Caller:
+class FakeCaller:
     """A client at some address."""
 
-    def __init__(self, case: Connections, host: str = "192.0.2.1") -> None:
+    def __init__(self, case: LimitingConnections, host: str = "192.0.2.1") -> None:
         self.case = case
         self.transport = Transport()
         self.peer: Any = case.factory.buildProtocol(IPv4Address("TCP", host, 5))
         if self.peer is not None:
             self.peer.makeConnection(self.transport)
 
-    def say(self, line: str) -> Caller:
+    def say(self, line: str) -> FakeCaller:
         """Say a line."""
         self.peer.dataReceived(f"{line}\n".encode())
         return self
@@ -38,44 +38,44 @@ class Caller:
         self.peer.connectionLost(ConnectionLostReason)
 
 
-class Connections(MasterCase):
+class LimitingConnections(MasterCase):
     def setUp(self) -> None:
         super().setUp()
         self.factory = MasterFactory(
             self.world.scheduler, self.master, "example.org", connections=ConnectionLimits(4, 3)
         )
 
-    def test_who_has_said_nothing_makes_room(self) -> None:
-        silent, speaks = Caller(self), Caller(self).say("NAME w")
-        Caller(self).say("REPLICATE")
-        newcomer = Caller(self)
+    def test_a_silent_connection_makes_room_for_a_new_one(self) -> None:
+        silent, speaks = FakeCaller(self), FakeCaller(self).say("NAME w")
+        FakeCaller(self).say("REPLICATE")
+        newcomer = FakeCaller(self)
         self.assertEqual(silent.told, TOO_MANY)
         self.assertTrue(silent.transport.disconnecting)
         self.assertFalse(speaks.transport.disconnecting or newcomer.transport.disconnecting)
         silent.lost()
         self.assertEqual(self.master.closed, {"too_many_connections": 1})
 
-    def test_who_has_said_something_stays_and_newcomers_are_told(self) -> None:
-        clients = [Caller(self).say("REPLICATE") for _ in range(3)]
-        newcomer = Caller(self)
+    def test_refuses_newcomers_if_all_connections_are_in_use(self) -> None:
+        clients = [FakeCaller(self).say("REPLICATE") for _ in range(3)]
+        newcomer = FakeCaller(self)
         self.assertIsInstance(newcomer.peer, RefusedPeer)
         self.assertEqual(newcomer.told, TOO_MANY)
         self.assertTrue(newcomer.transport.disconnecting)
         self.assertEqual(self.master.closed, {"too_many_connections": 1})
         self.assertEqual(len(self.master.followers), 3)
         clients[0].lost()
-        self.assertIsInstance(Caller(self).peer, ClientPeer)
+        self.assertIsInstance(FakeCaller(self).peer, ClientPeer)
 
-    def test_one_address_does_not_take_the_places_of_all(self) -> None:
+    def test_one_address_cannot_take_all_connections(self) -> None:
         for _ in range(3):
-            Caller(self).say("REPLICATE")
-        self.assertIsInstance(Caller(self).peer, RefusedPeer)
-        self.assertIsInstance(Caller(self, "192.0.2.2").peer, ClientPeer)
-        self.assertIsInstance(Caller(self, "192.0.2.3").say("REPLICATE").peer, ClientPeer)
+            FakeCaller(self).say("REPLICATE")
+        self.assertIsInstance(FakeCaller(self).peer, RefusedPeer)
+        self.assertIsInstance(FakeCaller(self, "192.0.2.2").peer, ClientPeer)
+        self.assertIsInstance(FakeCaller(self, "192.0.2.3").say("REPLICATE").peer, ClientPeer)
 
-    def test_ten_thousand_that_say_nothing(self) -> None:
-        worker = Caller(self).say("REPLICATE")
-        callers = [Caller(self) for _ in range(10_000)]
+    def test_survives_ten_thousand_silent_connections(self) -> None:
+        worker = FakeCaller(self).say("REPLICATE")
+        callers = [FakeCaller(self) for _ in range(10_000)]
         there = [caller for caller in callers if isinstance(caller.peer, ClientPeer)]
         left = [caller for caller in there if not caller.transport.disconnecting]
         self.assertEqual(len(left), 2)
@@ -87,11 +87,11 @@ class Connections(MasterCase):
         for caller in callers:
             if caller.peer is not None and caller.transport.disconnecting:
                 caller.lost()
-        self.assertIsInstance(Caller(self).peer, ClientPeer)
+        self.assertIsInstance(FakeCaller(self).peer, ClientPeer)
         self.assertEqual(len(self.factory.connections), 4)
 
-    def test_who_never_says_anything_is_given_up_after_a_minute(self) -> None:
-        silent, person = Caller(self), Caller(self).say("")
+    def test_closes_a_silent_connection_after_a_minute(self) -> None:
+        silent, person = FakeCaller(self), FakeCaller(self).say("")
         self.world.clock.pump([5.0] * 13)
         self.assertEqual(
             silent.told,

@@ -19,7 +19,7 @@ from tests.services.world import MasterWorld
 BYTES_OF_A_TURN = UNITS * BYTES_PER_UNIT + PIECE_BYTES
 
 
-class Behind:
+class SlowConsumer:
     """Whoever takes events in, as far behind as a test says.
 
     :ivar full: it is
@@ -55,7 +55,7 @@ class FloodCase(MasterCase):
         super().setUp()
         world = self.world
         self.slices = Slices(world.scheduler)
-        self.behind = Behind(world)
+        self.behind = SlowConsumer(world)
         self.pages = 0
         self.master = Master(
             world.scheduler,
@@ -112,8 +112,8 @@ class FloodCase(MasterCase):
         return sum(line.startswith("POSITION jobs ") for line in client.heard())
 
 
-class Reading(FloodCase):
-    def test_a_flood_is_read_in_pieces_and_the_socket_waits(self) -> None:
+class FloodsOfCommands(FloodCase):
+    def test_reads_a_flood_in_pieces_while_the_socket_waits(self) -> None:
         flood, other = self.client("NAME flood"), self.client("NAME other")
         lines = [f"USER_SYNC i @u{n}:x start 5" for n in range(2_000)]
         self.pour(flood, *lines)
@@ -129,7 +129,7 @@ class Reading(FloodCase):
         self.turn()
         self.assertEqual(flood.transport.producerState, "producing")
 
-    def test_no_turn_does_more_than_its_share_however_many_flood(self) -> None:
+    def test_bounds_the_work_per_turn_however_many_clients_flood(self) -> None:
         clients = [self.client("REPLICATE") for _ in range(20)]
         for client in clients:
             self.pour(client, *[f"USER_SYNC i @u{n}:x start 5" for n in range(1_500)])
@@ -140,7 +140,7 @@ class Reading(FloodCase):
             self.assertLessEqual(now - before, BYTES_OF_A_TURN // 25)
             before = now
 
-    def test_what_comes_after_a_fault_is_not_looked_at(self) -> None:
+    def test_ignores_commands_after_a_protocol_error(self) -> None:
         client = self.client("NAME x")
         self.pour(client, *["USER_SYNC i @u:x start 5"] * 1_000, "NONSENSE")
         self.pour(client, *["USER_SYNC i @v:x start 5"] * 1_000)
@@ -148,7 +148,7 @@ class Reading(FloodCase):
         client.say("USER_SYNC i @w:x start 5")
         self.assertEqual(self.master.commands["USER_SYNC"], 1_000)
 
-    def test_a_connection_that_is_lost_amid_a_flood(self) -> None:
+    def test_survives_the_loss_of_a_flooding_connection(self) -> None:
         client = self.client("NAME x")
         self.pour(client, *["USER_SYNC i @u:x start 5"] * 2_000)
         client.lost()
@@ -156,7 +156,7 @@ class Reading(FloodCase):
         self.assertLess(self.master.commands["USER_SYNC"], 500)
         self.assertEqual((self.master.followers, self.master.user_syncs.count), ({}, 0))
 
-    def test_who_said_something_waits_while_those_who_are_told_are_behind(self) -> None:
+    def test_a_client_that_sends_events_waits_while_their_consumers_are_behind(self) -> None:
         speaker, listener = self.client("NAME speaker", "PING 1"), self.client("NAME listener")
         self.behind.full = True
         self.pour(speaker, "USER_SYNC i @u:x start 5")
@@ -173,8 +173,8 @@ class Reading(FloodCase):
         self.assertEqual(speaker.transport.producerState, "producing")
 
 
-class Asking(FloodCase):
-    def test_replicate_over_and_over_is_answered_once_for_each_piece_at_most(self) -> None:
+class FloodsOfReplicate(FloodCase):
+    def test_answers_repeated_replicate_at_most_once_per_piece(self) -> None:
         client = self.client("NAME x")
         client.heard()
         self.pour(client, *["REPLICATE"] * 6_000)
@@ -183,13 +183,13 @@ class Asking(FloodCase):
         client.say("REPLICATE")
         self.assertEqual(self.positions(client), 1)
 
-    def test_who_asks_at_leisure_is_answered_each_time(self) -> None:
+    def test_answers_each_replicate_that_comes_alone(self) -> None:
         client = self.client("NAME x")
         for _ in range(5):
             client.say("REPLICATE")
             self.assertEqual(self.positions(client), 1)
 
-    def test_missed_rows_are_read_once_for_each_piece_at_most(self) -> None:
+    def test_reads_missed_rows_at_most_once_per_piece(self) -> None:
         self.append("a", "b")
         client = self.client("NAME x")
         client.heard()
@@ -201,7 +201,7 @@ class Asking(FloodCase):
         self.append("c")
         self.assertEqual(client.heard(), ['RDATA jobs 3 [0,"c",null]'])
 
-    def test_a_reader_that_does_not_read_has_one_page_read_for_it(self) -> None:
+    def test_reads_only_one_page_for_a_client_that_does_not_read(self) -> None:
         for _ in range(30):
             self.append(*["x" * 100] * 100)
         client = self.client("NAME x")
@@ -212,7 +212,7 @@ class Asking(FloodCase):
         self.assertEqual(self.pages, 1)
         self.assertEqual(len(self.master.followers[client.peer].catching_up), 1)
 
-    def test_few_pages_are_read_at_a_time_for_all_connections(self) -> None:
+    def test_bounds_the_pages_read_concurrently(self) -> None:
         self.append("a")
         reading: list[Any] = []
         page = self.world.store.page
@@ -234,7 +234,7 @@ class Asking(FloodCase):
         self.assertEqual(done, 10)
         self.assertEqual([client.heard()[-1] for client in clients], ["POSITION jobs 1"] * 10)
 
-    def test_nothing_is_answered_once_the_connection_is_being_closed(self) -> None:
+    def test_answers_nothing_on_a_closing_connection(self) -> None:
         client = self.client("NAME x")
         client.heard()
         self.pour(client, *["REPLICATE"] * 100, "REPLICATE nosuch 5")
@@ -242,8 +242,8 @@ class Asking(FloodCase):
         self.assertEqual(self.positions(client), 0)
 
 
-class Syncing(FloodCase):
-    def test_a_line_does_not_look_at_other_instances(self) -> None:
+class FloodsOfUsers(FloodCase):
+    def test_a_user_sync_costs_the_same_however_many_instances_there_are(self) -> None:
         client = self.client("REPLICATE", "USER_SYNC i0 @u:x start 5")
         looked: list[int] = []
 
@@ -258,7 +258,7 @@ class Syncing(FloodCase):
         self.assertEqual(self.master.user_syncs.count, 500)
         self.assertEqual(looked, [])
 
-    def test_a_connection_speaks_for_so_many_instances(self) -> None:
+    def test_limits_the_instances_of_a_connection(self) -> None:
         with patch.object(user_sync, "MAX_INSTANCES_OF_CONNECTION", 10):
             client = self.client("NAME w", "REPLICATE")
             client.say(*[f"USER_SYNC i{n} @u:x start 5" for n in range(100)])
@@ -270,7 +270,7 @@ class Syncing(FloodCase):
         client.say("USER_SYNC i1 @u:x end 6", "USER_SYNC i10 @u:x start 6")
         self.assertEqual(self.master.user_syncs.count, 10, "one has made room")
 
-    def test_so_many_users_of_one_connection_and_of_all(self) -> None:
+    def test_limits_the_users_of_one_connection_and_of_all(self) -> None:
         with (
             patch.object(user_sync, "MAX_USERS_OF_CONNECTION", 5),
             patch.object(user_sync, "MAX_USERS", 8),
@@ -282,13 +282,13 @@ class Syncing(FloodCase):
         self.assertEqual(self.master.ignored, {"TooManySyncingUsers": 12})
         self.assertEqual(len(self.log.lines), 2)
 
-    def test_a_name_that_nobody_has(self) -> None:
+    def test_refuses_a_user_name_that_is_too_long(self) -> None:
         client = self.client("REPLICATE", f"USER_SYNC i @{'u' * 600}:x start 5")
         self.assertFalse(client.transport.disconnecting)
         self.assertEqual((self.master.user_syncs.count, self.events), (0, []))
         self.assertEqual(self.master.ignored, {"UserTooLong": 1})
 
-    def test_who_never_started_leaves_nothing_behind(self) -> None:
+    def test_the_end_of_an_unknown_user_leaves_no_state(self) -> None:
         client = self.client("REPLICATE")
         client.say(*[f"USER_SYNC i{n} @u:x end 5" for n in range(2_000)])
         self.assertEqual(self.master.user_syncs._syncing[client.peer].instances, {})
@@ -303,7 +303,7 @@ class Syncing(FloodCase):
         self.events.clear()
         return client
 
-    def test_an_instance_that_is_lost_is_told_in_one_word_and_forgotten_in_slices(self) -> None:
+    def test_reports_a_lost_instance_by_one_command_and_forgets_it_in_slices(self) -> None:
         client = self.synced("i", 60_000, "NAME new", "REPLICATE")
         client.lost()
         self.assertEqual(self.events, [("new", ClearUserSync("i"))])
@@ -317,7 +317,7 @@ class Syncing(FloodCase):
             before = now
         self.assertEqual(self.master.user_syncs.users(), set())
 
-    def test_users_of_a_legacy_client_are_told_in_slices_at_the_pace_of_those_who_are_told(
+    def test_reports_lost_users_of_a_legacy_client_in_slices_at_the_pace_of_consumers(
         self,
     ) -> None:
         client = self.synced("", 3_000, "NAME old", "REPLICATE jobs NOW")
@@ -335,7 +335,9 @@ class Syncing(FloodCase):
         self.assertEqual(self.master.user_syncs.count, 0)
         self.assertEqual({type(command) for _, command in self.events}, {UserSync})
 
-    def test_a_worker_that_is_back_before_its_old_connection_is_lost(self) -> None:
+    def test_keeps_users_of_a_worker_that_reconnected_before_its_old_connection_was_lost(
+        self,
+    ) -> None:
         old = self.synced("i", 3, "NAME w", "REPLICATE")
         new = self.client("NAME w", "REPLICATE", "USER_SYNC i @u1:x start 7")
         self.events.clear()
@@ -346,7 +348,7 @@ class Syncing(FloodCase):
         new.lost()
         self.assertEqual(self.events[-1], ("w", ClearUserSync("i")))
 
-    def test_clearing_many_users(self) -> None:
+    def test_clears_many_users_in_slices(self) -> None:
         client = self.synced("i", 60_000, "NAME new", "REPLICATE")
         client.say("CLEAR_USER_SYNC i")
         self.assertEqual(self.events, [("new", ClearUserSync("i"))])
@@ -354,8 +356,8 @@ class Syncing(FloodCase):
         self.assertEqual(self.master.user_syncs._holders, {})
 
 
-class Acknowledging(FloodCase):
-    def test_a_connection_acknowledges_for_so_many_senders(self) -> None:
+class FloodsOfAcknowledgements(FloodCase):
+    def test_limits_the_senders_of_a_connection(self) -> None:
         most = federation_acks.MAX_SENDERS_OF_CONNECTION
         client = self.client("NAME f", "REPLICATE")
         client.say(*[f"FEDERATION_ACK s{n} 0" for n in range(2, most + 52)])
@@ -367,8 +369,8 @@ class Acknowledging(FloodCase):
         self.assertEqual(self.master.federation_acks._others, {})
 
 
-class PassingOn(FloodCase):
-    def test_servers_are_passed_on_in_slices(self) -> None:
+class FloodsOfRemoteServerUp(FloodCase):
+    def test_relays_servers_in_slices(self) -> None:
         others = [self.client("REPLICATE") for _ in range(50)]
         speaker = self.client("REPLICATE")
         for other in others:
@@ -384,14 +386,14 @@ class PassingOn(FloodCase):
             self.assertLessEqual(lines() - before, UNITS)
         self.assertEqual(others[7].heard(), [f"REMOTE_SERVER_UP s{n}.example" for n in range(300)])
 
-    def test_one_that_waits_is_not_said_twice(self) -> None:
+    def test_relays_a_queued_server_once(self) -> None:
         others = [self.client("REPLICATE") for _ in range(100)]
         speaker = self.client("REPLICATE")
         self.pour(speaker, *["REMOTE_SERVER_UP a.example"] * 1_000)
         self.world.clock.advance(0)
         self.assertLess(others[0].transport.value().count(b"REMOTE"), 50)
 
-    def test_a_client_with_much_to_read_is_not_cut_off_for_it(self) -> None:
+    def test_skips_a_client_with_many_queued_lines(self) -> None:
         slow, speaker = self.client("REPLICATE"), self.client("REPLICATE")
         slow.peer.pauseProducing()
         for _ in range(10):
@@ -399,13 +401,13 @@ class PassingOn(FloodCase):
         self.assertFalse(slow.transport.disconnecting)
         self.assertEqual(slow.peer.queued_lines, client_relay.MAX_QUEUED_LINES)
 
-    def test_a_name_that_no_server_has(self) -> None:
+    def test_refuses_a_server_name_that_is_too_long(self) -> None:
         other, speaker = self.client("REPLICATE"), self.client("REPLICATE")
         speaker.say(f"REMOTE_SERVER_UP {'x' * 300}.example")
         self.assertNotIn(b"REMOTE", other.transport.value())
         self.assertEqual((self.master.ignored, self.events), ({"ServerNameTooLong": 1}, []))
 
-    def test_a_line_that_is_too_long_for_one_listener(self) -> None:
+    def test_skips_a_client_whose_line_limit_is_too_low(self) -> None:
         self.factory._limits = SessionLimits(line=256, peer_line=256)
         short = self.client("REPLICATE")
         self.factory._limits = SessionLimits()

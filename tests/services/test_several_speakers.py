@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.streams.rows import RowCodec
-from tests.services.manual_pubsub import NOTES, AirProcess, ManualPubSub
+from tests.services.manual_pubsub import NOTES, ManualPubSub, PubSubProcess
 from tests.services.world import done
 
 
@@ -13,9 +13,12 @@ class FollowingWithSeveralSpeakers(TestCase):
     """The lines that ``reader`` gets about ``writer`` are given word for word."""
 
     def setUp(self) -> None:
-        self.air = ManualPubSub()
-        self.writer, self.reader = AirProcess(self.air, "writer"), AirProcess(self.air, "reader")
-        self.air.settle()
+        self.pubsub = ManualPubSub()
+        self.writer, self.reader = (
+            PubSubProcess(self.pubsub, "writer"),
+            PubSubProcess(self.pubsub, "reader"),
+        )
+        self.pubsub.settle()
 
     def write(self, *facts: str) -> None:
         """Write facts with one row per letter, without announcing them on the bus."""
@@ -26,7 +29,7 @@ class FollowingWithSeveralSpeakers(TestCase):
 
     def hear(self, *lines: bytes) -> None:
         self.reader.bus.messages_received(lines)
-        self.air.clock.advance(0)
+        self.pubsub.clock.advance(0)
 
     def read(self) -> list[tuple[int, str]]:
         facts = self.reader.handler.facts.get(("notes", "writer"), [])

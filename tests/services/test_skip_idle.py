@@ -14,16 +14,16 @@ from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Draft
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
-from tests.services.manual_pubsub import NOTES, ManualPubSub, Moves
+from tests.services.manual_pubsub import NOTES, ManualPubSub, RecordingMoves
 from tests.services.world import RecordingLog, done
 
 
 class SkippingIdleWriters(TestCase):
     def setUp(self) -> None:
-        self.air, log = ManualPubSub(), RecordingLog()
-        self.store: MemoryStore = self.air.store
-        self.moves = Moves()
-        scheduler = self.air.scheduler
+        self.pubsub, log = ManualPubSub(), RecordingLog()
+        self.store: MemoryStore = self.pubsub.store
+        self.moves = RecordingMoves()
+        scheduler = self.pubsub.scheduler
         self.addCleanup(scheduler.stop)
         self.writer = StreamWriter(
             scheduler, self.store, "one", [NOTES], OwnWriter(self.moves), log
@@ -42,7 +42,7 @@ class SkippingIdleWriters(TestCase):
     def settled(self, upto: Token) -> None:
         """Record as a master that everything is settled, and let the next check run."""
         done(self.store.record_positions(NOTES, upto, {"one": upto}))
-        self.air.clock.advance(SKIP_IDLE_EVERY_S)
+        self.pubsub.clock.advance(SKIP_IDLE_EVERY_S)
 
     def test_advances_to_the_recorded_position(self) -> None:
         for _ in range(3):

@@ -24,7 +24,7 @@ from synrepl.wire.commands import Position
 from tests.services.world import FakeUpstream, MasterWorld, NullLog, done, manual_clock, started
 
 
-class Lags(TestCase):
+class MeasuringLag(TestCase):
     """How far behind, and since when."""
 
     def setUp(self) -> None:
@@ -43,12 +43,12 @@ class Lags(TestCase):
         lag = self.watch.measure()["s"]
         return lag.rows, lag.seconds
 
-    def test_not_behind(self) -> None:
+    def test_has_no_lag_when_it_has_reached_everything(self) -> None:
         self.assertEqual(self.at(0, 5, 5), (0, 0.0))
         self.assertEqual(self.at(100, 5, 5), (0, 0.0))
         self.assertEqual(self.at(1, 5, 8), (3, 0.0))
 
-    def test_stuck(self) -> None:
+    def test_counts_the_seconds_of_a_stuck_stream(self) -> None:
         self.at(0, 5, 8)
         self.assertEqual(self.at(10, 5, 9), (4, 10.0))
         self.assertEqual(self.at(10, 7, 9), (2, 20.0))
@@ -60,7 +60,7 @@ class Lags(TestCase):
             self.assertEqual(rows, 3)
             self.assertLessEqual(seconds, 1.0)
 
-    def test_it_comes_back_and_falls_behind_again(self) -> None:
+    def test_counts_anew_when_it_falls_behind_again(self) -> None:
         self.at(0, 0, 3)
         self.assertEqual(self.at(10, 3, 3), (0, 0.0))
         self.assertEqual(self.at(50, 3, 4), (1, 0.0))
@@ -68,7 +68,9 @@ class Lags(TestCase):
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
     @settings(max_examples=100)
-    def test_seconds_are_true(self, steps: list[tuple[int, int]]) -> None:
+    def test_seconds_never_exceed_the_time_since_it_had_no_lag(
+        self, steps: list[tuple[int, int]]
+    ) -> None:
         """Never more than since the stream was last level, and when it says so, it stood still."""
         self.setUp()
         reached = known = 0
@@ -88,7 +90,7 @@ class Lags(TestCase):
                 oldest_unreached = now - first_seen[reached + 1]
                 self.assertLessEqual(seconds, oldest_unreached)
 
-    def test_the_oldest_reservation(self) -> None:
+    def test_shows_the_oldest_reservation(self) -> None:
         self.at(0, 0, 3, "a")
         self.at(2, 0, 3, "b", "a")
         oldest = self.watch.measure()["s"].oldest
@@ -101,7 +103,7 @@ class Lags(TestCase):
         self.at(1, 0, 3)
         self.assertIsNone(self.watch.measure()["s"].oldest)
 
-    def test_one_transaction_may_hold_as_two_writers(self) -> None:
+    def test_one_transaction_may_hold_reservations_of_two_writers(self) -> None:
         both = [
             ("a", ReservationHolder((7, "3/12"), "as a")),
             ("b", ReservationHolder((7, "3/12"), "as b")),
@@ -114,7 +116,9 @@ class Lags(TestCase):
         assert oldest is not None
         self.assertEqual((oldest.writer, oldest.seconds), ("b", 4.0))
 
-    def test_a_reservation_from_before_the_first_look_is_as_old_as_its_transaction(self) -> None:
+    def test_a_reservation_from_before_the_first_measurement_is_as_old_as_its_transaction(
+        self,
+    ) -> None:
         self.now = StreamProgress("s", 0, 3, (("w", ReservationHolder((1,), "first", 79.0)),))
         oldest = self.watch.measure()["s"].oldest
         assert oldest is not None
@@ -125,7 +129,7 @@ class Lags(TestCase):
         assert oldest is not None
         self.assertEqual(oldest.seconds, 0.0)
 
-    def test_it_looks_by_itself(self) -> None:
+    def test_measures_periodically(self) -> None:
         self.now = StreamProgress("s", 0, 3)
         self.watch.start()
         self.clock.pump([1, 1, 1])
@@ -133,7 +137,7 @@ class Lags(TestCase):
         self.watch.stop()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_worker_is_as_far_as_its_writer_that_is_furthest_behind(self) -> None:
+    def test_measures_a_worker_at_the_writer_that_is_furthest_behind(self) -> None:
         heard = {("s", "a"): 10, ("s", "b"): 12, ("t", ""): 4}
         standings = worker_progress({("s", "a"): 7, ("s", "b"): 12, ("t", ""): 4}, heard)
         self.assertEqual(standings, [StreamProgress("s", 7, 12), StreamProgress("t", 4, 4)])
@@ -145,7 +149,7 @@ class Lags(TestCase):
 class MasterStatus(TestCase):
     """A master, with a follower."""
 
-    def test_streams(self) -> None:
+    def test_shows_streams(self) -> None:
         world = started()
         done(world.intake.append("jobs", b"[[1],[2]]"))
         world.reserved_by_other("jobs", 3)
@@ -186,7 +190,7 @@ class MasterStatus(TestCase):
         self.assertEqual(status["appends"], {"jobs": {"ok": 1}})
         world.stop()
 
-    def test_followers(self) -> None:
+    def test_shows_followers(self) -> None:
         world = started()
         factory = MasterFactory(world.scheduler, world.master, "example.org")
         peer = factory.buildProtocol(None)
@@ -210,7 +214,7 @@ class MasterStatus(TestCase):
 class RemovedWriters(TestCase):
     """Those whose facts are left, and nothing else."""
 
-    def test_they_are_not_shown(self) -> None:
+    def test_are_shown_apart_from_present_writers(self) -> None:
         world = started()
         jobs = world.catalogue["jobs"]
         lease = done(world.store.open_writer("other", [jobs]))
@@ -250,7 +254,7 @@ def worker() -> dict[str, Any]:
 class WorkerStatus(TestCase):
     """A worker."""
 
-    def test_worker(self) -> None:
+    def test_shows_streams_and_handlers(self) -> None:
         status = json.loads(json.dumps(worker()))
         self.assertEqual((status["role"], status["connected"]), ("worker", True))
         self.assertEqual(
@@ -273,14 +277,14 @@ class WorkerStatus(TestCase):
         self.assertEqual(status["counts"]["bad_rows"], {})
 
 
-class Ready(TestCase):
+class CheckingReadiness(TestCase):
     """Reasons, for a person."""
 
     def reasons(self, world: MasterWorld) -> str:
         self.assertEqual(world.readiness.to_json()["ready"], not world.readiness.reasons())
         return "; ".join(world.readiness.reasons())
 
-    def test_a_life(self) -> None:
+    def test_a_master_is_ready_while_it_reads_streams_and_holds_its_lease(self) -> None:
         world = MasterWorld()
         self.assertIn("not started", self.reasons(world))
         done(world.start())
@@ -297,7 +301,7 @@ class Ready(TestCase):
         self.assertIn("stopping", self.reasons(world))
         world.stop()
 
-    def test_lag(self) -> None:
+    def test_is_not_ready_while_a_stream_is_stuck(self) -> None:
         world = started()
         world.reserved_by_other("jobs", 5)
         world.status()
@@ -307,7 +311,7 @@ class Ready(TestCase):
         self.assertIn("stream jobs is 5 rows behind for 61 s", self.reasons(world))
         world.stop()
 
-    def test_a_worker(self) -> None:
+    def test_a_worker_is_ready_while_it_is_connected(self) -> None:
         connected = False
         watch = LagTracker(TwistedScheduler(manual_clock()), list)
         checks = [is_connected(lambda: connected, "127.0.0.1:9"), lag_below(watch, 1.0)]

@@ -41,7 +41,7 @@ AWAY = DatabaseAway(where="memory", reason="cut")
 NOTHING_WRITTEN = (WriterAway, DatabaseAway, Fenced)
 
 
-class Store(MemoryStore):
+class InterruptibleStore(MemoryStore):
     """Suspends operations, and loses their answers, at the steps it is told.
 
     :ivar stop: steps at which the next operations are suspended
@@ -61,7 +61,7 @@ class Store(MemoryStore):
             await stopped
 
 
-class Told(Announcer):
+class RecordingAnnouncer(Announcer):
     """Announces, and remembers what it was told by the writer."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -79,7 +79,7 @@ class Told(Announcer):
         super().outcome_unknown(stream, rows)
 
 
-class Heard:
+class RecordingListener:
     """Keeps what is announced of each stream."""
 
     def __init__(self) -> None:
@@ -96,16 +96,18 @@ class Heard:
         """Not looked at."""
 
 
-class Place:
+class WriterSite:
     """A writer that announces, on a store in memory."""
 
-    def __init__(self, make_store: type[Store] = Store) -> None:
+    def __init__(self, make_store: type[InterruptibleStore] = InterruptibleStore) -> None:
         self.clock = Clock()
         self.scheduler = TwistedScheduler(self.clock)  # type: ignore[arg-type]
         self.store = make_store(self.scheduler)
-        self.heard = Heard()
+        self.heard = RecordingListener()
         streams = [JOBS, LOGS, TYPING]
-        self.announcer = Told(self.scheduler, self.store, streams, self.heard, NullLog())
+        self.announcer = RecordingAnnouncer(
+            self.scheduler, self.store, streams, self.heard, NullLog()
+        )
         self.writer = StreamWriter(
             self.scheduler, self.store, "master", streams, self.announcer, NullLog()
         )
@@ -166,9 +168,9 @@ def work(*names: str, change: str = "changed") -> Any:
     return run
 
 
-class Case(TestCase):
+class TransactCase(TestCase):
     def setUp(self) -> None:
-        self.place = Place()
+        self.place = WriterSite()
         self.store, self.writer = self.place.store, self.place.writer
         self.addCleanup(self.place.stop)
 
@@ -185,10 +187,10 @@ class Case(TestCase):
             self.assertEqual((ledger.open_requests, ledger.outstanding), (0, 0))
 
 
-class Settling(Case):
+class SettlingTransactions(TransactCase):
     """When all goes well, and when the work fails."""
 
-    def test_facts_of_two_streams_are_told_before_the_caller(self) -> None:
+    def test_announces_facts_of_two_streams_before_it_returns(self) -> None:
         def run(txn: Transaction, outbox: Outbox) -> str:
             work("a", "b")(txn, outbox)
             outbox.append(LOGS, [Line("x"), Line("y")])
@@ -204,7 +206,7 @@ class Settling(Case):
         self.assertEqual(self.writer.ledger("jobs").position, 3)
         self.check_nothing_is_stuck()
 
-    def test_work_that_fails(self) -> None:
+    def test_appends_nothing_if_the_work_fails(self) -> None:
         def run(txn: Transaction, outbox: Outbox) -> None:
             work("a")(txn, outbox)
             raise ZeroDivisionError
@@ -214,7 +216,7 @@ class Settling(Case):
         self.place.append("b")
         self.check_nothing_is_stuck()
 
-    def test_what_cannot_be_part_of_a_transaction(self) -> None:
+    def test_refuses_streams_that_cannot_be_part_of_a_transaction(self) -> None:
         other = declare("others", {"name": "text"})
         self.raised(self.place.transact(work(), JOBS, TYPING), KeptInMemory)
         self.raised(self.place.transact(work(), JOBS, other), NotAWriter)
@@ -243,7 +245,7 @@ class Settling(Case):
         self.assertEqual(self.place.heard.tokens["jobs"], [1, 2])
         self.check_nothing_is_stuck()
 
-    def test_commits_out_of_order(self) -> None:
+    def test_commits_may_be_out_of_order(self) -> None:
         self.store.stop = ["transact reserved"] * 2
         one, two = self.place.transact(work("a")), self.place.transact(work("b"))
         (appended,) = self.place.append("c")
@@ -254,7 +256,7 @@ class Settling(Case):
         self.assertEqual(self.place.heard.tokens["jobs"], [1, 2, 3])
         self.check_nothing_is_stuck()
 
-    def test_a_caller_who_stops_waiting_does_not_end_it(self) -> None:
+    def test_cancelling_the_wait_does_not_end_the_transaction(self) -> None:
         self.store.stop = ["transact reserved"]
         running = Deferred.fromCoroutine(self.writer.transact("a test", [JOBS], work("a")))
         running.cancel()
@@ -266,7 +268,7 @@ class Settling(Case):
         self.check_nothing_is_stuck()
 
 
-class Unanswered(Case):
+class LosingTheAnswerToACommit(TransactCase):
     """Commits whose answer is lost."""
 
     def lose(self, at: str, running: Any) -> list[Any]:
@@ -277,19 +279,19 @@ class Unanswered(Case):
         self.place.pump()
         return outcome
 
-    def test_it_was_committed(self) -> None:
+    def test_returns_the_result_if_it_was_committed(self) -> None:
         outcome = self.lose("transact committed", lambda: self.place.transact(work("a", "b")))
         self.assertEqual((outcome, self.store.table), (["changed"], ["changed"]))
         self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"), Job("b")))])
         self.check_nothing_is_stuck()
 
-    def test_it_was_rolled_back_and_is_run_again(self) -> None:
+    def test_runs_again_if_it_was_rolled_back(self) -> None:
         outcome = self.lose("transact reserved", lambda: self.place.transact(work("a")))
         self.assertEqual((outcome, self.store.table), (["changed"], ["changed"]))
         self.assertEqual([name for _, name in self.place.stored()], ["a"])
         self.check_nothing_is_stuck()
 
-    def test_it_left_no_trace(self) -> None:
+    def test_raises_if_it_left_no_trace(self) -> None:
         def empty(txn: Transaction, outbox: Outbox) -> None:
             outbox.append(JOBS, [])
 
@@ -302,7 +304,7 @@ class Unanswered(Case):
             self.place.append("goes on")
             self.check_nothing_is_stuck()
 
-    def test_its_facts_are_not_taken_for_those_of_an_append(self) -> None:
+    def test_does_not_take_its_facts_for_those_of_an_append(self) -> None:
         for committed in (False, True):
             for key in (None, f"key {committed}"):
                 with self.subTest(committed=committed, key=key):
@@ -328,7 +330,7 @@ class Unanswered(Case):
                         self.assertEqual([stored[token] for token in tokens], ["mine", "twice"])
                     self.check_nothing_is_stuck()
 
-    def test_it_is_not_taken_for_an_append(self) -> None:
+    def test_does_not_take_it_for_an_append(self) -> None:
         # Of two equal facts one is there, and both answers are lost.
         self.store.stop = ["transact reserved", "append committed"]
         transacted, appended = self.place.transact(work("same")), self.place.append("same")
@@ -341,7 +343,7 @@ class Unanswered(Case):
         self.assertEqual([name for _, name in self.place.stored()], ["same"])
         self.check_nothing_is_stuck()
 
-    def test_one_that_was_rolled_back_is_no_explanation(self) -> None:
+    def test_a_transaction_that_was_rolled_back_explains_no_fact(self) -> None:
         self.store.stop = ["transact reserved", "append committed"]
         transacted, appended = self.place.transact(work("same")), self.place.append("same")
         rolled_back, committed = self.store.stopped
@@ -352,7 +354,7 @@ class Unanswered(Case):
         self.assertEqual(appended[0].tokens, [2])
         self.check_nothing_is_stuck()
 
-    def test_what_was_settled_meanwhile_is_no_trace_of_it(self) -> None:
+    def test_facts_settled_meanwhile_are_no_trace_of_it(self) -> None:
         self.store.stop = ["transact reserved"]
         unknown = self.place.transact(work("a"))
         self.place.append("a")
@@ -362,7 +364,7 @@ class Unanswered(Case):
         self.assertEqual([name for _, name in self.place.stored()], ["a", "a"])
         self.check_nothing_is_stuck()
 
-    def test_what_was_settled_before_is_no_trace_of_it(self) -> None:
+    def test_facts_settled_before_are_no_trace_of_it(self) -> None:
         # The first transaction holds the position; when it ends, the ledger forgets the append.
         self.store.stop = ["transact reserved", "transact committed", "open writer"]
         held = self.place.transact(work("held"))
@@ -377,7 +379,7 @@ class Unanswered(Case):
         self.assertEqual([name for _, name in self.place.stored()], ["a", "a"])
         self.check_nothing_is_stuck()
 
-    def test_of_reserved_tokens(self) -> None:
+    def test_raises_for_reserved_tokens_whose_commit_is_in_doubt(self) -> None:
         async def reserve() -> None:
             async with await self.writer.reserve(JOBS, 1) as reserved:
                 await reserved.write([[Job("a")]])
@@ -392,7 +394,7 @@ class Unanswered(Case):
         self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
-    def test_the_writer_is_stopped_meanwhile(self) -> None:
+    def test_raises_if_the_writer_is_stopped_meanwhile(self) -> None:
         self.store.stop = ["transact committed", "open writer"]
         outcome = self.place.transact(work("a"))
         self.store.stopped.pop().errback(LOST)
@@ -403,13 +405,13 @@ class Unanswered(Case):
         self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
 
 
-class LosingTheName(Case):
+class LosingTheLease(TransactCase):
     """While a transaction runs."""
 
     def lose_name(self) -> None:
         self.store._of(JOBS).writer("master").session.crash()  # type: ignore[union-attr]
 
-    def test_it_is_committed_all_the_same(self) -> None:
+    def test_a_transaction_may_still_commit(self) -> None:
         self.store.stop = ["transact committed"]
         outcome = self.place.transact(work("a"))
         self.lose_name()
@@ -421,7 +423,7 @@ class LosingTheName(Case):
         self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
-    def test_it_comes_too_late(self) -> None:
+    def test_a_transaction_that_is_fenced_fails(self) -> None:
         self.store.stop = ["transact"]
         outcome = self.place.transact(work("a"))
         self.lose_name()
@@ -431,13 +433,13 @@ class LosingTheName(Case):
         self.assertEqual((self.store.table, self.place.stored()), ([], []))
         self.check_nothing_is_stuck()
 
-    def test_there_is_no_name(self) -> None:
+    def test_refuses_transactions_without_a_lease(self) -> None:
         self.store.stop = ["open writer"]
         self.lose_name()
         self.raised(self.place.transact(work("a")), WriterAway)
         self.store.stopped[0].callback(None)
 
-    def test_it_is_found_that_a_sequence_was_put_back(self) -> None:
+    def test_recovers_from_a_sequence_that_was_set_back(self) -> None:
         def both(txn: Transaction, outbox: Outbox) -> None:
             outbox.append(LOGS, [Line("x")])
             outbox.append(JOBS, [Job("x")])
@@ -464,7 +466,7 @@ class LosingTheName(Case):
         self.assertEqual(self.place.stored(LOGS), [(1, "a"), (2, "x")])
         self.check_nothing_is_stuck()
 
-    def test_a_reservation_whose_facts_are_found_later(self) -> None:
+    def test_reports_facts_of_a_reservation_as_in_doubt(self) -> None:
         async def reserve() -> None:
             async with await self.writer.reserve(JOBS, 1) as reserved:
                 await reserved.write([[Job("a")]])
@@ -475,7 +477,7 @@ class LosingTheName(Case):
         self.check_nothing_is_stuck()
 
 
-class Unreliable(Store):
+class UnreliableStore(InterruptibleStore):
     """Takes its time, loses answers and sessions, as a random generator says."""
 
     random = Random(0)
@@ -500,14 +502,14 @@ class Unreliable(Store):
                 session.crash()
 
 
-class Truth(TestCase):
+class TellingTheTruth(TestCase):
     """Whatever breaks, every caller is told the truth, and everything is announced."""
 
     @settings(max_examples=150, deadline=None)
     @given(st.integers(0, 2**32))
-    def test_any_order_and_any_failure(self, seed: int) -> None:
+    def test_answers_truthfully_in_any_order_and_with_any_failure(self, seed: int) -> None:
         random = Random(seed)
-        place = Place(Unreliable)
+        place = WriterSite(UnreliableStore)
         place.store.random, place.store.calm = random, False  # type: ignore[attr-defined]
         appended: list[tuple[list[str], list[Any]]] = []
         transacted: list[tuple[list[str], list[Any]]] = []

@@ -23,7 +23,7 @@ JOBS = declare("jobs", {"name": "text"})
 Job = JOBS.kinds[UNTAGGED]
 
 
-class Unanswered(MemoryStore):
+class UnansweredStore(MemoryStore):
     """Loses the answer to the next append, at the step it is told."""
 
     at: str | None = None
@@ -38,7 +38,7 @@ class Unanswered(MemoryStore):
             raise CommitUnknown(where="memory", name="append", xid="7", reason="cut")
 
 
-class Heard:
+class RecordingListener:
     """Keeps what is announced."""
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class Heard:
         """Not looked at."""
 
 
-class Outcome(SynchronousTestCase):
+class LosingTheAnswerToAnAppend(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         scheduler = TwistedScheduler(self.clock)
-        self.store = Unanswered(scheduler)
-        self.heard = Heard()
+        self.store = UnansweredStore(scheduler)
+        self.heard = RecordingListener()
         announcer = Announcer(scheduler, self.store, [JOBS], self.heard, Logger())
         self.writer = StreamWriter(scheduler, self.store, "master", [JOBS], announcer, Logger())
         self.wait(self.writer.start())
@@ -79,14 +79,14 @@ class Outcome(SynchronousTestCase):
         page = self.wait(self.store.page(JOBS, Range(0, 100), None, 100))
         return [(fact.token, fact.rows[0].name) for fact in page.facts]  # type: ignore[attr-defined]
 
-    def test_it_was_committed(self) -> None:
+    def test_returns_the_tokens_if_it_was_committed(self) -> None:
         self.append("a")
         self.store.at = "append committed"
         self.assertEqual(self.append("b", "c"), AppendResult([2, 3], "master"))
         self.assertEqual(self.stored(), [(1, "a"), (2, "b"), (3, "c")])
         self.assertEqual(self.heard.tokens, [1, 2, 3])
 
-    def test_it_was_not_committed(self) -> None:
+    def test_appends_again_if_it_was_not_committed(self) -> None:
         self.append("a")
         self.store.at = "append reserved"
         written = self.append("b")
@@ -94,7 +94,7 @@ class Outcome(SynchronousTestCase):
         self.assertEqual(self.stored()[-1], (written.tokens[0], "b"))  # type: ignore[attr-defined]
         self.assertEqual(self.heard.tokens, [token for token, _ in self.stored()])
 
-    def test_several_callers_share_the_transaction(self) -> None:
+    def test_answers_all_callers_of_a_shared_transaction(self) -> None:
         for lost_at in ("append reserved", "append committed"):
             with self.subTest(lost_at):
                 before = len(self.stored())
@@ -119,11 +119,11 @@ class Outcome(SynchronousTestCase):
         self.assertEqual((written.tokens, written.replayed), ([1], True))  # type: ignore[attr-defined]
         self.assertEqual(self.stored(), [(1, "a")])
 
-    def test_stopping_meanwhile(self) -> None:
+    def test_raises_if_the_writer_is_stopped_meanwhile(self) -> None:
         self.store.at, self.store.hang = "append committed", "open writer"
         self.failureResultOf(self.cut_and_stopped(), CommitUnknown)
 
-    def test_a_name_that_is_taken_back_too_late_is_given_free(self) -> None:
+    def test_releases_a_lease_that_is_acquired_again_after_the_stop(self) -> None:
         self.store.at, self.store.hang = "append committed", "open writer"
         self.failureResultOf(self.cut_and_stopped(), CommitUnknown)
         self.store.hang = None

@@ -21,7 +21,7 @@ JOBS = declare("jobs", {"name": "text"})
 Job = JOBS.kinds[UNTAGGED]
 
 
-class Gated(MemoryStore):
+class GatedStore(MemoryStore):
     """Lets a test go first when a name is taken."""
 
     gate: Deferred[None] | None = None
@@ -32,14 +32,14 @@ class Gated(MemoryStore):
             await gate
 
 
-class Losing(SynchronousTestCase):
+class LosingTheLease(SynchronousTestCase):
     """The session of ``w1`` is cut, and another process is ``w1`` before it can be again."""
 
     def setUp(self) -> None:
         self.clock = manual_clock()
         scheduler = TwistedScheduler(self.clock)
         self.addCleanup(scheduler.stop)
-        self.store = Gated(scheduler)
+        self.store = GatedStore(scheduler)
         self.writer = StreamWriter(
             scheduler, self.store, "w1", [JOBS], NullCommitListener(), RecordingLog()
         )
@@ -63,19 +63,19 @@ class Losing(SynchronousTestCase):
         self.clock.advance(0)
         return deferred
 
-    def test_at_first_it_may_mend_itself(self) -> None:
+    def test_a_first_refusal_is_not_reported(self) -> None:
         self.failureResultOf(self.append(), WriterAway)
         self.clock.pump([0.1] * int(TAKEOVER_S * 12))  # refused once
         self.failureResultOf(self.append(), WriterAway)
         self.assertEqual(self.ready(), "the name of writer 'w1' is not held")
 
-    def test_who_has_the_name_is_told_once_that_is_sure(self) -> None:
+    def test_reports_the_refusal_after_two_in_a_row(self) -> None:
         self.clock.pump([0.1] * int(TAKEOVER_S * 25))
         failure = self.failureResultOf(self.append(), WriterTaken)
         self.assertIn("give this one another instance_name", str(failure.value))
         self.assertIn("is not held: writer 'w1' of stream 'jobs' is held by", str(self.ready()))
 
-    def test_it_is_had_again_when_it_is_free(self) -> None:
+    def test_acquires_the_lease_again_when_it_is_free(self) -> None:
         self.clock.pump([0.1] * int(TAKEOVER_S * 25))
         self.wait(self.other.close())
         self.clock.pump([0.1] * int(TAKEOVER_S * 10))

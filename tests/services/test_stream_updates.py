@@ -17,7 +17,7 @@ from synrepl.streams.catalogue import UnknownStream
 from tests.services.world import done, started
 
 
-class Base(TestCase):
+class UpdatesCase(TestCase):
     """A started master."""
 
     def setUp(self) -> None:
@@ -35,10 +35,10 @@ class Base(TestCase):
         return found
 
 
-class Answers(Base):
+class AnsweringRequests(UpdatesCase):
     """What real servers answer too."""
 
-    def test_a_range(self) -> None:
+    def test_returns_the_facts_of_a_range(self) -> None:
         self.append("jobs", [[1], [2, "x"], [3], [4]])
         self.assertEqual(
             self.ask("jobs", 1, 3),
@@ -49,18 +49,18 @@ class Answers(Base):
             },
         )
 
-    def test_no_range_echoes_its_end(self) -> None:
+    def test_an_empty_range_returns_its_end(self) -> None:
         self.append("jobs", [[1], [2]])
         for after, upto in ((2, 2), (2, 1), (900, 800), (0, -5), (-7, -7)):
             self.assertEqual(
                 self.ask("jobs", after, upto), {"updates": [], "upto_token": upto, "limited": False}
             )
 
-    def test_below_zero_is_the_beginning(self) -> None:
+    def test_a_negative_token_means_the_beginning(self) -> None:
         self.append("jobs", [[1]])
         self.assertEqual(len(self.ask("jobs", -1, 1)["updates"]), 1)
 
-    def test_facts_are_not_split(self) -> None:
+    def test_does_not_split_facts(self) -> None:
         self.append("jobs", {"facts": [[[1]], [[2], [3], [4]], [[5]]]})
         found = self.ask("jobs", 0, 3, limit=2)
         self.assertEqual([token for token, _ in found["updates"]], [1])
@@ -68,12 +68,12 @@ class Answers(Base):
         found = self.ask("jobs", 1, 3, limit=2)
         self.assertEqual([token for token, _ in found["updates"]], [2, 2, 2])
 
-    def test_about_a_hundred_rows_unless_told_otherwise(self) -> None:
+    def test_returns_about_a_hundred_rows_by_default(self) -> None:
         self.append("jobs", [[n] for n in range(250)])
         self.assertEqual(len(self.ask("jobs", 0, 250)["updates"]), 100)
         self.assertEqual(len(self.ask("jobs", 0, 250, limit=240)["updates"]), 240)
 
-    def test_row_shapes(self) -> None:
+    def test_returns_the_requested_row_shapes(self) -> None:
         self.append("receipts", [["!r", "m.read", "@u", "$e", "main", {}]])
         modern = ["!r", "m.read", "@u", "$e", {}]
         self.assertEqual(self.ask("receipts", 0, 1)["updates"], [[1, modern]])
@@ -81,12 +81,12 @@ class Answers(Base):
         current = ["!r", "m.read", "@u", "$e", "main", {}]
         self.assertEqual(self.ask("receipts", 0, 1, rows="current")["updates"], [[1, current]])
 
-    def test_tokens_of_a_stream_that_counts_down(self) -> None:
+    def test_returns_tokens_of_a_stream_that_counts_down(self) -> None:
         self.append("backfill", [["$e", "!r", "m.t", None, None, None]])
         ((token, _),) = self.ask("backfill", 0, 1)["updates"]
         self.assertEqual(token, 1)
 
-    def test_refusals(self) -> None:
+    def test_refuses_invalid_parameters(self) -> None:
         for query in (
             {},
             {"from_token": "1"},
@@ -110,7 +110,7 @@ class Answers(Base):
             self.ask("sticky_events", 0, 1)
         self.assertEqual(self.ask("sticky_events", 0, 0, rows="current")["updates"], [])
 
-    def test_a_follower_that_says_which_rows_it_wants_gets_every_stream(self) -> None:
+    def test_returns_every_stream_if_row_shapes_are_requested(self) -> None:
         self.append("groups", [["+g:x", "@u:x", "membership", {}]])
         self.append("sticky_events", [["!r:x", "$e:x"]])
         for rows in ("modern", "current"):
@@ -120,7 +120,7 @@ class Answers(Base):
             ):
                 self.assertEqual(self.ask(stream, 0, 1, rows=rows)["updates"], [[1, row]])
 
-    def test_trimmed_and_away(self) -> None:
+    def test_fails_if_rows_are_trimmed_or_the_database_is_away(self) -> None:
         self.world = started(max_rows_per_stream=4)
         self.append("jobs", [[1], [2], [3], [4], [5]])
         with self.assertRaises(Trimmed):
@@ -130,7 +130,7 @@ class Answers(Base):
         with self.assertRaises(DatabaseAway):
             self.ask("jobs", 2, 5)
 
-    def test_a_real_worker_gets_what_is_left_of_an_ephemeral_stream(self) -> None:
+    def test_skips_trimmed_rows_of_an_ephemeral_stream_for_a_real_worker(self) -> None:
         self.append("caches", [["f", [key], 1] for key in "abcd"])
         self.world.clock.advance(1)
         caches = self.world.catalogue["caches"]
@@ -151,7 +151,7 @@ class Answers(Base):
                 self.ask("caches", 0, 3, **ours)
 
 
-class Promises(Base):
+class BoundingAnswersByPositions(UpdatesCase):
     """``upto_token`` never passes a position."""
 
     def setUp(self) -> None:
@@ -163,18 +163,18 @@ class Promises(Base):
         state = self.world.announcer.states["jobs"]
         self.assertEqual((state.linear, state.positions["master"]), (1, 3))
 
-    def test_a_writer_is_given_up_to_its_position(self) -> None:
+    def test_returns_facts_of_a_writer_up_to_its_position(self) -> None:
         for writer, position, tokens in (("master", 3, [1, 3]), ("else", 0, [])):
             found = self.ask("jobs", 0, 1_000, writer=writer)
             self.assertEqual([token for token, _ in found["updates"]], tokens)
             self.assertEqual((found["upto_token"], found["limited"]), (position, False))
 
-    def test_without_a_writer_up_to_the_linear_position(self) -> None:
+    def test_returns_facts_of_all_writers_up_to_the_linear_position(self) -> None:
         found = self.ask("jobs", 0, 1_000)
         self.assertEqual([token for token, _ in found["updates"]], [1])
         self.assertEqual((found["upto_token"], found["limited"]), (1, False))
 
-    def test_who_asks_up_to_a_writers_position_without_naming_it_is_to_come_again(self) -> None:
+    def test_marks_an_answer_below_a_writers_position_as_limited(self) -> None:
         """A real worker: ``limited: false`` would make it skip what comes later."""
         for after, tokens in ((0, [1]), (1, [])):
             answers: list[bytes] = []
@@ -187,7 +187,7 @@ class Promises(Base):
             self.assertEqual([token for token, _ in found["updates"]], tokens)
             self.assertEqual((found["upto_token"], found["limited"]), (1, True))
 
-    def test_it_is_answered_in_full_when_the_linear_position_moves_meanwhile(self) -> None:
+    def test_answers_in_full_if_the_linear_position_advances_meanwhile(self) -> None:
         answers: list[bytes] = []
         query = {"from_token": "0", "upto_token": "3"}
         Deferred.fromCoroutine(self.world.updates.answer("jobs", query)).addCallback(answers.append)
@@ -199,12 +199,14 @@ class Promises(Base):
         self.assertEqual((found["upto_token"], found["limited"]), (3, False))
 
 
-class Paging(Base):
+class FetchingPageByPage(UpdatesCase):
     """Going on from ``upto_token`` until it is not limited gives every row once, in order."""
 
     @given(st.lists(st.integers(1, 5), max_size=12), st.integers(1, 8), st.data())
     @settings(max_examples=60, deadline=None)
-    def test_complete(self, sizes: list[int], limit: int, data: st.DataObject) -> None:
+    def test_pages_together_contain_every_fact(
+        self, sizes: list[int], limit: int, data: st.DataObject
+    ) -> None:
         self.world = started()
         if sizes:
             self.append("jobs", {"facts": [[[n]] * size for n, size in enumerate(sizes, 1)]})

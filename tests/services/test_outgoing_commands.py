@@ -10,7 +10,7 @@ from synrepl.services.sending import outgoing_commands
 from synrepl.services.sending.outgoing_commands import MAX_EVENTS, REPEAT_S, STOP_S, TooManyUnsent
 from synrepl.services.serving.user_sync import TooManySyncingUsers
 from synrepl.wire.dialects import CURRENT, LEGACY, MODERN
-from tests.services.sending_world import Connection, Sender
+from tests.services.sending_world import CommandSender, FakeConnection
 from tests.services.world import done
 
 
@@ -19,9 +19,9 @@ def ups(lines: list[str]) -> list[str]:
     return [line.split()[1] for line in lines if line.startswith("REMOTE_SERVER_UP")]
 
 
-class Reconnecting(TestCase):
-    def test_states_are_said_again_and_only_the_present_ones(self) -> None:
-        sender = Sender(MODERN)
+class SendingAgainAfterReconnecting(TestCase):
+    def test_repeats_only_the_present_states(self) -> None:
+        sender = CommandSender(MODERN)
         commands = sender.commands
         commands.user_sync("@before:x", True, at=1)
         first = sender.connect()
@@ -45,8 +45,8 @@ class Reconnecting(TestCase):
         sender.outgoing.position(9)
         self.assertEqual(second.lines(), ["FEDERATION_ACK w1 7"])
 
-    def test_an_acknowledgement_is_forgotten_when_the_stream_starts_again(self) -> None:
-        sender = Sender(MODERN)
+    def test_forgets_an_acknowledgement_when_the_stream_restarts(self) -> None:
+        sender = CommandSender(MODERN)
         first = sender.connect()
         sender.commands.federation_ack(7)
         sender.outgoing.disconnected()
@@ -59,8 +59,8 @@ class Reconnecting(TestCase):
         sender.commands.federation_ack(3)
         self.assertEqual(second.lines(), ["FEDERATION_ACK w1 3"])
 
-    def test_events_wait_for_a_connection_up_to_a_bound(self) -> None:
-        sender = Sender(LEGACY)
+    def test_queues_a_bounded_number_of_events(self) -> None:
+        sender = CommandSender(LEGACY)
         for number in range(MAX_EVENTS):
             sender.commands.remote_server_up(f"s{number}")
         with self.assertRaisesRegex(TooManyUnsent, "REMOVE_PUSHER is not sent: 1000 commands"):
@@ -73,8 +73,8 @@ class Reconnecting(TestCase):
         sender.outgoing.disconnected()
         self.assertEqual(sender.connect().lines(), ["USER_SYNC @u:x start 1700000000000"])
 
-    def test_what_waits_at_a_closing_connection_is_for_the_next_one(self) -> None:
-        sender = Sender(MODERN)
+    def test_keeps_queued_commands_for_the_next_connection(self) -> None:
+        sender = CommandSender(MODERN)
         first = sender.connect()
         first.full = True
         sender.commands.remote_server_up("one.example")
@@ -90,9 +90,9 @@ class Reconnecting(TestCase):
         )
 
 
-class Slow(TestCase):
-    def test_a_slow_connection_gets_only_the_latest_state_of_each_user(self) -> None:
-        sender = Sender(MODERN)
+class SendingOverASlowConnection(TestCase):
+    def test_sends_only_the_latest_state_of_each_user(self) -> None:
+        sender = CommandSender(MODERN)
         connection = sender.connect()
         sender.commands.user_sync("@old:x", True)
         connection.lines()
@@ -115,18 +115,18 @@ class Slow(TestCase):
             ],
         )
 
-    def test_many_users_are_said_in_slices(self) -> None:
-        sender = Sender(MODERN)
+    def test_sends_many_users_in_slices(self) -> None:
+        sender = CommandSender(MODERN)
         for number in range(5_000):
             sender.commands.user_sync(f"@u{number}:x", True)
-        connection = Connection(sender.scheduler, MODERN)
+        connection = FakeConnection(sender.scheduler, MODERN)
         sender.outgoing.connected(connection)
         self.assertLessEqual(len(connection.lines()), UNITS)
         sender.settle()
         self.assertGreater(len(connection.lines()), 5_000 - 2 * UNITS)
 
-    def test_the_number_of_users_is_bounded_also_while_nothing_can_be_said(self) -> None:
-        sender = Sender(MODERN)
+    def test_limits_the_users_even_while_disconnected(self) -> None:
+        sender = CommandSender(MODERN)
         with patch.object(outgoing_commands, "MAX_USERS_OF_CONNECTION", 5):
             for number in range(5):
                 sender.commands.user_sync(f"@u{number}:x", True)
@@ -145,11 +145,11 @@ class Slow(TestCase):
         self.assertEqual(sender.outgoing.syncing_users, 2)
 
 
-class OnRedis(TestCase):
+class SendingOverRedis(TestCase):
     def setUp(self) -> None:
-        self.sender = Sender(CURRENT)
+        self.sender = CommandSender(CURRENT)
 
-    def test_a_new_connection_first_clears_what_others_remember(self) -> None:
+    def test_first_clears_what_others_remember(self) -> None:
         self.assertEqual(self.sender.connect().lines(), ["CLEAR_USER_SYNC w1"])
         self.sender.commands.user_sync("@u:x", True, device="D", at=1)
         self.sender.outgoing.disconnected()
@@ -158,7 +158,7 @@ class OnRedis(TestCase):
             ["CLEAR_USER_SYNC w1", "USER_SYNC w1 @u:x D start 1000"],
         )
 
-    def test_states_are_said_again_to_newcomers_but_not_too_often(self) -> None:
+    def test_repeats_states_for_newcomers_but_not_too_often(self) -> None:
         connection = self.sender.connect()
         self.sender.outgoing.process_joined()  # there is nothing to say
         self.sender.commands.user_sync("@u:x", True, at=1)
@@ -183,15 +183,15 @@ class OnRedis(TestCase):
         self.sender.clock.advance(REPEAT_S)  # nobody is there
 
 
-class Stopping(TestCase):
-    def test_users_are_cleared_and_what_waits_is_sent(self) -> None:
+class StoppingToSend(TestCase):
+    def test_clears_users_and_sends_queued_commands(self) -> None:
         for dialect, last in (
             (MODERN, "CLEAR_USER_SYNC w1"),
             (CURRENT, "CLEAR_USER_SYNC w1"),
             (LEGACY, "USER_SYNC @u:x end 1700000000000"),
         ):
             with self.subTest(dialect=dialect.name):
-                sender = Sender(dialect)
+                sender = CommandSender(dialect)
                 connection = sender.connect()
                 sender.commands.user_sync("@u:x", True)
                 connection.lines()
@@ -200,8 +200,8 @@ class Stopping(TestCase):
                 sender.commands.user_sync("@late:x", True)
                 self.assertEqual(connection.lines(), [last])
 
-    def test_a_connection_that_accepts_nothing_is_not_waited_for_long(self) -> None:
-        sender = Sender(MODERN)
+    def test_does_not_wait_long_for_a_connection_that_accepts_nothing(self) -> None:
+        sender = CommandSender(MODERN)
         connection = sender.connect()
         sender.commands.user_sync("@u:x", True)
         connection.full = True
@@ -216,7 +216,7 @@ class Stopping(TestCase):
         sender.clock.advance(STOP_S)
         self.assertTrue(stopping.called)
 
-    def test_without_a_connection_it_stops_at_once(self) -> None:
-        sender = Sender(MODERN)
+    def test_stops_at_once_without_a_connection(self) -> None:
+        sender = CommandSender(MODERN)
         sender.commands.user_sync("@u:x", True)
         done(sender.outgoing.stop())

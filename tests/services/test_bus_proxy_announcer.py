@@ -21,26 +21,26 @@ from tests.services.manual_pubsub import (
     CATALOGUE,
     CHANNELS,
     NOTES,
-    AirProcess,
     ManualConnections,
     ManualPubSub,
+    PubSubProcess,
 )
 from tests.services.world import RecordingLog, done
 
 
-class Speaking(TestCase):
+class AnnouncingForOthers(TestCase):
     def setUp(self) -> None:
-        self.air, log = ManualPubSub(), RecordingLog()
-        scheduler = self.air.scheduler
+        self.pubsub, log = ManualPubSub(), RecordingLog()
+        scheduler = self.pubsub.scheduler
         codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
         publisher = Publisher(scheduler, codecs)
         self.over_tcp = Publisher(scheduler, codecs)
         proxy = ProxyAnnouncer("master", publisher)
         movements = FanOut((self.over_tcp, proxy))
-        self.announcer = Announcer(scheduler, self.air.store, CATALOGUE, movements, log)
+        self.announcer = Announcer(scheduler, self.pubsub.store, CATALOGUE, movements, log)
         proxy.begin(self.announcer.states)
         self.writer = StreamWriter(
-            scheduler, self.air.store, "master", [NOTES], self.announcer, log
+            scheduler, self.pubsub.store, "master", [NOTES], self.announcer, log
         )
         done(self.writer.start())
         done(self.announcer.start())
@@ -49,24 +49,24 @@ class Speaking(TestCase):
         names = [stream.name for stream in CATALOGUE]
         subscriber = MasterBusSubscriber(lambda command: None)
         bus = Bus(CHANNELS, names, BusReader("master", log), subscriber, bus_publisher)
-        wires = ManualConnections(self.air, CHANNELS.subscriptions(names, user_ip=True), bus)
-        self.air.wires.append(wires)
+        wires = ManualConnections(self.pubsub, CHANNELS.subscriptions(names, user_ip=True), bus)
+        self.pubsub.wires.append(wires)
         bus.connected(wires)
         scheduler.spawn(
             "speak for the dead", announce_dead_writers(scheduler, proxy, bus_publisher)
         )
-        self.worker = AirProcess(self.air, "worker")
+        self.worker = PubSubProcess(self.pubsub, "worker")
         self.look()
         self.said()
 
     def look(self) -> None:
         """The announcer looks at the store, as it does all the time."""
         self.announcer.wake_all()
-        self.air.settle()
+        self.pubsub.settle()
 
     def said(self) -> list[str]:
-        self.air.settle()
-        said, self.air.said = self.air.said, []
+        self.pubsub.settle()
+        said, self.pubsub.said = self.pubsub.said, []
         return [line.decode() for _, line in said]
 
     def rows(self, text: str) -> list[list[Row]]:
@@ -74,61 +74,61 @@ class Speaking(TestCase):
 
     def other(self, name: str) -> MemoryLease:
         """Another process takes a name, and commits a fact that it does not announce."""
-        lease = done(self.air.store.open_writer(name, [NOTES]))
+        lease = done(self.pubsub.store.open_writer(name, [NOTES]))
         done(lease.append(NOTES, [Draft(self.rows(name))], 0))
         return lease
 
-    def test_its_own_facts(self) -> None:
+    def test_announces_its_own_facts(self) -> None:
         done(self.writer.append(NOTES, self.rows("a")))
         self.assertIn('RDATA notes master 1 ["a"]', self.said())
 
-    def test_not_those_of_the_living(self) -> None:
+    def test_does_not_announce_live_writers(self) -> None:
         self.worker.append("a")
         self.look()
         own = ["POSITION notes worker 0 0", 'RDATA notes worker 1 ["a"]']
         self.assertEqual(self.said(), own)  # once, by itself
         self.assertEqual(self.announcer.states["notes"].positions["worker"], 1)
 
-    def test_what_the_dead_left_behind(self) -> None:
+    def test_announces_facts_that_a_dead_writer_left_unannounced(self) -> None:
         lease = self.other("mortal")
         self.look()
         self.assertEqual(self.said(), [])
         lease.kill()
         self.look()
-        self.air.clock.advance(CHECK_S)
+        self.pubsub.clock.advance(CHECK_S)
         self.assertIn("POSITION notes mortal 1 1", self.said())
         facts = self.worker.handler.facts["notes", "mortal"]
         self.assertEqual([fact.token for fact in facts], [1])
 
-    def test_rows_of_the_dead_are_left_to_be_fetched(self) -> None:
+    def test_announces_only_the_position_of_a_dead_writer(self) -> None:
         """They would hide what the process had committed before, and never said."""
         lease = self.other("mortal")
         self.look()
         done(lease.append(NOTES, [Draft(self.rows("more"))], 0))
         lease.kill()
         self.look()
-        self.air.clock.advance(CHECK_S)
+        self.pubsub.clock.advance(CHECK_S)
         about = [line for line in self.said() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 2 2"])
         facts = self.worker.handler.facts["notes", "mortal"]
         self.assertEqual([fact.token for fact in facts], [1, 2])
 
-    def test_the_dead_go_on_with_the_others(self) -> None:
+    def test_dead_writers_advance_with_the_others(self) -> None:
         self.other("mortal").kill()
         self.look()
-        self.air.clock.advance(CHECK_S)
+        self.pubsub.clock.advance(CHECK_S)
         self.said()
         done(self.writer.append(NOTES, self.rows("a")))
         for _ in range(3):  # settled, on record, told
             self.look()
-            self.air.clock.advance(CHECK_S)
+            self.pubsub.clock.advance(CHECK_S)
         about = [line for line in self.said() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 1 2"])
 
-    def test_the_dead_are_announced_once(self) -> None:
+    def test_announces_a_dead_writer_once(self) -> None:
         self.other("mortal").kill()
         for _ in range(5):
             self.look()
-            self.air.clock.advance(CHECK_S)
+            self.pubsub.clock.advance(CHECK_S)
         about = [line for line in self.said() if "mortal" in line]
         self.assertEqual(about.count("POSITION notes mortal 1 1"), 1)

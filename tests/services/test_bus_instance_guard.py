@@ -29,15 +29,15 @@ PRIVATE = "example.org/process/twin"
 MACHINE = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-class Twin:
+class TwinProcess:
     """A process that calls itself ``twin``."""
 
-    def __init__(self, air: ManualPubSub, mark: str) -> None:
+    def __init__(self, pubsub: ManualPubSub, mark: str) -> None:
         self.log = RecordingLog()
         self.name_guard = InstanceNameGuard("twin", self.log, mark)
-        self._air = air
+        self._pubsub = pubsub
         names = [stream.name for stream in CATALOGUE]
-        publisher = Publisher(air.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
+        publisher = Publisher(pubsub.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
         reader = self.reader = BusReader("twin", self.log, unparsed=self.name_guard.handle)
         self.heard: list[Command] = []
         subscriber = MasterBusSubscriber(self.heard.append)
@@ -48,38 +48,38 @@ class Twin:
     def connect(self) -> None:
         """New connections, if there are none."""
         self.wires = ManualConnections(
-            self._air, CHANNELS.subscriptions((), False, "twin"), self.bus
+            self._pubsub, CHANNELS.subscriptions((), False, "twin"), self.bus
         )
-        self._air.wires.append(self.wires)
+        self._pubsub.wires.append(self.wires)
         self.bus.connected(self.wires)
 
     @property
     def away(self) -> bool:
         """It has no connections."""
-        return self.wires not in self._air.wires
+        return self.wires not in self._pubsub.wires
 
 
-class Asking(TestCase):
+class ClaimingAName(TestCase):
     def setUp(self) -> None:
-        self.air = ManualPubSub()
+        self.pubsub = ManualPubSub()
 
     def said(self) -> list[tuple[str, str]]:
-        self.air.settle()
-        said, self.air.said = self.air.said, []
+        self.pubsub.settle()
+        said, self.pubsub.said = self.pubsub.said, []
         return [(channel, line.decode()) for channel, line in said]
 
-    def test_one_alone_asks_before_it_says_anything(self) -> None:
-        one = Twin(self.air, "1")
+    def test_claims_its_name_before_it_sends_anything_else(self) -> None:
+        one = TwinProcess(self.pubsub, "1")
         self.assertFalse(one.bus.is_connected)
         asked = [(PRIVATE, "HERE 1")] * QUESTIONS
         self.assertEqual(self.said(), [*asked, ("example.org", "REPLICATE ")])
         self.assertTrue(one.bus.is_connected)
         self.assertEqual((one.reader.bad, one.log.lines), (0, []))
 
-    def test_who_comes_second_is_sent_away_until_the_first_is_gone(self) -> None:
-        first = Twin(self.air, "2")
+    def test_a_second_process_is_refused_until_the_first_is_gone(self) -> None:
+        first = TwinProcess(self.pubsub, "2")
         self.said()
-        second = Twin(self.air, "1")
+        second = TwinProcess(self.pubsub, "1")
         up = b"REMOTE_SERVER_UP other.org"
         for twin in (first, second):
             twin.bus.messages_received([up])
@@ -99,25 +99,25 @@ class Asking(TestCase):
         self.said()
         self.assertEqual((second.bus.is_connected, second.name_guard.taken), (True, False))
 
-    def test_it_asks_again_on_new_connections(self) -> None:
-        one = Twin(self.air, "1")
+    def test_claims_its_name_again_on_new_connections(self) -> None:
+        one = TwinProcess(self.pubsub, "1")
         self.said()
         one.wires.cut()
-        two = Twin(self.air, "2")
+        two = TwinProcess(self.pubsub, "2")
         self.said()
         one.connect()
         self.said()
         self.assertEqual((one.bus.is_connected, two.bus.is_connected), (False, True))
 
 
-class Coming(RuleBasedStateMachine):
+class ClaimingMachine(RuleBasedStateMachine):
     """Three of one name come and go, and messages take their time."""
 
     @initialize()
     def begin(self) -> None:
         """All come at once."""
-        self.air = ManualPubSub()
-        self.all = [Twin(self.air, str(number)) for number in range(3)]
+        self.pubsub = ManualPubSub()
+        self.all = [TwinProcess(self.pubsub, str(number)) for number in range(3)]
 
     @rule(who=st.integers(0, 2), count=st.integers(1, 4))
     def leave(self, who: int, count: int) -> None:
@@ -147,13 +147,13 @@ class Coming(RuleBasedStateMachine):
             for twin in self.all:
                 if twin.away:
                     twin.connect()
-            self.air.settle()
+            self.pubsub.settle()
         standing = [twin.bus.is_connected for twin in self.all]
         assert sum(standing) == 1, standing
         told = [not twin.name_guard.taken for twin in self.all]
         assert told == standing, told
 
 
-class AnyOrder(TestCase):
-    def test_one_has_it(self) -> None:
-        run_state_machine_as_test(Coming, settings=MACHINE)
+class ClaimingANameInAnyOrder(TestCase):
+    def test_exactly_one_process_gets_the_name(self) -> None:
+        run_state_machine_as_test(ClaimingMachine, settings=MACHINE)
