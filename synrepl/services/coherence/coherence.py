@@ -287,13 +287,12 @@ class Coherence:
         caches = self.caches
         if self._planned_version == caches.effects_version:
             return
-        declarations = caches.effects_version
+        version = caches.effects_version
         self._expansions = {e.name: e for e in (*SYNAPSE_EXPANSIONS, *caches.expansions.values())}
         self._expansion_plans = {name: plan_of(e.effects) for name, e in self._expansions.items()}
         self._plans = {name: self._plans_of(stream) for name, stream in self._streams.items()}
-        self._planned_version = (
-            declarations  # last, because transactions look up expansions in their threads
-        )
+        # Set last, because transactions look up expansions in their threads.
+        self._planned_version = version
 
     def _plans_of(self, stream: Stream) -> dict[type[Row], EffectsPlan]:
         """The effects of each row class, declared by the stream and by the user."""
