@@ -82,7 +82,7 @@ class PlainSqlTransaction:
         self._aborted = True
         for watched, number in self._holders:
             watched.leave(SQL)
-            watched.let_go(SQL, [number])
+            watched.release(SQL, [number])
         self._holders.clear()
         for watched in self._let_in:
             watched.leave_snapshot(SQL)

@@ -95,7 +95,7 @@ class WatchedStream(MemoryStream):
         """
         writer, number = self._taking
         if how_many and writer in self.draining:
-            self.let_go(writer, [number])
+            self.release(writer, [number])
             raise Drained(writer=writer, stream=self.stream.name)
         return self._give(how_many, floor)
 
@@ -143,14 +143,14 @@ class WatchedStream(MemoryStream):
             if token in self._taken:
                 self._taken[token] = self._taken[token]._replace(known=True)
 
-    def let_go(self, name: str, numbers: Iterable[int]) -> None:
+    def release(self, name: str, numbers: Iterable[int]) -> None:
         """End reservations, which settles their tokens.
 
         Tokens whose process knows that it has reserved them, but lost its session, stay unsettled:
         until the writer is fenced, it may still write.
         """
         gone = set(numbers)
-        super().let_go(name, gone)
+        super().release(name, gone)
         lost = self.writers[name].session is None
         for token, taken in list(self._taken.items()):
             if taken.number in gone and not (taken.known and lost):

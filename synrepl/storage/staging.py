@@ -1,9 +1,9 @@
-"""Rows put aside by the tasks of a job, and appended together when the job is committed.
+"""Staging tables: rows staged by the tasks of a job, and appended when the job commits.
 
-Each attempt at a task stages under a number of its own, so one that fails, or runs beside
-another one, does no harm: only the attempts that the job names are appended. The rows are in
-unlogged tables. They are a copy of what the job can give again, so that a server which
-crashes may lose them; the count of rows tells (:class:`StagedLost`), and the job runs again.
+Each attempt at a task stages under its own number, so a failed or speculative attempt does no
+harm: only the attempts that the job names are appended. The staging tables are unlogged. A
+server crash may lose their rows, which the row count shows (:class:`StagedLost`); the job is
+then run again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from synrepl.storage.store import AppendResult, Drained, StreamNotMade, WriterRe
 from synrepl.storage.tables import HEAD
 from synrepl.streams.columns import Column
 
-#: What nobody came back for is removed after this time, in seconds.
+#: Age in seconds after which abandoned rows are removed.
 LEFTOVERS_S = 86_400.0
 
 _NO_WRITER, _TAKEN, _DRAINED, _REMOVED = "SY003", "SY004", "SY006", "SY007"
 
-#: What stands before the cells of a staged row.
+#: The columns before the cells of a staged row.
 _STAGED_HEAD = ("attempt", "ordinal")
 
 
@@ -37,9 +37,10 @@ class StagedLost(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class StagedAttempt:
-    """What one attempt staged.
+    """The result of staging one attempt.
 
-    :ivar rows: those that fit; ``bad`` are those that do not
+    :ivar rows: number of valid rows
+    :ivar bad: number of rows that do not fit their columns
     """
 
     attempt: int
@@ -49,11 +50,11 @@ class StagedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StagingJob:
-    """For whom rows are appended.
+    """A job that appends staged rows.
 
     :ivar job: the name under which its attempts are staged
-    :ivar key: with it a job that is repeated writes nothing (of jobs that have no batches)
-    :ivar batch: the number of the batch, of a job that has one after the other
+    :ivar key: idempotency key of a job without batches; a repeated job writes nothing
+    :ivar batch: batch number of a streaming job
     """
 
     stream: str
@@ -65,12 +66,13 @@ class StagingJob:
 
 @dataclass(frozen=True, slots=True)
 class StagingResult:
-    """What became of a job.
+    """The result of a job.
 
-    :ivar rows: facts that are new
-    :ivar first: the least of their tokens, and ``last`` the greatest; 0 when there are none
-    :ivar bad: rows put into quarantine
-    :ivar replayed: it had been done before: nothing was written
+    :ivar rows: number of new facts
+    :ivar first: their smallest token; 0 if there are none
+    :ivar last: their largest token; 0 if there are none
+    :ivar bad: number of quarantined rows
+    :ivar replayed: whether the job was done before, so nothing was written
     """
 
     rows: int
@@ -86,12 +88,12 @@ def staged_table(stream: str) -> str:
 
 
 def staged_column(name: str) -> str:
-    """The name that a column has among staged rows, whose table has columns of its own."""
+    """The name of a column in the staging table, which has columns of its own."""
     return f"_{name}" if name in _STAGED_HEAD else name
 
 
 def ensure_staging(txn: Transaction, stream: str, cells: Iterable[Column]) -> None:
-    """Make the table for a stream's staged rows, or give it columns that are new."""
+    """Create a stream's staging table, or add new columns."""
     table = staged_table(stream)
     if not _lacking(txn, stream, cells):
         return
@@ -115,10 +117,10 @@ def stage(
     rows: Iterable[bytes],
     bad: Iterable[bytes],
 ) -> StagedAttempt:
-    """Put the rows of one attempt aside.
+    """Stage the rows of one attempt.
 
-    :param columns: of the rows, behind ``attempt`` and ``ordinal``
-    :param rows: in the text format of COPY; read to their end before ``bad`` is
+    :param columns: columns of the rows after ``attempt`` and ``ordinal``
+    :param rows: rows in the text format of COPY; consumed before ``bad``
     :param bad: reasons and rows as JSON, in the text format of COPY
     """
     txn.execute(
@@ -137,16 +139,21 @@ def append_staged(
     """Append the rows of attempts, one fact each, in the order of attempts and rows.
 
     :param cells: the columns that the job has; others become NULL
-    :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
-    :raises KeyReused: :raises StagedLost:
+    :raises WriterTaken:
+    :raises Drained:
+    :raises WriterRemoved:
+    :raises StreamNotMade:
+    :raises KeyReused:
+    :raises StagedLost:
     """
-    rows, bad = sum(each.rows for each in attempts), sum(each.bad for each in attempts)
+    rows = sum(attempt.rows for attempt in attempts)
+    bad = sum(attempt.bad for attempt in attempts)
     before = recall(txn, job, rows)
     if before is not None:
         return before
     appended = StagingResult(0)
     if rows:
-        appended = _move(txn, job, attempts, rows, cells)
+        appended = _copy_staged(txn, job, attempts, rows, cells)
     if bad:
         _quarantine(txn, job, attempts)
     done = StagingResult(appended.rows, appended.first, appended.last, bad)
@@ -155,12 +162,12 @@ def append_staged(
 
 
 def recall(txn: Transaction, job: StagingJob, rows: int) -> StagingResult | None:
-    """What became of this job when it was done before; None when it was not.
+    """The result of an earlier run of this job; None if there was none.
 
-    :raises KeyReused: its key came with another number of rows then
+    :raises KeyReused: its key was used with another number of rows
     """
     if job.batch is not None:
-        # One at a time; an older driver that still runs waits here, and finds it done.
+        # One at a time: an older driver that still runs waits here, and finds the batch done.
         txn.execute(
             "INSERT INTO synrepl._job_batches (stream, job, batch) VALUES (%s, %s, -1)"
             " ON CONFLICT (stream, job) DO NOTHING",
@@ -182,23 +189,23 @@ def recall(txn: Transaction, job: StagingJob, rows: int) -> StagingResult | None
 
 
 def remember(txn: Transaction, job: StagingJob, rows: int, done: StagingResult) -> None:
-    """Put on record that a job is done, in the transaction that does it."""
+    """Record that a job is done, in the transaction that does it."""
     if job.batch is not None:
         txn.execute(
             "UPDATE synrepl._job_batches SET batch = %s, at = now() WHERE stream = %s AND job = %s",
             (job.batch, job.stream, job.job),
         )
     elif job.key is not None:
-        # The first and the last token: a million of them would be a row of eight megabytes.
+        # Only the first and the last token: a million of them would be a row of eight megabytes.
         ends = [done.first, done.last] if done.rows else []
         answer = AppendResult(ends, job.writer)
         idempotency.remember(txn, job.stream, job.key, _digest(rows), answer)
 
 
 def clean_up(txn: Transaction, stream: str, job: str) -> None:
-    """Remove what is staged for a job, and what others left behind long ago.
+    """Remove the staged rows of a job, and abandoned rows of others.
 
-    A job that still has an attempt running elsewhere leaves that one for the next time.
+    Rows of an attempt that still runs elsewhere are left for the next call.
     """
     txn.execute(
         "DELETE FROM synrepl._staging WHERE stream = %s"
@@ -206,13 +213,13 @@ def clean_up(txn: Transaction, stream: str, job: str) -> None:
         (stream, job, LEFTOVERS_S),
     )
     attempts = [row[0] for row in txn.fetchall()]
-    if attempts and not _emptied(txn, stream):
+    if attempts and not _truncate_if_unused(txn, stream):
         txn.execute(f"DELETE FROM {staged_table(stream)} WHERE attempt = ANY(%s)", (attempts,))
 
 
 @contextmanager
 def naming_refusals(stream: str, writer: str) -> Iterator[None]:
-    """Name what ``synrepl.take_place`` refuses with."""
+    """Translate the refusals of ``synrepl.take_place``."""
     where = {"stream": stream, "writer": writer}
     try:
         yield
@@ -229,9 +236,12 @@ def naming_refusals(stream: str, writer: str) -> Iterator[None]:
 
 
 def check_writer_available(txn: Transaction, stream: str, writer: str) -> None:
-    """Make sure that a job could be this writer now; registers it on first use.
+    """Check that a job can write as this writer now; register the writer on first use.
 
-    :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
+    :raises WriterTaken:
+    :raises Drained:
+    :raises WriterRemoved:
+    :raises StreamNotMade:
     """
     writers.register(txn, stream, writer)
     with naming_refusals(stream, writer):
@@ -239,7 +249,7 @@ def check_writer_available(txn: Transaction, stream: str, writer: str) -> None:
 
 
 def kinds(txn: Transaction, stream: str) -> tuple[str, ...] | None:
-    """The kinds that a stream's table takes; None for a stream without kinds."""
+    """The kinds that a stream's table accepts; None for a stream without kinds."""
     txn.execute(
         "SELECT array_agg(kind[1]) FROM pg_constraint c,"
         " regexp_matches(obj_description(c.oid, 'pg_constraint'), '''([^'']+)''', 'g') AS kind"
@@ -251,7 +261,7 @@ def kinds(txn: Transaction, stream: str) -> tuple[str, ...] | None:
 
 
 def check_count(stream: str, found: int, rows: int) -> None:
-    """Make sure that everything that was staged is there.
+    """Check that all staged rows are there.
 
     :raises StagedLost:
     """
@@ -259,7 +269,7 @@ def check_count(stream: str, found: int, rows: int) -> None:
         raise StagedLost(found=found, rows=rows, stream=stream)
 
 
-def _move(
+def _copy_staged(
     txn: Transaction,
     job: StagingJob,
     attempts: Sequence[StagedAttempt],
@@ -272,10 +282,10 @@ def _move(
         names = "".join(f', "{name}"' for name in cells)
         picked = "".join(f', s."{staged_column(name)}"' for name in cells)
         bases, base = [], 0
-        for each in attempts:
+        for attempt in attempts:
             bases.append(base)
-            base += each.rows
-        # The IDs come in the order in which they were taken, which is that of the rows.
+            base += attempt.rows
+        # IDs are assigned in the order of the rows.
         txn.execute(
             f'WITH written AS (INSERT INTO synrepl."{job.stream}" (stream_id, row_no, writer{names})'
             f" SELECT taken.id, 0, %s{picked}"
@@ -288,7 +298,7 @@ def _move(
             " SELECT count(*), coalesce(min(token), 0), coalesce(max(token), 0) FROM written",
             (
                 job.writer,
-                [each.attempt for each in attempts],
+                [attempt.attempt for attempt in attempts],
                 bases,
                 number,
                 epoch,
@@ -308,9 +318,9 @@ def _quarantine(txn: Transaction, job: StagingJob, attempts: Sequence[StagedAtte
         " SELECT %s, %s, %s, bad.reason, bad.row"
         " FROM unnest(%s) WITH ORDINALITY AS taken (attempt, n)"
         " JOIN synrepl._staged_bad AS bad USING (attempt) ORDER BY taken.n, bad.ctid",
-        (job.stream, job.writer, job.job, [each.attempt for each in attempts]),
+        (job.stream, job.writer, job.job, [attempt.attempt for attempt in attempts]),
     )
-    check_count(job.stream, txn.rowcount, sum(each.bad for each in attempts))
+    check_count(job.stream, txn.rowcount, sum(attempt.bad for attempt in attempts))
 
 
 def _lacking(txn: Transaction, stream: str, cells: Iterable[Column]) -> list[Column]:
@@ -323,11 +333,11 @@ def _lacking(txn: Transaction, stream: str, cells: Iterable[Column]) -> list[Col
     return [column for column in cells if staged_column(column.name) not in present | set(HEAD)]
 
 
-def _emptied(txn: Transaction, stream: str) -> bool:
-    """Truncate the staging table when nobody else has anything there: no row need be touched."""
+def _truncate_if_unused(txn: Transaction, stream: str) -> bool:
+    """Truncate the staging table if no other job has rows there, which is faster than DELETE."""
     txn.execute("SAVEPOINT emptying")
     try:
-        # Who has staged and not committed holds the table, too; nobody is waited for.
+        # A transaction that is staging locks the table, too; do not wait for it.
         txn.execute(f"LOCK TABLE {staged_table(stream)} IN ACCESS EXCLUSIVE MODE NOWAIT")
     except LockNotAvailable:
         txn.execute("ROLLBACK TO SAVEPOINT emptying")
@@ -340,5 +350,5 @@ def _emptied(txn: Transaction, stream: str) -> bool:
 
 
 def _digest(rows: int) -> bytes:
-    """What tells the rows of a job from those of another; their number, for there may be very many."""
+    """A digest of a job's rows for its idempotency key: only their number, as there may be very many."""
     return hashlib.sha256(f"staged {rows}".encode()).digest()

@@ -1,14 +1,14 @@
-"""Staged rows that keep the stream IDs and writers they came with.
+"""Appends staged rows with their own stream IDs and writers, for replays.
 
-A stream is replayed above all that it has, or not at all. From the first statement to the
-commit nobody else can take an ID of it: the transaction holds, exclusively, the lock that
+A stream is replayed above everything that it has, or not at all. From the first statement to
+the commit no other transaction can take an ID of it: this one holds exclusively the lock that
 every writing transaction shares (:mod:`synrepl.storage.store`).
 
-The sequence is moved in a second step, when the rows are committed
-(:func:`move_sequence`). It is the one thing that a rollback leaves as it is: moved before, and
-the rows rolled back, it would prove to everybody who looks at it that the IDs are settled, and
-they could never be written. Until it is moved, the rows' IDs are the position on record, which
-is committed with them; who takes an ID takes it above that (``synrepl.reserve``).
+The sequence is moved in a second step, after the rows are committed (:func:`move_sequence`),
+because a rollback does not undo it. If it were moved first and the rows rolled back, it would
+prove to every observer that the IDs are settled, and they could never be written. Until it is
+moved, the recorded position, which is committed with the rows, covers their IDs; new IDs are
+taken above it (``synrepl.reserve``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from synrepl.storage.staging import (
     staged_table,
 )
 
-#: From this distance on a sequence is set and not counted up, as ``synrepl.catch_up`` does.
+#: From this distance on, a sequence is set instead of advanced, as in ``synrepl.catch_up``.
 FAR = 100_000
 
 
@@ -57,7 +57,7 @@ class StreamBusy(Unavailable):
 
 
 class _Replay(NamedTuple):
-    """What is staged: how many rows, and the tokens they begin and end with."""
+    """The staged rows of a replay: their number, and their first and last tokens."""
 
     rows: int
     first: Token
@@ -65,10 +65,10 @@ class _Replay(NamedTuple):
 
 
 class _Numbering(NamedTuple):
-    """What gives a stream its IDs.
+    """The sequence of a stream.
 
     :ivar last: the last token that it gave out
-    :ivar together: the other streams that it numbers
+    :ivar together: other streams that share it
     """
 
     sequence: str
@@ -80,19 +80,24 @@ class _Numbering(NamedTuple):
 def append_with_ids(
     txn: Transaction, job: StagingJob, attempts: Sequence[StagedAttempt], cells: Sequence[str]
 ) -> StagingResult:
-    """Write staged rows at their own IDs; when exactly these rows are there already, do nothing.
+    """Write staged rows at their own IDs; do nothing if exactly these rows exist already.
 
-    Their writers have to be registered (:func:`register_writers`), and when it is committed
-    the sequence has to be moved (:func:`move_sequence`).
+    Their writers must be registered before (:func:`register_writers`), and the sequence
+    must be moved after the commit (:func:`move_sequence`).
 
-    :raises BadReplay: the IDs are not such as the stream gives out
+    :raises BadReplay: the IDs or row numbers are not valid for the stream
     :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
-    :raises PositionsTaken: :raises StreamBusy: :raises StagedLost:
-    :raises WriterTaken: :raises Drained: :raises WriterRemoved: :raises StreamNotMade:
+    :raises PositionsTaken:
+    :raises StreamBusy:
+    :raises StagedLost:
+    :raises WriterTaken:
+    :raises Drained:
+    :raises WriterRemoved:
+    :raises StreamNotMade:
     """
     incarnations.confirmed(txn)
-    numbers = [each.attempt for each in attempts]
-    rows = sum(each.rows for each in attempts)
+    numbers = [attempt.attempt for attempt in attempts]
+    rows = sum(attempt.rows for attempt in attempts)
     before = recall(txn, job, rows)
     if before is not None:
         return before
@@ -100,37 +105,38 @@ def append_with_ids(
     if rows:
         replay = _checked(txn, job.stream, numbers)
         check_count(job.stream, replay.rows, rows)
-        _keep_all_out(txn, job.stream)
-        highest = _taken(txn, job.stream)
+        _lock_out_writers(txn, job.stream)
+        highest = _highest_taken(txn, job.stream)
         if highest >= replay.first:
-            if not _is_there(txn, job.stream, numbers, replay, cells):
+            if not _rows_exist(txn, job.stream, numbers, replay, cells):
                 raise PositionsTaken(stream=job.stream, highest=highest, first=replay.first)
             return StagingResult(0, replay.first, replay.last, replayed=True)
         for writer in _writers(txn, job.stream, numbers):
             with naming_refusals(job.stream, writer):
                 txn.execute("SELECT synrepl.take_place(%s, %s)", (job.stream, writer))
         _write(txn, job.stream, numbers, cells)
-        _put_on_record(txn, job.stream, replay.last)
+        _record_positions(txn, job.stream, replay.last)
         done = StagingResult(rows, replay.first, replay.last)
     remember(txn, job, rows, done)
     return done
 
 
 def settle(txn: Transaction, stream: str, upto: Token) -> None:
-    """Put on record that the stream has no more facts at or below a token than it has now.
+    """Record that the stream gets no more facts at or below a token.
 
-    So nobody is given an ID of these that has no fact, and followers that have heard of them
-    elsewhere are right. When it is committed the sequence has to be moved.
+    No unused ID up to the token is given out afterwards, so positions that followers know from
+    elsewhere stay valid. The sequence must be moved after the commit.
 
-    :raises StreamBusy: :raises NotConfirmed:
+    :raises StreamBusy:
+    :raises NotConfirmed:
     """
     incarnations.confirmed(txn)
     sql = "SELECT position FROM synrepl._streams WHERE stream = %s"
     if int(value(txn, sql, (stream,))) >= upto:
         return
-    _keep_all_out(txn, stream)
-    _put_on_record(txn, stream, upto)
-    # Those who have written nothing are not told of, and stay so.
+    _lock_out_writers(txn, stream)
+    _record_positions(txn, stream, upto)
+    # Writers that have written nothing are not announced, so they stay at 0.
     txn.execute(
         "UPDATE synrepl._writers SET position = %s"
         " WHERE stream = %s AND position > 0 AND position < %s",
@@ -139,13 +145,13 @@ def settle(txn: Transaction, stream: str, upto: Token) -> None:
 
 
 def move_sequence(txn: Transaction, stream: str) -> None:
-    """Let a sequence that is behind its stream give out what it has; never moves one back.
+    """Move a sequence forward that is behind its stream; it is never moved back.
 
-    To be called when what is there is committed. Nobody need be kept out, for nobody takes an
-    ID up to the position on record: IDs are used up, as others would use them.
+    Call it after the commit. No writer has to be locked out, because none takes an ID up to the
+    recorded position: the IDs are skipped.
     """
     numbering = _numbering(txn, stream)
-    upto = _known(txn, stream)
+    upto = _highest_known(txn, stream)
     if numbering.last >= upto:
         return
     # One at a time: two of them would use up twice as many.
@@ -153,7 +159,7 @@ def move_sequence(txn: Transaction, stream: str) -> None:
     txn.execute("SELECT pg_advisory_xact_lock(%s, %s::regclass::integer)", key)
     last = _numbering(txn, stream).last
     if upto - last > FAR:
-        # What others take between the two statements cannot bridge the distance.
+        # IDs that others take between the two statements cannot bridge the distance.
         token = -upto if numbering.counts_down else upto
         txn.execute("SELECT setval(%s::regclass, %s)", (numbering.sequence, token))
     elif upto > last:
@@ -165,12 +171,14 @@ def move_sequence(txn: Transaction, stream: str) -> None:
 
 
 def register_writers(txn: Transaction, stream: str, attempts: Sequence[StagedAttempt]) -> None:
-    """Make the writers of staged rows writers of the stream; to be committed before they write.
+    """Register the writers of staged rows; commit it before the rows are written.
 
-    :raises WriterRemoved: :raises StreamNotMade: :raises NotConfirmed:
+    :raises WriterRemoved:
+    :raises StreamNotMade:
+    :raises NotConfirmed:
     """
     incarnations.confirmed(txn)
-    for writer in _writers(txn, stream, [each.attempt for each in attempts]):
+    for writer in _writers(txn, stream, [attempt.attempt for attempt in attempts]):
         writers.register(txn, stream, writer)
 
 
@@ -187,7 +195,7 @@ def _counts_down(txn: Transaction, stream: str) -> bool:
 
 
 def _checked(txn: Transaction, stream: str, attempts: list[int]) -> _Replay:
-    """Whether staged rows make whole facts; where they begin and end."""
+    """Check that the staged rows form complete facts; return their number and token range."""
     table = staged_table(stream)
     sign = "-" if _counts_down(txn, stream) else ""
     txn.execute(
@@ -214,15 +222,15 @@ def _checked(txn: Transaction, stream: str, attempts: list[int]) -> _Replay:
     return replay
 
 
-def _keep_all_out(txn: Transaction, stream: str) -> None:
-    """Let nobody take an ID of the stream, nor of those numbered with it, until the transaction ends.
+def _lock_out_writers(txn: Transaction, stream: str) -> None:
+    """Prevent other transactions from taking IDs of the stream's sequence until this one ends.
 
     Every ID of the stream that was given out is settled then.
 
     :raises StreamBusy:
     """
-    # In the order in which those who put positions on record and make tables lock them. Who
-    # would become a new writer waits; so does who would do this for another stream.
+    # In the lock order of recording positions and of making tables. New writers wait, and so
+    # does a replay of another stream.
     txn.execute("LOCK TABLE synrepl._streams IN ROW EXCLUSIVE MODE")
     txn.execute("SELECT FROM synrepl._streams WHERE stream = %s FOR NO KEY UPDATE", (stream,))
     txn.execute("LOCK TABLE synrepl._writers IN SHARE ROW EXCLUSIVE MODE")
@@ -234,17 +242,17 @@ def _keep_all_out(txn: Transaction, stream: str) -> None:
         (stream,),
     )
     for number, name, writer, held in txn.fetchall():
-        # The locks are only tried, so nobody waits for both.
+        # The locks are only tried, so there is no deadlock.
         key = (lock_class(number), TRANSACTION)
         if not value(txn, "SELECT pg_try_advisory_xact_lock(%s, %s)", key):
             raise StreamBusy(stream=name, writer=writer)
         if held and name == stream:
-            # What a dead one has reserved counts as settled only when it is fenced off.
+            # The reservations of a dead writer count as settled only after it is fenced.
             writers.fence(txn, stream, writer)
     reserved = _locks(txn, stream, range(FIRST_RESERVATION, 2**31))
     if reserved:
         raise StreamBusy(stream=stream, writer=reserved[0])
-    # Who comes after this with an older snapshot would take IDs above the old position.
+    # A later transaction with an older snapshot would take IDs above the old position.
     txn.execute(
         "UPDATE synrepl._writers w SET generation = generation + 1"
         " FROM synrepl._streams s WHERE s.stream = w.stream"
@@ -254,7 +262,7 @@ def _keep_all_out(txn: Transaction, stream: str) -> None:
 
 
 def _locks(txn: Transaction, stream: str, wanted: range) -> list[str]:
-    """The writers of a stream for which somebody holds one of these locks."""
+    """The writers of a stream for which one of these locks is held."""
     txn.execute(
         "SELECT w.writer FROM synrepl._writers w JOIN pg_locks l"
         " ON l.classid = (%s + w.number)::oid AND l.objid::bigint BETWEEN %s AND %s"
@@ -278,8 +286,8 @@ def _numbering(txn: Transaction, stream: str) -> _Numbering:
     return _Numbering(str(sequence), bool(counts_down), int(last), together or ())
 
 
-def _known(txn: Transaction, stream: str) -> Token:
-    """The largest token that a stream has in its table or on record."""
+def _highest_known(txn: Transaction, stream: str) -> Token:
+    """The largest token of a stream in its table or its recorded positions."""
     return int(
         value(
             txn,
@@ -292,24 +300,24 @@ def _known(txn: Transaction, stream: str) -> Token:
     )
 
 
-def _taken(txn: Transaction, stream: str) -> Token:
-    """The largest token that anybody can have of a stream, or may have been told of.
+def _highest_taken(txn: Transaction, stream: str) -> Token:
+    """The largest token of a stream that can have been given out or announced.
 
-    The sequence has given out more than the table shows where transactions were rolled back,
-    or facts have no rows. But what it gave to streams numbered with this one is none of its
-    own, unless a process that writes here has told its followers of that.
+    The sequence is ahead of the table where transactions were rolled back or facts have no
+    rows. Tokens given to streams that share the sequence do not count, unless a process that
+    writes here may have announced them.
     """
-    known, numbering = _known(txn, stream), _numbering(txn, stream)
+    known, numbering = _highest_known(txn, stream), _numbering(txn, stream)
     if numbering.last <= known:
         return known
-    others = max((_known(txn, other) for other in numbering.together), default=0)
+    others = max((_highest_known(txn, other) for other in numbering.together), default=0)
     if numbering.last <= others and not _locks(txn, stream, range(SESSION, SESSION + 1)):
         return known
     return numbering.last
 
 
-def _put_on_record(txn: Transaction, stream: str, upto: Token) -> None:
-    """Put on record that everything is settled up to a token, and how far each writer is."""
+def _record_positions(txn: Transaction, stream: str, upto: Token) -> None:
+    """Record the position of the stream and of each of its writers."""
     txn.execute("SELECT counts_down, position FROM synrepl._streams WHERE stream = %s", (stream,))
     counts_down, recorded = txn.fetchone()
     low, high = int(recorded) + 1, upto
@@ -325,10 +333,10 @@ def _put_on_record(txn: Transaction, stream: str, upto: Token) -> None:
     writers.record_linear(txn, stream, upto)
 
 
-def _is_there(
+def _rows_exist(
     txn: Transaction, stream: str, attempts: list[int], replay: _Replay, cells: Sequence[str]
 ) -> bool:
-    """Whether the stream has exactly these rows between the first and the last of them."""
+    """Whether the stream has exactly these rows in their range."""
     low, high = replay.first, replay.last
     if _counts_down(txn, stream):
         low, high = -high, -low

@@ -1,1 +1,1 @@
-"""A real Synapse's database: what feeds its streams, as data, and reading it. Nothing here writes."""
+"""Reads the streams of a real Synapse from its database. Nothing here writes."""

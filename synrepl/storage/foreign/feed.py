@@ -1,4 +1,4 @@
-"""What feeds a stream in another product's tables, as data."""
+"""Mappings from the tables of Synapse to streams, as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from synrepl.streams.definition import UNTAGGED
 
-#: Where a table names the process that wrote a row; older releases lack it.
+#: The column with the process that wrote a row; older releases lack it.
 WRITER_COLUMN = "instance_name"
 
 _LITERAL = re.compile(r"'[^']*'")
@@ -17,16 +17,16 @@ _COLUMN = re.compile(r"\b([a-z]+)\.([a-z_]+)\b")
 
 @dataclass(frozen=True, slots=True)
 class TableFeed:
-    """Rows of one kind that one table gives.
+    """The rows of one kind that come from one table.
 
-    :ivar table: called ``t`` in expressions
+    :ivar table: has the alias ``t`` in expressions
     :ivar cells: by field of the row class, a SQL expression; every column in it is
         written ``alias.column``
     :ivar stream_id: the column with the ID
-    :ivar kind: of the rows, as in :attr:`.Stream.kinds`
-    :ivar joins: by alias, a table and how it is joined
+    :ivar kind: kind of the rows, as in :attr:`.Stream.kinds`
+    :ivar joins: by alias, a table and its join condition
     :ivar also: by alias, the tables of sub-queries
-    :ivar distinct: several rows of the table may be one on the wire
+    :ivar distinct: whether several rows of the table can be one row on the wire
     """
 
     table: str
@@ -49,10 +49,10 @@ class TableFeed:
 
 @dataclass(frozen=True, slots=True)
 class ForeignStream:
-    """Where one stream comes from.
+    """The tables of one stream.
 
-    :ivar feeds: in the order in which their rows make up a fact
-    :ivar sequence: gives out the IDs; None where a process counts by itself
+    :ivar feeds: in the order of their rows in a fact
+    :ivar sequence: the sequence of the IDs; None where a process counts by itself
     :ivar recorded: the stream's name in ``stream_positions``
     """
 

@@ -1,4 +1,4 @@
-"""Facts out of foreign tables, in the shape in which they are on the wire."""
+"""Reads facts from Synapse's tables, in their shape on the wire."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from synrepl.streams.columns import KIND_COLUMN, ColumnType, columns
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 
-#: Who wrote what no row and no position says: before there were several writers, the main process.
+#: The writer where no row and no position names one: the main process, then the only writer.
 MAIN_PROCESS = "master"
 
-#: The column for a row of which no value is read.
+#: The column with an unparsed row.
 RAW_CELLS = "cells"
 
 
 class ForeignFacts:
-    """Reads one stream's facts.
+    """Reads the facts of one stream.
 
-    A row that does not name its writer counts as that of whoever is asked about:
-    better twice than never.
+    A row that names no writer is returned for every requested writer, so that it may be
+    read twice, but is never missed.
     """
 
     def __init__(self, stream: Stream, located: LocatedStream) -> None:
@@ -37,10 +37,10 @@ class ForeignFacts:
         self._codec = RowCodec(stream)
         self._columns = columns(stream)
         self._order = "DESC" if stream.counts_down else "ASC"
-        # What several rows of a table make up has no place, and JSON, which has no order, is
-        # never in it.
+        # Distinct rows have no ctid, so they are ordered by their cells; JSON has no order, but
+        # they never contain it.
         cells = [f'"{cell.name}"' for cell in self._columns if cell.type is not ColumnType.JSON]
-        #: Of a fact's rows, in SQL: as they were written, which is the order on the wire.
+        #: The order of a fact's rows in SQL: that of writing, which is also that on the wire.
         self.order = ", ".join(["part", "place", *cells])
 
     def page(
@@ -48,7 +48,7 @@ class ForeignFacts:
     ) -> Page:
         """About ``limit`` rows of the facts in ``span``; a fact is never split.
 
-        :param unnamed: who wrote what names nobody
+        :param unnamed: the writer of rows that name none
         """
         rows = [] if span.empty else self._select(txn, span, writer, unnamed, limit + 1)
         split = abs(rows[-1][0]) if len(rows) > limit else None
@@ -91,16 +91,16 @@ class ForeignFacts:
         limit: str | None = None,
         raw: bool = False,
     ) -> str:
-        """What all tables give between two stream IDs, unordered; the parameters are SQL.
+        """A query for the rows of all tables between two stream IDs, unordered; parameters are SQL.
 
-        The columns are stream_id, writer, part, place and the stream's own. A fact's rows
-        are in the order of :attr:`order`.
+        The columns are stream_id, writer, part, place and those of the stream. Order a
+        fact's rows by :attr:`order`.
 
-        :param unnamed: who wrote what names nobody
-        :param writer: only rows of this one, and of those that name nobody
-        :param limit: at most so many of the first ones of each table
-        :param raw: instead of the stream's columns give :data:`RAW_CELLS`, the table's own
-            ones as the text of a JSON object
+        :param unnamed: the writer of rows that name none
+        :param writer: only rows of this writer, and those that name none
+        :param limit: maximum number of rows from each table
+        :param raw: whether to return :data:`RAW_CELLS`, the columns of the table as a JSON
+            object, instead of the stream's columns
         """
         return " UNION ALL ".join(
             f"({self._part(number, feed, low, high, unnamed, writer, limit, raw)})"
@@ -121,7 +121,7 @@ class ForeignFacts:
         cells = {KIND_COLUMN: f"'{feed.kind}'", **feed.cells} if self._stream.tagged else feed.cells
         named = feed.table in self._located.with_writer
         wrote = f"coalesce(t.{WRITER_COLUMN}, {unnamed})" if named else unnamed
-        mine = f" AND coalesce(t.{WRITER_COLUMN} = {writer}, true)" if named and writer else ""
+        of_writer = f" AND coalesce(t.{WRITER_COLUMN} = {writer}, true)" if named and writer else ""
         selected = "".join(
             f', CAST({cells.get(column.name, "NULL")} AS {column.type.sql}) AS "{column.name}"'
             for column in self._columns
@@ -137,7 +137,7 @@ class ForeignFacts:
             f" CAST({wrote} AS text) AS writer, {number} AS part,"
             f" {'CAST(NULL AS tid)' if feed.distinct else 't.ctid'} AS place{selected}"
             f" FROM {feed.table} AS t{joins}"
-            f" WHERE t.{feed.stream_id} BETWEEN {low} AND {high}{mine}{first}"
+            f" WHERE t.{feed.stream_id} BETWEEN {low} AND {high}{of_writer}{first}"
         )
 
     def _facts(self, rows: list[tuple[Any, ...]]) -> Iterator[Fact]:

@@ -1,4 +1,4 @@
-"""How far the streams of a real Synapse are: sequence, tables and positions on record."""
+"""Progress of the streams of a real Synapse: sequences, tables and recorded positions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from synrepl.storage.foreign.paging import MAIN_PROCESS
 from synrepl.storage.foreign.release import LocatedStream, Release
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
-#: How many of a table's newest rows are looked at: it may hold years of them.
+#: Number of a table's newest rows to read: it may hold years of them.
 RECENT_ROWS = 10_000
 
-#: The same for somebody who looks every second.
+#: The same for a caller that reads every second.
 NEWEST_ROWS = 1_000
 
-#: How long a table may be locked, in ms, before the look is given up: somebody waits for it.
+#: Lock timeout in milliseconds: a caller is waiting.
 _LOCK_MS = 3_000
 
 _DOWN = frozenset(stream.name for stream in SYNAPSE_STREAMS if stream.counts_down)
@@ -31,12 +31,12 @@ class TableLocked(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ForeignProgress:
-    """One stream now.
+    """The progress of one stream.
 
-    :ivar sequence: its name, where it has one
-    :ivar last: the last token the sequence gave out
-    :ivar tables: by writer, the largest token among the newest rows; "" for rows that name nobody
-    :ivar recorded: by writer, the position on record
+    :ivar sequence: name of its sequence; None without one
+    :ivar last: the last token that the sequence gave out
+    :ivar tables: by writer, the largest token among the newest rows; "" for rows that name none
+    :ivar recorded: by writer, the recorded position
     """
 
     sequence: str | None
@@ -51,10 +51,10 @@ class ForeignProgress:
 
     @property
     def positions(self) -> dict[str, Token]:
-        """By writer, how far its committed rows go; without rows, what is on record.
+        """By writer, the position of its committed rows; without rows, the recorded position.
 
         A position is recorded after the rows are committed, so a writer that stopped in
-        between has newer rows than that. Those that name nobody are of the only writer.
+        between has newer rows. Rows that name no writer belong to the only one.
         """
         unnamed, named = self.tables.get("", 0), self._named
         if not self.recorded:
@@ -64,17 +64,17 @@ class ForeignProgress:
         furthest = max(self.recorded.values())
         found = dict(self.recorded)
         for writer, token in named.items():
-            # Rows of a writer that is no more are older than all that is on record.
+            # Rows of a former writer are older than all recorded positions.
             if token > found.get(writer, furthest):
                 found[writer] = token
         return found
 
     @property
     def row_positions(self) -> dict[str, Token]:
-        """By writer, how far its rows go; 0 for one on record without rows.
+        """By writer, the position of its rows; 0 for a recorded writer without rows.
 
-        A position on record may be further: by tokens that have no rows, or that have them
-        in another stream.
+        The recorded position may be further, by tokens without rows, or with rows in
+        another stream.
         """
         if not self.recorded:
             return self.positions
@@ -86,7 +86,7 @@ class ForeignProgress:
 
     @property
     def _named(self) -> dict[str, Token]:
-        """By writer, how far its rows go; those that name nobody are of the only writer."""
+        """By writer, the position of its rows; rows that name no writer belong to the only one."""
         named = {writer: token for writer, token in self.tables.items() if writer}
         if len(self.recorded) == 1:
             (only,) = self.recorded
@@ -97,26 +97,26 @@ class ForeignProgress:
 def observe(
     txn: Transaction, release: Release, rows: int = RECENT_ROWS
 ) -> dict[str, ForeignProgress]:
-    """Look at every stream of a release; sequences last, so that they cannot seem behind.
+    """Read the progress of every stream; sequences last, so that they cannot appear behind.
 
-    :param rows: how many of a table's newest
+    :param rows: number of a table's newest rows to read
     """
     txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
     tables = {name: _in_tables(txn, name, at, rows) for name, at in release.streams.items()}
     recorded = _recorded(txn, release)
     return {
-        name: _standing(txn, at, tables[name], recorded) for name, at in release.streams.items()
+        name: _progress(txn, at, tables[name], recorded) for name, at in release.streams.items()
     }
 
 
 def observe_stream(txn: Transaction, release: Release, stream: str, rows: int) -> ForeignProgress:
-    """Look at one stream of a release; see :func:`observe`."""
+    """Read the progress of one stream; see :func:`observe`."""
     txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
     at = release.streams[stream]
-    return _standing(txn, at, _in_tables(txn, stream, at, rows), _recorded(txn, release))
+    return _progress(txn, at, _in_tables(txn, stream, at, rows), _recorded(txn, release))
 
 
-def _standing(
+def _progress(
     txn: Transaction,
     at: LocatedStream,
     tables: Mapping[str, Token],
@@ -131,7 +131,7 @@ def _standing(
 
 
 def sole_writer(txn: Transaction, release: Release, stream: str) -> str | None:
-    """The writer of a stream, when there is only one on record."""
+    """The writer of a stream, if only one is recorded."""
     recorded = release.locate(stream).stream.recorded
     if not release.has_positions or recorded is None:
         return None

@@ -1,4 +1,4 @@
-"""Which release's schema a database has, and where its streams are in it."""
+"""Recognises the schema of a Synapse database, and locates the streams in it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class NoTableForStream(InputError):
 
 
 class LocatedStream(NamedTuple):
-    """Where a stream is in one database.
+    """The tables of a stream in one database.
 
-    :ivar stream: its sequence is None also where this release has none yet
+    :ivar stream: its sequence is None if this release has none yet
     :ivar with_writer: the tables that name the writer of a row
     """
 
@@ -41,13 +41,13 @@ class LocatedStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What was recognised.
+    """A recognised schema.
 
-    :ivar version: of the schema, as ``schema_version`` has it
-    :ivar has_positions: per-writer positions are on record
-    :ivar unknown: by stream, the columns that are missed in its tables
-    :ivar unreadable: by stream, what this user may not read: its tables, and then it is not
-        among the streams, its sequence, or the positions on record
+    :ivar version: version of the schema, from ``schema_version``
+    :ivar has_positions: whether per-writer positions are recorded
+    :ivar unknown: by stream, the columns missing from its tables
+    :ivar unreadable: by stream, what this user may not read: its tables (the stream is then
+        left out of ``streams``), its sequence, or the recorded positions
     """
 
     version: int
@@ -57,11 +57,11 @@ class Release:
     unreadable: Mapping[str, str]
 
     def locate(self, stream: str) -> LocatedStream:
-        """Where a stream is.
+        """The tables of a stream.
 
-        :raises NoTableForStream: it is not in this release's tables
-        :raises UnknownSchema: they lack columns
-        :raises MayNotRead: this user has no right to
+        :raises NoTableForStream: this release has no table for it
+        :raises UnknownSchema: its tables lack columns
+        :raises MayNotRead: this user may not read them
         """
         if stream in self.unreadable and stream not in self.streams:
             raise MayNotRead(what=self.unreadable[stream])
@@ -75,10 +75,10 @@ class Release:
 
 
 def recognise(txn: Transaction) -> Release:
-    """Tell the release from its tables and columns.
+    """Recognise the release by its tables and columns.
 
-    :raises NotSynapse: the tables that every release has are not there
-    :raises MayNotRead: they are, and this user has no right to read the schema's version
+    :raises NotSynapse: it lacks tables that every release has
+    :raises MayNotRead: this user may not read the version of the schema
     """
     columns, shut = _columns(txn)
     for needed in (("events", "stream_ordering"), ("schema_version", "version")):
@@ -95,7 +95,7 @@ def recognise(txn: Transaction) -> Release:
         unreadable["all streams"] = "table stream_positions"
     for name, stream in _tables(columns).items():
         if (stream.feeds[0].table, stream.feeds[0].stream_id) not in columns:
-            continue  # a stream that came later, or is gone
+            continue  # a stream that was added later, or was removed
         missing = _missing(stream, columns)
         if missing:
             unknown[name] = ", ".join(missing)
@@ -106,7 +106,7 @@ def recognise(txn: Transaction) -> Release:
         if stream.sequence is not None and not sequences.get(stream.sequence, True):
             unreadable[name] = f"sequence {stream.sequence}"
             stream = replace(stream, sequence=None)
-        if stream.sequence not in sequences:  # as long as it has one writer it may count itself
+        if stream.sequence not in sequences:  # with one writer, the process may count by itself
             stream = replace(stream, sequence=None)
         tables = {feed.table for feed in stream.feeds}
         located[name] = LocatedStream(
@@ -116,9 +116,9 @@ def recognise(txn: Transaction) -> Release:
 
 
 def _columns(txn: Transaction) -> tuple[set[tuple[object, ...]], set[str]]:
-    """Every (table, column), and the tables of which this user may not read all.
+    """Every (table, column), and the tables that this user may not read completely.
 
-    The information schema would leave those out, as if they were not there.
+    The information schema would leave those out, as if they did not exist.
     """
     txn.execute(
         "SELECT relname::text, attname::text, has_column_privilege(attrelid, attnum, 'SELECT')"
@@ -134,7 +134,7 @@ def _columns(txn: Transaction) -> tuple[set[tuple[object, ...]], set[str]]:
 
 
 def _sequences(txn: Transaction) -> dict[str, bool]:
-    """By name, whether this user may read it."""
+    """By sequence name, whether this user may read it."""
     txn.execute(
         "SELECT relname::text, has_sequence_privilege(pg_class.oid, 'SELECT') FROM pg_class"
         " WHERE relnamespace = ANY (SELECT to_regnamespace(quote_ident(name))"
@@ -148,8 +148,8 @@ def _tables_of(stream: ForeignStream) -> set[str]:
 
 
 def _tables(columns: Set[tuple[object, ...]]) -> Mapping[str, ForeignStream]:
-    """Those of the last generation whose mark is there."""
-    return [tables for mark, tables in TABLES if mark is None or mark in columns][-1]
+    """The streams' tables in the newest generation whose marker column exists."""
+    return [tables for marker, tables in TABLES if marker is None or marker in columns][-1]
 
 
 def _missing(stream: ForeignStream, columns: Set[tuple[object, ...]]) -> list[str]:

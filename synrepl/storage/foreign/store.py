@@ -1,4 +1,4 @@
-"""A real Synapse's database as a source of facts, read-only."""
+"""The database of a real Synapse as a read-only source of facts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
 
-#: How long one statement may take, in seconds: the database is somebody else's.
+#: Statement timeout in seconds: the database belongs to Synapse.
 STATEMENT_S = 30.0
 
 
 class ForeignStore:
     """Reads the streams of a real Synapse; a follower's :class:`.FactSource`.
 
-    Every transaction is read-only and its statements have a time-out.
+    Every transaction is read-only, and its statements have a timeout.
 
-    :param statement_s: of the time-out, in seconds
+    :param statement_s: statement timeout in seconds
     """
 
     is_late = False
@@ -36,7 +36,7 @@ class ForeignStore:
         self._facts: dict[str, ForeignFacts] = {}
 
     async def release(self) -> Release:
-        """What the schema was recognised as, at the first call.
+        """The recognised schema, which is read at the first call.
 
         :raises NotSynapse: see :func:`.release.recognise`
         """
@@ -45,13 +45,13 @@ class ForeignStore:
         return self._release
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Facts in ``span``, about ``limit`` rows at a time; see :meth:`.FactStore.page`.
+        """A page of about ``limit`` rows of the facts in ``span``; see :meth:`.FactStore.page`.
 
-        Real servers delete what has been superseded or delivered, so there may be
-        fewer facts than there were; never fewer than a real worker finds.
+        Real servers delete superseded or delivered facts, so there may be fewer than
+        there were, but never fewer than a real worker would read.
 
-        :raises NoTableForStream: this release has none
-        :raises UnknownSchema: it lacks columns; and what :meth:`release` raises
+        :raises NoTableForStream: this release has no table for the stream
+        :raises UnknownSchema: its tables lack columns; and the errors of :meth:`release`
         """
         release = await self.release()
         facts = self._facts.get(stream.name)
@@ -68,9 +68,10 @@ class ForeignStore:
     async def given_out(self, stream: Stream) -> Token | None:
         """The largest token that a stream's sequence can have given out.
 
-        :returns: None for a stream without a sequence in this release, whose numbers are in the
-            memory of its process, and for one without tables that are known
-        :raises NotSynapse: :raises TableLocked: and what the database raises
+        :returns: None for a stream without known tables, or without a sequence in this release,
+            because its process counts in memory
+        :raises NotSynapse:
+        :raises TableLocked: and the errors of the database
         """
         release = await self.release()
         at = release.streams.get(stream.name)
@@ -85,7 +86,7 @@ class ForeignStore:
         return await self.read("given out", work)
 
     async def read(self, name: str, work: Callable[[Transaction], T]) -> T:
-        """Run ``work`` in a read-only transaction whose statements have a time-out."""
+        """Run ``work`` in a read-only transaction with a statement timeout."""
 
         def bounded(txn: Transaction) -> T:
             txn.execute(
@@ -93,7 +94,7 @@ class ForeignStore:
             )
             return work(txn)
 
-        # One snapshot: tables, positions and recognition belong together.
+        # One snapshot, so that tables, positions and the recognised schema are consistent.
         return await self._database.run(
             name, bounded, read_only=True, isolation=Isolation.REPEATABLE_READ
         )

@@ -1,17 +1,16 @@
-"""The tables behind the streams of a real Synapse, by the generation of its schema.
+"""The tables of a real Synapse's streams, by generation of its schema.
 
-Source: the schemas and tables of 1.11.1, 1.20.1, 1.43.0 and 1.163.2, held against what
-the same servers sent (``tests/storage/test_foreign_rows.py``); of 1.30, 1.74 and 1.100
-the schemas alone, so their rows may differ in what they say. Not covered, for they
-have no table: ``typing``, ``federation``, ``presence_federation``. Never seen with
-a row, so only their columns are known to fit: ``un_partial_stated_room``,
-``un_partial_stated_event``, and what ``device_lists_outbound_pokes`` and
-``device_federation_outbox`` add, which are emptied as they are sent. Those of
-``profile_updates`` were seen in a 1.163.2 that was told to write them.
+Source: the schemas and tables of 1.11.1, 1.20.1, 1.43.0 and 1.163.2, checked against the
+lines of the same servers (``tests/storage/test_foreign_rows.py``). For 1.30, 1.74 and 1.100
+only the schemas were checked, so the contents of rows may differ. Not covered, because they
+have no table: ``typing``, ``federation``, ``presence_federation``. No rows were seen, so only
+the columns are known to match, in ``un_partial_stated_room``, ``un_partial_stated_event``,
+``device_lists_outbound_pokes`` and ``device_federation_outbox``; the last two are emptied as
+they are sent. Rows of ``profile_updates`` were seen in a 1.163.2 configured to write them.
 
 An event that stopped being an outlier has a second ID, in ``ex_outlier_stream``. A
 change of 150 state entries at once, for which the newest servers send
-``state-all``, is given entry by entry.
+``state-all``, is read entry by entry.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from synrepl.streams.definition import UNTAGGED
 
 
 def _same(*names: str) -> dict[str, str]:
-    """Fields that are columns of the same name."""
+    """Cells of fields with columns of the same name."""
     return {name: f"t.{name}" for name in names}
 
 
@@ -135,7 +134,7 @@ _ACCOUNT_DATA = (
     TableFeed("account_data", {"user_id": "t.user_id", "room_id": "NULL", **_DATA}),
     TableFeed("room_account_data", {**_same("user_id", "room_id"), **_DATA}),
 )
-#: On the wire all tags of the room, as they are now, as JSON in a text.
+#: On the wire: all current tags of the room, as JSON in a string.
 _TAGS = TableFeed(
     "room_tags_revisions",
     {
@@ -222,7 +221,7 @@ _TRANSITIONAL: Mapping[str, ForeignStream] = {
     "device_lists": _DEVICES_OR_HOSTS,
 }
 
-#: Several writers to a stream, so sequences, and ``stream_positions``.
+#: Schemas with several writers to a stream, and so with sequences and ``stream_positions``.
 _SEVERAL_WRITERS: Mapping[str, ForeignStream] = {
     "backfill": ForeignStream(_BACKFILL, "events_backfill_stream_seq", "backfill"),
     "presence": ForeignStream((_PRESENCE,), "presence_stream_sequence", "presence_stream"),
@@ -249,7 +248,7 @@ _PARTIAL_STATE: Mapping[str, ForeignStream] = {
 _MODERN: Mapping[str, ForeignStream] = {
     **_ALWAYS,
     **_SEVERAL_WRITERS,
-    # Numbered with account_data, whose position on record says nothing about it.
+    # It shares the sequence of account_data, whose recorded position does not cover it.
     "tag_account_data": ForeignStream((_TAGS,), "account_data_sequence"),
     "events": ForeignStream((*_MODERN_EVENTS, _STATE), "events_stream_seq", "events"),
     "device_lists": _DEVICES_OR_HOSTS,
@@ -265,7 +264,7 @@ _ALL_ACCOUNT_DATA = ForeignStream(
     (*_ACCOUNT_DATA, _TAGS_AS_ACCOUNT_DATA), "account_data_sequence", "account_data"
 )
 
-#: Tags are in both streams: 1.74 still sends the one of their own, 1.100 the other.
+#: Tags are in both streams: 1.74 still sends tag_account_data, 1.100 sends account_data.
 _LATE_MODERN: Mapping[str, ForeignStream] = {
     **_MODERN,
     **_PARTIAL_STATE,
@@ -322,9 +321,8 @@ _CURRENT: Mapping[str, ForeignStream] = {
     ),
 }
 
-#: A table and its column that came with a generation of schemas, and where the streams
-#: are from then on; oldest first. Seen so: 1.0 and 1.11, 1.20, 1.30 to 1.56, 1.74 and
-#: 1.100, 1.130 and 1.163.
+#: The (table, column) that marks a generation of schemas, and its tables; oldest first.
+#: Seen in 1.0 and 1.11, 1.20, 1.30 to 1.56, 1.74 and 1.100, 1.130 and 1.163.
 TABLES: Sequence[tuple[tuple[str, str] | None, Mapping[str, ForeignStream]]] = (
     (None, _LEGACY),
     (("cache_invalidation_stream_by_instance", "stream_id"), _TRANSITIONAL),

@@ -1,1 +1,1 @@
-"""Other people's servers as children of this process: standard library only, blocking calls."""
+"""PostgreSQL and Redis servers as child processes: standard library only, blocking calls."""

@@ -1,8 +1,8 @@
-"""A server as a child process: started unprivileged, watched, ended for certain.
+"""A server as a child process: started unprivileged, monitored, and reliably ended.
 
-The child and everything it forks inherit the writing end of a pipe, the
-*lifeline*. Nobody writes to it; it reports end of file once the last of them
-is gone, orphans included, which is when their files may be used again.
+The child and its descendants inherit the write end of a pipe, the *lifeline*. Nothing is
+written to it. It reports end of file once the last of them is gone, orphans included;
+only then can their files be used again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Unstoppable(StorageError):
 
 
 class Account(NamedTuple):
-    """Whom a program runs as."""
+    """The user and group that a program runs as."""
 
     uid: int
     gid: int
@@ -35,7 +35,7 @@ class Account(NamedTuple):
 
 
 def own_account() -> Account:
-    """Whom this process runs as; a user without an entry goes by its number."""
+    """The account of this process; a user without a passwd entry is named by its number."""
     try:
         return _account(pwd.getpwuid(os.geteuid()))
     except KeyError:
@@ -43,11 +43,11 @@ def own_account() -> Account:
 
 
 def unprivileged(owned: Sequence[Path], names: Sequence[str]) -> Account:
-    """Whom a server that refuses to run as root runs as.
+    """The account for a server that refuses to run as root.
 
-    :param owned: the first of these that exists and is not root's names its owner
+    :param owned: the owner of the first of these paths that exists and is not root's
     :param names: otherwise, the first of these users that exists
-    :returns: this process's own user when it is not root
+    :returns: the account of this process if it is not root
     """
     if os.geteuid() != 0:
         return own_account()
@@ -66,7 +66,7 @@ def guarded(
 ) -> list[str]:
     """The command line that runs ``program`` in ``directory`` as ``account``.
 
-    :param death: the signal it gets when the thread that starts it ends
+    :param death: signal that it gets when the thread that started it ends
     """
     return [
         sys.executable,
@@ -83,11 +83,10 @@ def guarded(
 class Child:
     """A running server.
 
-    The thread that makes one has to live as long as the server should:
-    its end is the server's, see :mod:`.guard`.
+    The server ends with the thread that started it, see :mod:`.guard`.
 
     :param command: from :func:`guarded`
-    :param output: where standard output and error go
+    :param output: file for standard output and error
     """
 
     def __init__(self, command: Sequence[str], output: IO[bytes]) -> None:
@@ -100,7 +99,7 @@ class Child:
                 stderr=output,
                 env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
                 pass_fds=(other_end,),
-                start_new_session=True,  # the interrupt key is for us, not for it
+                start_new_session=True,  # so that the interrupt key does not reach it
             )
         except BaseException:
             os.close(self._lifeline)
@@ -115,11 +114,11 @@ class Child:
         return self._process.pid
 
     def fileno(self) -> int:
-        """The lifeline: readable once all is gone; -1 after that has been seen."""
+        """The lifeline: readable once all processes are gone; -1 after that was noticed."""
         return self._lifeline
 
     def gone(self, timeout_s: float = 0.0) -> bool:
-        """Wait until it and all its children are gone; False when they are not in time."""
+        """Wait until it and all its descendants are gone; False on timeout."""
         if self._lifeline < 0:
             return True
         lifeline = select.poll()
@@ -132,16 +131,16 @@ class Child:
         return True
 
     def status(self) -> str:
-        """How it ended, for a person."""
+        """How it ended, for messages."""
         code = self._process.returncode
         if code is None:
             return "still running"
         return f"killed by {Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def end(self, steps: Sequence[tuple[Signals, float]]) -> None:
-        """Send signals in turn until all is gone, giving each its time in seconds.
+        """Send signals in turn until all processes are gone, with a wait in seconds after each.
 
-        :raises Unstoppable: it outlived all of them
+        :raises Unstoppable: it survived all of them
         """
         for signal, patience_s in steps:
             if not self.gone():

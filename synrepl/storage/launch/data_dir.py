@@ -1,4 +1,4 @@
-"""What may be wrong with a data folder, as errors that say what to do."""
+"""Errors of data folders, with instructions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class DataDirFull(StorageError):
 
 
 def can_enter(account: Account, directory: Path) -> bool:
-    """Whether a server that runs as ``account`` can work in a directory, or in one to be made there.
+    """Whether a server that runs as ``account`` can use a directory.
 
-    :param directory: need not exist; then its nearest ancestor that does counts
+    :param directory: if it does not exist, its nearest existing ancestor is checked
     """
     there = next(path for path in (directory, *directory.parents) if path.is_dir())
     command = guarded(account, Path("/bin/true"), [], there, SIGKILL)
@@ -40,10 +40,10 @@ def can_enter(account: Account, directory: Path) -> bool:
 
 @contextmanager
 def named_errors(directory: Path) -> Iterator[None]:
-    """Raise an ``OSError`` of work in a data folder as an error that names the folder.
+    """Translate an ``OSError`` in a data folder into an error that names the folder.
 
-    :raises DataDirFull: there is no room left
-    :raises DataDirUnusable: it is read-only, no folder, or somebody else's
+    :raises DataDirFull: the disk or quota is full
+    :raises DataDirUnusable: it is read-only, not a folder, or belongs to another user
     """
     try:
         yield

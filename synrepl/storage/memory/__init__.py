@@ -1,1 +1,1 @@
-"""The store in memory, for streams without a table and for tests."""
+"""The in-memory store, for streams without a table and for tests."""

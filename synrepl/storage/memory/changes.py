@@ -1,4 +1,4 @@
-"""The transaction that work functions get from the store in memory, which has no tables."""
+"""The transaction that work functions get from the in-memory store, which has no tables."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class NoTables(StorageError):
 class MemoryChanges:
     """A transaction of a database without tables: it refuses all SQL.
 
-    Subclasses understand what their tests need, and keep it for
-    :meth:`commit`; it is called in the same moment as the facts become
-    visible. Implements :class:`~.database.Transaction`.
+    Subclasses support the statements that their tests need, and apply them in
+    :meth:`commit`, which is called at the moment when the facts become visible.
+    Implements :class:`~.database.Transaction`.
     """
 
     def commit(self) -> None:
-        """Let the changes take effect. An error raised here rolls back the facts, too."""
+        """Apply the changes. An error raised here rolls back the facts, too."""
 
     def roll_back(self) -> None:
-        """Forget the changes."""
+        """Discard the changes."""
 
     @property
     def rowcount(self) -> int:

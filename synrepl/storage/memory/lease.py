@@ -1,4 +1,4 @@
-"""One process's right to write as a writer, in memory."""
+"""The lease of a writer name in memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Step = Callable[[str], Awaitable[None]]
 
 
 class MemoryKeys:
-    """The last ``max_keys`` idempotency keys, with the answers they got."""
+    """The last ``max_keys`` idempotency keys, with their answers."""
 
     def __init__(self, max_keys: int) -> None:
         self._max_keys = max_keys
         self._answers: OrderedDict[tuple[str, str], tuple[bytes, AppendResult]] = OrderedDict()
 
     def recall(self, stream: str, key: str, digest: bytes) -> AppendResult | None:
-        """The answer that was given for this key before, if any.
+        """The recorded answer for a key, if there is one.
 
-        :raises KeyReused: when the key came with other rows then
+        :raises KeyReused: the key was used with other rows
         """
         found = self._answers.get((stream, key))
         if found is None:
@@ -44,13 +44,13 @@ class MemoryKeys:
         return found[1]
 
     def remember(self, stream: str, key: str, digest: bytes, answer: AppendResult) -> None:
-        """Keep an answer."""
+        """Record an answer."""
         self._answers[stream, key] = digest, replace(answer, replayed=True)
         if len(self._answers) > self._max_keys:
             self._answers.popitem(last=False)
 
     def keep(self, tokens: Mapping[str, Collection[Token]]) -> None:
-        """Forget the answers of facts that are not among these, by stream: they are lost."""
+        """Forget the answers whose facts are lost; ``tokens`` are the remaining ones by stream."""
         for (stream, key), (_, written) in list(self._answers.items()):
             if not set(written.tokens) <= set(tokens.get(stream, ())):
                 del self._answers[stream, key]
@@ -61,9 +61,9 @@ class MemoryLease:
 
     The session with the "database" can be lost, by :meth:`crash` and :meth:`kill`.
 
-    :param streams: by name, with the epoch that this lease writes under
+    :param streams: by name, with the epoch of the lease
     :param step: awaited wherever a real database could be slow or fail
-    :param begin_changes: makes the transaction that the caller's work is given
+    :param begin_changes: makes the transaction for the caller's work
     """
 
     def __init__(
@@ -88,27 +88,27 @@ class MemoryLease:
         self._tokens_under: dict[tuple[str, int], int] = {}
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Have ``call(reason)`` called once when the session, and the name with it, is lost."""
+        """Call ``call(reason)`` once when the session, and with it the name, is lost."""
         if self._lost is None:
             self._on_lost.append(call)
         else:
             call(self._lost)
 
     def epoch(self, stream: Stream) -> int:
-        """The epoch it writes under."""
+        """The epoch of the lease."""
         return self._streams[stream.name][1]
 
     async def append(
         self, stream: Stream, drafts: Sequence[Draft], floor: Token
     ) -> Sequence[AppendResult]:
-        """Reserve and write all drafts in one transaction."""
+        """Reserve tokens for all drafts and write them in one transaction."""
         memory, _ = self._streams[stream.name]
         for draft in drafts:
             for rows in draft.facts:
                 memory.check(rows)
         await self._step("append")
         answers = None
-        while answers is None:  # a key was used meanwhile: the answer is there now
+        while answers is None:  # a key was used meanwhile, and now has an answer
             answers = await self._try_append(memory, drafts, floor)
         await self._step("append committed")
         return answers
@@ -156,12 +156,12 @@ class MemoryLease:
     ) -> TransactionResult[T]:
         """Run the caller's work and append what it puts into its outbox, in one transaction."""
         for stream in streams:
-            if stream.name not in self._codecs:  # they are costly to make
+            if stream.name not in self._codecs:  # codecs are expensive to make
                 self._codecs[stream.name] = RowCodec(stream)
         codecs = {stream.name: self._codecs[stream.name] for stream in streams}
         await self._step("transact")
         done = None
-        while done is None:  # the sequence was put back, and its tokens are in use meanwhile
+        while done is None:  # the sequence was set back, and its tokens were used meanwhile
             done = await self._try_transact(name, codecs, work, begin)
         await self._step("transact committed")
         return done
@@ -207,12 +207,12 @@ class MemoryLease:
         return [Fact(token, self.writer, rows) for token, rows in zip(tokens, facts, strict=True)]
 
     def _in_use(self, stream: str, facts: Sequence[Fact]) -> bool:
-        """Whether others have written at the tokens of these facts."""
+        """Whether there are facts at the tokens of these."""
         span = Range(facts[0].token - 1, facts[-1].token)
         return bool(self._streams[stream][0].reached(span))
 
     async def reserve(self, stream: Stream, count: int, floor: Token) -> Sequence[Token]:
-        """Take tokens that stay reserved until they are written or released."""
+        """Reserve tokens until they are released."""
         if count < 1:
             return []
         memory, epoch = self._streams[stream.name]
@@ -228,7 +228,7 @@ class MemoryLease:
             await self._step("reserved")
             self._require_session()
         except BaseException:
-            self._let_go(memory, tokens)
+            self._release_tokens(memory, tokens)
             raise
         return tokens
 
@@ -245,17 +245,17 @@ class MemoryLease:
         await self._step("write committed")
 
     async def release(self, stream: Stream, tokens: Sequence[Token]) -> None:
-        """Give reserved tokens back, written or not."""
+        """Release reserved tokens, written or not."""
         memory, _ = self._streams[stream.name]
         await self._step("release")
         self._require_session()
-        self._let_go(memory, tokens)
+        self._release_tokens(memory, tokens)
 
     async def close(self) -> None:
-        """Give the writer's name free."""
+        """Release the writer name."""
         try:
             await self._step("close")
-        except BaseException:  # the connection is closed all the same, and with it the session
+        except BaseException:  # the connection, and with it the session, is closed all the same
             if self._lost is None:
                 self._end_session("closed")
             self._on_lost.clear()
@@ -263,17 +263,17 @@ class MemoryLease:
         self._require_session()
         for memory, _ in self._streams.values():
             writer = memory.writer(self.writer)
-            if not writer.transactions:  # else it is left to be fenced
+            if not writer.transactions:  # otherwise it will be fenced
                 writer.epoch += 1
                 writer.held = False
         self._end_session("closed")
         self._on_lost.clear()
 
     def crash(self, reason: str = "the connection was cut") -> None:
-        """Lose the session, as when its connection is cut while the process lives on.
+        """Lose the session, as when its connection breaks while the process lives on.
 
-        The session locks and explicit reservations are gone at once; but until
-        somebody fences it, this lease can still write. Tells :meth:`on_lost`.
+        The session locks and explicit reservations are lost at once. Until the writer
+        is fenced, this lease can still write. The callbacks of :meth:`on_lost` are called.
         """
         if self._lost is None:
             self._end_session(reason)
@@ -282,7 +282,7 @@ class MemoryLease:
                 call(reason)
 
     def kill(self) -> None:
-        """Lose everything, as when the process dies: open transactions roll back too."""
+        """Lose everything, as when the process dies: open transactions roll back, too."""
         self._killed = True
         for transaction in list(self._open):
             transaction.end()
@@ -294,11 +294,11 @@ class MemoryLease:
         for memory, _ in self._streams.values():
             memory.writer(self.writer).session = None
         for stream, number in self._tokens_under:
-            self._streams[stream][0].let_go(self.writer, [number])
+            self._streams[stream][0].release(self.writer, [number])
         self._tokens_under.clear()
         self._holder_of.clear()
 
-    def _let_go(self, memory: MemoryStream, tokens: Sequence[Token]) -> None:
+    def _release_tokens(self, memory: MemoryStream, tokens: Sequence[Token]) -> None:
         name = memory.stream.name
         for token in tokens:
             number = self._holder_of.pop((name, token), None)
@@ -307,7 +307,7 @@ class MemoryLease:
             self._tokens_under[name, number] -= 1
             if not self._tokens_under[name, number]:
                 del self._tokens_under[name, number]
-                memory.let_go(self.writer, [number])
+                memory.release(self.writer, [number])
 
     def _require_session(self) -> None:
         if self._lost is not None:
@@ -329,7 +329,7 @@ class MemoryLease:
 
 
 class _MemoryTransaction:
-    """What is open from entering to commit or rollback; a holder all the while.
+    """An open transaction, from entering to commit or rollback; it holds a reservation.
 
     :raises Fenced: the epoch was raised
     """
@@ -342,7 +342,7 @@ class _MemoryTransaction:
         self._ended = False
 
     def check(self) -> None:
-        """Make sure that it was not rolled back meanwhile.
+        """Check that it was not rolled back meanwhile.
 
         :raises DatabaseAway: it was
         """
@@ -350,8 +350,8 @@ class _MemoryTransaction:
             raise DatabaseAway(where="memory", reason="killed")
 
     def end(self) -> None:
-        """Release what it holds; once."""
+        """Release its reservation, once."""
         if not self._ended:
             self._ended = True
             self._memory.leave(self._writer)
-            self._memory.let_go(self._writer, [self._holder])
+            self._memory.release(self._writer, [self._holder])

@@ -1,4 +1,4 @@
-"""The make-believe server of the store in memory: whether it is the one that was confirmed."""
+"""The simulated server of the in-memory store, and its confirmation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from synrepl.storage.store import NotConfirmed
 
 
 class MemoryServer:
-    """One server after the other.
+    """The simulated server, through its promotions.
 
-    :ivar timeline: of the server, which changes with each promotion
-    :ivar incarnation: number of the last one that was confirmed
-    :ivar confirmed_timeline: its timeline
+    :ivar timeline: the current timeline, which changes with each promotion
+    :ivar incarnation: number of the last confirmed incarnation
+    :ivar confirmed_timeline: timeline of that incarnation
     """
 
     def __init__(self) -> None:
@@ -19,22 +19,22 @@ class MemoryServer:
 
     @property
     def is_confirmed(self) -> bool:
-        """Nothing is written before."""
+        """Whether the current server is confirmed; until then it refuses writes."""
         return self.timeline == self.confirmed_timeline
 
     def promote(self) -> None:
-        """Another server takes over, which may lack facts."""
+        """Switch to another server, which may lack facts."""
         self.timeline += 1
 
     def confirm(self) -> int:
-        """Confirm it; by how many timelines it is further than the last one that is known."""
+        """Confirm the current server; return the number of timelines since the last confirmed one."""
         steps = self.timeline - self.confirmed_timeline
         self.incarnation += steps
         self.confirmed_timeline = self.timeline
         return steps
 
     def require_confirmed(self) -> None:
-        """Refuse what must not happen on a server that is not confirmed.
+        """Refuse an operation that requires a confirmed server.
 
         :raises NotConfirmed:
         """

@@ -1,6 +1,6 @@
-"""Facts in memory: streams that are lost with their writer, and the fake of Postgres.
+"""The in-memory store: for streams that are lost with their writer, and as a fake of Postgres.
 
-It keeps the rules at the top of :mod:`synrepl.storage.store`, so one contract
+It follows the rules described in :mod:`synrepl.storage.store`, so one contract
 suite runs against it and against :class:`~.postgres_store.PostgresStore`.
 """
 
@@ -27,7 +27,7 @@ from synrepl.storage.store import (
 )
 from synrepl.streams.definition import Stream
 
-#: How long a predecessor may keep a writer's name, in seconds, and how often to look.
+#: Seconds to wait for a predecessor to release a writer name, and between checks.
 TAKEOVER_S = 5.0
 _TAKEOVER_STEP_S = 0.1
 
@@ -36,7 +36,7 @@ MAX_KEYS = 10_000
 
 
 class _FollowerLease(NamedTuple):
-    """Until when a follower's unacknowledged facts are kept, of which streams (None: of all)."""
+    """The lease of a follower; ``streams`` is None for all."""
 
     expires_at: float
     streams: frozenset[str] | None
@@ -44,17 +44,17 @@ class _FollowerLease(NamedTuple):
 
 
 class MemoryStore:
-    """Streams of facts in memory; any number of leases, of as many make-believe processes.
+    """Streams of facts in memory, with any number of leases of simulated processes.
 
     Every operation is a few atomic steps with :meth:`step` between them, where a
-    test or a simulator can suspend it, let others go first, or make it fail.
+    test or a simulator can suspend it, run others first, or make it fail.
 
-    :param max_rows_per_stream: when a stream has more, its oldest facts are dropped;
-        who asks for them is told so by ``Trimmed``
-    :param max_keys: how many idempotency keys are remembered
-    :param holder: who holds names taken here, for a person who is refused one
-    :param begin_changes: makes what work functions of ``transact`` get for a
-        transaction; there are no tables here, so by default it refuses all SQL
+    :param max_rows_per_stream: beyond it, the oldest facts are dropped; reading them
+        raises ``Trimmed``
+    :param max_keys: maximum number of remembered idempotency keys
+    :param holder: description of the holder of names, for others that are refused one
+    :param begin_changes: makes the transaction for work functions of ``transact``;
+        there are no tables, so by default it refuses all SQL
     """
 
     is_late = False
@@ -81,28 +81,28 @@ class MemoryStore:
     async def step(self, what: str) -> None:
         """Called before, between and after the atomic parts of each operation; for subclasses.
 
-        An error raised here is the operation's. Whether it has taken effect by
-        then is in the name.
+        An error raised here becomes that of the operation. The name shows whether the
+        operation has taken effect by then.
 
         :param what: ``append``, ``append reserved`` (rows invisible), ``append
             committed``; ``transact`` (before the work), ``transact reserved`` (after
-            it; neither rows nor changes visible), ``transact committed``; ``reserve``, ``reserved``; ``write``, ``write entered``,
-            ``write committed``; and before their only part ``open writer``,
+            it; neither rows nor changes visible), ``transact committed``; ``reserve``,
+            ``reserved``; ``write``, ``write entered``, ``write committed``; and before their only part ``open writer``,
             ``release``, ``close``, ``observe``, ``given out``, ``fence``, ``page``, ``reached``,
             ``record positions``, ``follower positions``, ``record follower``,
             ``named followers``, ``renew lease``, ``mark``, ``trim``, ``confirm``
         """
 
     def set_sequence(self, stream: Stream, token: Token) -> None:
-        """Put a sequence somewhere else, as a failover or a restored dump does."""
+        """Set a sequence to another token, as a failover or a restored dump does."""
         self._of(stream).last = token
 
     def lose(self, stream: Stream, above: Token) -> None:
-        """Forget the facts above a token, as a server that was promoted does."""
+        """Drop the facts above a token, as a promoted server may."""
         self._of(stream).lose(above)
 
     async def open_writer(self, writer: str, streams: Sequence[Stream]) -> MemoryLease:
-        """Become ``writer``, once nobody else is and no transaction of a predecessor runs."""
+        """Become ``writer``, once no other process is and no transaction of a predecessor runs."""
         await self.step("open writer")
         self.server.require_confirmed()
         memories = [self._of(stream) for stream in streams]
@@ -123,12 +123,12 @@ class MemoryStore:
             state = memory.writer(writer)
             state.epoch += 1
             state.held, state.session = True, lease
-            memory.take(0, 0)  # a sequence that is behind is moved forward now
+            memory.take(0, 0)  # moves a sequence that is behind forward
             claims[memory.stream.name] = memory, state.epoch
         return lease
 
     async def observe(self, streams: Sequence[Stream]) -> Mapping[str, Observation]:
-        """Look at streams from outside."""
+        """Observe streams."""
         await self.step("observe")
         self.server.require_confirmed()
         return {stream.name: self._of(stream).observation() for stream in streams}
@@ -150,19 +150,19 @@ class MemoryStore:
         return server.incarnation
 
     def followers_record(self, stream: str) -> Iterator[tuple[str, Token]]:
-        """What followers have on record of a stream: writers ("" for all) and positions."""
+        """Recorded positions of followers in a stream, as (writer, position); "" for all writers."""
         for follower in self._followers:
             for (of, writer), position in self.on_record(follower).items():
                 if of == stream:
                     yield writer, position
 
     async def fence(self, stream: Stream, writer: str) -> bool:
-        """Raise a dead writer's epoch once nothing of it can still commit."""
+        """Raise a dead writer's epoch once no transaction of it can still commit."""
         await self.step("fence")
         return self._of(stream).fence(writer)
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """Facts in ``span``, about ``limit`` rows at a time."""
+        """A page of about ``limit`` rows of the facts in ``span``."""
         await self.step("page")
         return self._of(stream).page(span, writer, limit)
 
@@ -174,7 +174,7 @@ class MemoryStore:
     async def record_positions(
         self, stream: Stream, linear: Token, writers: Mapping[str, Token]
     ) -> None:
-        """Put positions on record; of writers that the stream has, and never back."""
+        """Record positions of known writers; none is moved back."""
         await self.step("record positions")
         self.server.require_confirmed()
         memory = self._of(stream)
@@ -192,7 +192,7 @@ class MemoryStore:
     async def record_follower(
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
-        """Keep a follower's positions; never moves one back."""
+        """Record a follower's positions; none is moved back."""
         await self.step("record follower")
         self.server.require_confirmed()
         known = self._followers.setdefault(follower, {})
@@ -200,7 +200,7 @@ class MemoryStore:
             known[key] = max(position, known.get(key, 0))
 
     def on_record(self, follower: str) -> Mapping[tuple[str, str], Token]:
-        """What a follower has acknowledged; for subclasses that keep it elsewhere."""
+        """The recorded positions of a follower; for subclasses that store them elsewhere."""
         return self._followers.get(follower, {})
 
     # -- trimming -----------------------------------------------------------------------
@@ -208,14 +208,14 @@ class MemoryStore:
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
     ) -> None:
-        """Keep for a named follower what it has not acknowledged."""
+        """Retain facts that a named follower has not acknowledged."""
         await self.step("renew lease")
         followed = None if streams is None else frozenset(streams)
         now = self._scheduler.seconds()
         self._leases[follower] = _FollowerLease(now + lease_s, followed, now)
 
     async def named_followers(self) -> Sequence[NamedFollower]:
-        """All named followers, by name; of their handlers nothing is on record here."""
+        """All named followers, by name; positions of handlers are not recorded here."""
         await self.step("named followers")
         now, found = self._scheduler.seconds(), []
         for name in sorted({*self._followers, *self._leases}):
@@ -230,7 +230,7 @@ class MemoryStore:
         return found
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
-        """Note where a stream is on record now, and tell where it was."""
+        """Mark the stream's current position, and return past ones."""
         await self.step("mark")
         now, position = self._scheduler.seconds(), self._of(stream).recorded
         marks = add_mark(self._marks.get(stream.name, ()), now, position, keep_s, max_s)
@@ -238,7 +238,7 @@ class MemoryStore:
         return aged_positions(marks, now, position, keep_s, max_s)
 
     async def trim(self, stream: Stream, cap: Token, forced: Token, limit: int) -> TrimResult:
-        """Delete the oldest facts that may go."""
+        """Delete the oldest facts that may be trimmed."""
         await self.step("trim")
         live = list(self._followers_of(stream))
 
@@ -253,7 +253,7 @@ class MemoryStore:
     def _followers_of(
         self, stream: Stream
     ) -> Iterator[tuple[str, Mapping[tuple[str, str], Token]]]:
-        """Those whose leases run, with what they have acknowledged."""
+        """Followers with a running lease, and their acknowledged positions."""
         now = self._scheduler.seconds()
         for follower, lease in self._leases.items():
             if lease.expires_at > now and (lease.streams is None or stream.name in lease.streams):

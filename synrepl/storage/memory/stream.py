@@ -1,4 +1,4 @@
-"""One stream in memory: its sequence, its facts, its writers and who holds what."""
+"""One stream in memory: its sequence, facts, writers and reservations."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _token = attrgetter("token")
 class MemoryWriter:
     """One writer of a stream.
 
-    :ivar session: the lease of the process that is the writer; None when it is gone
-    :ivar transactions: how many that may still commit have been entered
-    :ivar holders: of reservations, by their numbers
-    :ivar trimmed: its last fact that is gone
+    :ivar session: the lease of the process that has the name; None without one
+    :ivar transactions: number of open transactions that may still commit
+    :ivar holders: reservations, by number
+    :ivar trimmed: its last trimmed token
     """
 
     __slots__ = ("epoch", "held", "holders", "position", "session", "transactions", "trimmed")
@@ -51,7 +51,7 @@ class MemoryWriter:
 
     @property
     def state(self) -> WriterState:
-        """As an observer sees it."""
+        """The state in an observation."""
         return WriterState(
             epoch=self.epoch,
             position=self.position,
@@ -64,16 +64,16 @@ class MemoryWriter:
 class MemoryStream:
     """The data of one stream. Nothing here suspends, so every method is atomic.
 
-    :param max_rows: beyond it the oldest facts are dropped, but never the newest one
-    :ivar server: whether it is confirmed
-    :ivar incarnation: of the server that moved the stream on to ``floor``
+    :param max_rows: beyond it, the oldest facts are dropped, but never the newest one
+    :ivar server: the simulated server
+    :ivar incarnation: of the server that advanced the stream to ``floor``
     """
 
     def __init__(self, stream: Stream, max_rows: int, server: MemoryServer | None = None) -> None:
         self.server = MemoryServer() if server is None else server
         self.incarnation = 1
         self.floor: Token = 0
-        #: By failover: its number, the floor, and what of each writer has survived for certain.
+        #: Failovers: number, floor, and by writer the position that certainly survived.
         self.losses: list[tuple[int, Token, Mapping[str, Token]]] = []
         self.stream = stream
         self.last: Token = 0
@@ -89,13 +89,13 @@ class MemoryStream:
     # -- writers ------------------------------------------------------------------
 
     def writer(self, name: str) -> MemoryWriter:
-        """The writer of that name, known from first use on."""
+        """The writer of that name, added on first use."""
         return self.writers.setdefault(name, MemoryWriter())
 
     def enter(self, name: str, epoch: int) -> None:
-        """Begin a transaction as a writer; nobody can raise the epoch until :meth:`leave`.
+        """Begin a transaction as a writer; its epoch cannot be raised until :meth:`leave`.
 
-        :raises Fenced: somebody has raised it before
+        :raises Fenced: the epoch was raised before
         :raises NotConfirmed:
         """
         self.server.require_confirmed()
@@ -109,18 +109,18 @@ class MemoryStream:
         self.writers[name].transactions -= 1
 
     def hold(self, name: str, describe: str) -> int:
-        """Note a reservation, before the sequence is asked; its number, never used again."""
+        """Add a reservation, before tokens are taken; return its number, which is never reused."""
         number = next(self._numbers)
         self.writers[name].holders[number] = ReservationHolder((number,), describe)
         return number
 
-    def let_go(self, name: str, numbers: Iterable[int]) -> None:
-        """Forget reservations, also those that are forgotten already."""
+    def release(self, name: str, numbers: Iterable[int]) -> None:
+        """Remove reservations, including those already removed."""
         for number in numbers:
             self.writers[name].holders.pop(number, None)
 
     def fence(self, name: str) -> bool:
-        """Raise the epoch of a writer that died, once no transaction of it can commit."""
+        """Raise the epoch of a dead writer, once no transaction of it can commit."""
         writer = self.writers.get(name)
         if writer is None or not writer.held or writer.session or writer.transactions:
             return False
@@ -134,7 +134,7 @@ class MemoryStream:
         return max(self.last, self.recorded, self._highest(), *positions)
 
     def observation(self) -> Observation:
-        """One look from outside."""
+        """An observation of the stream."""
         states = {name: writer.state for name, writer in self.writers.items()}
         return Observation(
             self.last, self.recorded, states, self.trimmed, self.incarnation, self.floor
@@ -147,10 +147,10 @@ class MemoryStream:
         announced: Mapping[str, Token],
         proofs: Iterable[tuple[str, Token]],
     ) -> None:
-        """Go on above everything that can have been announced; see :meth:`~.store.FactStore.confirm`.
+        """Advance beyond everything that can have been announced; see :meth:`~.store.FactStore.confirm`.
 
-        :param steps: timelines since the last one that was confirmed
-        :param proofs: positions of followers, by writer, "" for all writers
+        :param steps: timelines since the last confirmed one
+        :param proofs: positions of followers by writer, "" for all writers
         """
         positions = {name: writer.position for name, writer in self.writers.items()}
         kept = {"": max(self.recorded, self.trimmed), **positions}
@@ -164,18 +164,18 @@ class MemoryStream:
         for writer in self.writers.values():
             writer.epoch += (
                 1_000_000 * steps
-            )  # those of the old server may be higher than is known here
+            )  # the old server may have had higher epochs than are known here
             writer.held, writer.session = False, None
             writer.holders.clear()
             writer.position = self.floor
 
     def lose(self, above: Token) -> None:
-        """Forget facts, as a server that was promoted does."""
+        """Drop facts, as a promoted server may."""
         self._facts = [fact for fact in self._facts if fact.token <= above]
         self._rows = sum(len(fact.rows) for fact in self._facts)
 
     def lost(self, span: Range, writer: str) -> Range | None:
-        """What of a failover's loss a span begins in and leads out of: what is kept, and the floor."""
+        """The failover loss in which a span begins, and beyond which it ends, as (kept, floor)."""
         for _, floor, kept_of in self.losses:
             kept = max(kept_of.get(writer, 0), kept_of[""])
             if kept < span.after < floor - 1 and span.upto >= floor:
@@ -188,7 +188,7 @@ class MemoryStream:
         """Refuse rows that a table would refuse.
 
         :raises BadRow: one is not a row of this stream
-        :raises BadValue: one holds what no column can hold
+        :raises BadValue: one has a value that no column can hold
         """
         for row in rows:
             self._codec.kind_of(row)
@@ -199,7 +199,7 @@ class MemoryStream:
                 raise BadValue(where=where, reason=error.facts["reason"]) from error
 
     def take(self, how_many: int, floor: Token) -> list[Token]:
-        """Tokens from the sequence, beyond everything that is known (R7)."""
+        """Take tokens from the sequence, above every known token (R7)."""
         known = (floor, self.recorded, self.trimmed, self._highest())
         positions = (writer.position for writer in self.writers.values())
         after = max(self.last, *known, *positions)
@@ -207,9 +207,9 @@ class MemoryStream:
         return list(range(after + 1, self.last + 1))
 
     def commit(self, facts: Sequence[Fact]) -> None:
-        """Make facts visible, all at once. Those without rows leave no trace, as in a table.
+        """Make facts visible at once. Facts without rows leave no trace, as in a table.
 
-        :raises UniqueViolation: there is a fact at one of the tokens; nothing is changed
+        :raises UniqueViolation: there is a fact at one of the tokens; nothing changes
         """
         for fact in facts:
             at = bisect_right(self._facts, fact.token, key=_token)
@@ -224,15 +224,15 @@ class MemoryStream:
             if fact.rows and fact.token > self.trimmed:
                 insort(self._facts, fact, key=_token)
                 self._rows += len(fact.rows)
-            elif fact.rows:  # it comes after its time
+            elif fact.rows:  # it is already below the trimmed position
                 self._note_gone(fact)
         self._drop_oldest()
 
     def page(self, span: Range, writer: str | None, limit: int) -> Page:
         """About ``limit`` rows of the facts in ``span``; a fact is never split.
 
-        :raises Trimmed: when facts of the range are gone
-        :raises FactsLost: when it leads out of facts that a failover may have lost
+        :raises Trimmed: facts of the range were trimmed
+        :raises FactsLost: the range begins among facts that a failover may have lost
         """
         lost = self.lost(span, writer or "")
         if lost is not None:
@@ -275,10 +275,10 @@ class MemoryStream:
         limit: int,
         acknowledged: Callable[[str], tuple[Token, str | None]],
     ) -> TrimResult:
-        """Drop the oldest facts that may go; see :meth:`~.store.FactStore.trim`.
+        """Drop the oldest facts that may be trimmed; see :meth:`~.store.FactStore.trim`.
 
-        :param acknowledged: up to where a writer's facts are acknowledged by all who
-            follow them, and who is the furthest behind
+        :param acknowledged: by writer, the position acknowledged by all its followers, and
+            the follower that is furthest behind
         """
         rows = drop = 0
         held_by: str | None = None
@@ -298,7 +298,9 @@ class MemoryStream:
         if self._rows <= self._max_rows:
             return
         rows, drop = self._rows, 0
-        keep = self._max_rows * 3 // 4  # some more go, so that it is not done each time
+        keep = (
+            self._max_rows * 3 // 4
+        )  # drop more than needed, so that it does not happen every time
         while rows > keep and drop < len(self._facts) - 1:
             rows -= len(self._facts[drop].rows)
             drop += 1
