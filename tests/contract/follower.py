@@ -1,4 +1,4 @@
-"""What a follower does with facts, whatever they come over. It does not know which that is."""
+"""The contract of followers, which holds over every transport."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from synrepl.core.tokens import Token
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
-from tests.contract.world import MOODS, NOTES, Following, Site, Transport
+from tests.contract.world import MOODS, NOTES, ContractStore, FollowerProcess, Transport
 
-# Only what it is mixed into is a test case, or it would be run by itself as well.
+# Not a test case by itself, or the contract would run without a transport.
 if TYPE_CHECKING:
     Base = TestCase
 else:
@@ -24,22 +24,22 @@ ONE, TWO = "one", "two"
 
 
 def facts(stream: Stream, *texts: str) -> list[list[Row]]:
-    """A fact of one row for each text."""
+    """One fact with one row per text."""
     row = stream.kinds[""]
     return [[row(text)] for text in texts]
 
 
 class FollowerContract(Base):
-    """The cases; to be mixed into a test case that has a transport."""
+    """The test methods, to be mixed into a test case that has a transport."""
 
     timeout = 120
 
-    def transport(self, site: Site) -> Transport:
-        """The one under test."""
+    def transport(self, site: ContractStore) -> Transport:
+        """The transport under test."""
         raise NotImplementedError
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.site = Site()
+        self.site = ContractStore()
         self.addCleanup(self.site.scheduler.stop)
         self.net = self.transport(self.site)
         await self.net.begin()
@@ -47,27 +47,27 @@ class FollowerContract(Base):
 
     async def following(
         self, name: str = "f", *, earliest: bool = True, sizes: Sizes = DEFAULT_SIZES
-    ) -> Following:
-        """A process that follows from now on."""
-        made = Following(self.site, name, earliest, sizes)
+    ) -> FollowerProcess:
+        """Start a follower process."""
+        made = FollowerProcess(self.site, name, earliest, sizes)
         self.addCleanup(lambda: Deferred.fromCoroutine(self.net.leave(made)))
         await self.join(made)
         return made
 
-    async def join(self, following: Following) -> None:
-        """Connect it."""
+    async def join(self, following: FollowerProcess) -> None:
+        """Connect a follower."""
         up = following.up()
         self.net.join(following)
         await up
 
     async def say(self, *texts: str, writer: str = ONE, stream: Stream = NOTES) -> Token:
-        """Append facts of one row each; the last token."""
+        """Append facts of one row each, and return the last token."""
         return await self.net.append(writer, stream, facts(stream, *texts))
 
     async def has_all(
-        self, following: Following, token: Token, writer: str = ONE, stream: Stream = NOTES
+        self, following: FollowerProcess, token: Token, writer: str = ONE, stream: Stream = NOTES
     ) -> None:
-        """It has applied, or will soon have applied, every fact once and in order."""
+        """Wait for a token, and check that every fact was applied once and in order."""
         await following.reaches(stream, writer, token)
         stored = await self.site.facts(stream, writer)
         applied = following.applied.facts.get((stream.name, writer), [])
@@ -75,12 +75,12 @@ class FollowerContract(Base):
         self.assertEqual(applied, stored)
         self.assertEqual(following.position(stream, writer), token)
 
-    async def test_what_was_there_before(self) -> None:
+    async def test_fetches_facts_written_before_it_started(self) -> None:
         token = await self.say(*map(str, range(50)))
         await self.has_all(await self.following(), token)
         self.assertGreater(self.site.fetches, 0)
 
-    async def test_from_now_on(self) -> None:
+    async def test_skips_earlier_facts_when_it_starts_now(self) -> None:
         before = await self.say("a", "b")
         following = await self.following(earliest=False)
         await following.reaches(NOTES, ONE, before)
@@ -90,7 +90,7 @@ class FollowerContract(Base):
         self.assertEqual([fact.token for fact in applied], [token])
         self.assertEqual(self.site.fetches, 0)
 
-    async def test_live_rows_come_in_order(self) -> None:
+    async def test_gets_live_rows_in_order_without_fetching(self) -> None:
         token = await self.say("first")
         following = await self.following()
         await following.reaches(NOTES, ONE, token)
@@ -100,14 +100,14 @@ class FollowerContract(Base):
         await self.has_all(following, token)
         self.assertEqual(self.site.fetches, fetches)  # they came over the transport
 
-    async def test_the_rows_of_a_fact_stay_together(self) -> None:
+    async def test_keeps_the_rows_of_a_fact_together(self) -> None:
         following = await self.following()
         row = NOTES.kinds[""]
         many = [[row(f"{fact} {nth}") for nth in range(fact)] for fact in (1, 3, 2, 40)]
         token = await self.net.append(ONE, NOTES, many)
         await self.has_all(following, token)
 
-    async def test_what_happened_while_it_was_away(self) -> None:
+    async def test_catches_up_after_a_disconnection(self) -> None:
         following = await self.following()
         await self.has_all(following, await self.say("a"))
         await self.net.leave(following)
@@ -117,7 +117,7 @@ class FollowerContract(Base):
         await self.has_all(following, token)
         await self.has_all(following, await self.say("d"))
 
-    async def test_connections_that_break_in_the_middle(self) -> None:
+    async def test_loses_nothing_when_connections_break_amid_a_fact(self) -> None:
         following, other = await self.following("f"), await self.following("g")
         row, token = NOTES.kinds[""], await self.say("first")
         await self.has_all(following, token)
@@ -133,8 +133,8 @@ class FollowerContract(Base):
             await self.has_all(following, token)
         await self.has_all(other, token)
 
-    async def test_rows_that_were_lost_unnoticed(self) -> None:
-        """The next POSITION shows it by its ``prev``."""
+    async def test_fetches_rows_that_were_lost_unnoticed(self) -> None:
+        """The ``prev`` of the next POSITION shows the loss."""
         following = await self.following()
         await self.has_all(following, await self.say("a"))
         following.lose(2)
@@ -145,19 +145,19 @@ class FollowerContract(Base):
         self.assertGreater(self.site.fetches, 0)
         await self.has_all(following, await self.say("d"))
 
-    async def test_rows_that_come_twice(self) -> None:
+    async def test_applies_repeated_rows_once(self) -> None:
         following = await self.following()
         await self.has_all(following, await self.say("a"))
-        following.stutter = True
+        following.duplicates_lines = True
         await self.has_all(following, await self.say("b", "c"))
 
-    async def test_tokens_without_facts(self) -> None:
+    async def test_passes_tokens_without_facts(self) -> None:
         following = await self.following()
         await self.say("a")
         await self.has_all(following, await self.net.waste(ONE, NOTES, 3))
         await self.has_all(following, await self.say("b"))
 
-    async def test_a_writer_that_is_new(self) -> None:
+    async def test_follows_a_new_writer(self) -> None:
         following = await self.following()
         first = await self.say("a")
         await self.has_all(following, first)
@@ -166,7 +166,7 @@ class FollowerContract(Base):
         await self.has_all(following, second, TWO)
         await self.has_all(following, third)
 
-    async def test_a_stream_that_was_lost_with_its_process(self) -> None:
+    async def test_resets_an_in_memory_stream_that_was_lost_with_its_process(self) -> None:
         following = await self.following()
         await self.has_all(following, await self.say("a", "b", "c", stream=MOODS), ONE, MOODS)
         reset = following.applied.next_reset()
@@ -178,7 +178,7 @@ class FollowerContract(Base):
         self.assertEqual(await reset, (MOODS.name, ONE))
         await self.has_all(following, token, ONE, MOODS)
 
-    async def test_a_slow_one_holds_up_nobody_and_keeps_little(self) -> None:
+    async def test_a_slow_follower_holds_up_no_other_and_buffers_little(self) -> None:
         sizes = Sizes(high_water_rows=300, low_water_rows=100)
         slow = await self.following("slow", sizes=sizes)
         quick = await self.following("quick", sizes=sizes)
@@ -193,10 +193,10 @@ class FollowerContract(Base):
         self.assertEqual(slow.position(NOTES, ONE), 1)
         slow.applied.release()
         await self.has_all(slow, token)
-        # What it had read when it asked for a pause, besides.
+        # Plus what it had read when it paused the connection.
         self.assertLess(slow.most_waiting, 300 + 400)
 
-    async def test_a_row_that_is_too_long_to_send(self) -> None:
+    async def test_fetches_a_row_that_is_too_long_to_send(self) -> None:
         following = await self.following()
         await self.has_all(following, await self.say("a"))
         token = await self.say("b", "x" * (self.net.longest + 1), "c")
@@ -206,5 +206,5 @@ class FollowerContract(Base):
 
 
 def _short(facts: Sequence[object]) -> list[str]:
-    """Enough to tell facts apart in a message."""
+    """Short texts of facts, for failure messages."""
     return [str(fact)[:60] for fact in facts]

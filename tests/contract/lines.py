@@ -1,4 +1,4 @@
-"""A master that serves clients line by line; how they are connected is a subclass's."""
+"""A transport with a master that serves clients line by line; subclasses connect them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from synrepl.streams.rows import RowCodec
 from synrepl.wire.dialects import MODERN
 from synrepl.wire.lines import DEFAULT_LINE_LIMIT
 from tests.contract.follower import ONE
-from tests.contract.world import CATALOGUE, SERVER_NAME, Following, Site, Transport
+from tests.contract.world import CATALOGUE, SERVER_NAME, ContractStore, FollowerProcess, Transport
 
 
-class OverLines(Transport):
-    """The master is the writer ``one``, and announces what others write."""
+class LineTransport(Transport):
+    """The master is the writer ``one``, and announces the facts of others."""
 
     longest = DEFAULT_LINE_LIMIT
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ContractStore) -> None:
         super().__init__(site)
         self._writers: dict[str, StreamWriter] = {}
 
     async def begin(self) -> None:
-        """A master."""
+        """Start a master."""
         site = self.site
         publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
         self._announcer = Announcer(site.scheduler, site.store, CATALOGUE, publisher, site.log)
@@ -49,11 +49,11 @@ class OverLines(Transport):
         self.serve(MasterFactory(site.scheduler, self._master, SERVER_NAME))
 
     def serve(self, factory: MasterFactory) -> None:
-        """Let clients connect."""
+        """Accept clients."""
         raise NotImplementedError
 
     async def end(self) -> None:
-        """The master and all writers end."""
+        """Stop the master and all writers."""
         self._master.shut_down()
         await self._announcer.stop()
         for writer in self._writers.values():
@@ -61,14 +61,14 @@ class OverLines(Transport):
         self._writers.clear()
 
     async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
-        """The commit wakes the master."""
+        """Append, and wake the master."""
         writer = self._writers.get(name) or await self._writer(name, NullCommitListener())
         written = await writer.append(stream, facts)
         self._announcer.wake(stream.name)
         return written.tokens[-1]
 
     async def waste(self, name: str, stream: Stream, count: int) -> Token:
-        """A reservation of which nothing comes."""
+        """Reserve tokens without writing."""
         async with await self._writers[name].reserve(stream, count) as reservation:
             return reservation.tokens[-1]
 
@@ -79,8 +79,8 @@ class OverLines(Transport):
         self._writers[name] = writer
         return writer
 
-    def client(self, following: Following) -> WorkerFactory:
-        """What connects a follower."""
+    def client(self, following: FollowerProcess) -> WorkerFactory:
+        """The factory that connects a follower."""
         site = self.site
         return WorkerFactory(
             site.scheduler, following, following.name, SERVER_NAME, MODERN, site.log.info

@@ -7,34 +7,34 @@ from twisted.trial.unittest import TestCase
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.testing.links import EvenPace, Link
 from tests.contract.follower import FollowerContract
-from tests.contract.lines import OverLines
-from tests.contract.world import Following, Site, Transport, reactor
+from tests.contract.lines import LineTransport
+from tests.contract.world import ContractStore, FollowerProcess, Transport, reactor
 
 #: Bytes that arrive at a time, so that lines come in parts.
 _PIECE = 512
 
 
-class Loopback(OverLines):
-    """Links, which are made again when they are lost."""
+class LoopbackTransport(LineTransport):
+    """Links in memory, which reconnect when they are lost."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ContractStore) -> None:
         super().__init__(site)
-        self._links: dict[Following, Link] = {}
+        self._links: dict[FollowerProcess, Link] = {}
         self._server: MasterFactory | None = None
 
     def serve(self, factory: MasterFactory) -> None:
-        """For the next links, and those that are wanted already."""
+        """Accept links, and reconnect existing ones."""
         self._server = factory
         for following, link in list(self._links.items()):
             self._rejoin(following, link)
 
     async def end(self) -> None:
-        """Nobody is there to connect to."""
+        """Stop accepting links."""
         self._server = None
         await super().end()
 
-    def join(self, following: Following) -> None:
-        """A new link."""
+    def join(self, following: FollowerProcess) -> None:
+        """Connect a new link."""
         assert self._server is not None
         client = self.client(following).buildProtocol(None)
         link = Link(reactor, client, self._server.buildProtocol(None), pace=EvenPace(0.0, _PIECE))
@@ -42,24 +42,24 @@ class Loopback(OverLines):
         link.client.lost = lambda _: reactor.callLater(0, self._rejoin, following, link)
         link.connect()
 
-    def cut(self, following: Following) -> None:
-        """With what is on its way."""
+    def cut(self, following: FollowerProcess) -> None:
+        """Cut the link, losing what is in transit."""
         self._links[following].cut()
 
-    async def leave(self, following: Following) -> None:
-        """Nothing is sent again."""
+    async def leave(self, following: FollowerProcess) -> None:
+        """Cut the link for good."""
         link = self._links.pop(following, None)
         if link is not None and link.client.open:
             down = following.down()
             link.cut()
             await down
 
-    def _rejoin(self, following: Following, link: Link) -> None:
+    def _rejoin(self, following: FollowerProcess, link: Link) -> None:
         wanted = self._links.get(following) is link
         if wanted and self._server is not None and not link.client.open:
             self.join(following)
 
 
-class OverLoopback(FollowerContract, TestCase):
-    def transport(self, site: Site) -> Transport:
-        return Loopback(site)
+class LoopbackFollowerTest(FollowerContract, TestCase):
+    def transport(self, site: ContractStore) -> Transport:
+        return LoopbackTransport(site)

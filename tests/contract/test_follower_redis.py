@@ -22,16 +22,23 @@ from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 from synrepl.testing.redis import RedisTestServer
 from tests.contract.follower import ONE, FollowerContract
-from tests.contract.world import CATALOGUE, SERVER_NAME, Following, Site, Transport, reactor
+from tests.contract.world import (
+    CATALOGUE,
+    SERVER_NAME,
+    ContractStore,
+    FollowerProcess,
+    Transport,
+    reactor,
+)
 
 CHANNELS = Channels(SERVER_NAME)
 
 
-class OnBus:
-    """A process's place on the bus, not started."""
+class BusMember:
+    """A process's bus connection, not started."""
 
     def __init__(
-        self, site: Site, redis: RedisTestServer, name: str, subscriber: BusSubscriber
+        self, site: ContractStore, redis: RedisTestServer, name: str, subscriber: BusSubscriber
     ) -> None:
         names = [stream.name for stream in CATALOGUE]
         publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
@@ -48,72 +55,72 @@ class OnBus:
         )
 
 
-class Redis(Transport):
-    """Each writer is a process of its own, and announces itself."""
+class RedisTransport(Transport):
+    """Each writer is a process that announces itself."""
 
     longest = LONGEST_LINE
 
-    def __init__(self, site: Site, redis: RedisTestServer) -> None:
+    def __init__(self, site: ContractStore, redis: RedisTestServer) -> None:
         super().__init__(site)
         self._redis = redis
-        self._writers: dict[str, tuple[StreamWriter, OnBus]] = {}
-        self._followings: dict[Following, OnBus] = {}
+        self._writers: dict[str, tuple[StreamWriter, BusMember]] = {}
+        self._followers: dict[FollowerProcess, BusMember] = {}
 
     async def begin(self) -> None:
-        """The first writer."""
+        """Start the first writer."""
         await self._writer(ONE)
 
     async def end(self) -> None:
-        """All writers end."""
-        for writer, place in self._writers.values():
-            await place.pubsub.stop()
+        """Stop all writers."""
+        for writer, member in self._writers.values():
+            await member.pubsub.stop()
             await writer.stop()
         self._writers.clear()
 
     async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
-        """The writer says it."""
+        """Append as the writer, which announces it."""
         written = await (await self._writer(name)).append(stream, facts)
         return written.tokens[-1]
 
     async def waste(self, name: str, stream: Stream, count: int) -> Token:
-        """A reservation of which nothing comes."""
+        """Reserve tokens without writing."""
         async with await (await self._writer(name)).reserve(stream, count) as reservation:
             return reservation.tokens[-1]
 
     async def _writer(self, name: str) -> StreamWriter:
         if name not in self._writers:
             site = self.site
-            place = OnBus(site, self._redis, name, MasterBusSubscriber(lambda command: None))
+            member = BusMember(site, self._redis, name, MasterBusSubscriber(lambda command: None))
             writer = StreamWriter(
-                site.scheduler, site.store, name, list(CATALOGUE), place.own, site.log
+                site.scheduler, site.store, name, list(CATALOGUE), member.own, site.log
             )
             await writer.start()
-            place.pubsub.start()
-            self._writers[name] = (writer, place)
-        writer, place = self._writers[name]
-        while not place.bus.is_connected:  # else nothing of it would be heard, only fetched
+            member.pubsub.start()
+            self._writers[name] = (writer, member)
+        writer, member = self._writers[name]
+        while not member.bus.is_connected:  # else facts would be fetched, not received
             await self.site.scheduler.sleep(0.005)
         return writer
 
-    def join(self, following: Following) -> None:
-        """It subscribes."""
-        place = OnBus(self.site, self._redis, following.name, following)
-        self._followings[following] = place
-        place.pubsub.start()
+    def join(self, following: FollowerProcess) -> None:
+        """Connect to the bus."""
+        member = BusMember(self.site, self._redis, following.name, following)
+        self._followers[following] = member
+        member.pubsub.start()
 
-    def cut(self, following: Following) -> None:
-        """As Redis does to whoever is too slow; to everybody."""
+    def cut(self, following: FollowerProcess) -> None:
+        """Disconnect everybody, as Redis disconnects slow clients."""
         self._redis.command("CLIENT", "KILL", "TYPE", "pubsub")
 
-    async def leave(self, following: Following) -> None:
-        """It no longer listens."""
-        place = self._followings.pop(following, None)
-        if place is not None:
-            await place.pubsub.stop()
+    async def leave(self, following: FollowerProcess) -> None:
+        """Disconnect from the bus."""
+        member = self._followers.pop(following, None)
+        if member is not None:
+            await member.pubsub.stop()
 
 
-class OverRedis(FollowerContract, TestCase):
-    def transport(self, site: Site) -> Transport:
+class RedisFollowerTest(FollowerContract, TestCase):
+    def transport(self, site: ContractStore) -> Transport:
         redis = RedisTestServer()
         self.addCleanup(redis.close)
-        return Redis(site, redis)
+        return RedisTransport(site, redis)

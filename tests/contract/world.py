@@ -1,4 +1,4 @@
-"""Processes that write and follow, without what is between them: that is a transport's."""
+"""Fixtures: the store and the follower processes of the contract; a transport connects them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ SERVER_NAME = "example.org"
 
 NOTES = declare("notes", {"text": "text"})
 
-#: Lost with the process that writes it.
+#: An in-memory stream, lost with the process that writes it.
 MOODS = replace(declare("moods", {"text": "text"}), in_memory=True)
 
 CATALOGUE = Catalogue((NOTES, MOODS))
 
-#: Seconds in which what has been written has to be there.
+#: Seconds within which followers must have reached a position.
 PATIENCE_S = 60.0
 
 
-class Site:
-    """Where the facts are.
+class ContractStore:
+    """Holds the facts, and is the source of followers.
 
-    :ivar fetches: how often a gap was filled from there
+    :ivar fetches: number of pages read by followers
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class Site:
         self.forget()
 
     def forget(self) -> None:
-        """All facts are gone."""
+        """Drop all facts."""
         self.store = MemoryStore(self.scheduler)
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """For followers."""
+        """Read a page for a follower."""
         self.fetches += 1
         return await self.store.page(stream, span, writer, limit)
 
@@ -69,10 +69,11 @@ class Site:
         return list(page.facts)
 
 
-class Applied(Handler):
-    """Keeps facts as they are applied.
+class RecordingHandler(Handler):
+    """Records applied facts; can be blocked.
 
-    :ivar facts: by stream and writer
+    :ivar facts: applied facts, by stream and writer
+    :ivar begun: fires when a batch arrives after :meth:`hold`
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class Applied(Handler):
         self._gates: list[Deferred[None]] | None = None
 
     def hold(self) -> Deferred[None]:
-        """Take forever from now on; fires when the first batch is begun."""
+        """Block from now on; the result fires when the first batch arrives."""
         self._gates, self.begun = [], Deferred()
         return self.begun
 
@@ -92,13 +93,13 @@ class Applied(Handler):
         return self._resets[-1]
 
     def release(self) -> None:
-        """Go on."""
+        """Unblock."""
         gates, self._gates = self._gates or [], None
         for gate in gates:
             gate.callback(None)
 
     async def on_rows(self, batch: Batch) -> None:
-        """Keep them, once that is allowed."""
+        """Record facts, once unblocked."""
         if self._gates is not None:
             gate: Deferred[None] = Deferred()
             self._gates.append(gate)
@@ -108,24 +109,24 @@ class Applied(Handler):
         self.facts.setdefault((batch.stream, batch.writer), []).extend(batch.facts)
 
     async def on_reset(self, stream: str, writer: str, position: Token) -> None:
-        """What came before is void."""
+        """Drop the facts of the writer."""
         self.facts.pop((stream, writer), None)
         fired, self._resets = self._resets, []
         for each in fired:
             each.callback((stream, writer))
 
 
-class Following:
-    """A process that follows, as any transport sees it: the follower's ear.
+class FollowerProcess:
+    """A follower process, as a transport sees it; can lose and repeat lines.
 
-    :ivar stutter: every line comes twice
-    :ivar most_waiting: the most rows that waited for the handler at a time
+    :ivar duplicates_lines: pass on every line twice
+    :ivar most_waiting: maximum number of rows that waited for the handler
     """
 
-    def __init__(self, site: Site, name: str, earliest: bool, sizes: Sizes) -> None:
+    def __init__(self, site: ContractStore, name: str, earliest: bool, sizes: Sizes) -> None:
         self.name = name
-        self.applied = Applied()
-        self.stutter = False
+        self.applied = RecordingHandler()
+        self.duplicates_lines = False
         self.most_waiting = 0
         self._scheduler = site.scheduler
         self._waiters = PositionWaiters(site.scheduler)
@@ -141,19 +142,19 @@ class Following:
         self._downs: list[Deferred[None]] = []
 
     def lose(self, rows: int) -> None:
-        """Let the next so many rows be lost on their way, unnoticed."""
+        """Drop the next rows, unnoticed."""
         self._to_lose = rows
 
     def break_after(self, rows: int, cut: Callable[[], object]) -> None:
-        """Let the connection break once so many rows have come; what follows is lost with it."""
+        """Break the connection after a number of rows; later ones are lost with it."""
         self._broken = (rows, cut)
 
     def position(self, stream: Stream, writer: str) -> Token:
-        """Where it is."""
+        """The position of the follower."""
         return self.follower.positions.get((stream.name, writer), 0)
 
     async def reaches(self, stream: Stream, writer: str, token: Token) -> None:
-        """Wait until it is there."""
+        """Wait until the follower has reached a token."""
         if self.position(stream, writer) < token:
             key = (stream.name, writer)
             reached = await self._waiters.wait([key], token, PATIENCE_S)
@@ -169,21 +170,21 @@ class Following:
         self._downs.append(Deferred())
         return self._downs[-1]
 
-    # -- the ear ------------------------------------------------------------------------
+    # -- callbacks of the transport ----------------------------------------------------
 
     def connected(self, upstream: Upstream) -> None:
-        """Pass it on."""
+        """Forward to the follower."""
         self.follower.connected(upstream)
         _fire(self._ups)
 
     def received(self, commands: Sequence[Command]) -> None:
-        """Pass on what is not lost, once or twice."""
+        """Forward lines that are not lost, once or twice."""
         arriving = []
         for command in commands:
             if self._to_lose and isinstance(command, Rdata):
                 self._to_lose -= 1
             elif not self._is_lost(command):
-                arriving += [command] * (1 + self.stutter)
+                arriving += [command] * (1 + self.duplicates_lines)
         self.follower.received(arriving)
         self.most_waiting = max(self.most_waiting, self.follower.waiting_rows)
 
@@ -198,50 +199,50 @@ class Following:
         return rows <= 0
 
     def disconnected(self) -> None:
-        """Pass it on."""
+        """Forward to the follower."""
         self._broken = None
         self.follower.disconnected()
         _fire(self._downs)
 
 
 class Transport(ABC):
-    """What is between processes that write and processes that follow.
+    """Connects writers with followers.
 
-    :ivar longest: a row with more bytes is not sent, but announced
+    :ivar longest: maximum size of a row in bytes; larger ones are announced, but not sent
     """
 
     longest: int
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ContractStore) -> None:
         self.site = site
 
     @abstractmethod
     async def begin(self) -> None:
-        """Let writing processes be there."""
+        """Start the writers."""
 
     @abstractmethod
     async def end(self) -> None:
-        """Let them end."""
+        """Stop the writers."""
 
     @abstractmethod
     async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
-        """Append facts as a writer, new or old; returns the last token."""
+        """Append facts as a new or existing writer, and return the last token."""
 
     @abstractmethod
     async def waste(self, name: str, stream: Stream, count: int) -> Token:
-        """Reserve tokens as a writer and write nothing; returns the last one."""
+        """Reserve tokens as a writer without writing, and return the last one."""
 
     @abstractmethod
-    def join(self, following: Following) -> None:
-        """Connect it; the connection comes back by itself."""
+    def join(self, following: FollowerProcess) -> None:
+        """Connect a follower, which reconnects by itself."""
 
     @abstractmethod
-    def cut(self, following: Following) -> None:
-        """Break its connection, with what is on its way."""
+    def cut(self, following: FollowerProcess) -> None:
+        """Break its connection, losing what is in transit."""
 
     @abstractmethod
-    async def leave(self, following: Following) -> None:
-        """Disconnect it; nothing comes back."""
+    async def leave(self, following: FollowerProcess) -> None:
+        """Disconnect it for good."""
 
 
 def _fire(waiting: list[Deferred[None]]) -> None:
