@@ -14,7 +14,7 @@ from synrepl.adapters.tcp.connection_table import (
 )
 
 
-class Caller:
+class FakeConnection:
     """A connection that only notes that it was displaced."""
 
     def __init__(self) -> None:
@@ -25,18 +25,18 @@ class Caller:
         self.displaced = True
 
 
-class Places(TestCase):
+class ConnectionTablePlaces(TestCase):
     def setUp(self) -> None:
-        self.table: ConnectionTable[Caller] = ConnectionTable(ConnectionLimits(4, 3))
+        self.table: ConnectionTable[FakeConnection] = ConnectionTable(ConnectionLimits(4, 3))
 
-    def call(self, address: str) -> Caller | None:
+    def call(self, address: str) -> FakeConnection | None:
         if not self.table.make_room(address):
             return None
-        caller = Caller()
+        caller = FakeConnection()
         self.table.enter(caller, address)
         return caller
 
-    def calls(self, address: str, count: int) -> list[Caller]:
+    def calls(self, address: str, count: int) -> list[FakeConnection]:
         found = [self.call(address) for _ in range(count)]
         return [caller for caller in found if caller is not None]
 
@@ -53,7 +53,7 @@ class Places(TestCase):
         self.assertEqual([caller.displaced for caller in mine], [True, True, False])
         self.assertEqual([caller.displaced for caller in others], [False] * 3)
 
-    def test_whoever_is_active_is_not_displaced(self) -> None:
+    def test_an_active_connection_is_not_displaced(self) -> None:
         mine = self.calls("a", 3)
         for caller in mine:
             self.table.active(caller)
@@ -63,14 +63,14 @@ class Places(TestCase):
         self.assertIsNotNone(self.call("a"))
         self.assertEqual([caller.displaced for caller in mine], [False, True, False])
 
-    def test_whoever_has_been_idle_for_longest_goes_first(self) -> None:
+    def test_the_connection_idle_for_longest_is_displaced_first(self) -> None:
         first, second, third = self.calls("a", 3)
         self.table.active(first)
         self.table.idle(first)
         self.call("a")
         self.assertEqual([c.displaced for c in (first, second, third)], [False, True, False])
 
-    def test_whoever_has_left_leaves_nothing(self) -> None:
+    def test_a_closed_connection_leaves_nothing_behind(self) -> None:
         for caller in self.calls("a", 3) + self.calls("b", 3):
             self.table.left(caller)
             self.table.left(caller)
@@ -79,13 +79,13 @@ class Places(TestCase):
         self.assertEqual((len(self.table), self.table.busy), (0, 0))
         self.assertEqual([len(self.calls(address, 3)) for address in "ab"], [3, 3])
 
-    def test_many_that_will_not_go_keep_the_number_of_descriptors_bounded(self) -> None:
+    def test_displaced_connections_that_do_not_close_are_bounded(self) -> None:
         self.assertEqual(len(self.calls("a", 1000)), 3 + MAX_LEAVING)
         self.assertEqual(len(self.table), 3 + MAX_LEAVING)
 
 
 class Addresses(TestCase):
-    def test_what_counts_as_one(self) -> None:
+    def test_an_ipv6_network_counts_as_one_address(self) -> None:
         for host, wanted in (
             ("192.0.2.1", "192.0.2.1"),
             ("::ffff:192.0.2.1", "192.0.2.1"),

@@ -67,7 +67,7 @@ class FolderCase(SynchronousTestCase):
         return server
 
 
-class Unusable(FolderCase):
+class UnusableDataDir(FolderCase):
     """A folder that cannot be worked in is named, with what is wrong with it."""
 
     def setUp(self) -> None:
@@ -84,27 +84,27 @@ class Unusable(FolderCase):
         self.assertIn(str(self.folder), str(error))
         self.assertIn(message, str(error))
 
-    def test_a_file_in_its_place(self) -> None:
+    def test_refuses_a_file_in_place_of_the_directory(self) -> None:
         self.folder.write_text("")
         self.refused("File exists")
 
-    def test_a_file_in_place_of_its_parent(self) -> None:
+    def test_refuses_a_file_in_place_of_the_parent(self) -> None:
         self.folder.write_text("")
         self.folder = self.folder / "data"
         self.refused("Not a directory")
 
-    def test_a_parent_that_is_not_ours(self) -> None:
+    def test_refuses_a_parent_that_is_not_writable(self) -> None:
         self.folder.parent.chmod(0o555)
         self.addCleanup(self.folder.parent.chmod, 0o755)
         self.as_other_user()
         self.refused("Permission denied")
 
-    def test_a_read_only_one(self) -> None:
+    def test_refuses_a_read_only_directory(self) -> None:
         self.folder.mkdir(mode=0o555)
         self.as_other_user()
         self.refused("postgres.lock: Permission denied")
 
-    def test_without_room(self) -> None:
+    def test_a_full_disk_is_reported_and_leaves_nothing_in_the_way(self) -> None:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
@@ -114,7 +114,7 @@ class Unusable(FolderCase):
         self.server().start()  # nothing was left behind that is in the way
 
 
-class Fresh(FolderCase):
+class NewCluster(FolderCase):
     """In a folder that is not there yet."""
 
     def setUp(self) -> None:
@@ -131,7 +131,7 @@ class Fresh(FolderCase):
             extensions.parse_dsn(dsn)["password"], extensions.parse_dsn(again.dsn)["password"]
         )
 
-    def test_dsn_file(self) -> None:
+    def test_files_with_secrets_are_private_and_the_dsn_file_connects(self) -> None:
         server = self.server()
         file = self.folder / "postgres.dsn"
         dsn = server.start()
@@ -143,14 +143,14 @@ class Fresh(FolderCase):
         server.stop()
         self.assertFalse(file.exists())
 
-    def test_half_made_cluster_is_made_anew(self) -> None:
+    def test_an_incomplete_cluster_is_recreated(self) -> None:
         half = self.folder / "postgres.new"
         half.mkdir(parents=True)
         (half / "PG_VERSION").write_text("18")
         self.assertEqual(one(self.server().start(), "SELECT 1"), 1)
         self.assertFalse(half.exists())
 
-    def test_folder_that_nobody_else_may_enter(self) -> None:
+    def test_refuses_a_directory_that_other_users_cannot_enter(self) -> None:
         if os.geteuid() != 0:
             return  # then there is nobody else
         self.folder.parent.chmod(0o700)
@@ -177,14 +177,14 @@ class Fresh(FolderCase):
         self.assertEqual(one(server.start(), "SELECT 1"), 1)
         self.assertTrue(server.program("psql").is_relative_to(self.folder))
 
-    def test_no_binaries(self) -> None:
+    def test_missing_binaries_are_named_with_the_package_to_install(self) -> None:
         self.patch(sys.modules["importlib.util"], "find_spec", lambda name: None)
         with self.assertRaises(BinariesMissing) as caught:
             find_binaries(prefer_system=False)
         self.assertIn("pip install 'synrepl[embedded]'", str(caught.exception))
 
 
-class Used(FolderCase):
+class ExistingCluster(FolderCase):
     """In a folder that holds a cluster."""
 
     def setUp(self) -> None:
@@ -209,7 +209,7 @@ class Used(FolderCase):
         methods = "SELECT string_agg(DISTINCT auth_method, ',') FROM pg_hba_file_rules"
         self.assertEqual(one(dsn, methods), "scram-sha-256")
 
-    def test_settings(self) -> None:
+    def test_the_server_has_the_expected_settings(self) -> None:
         dsn = self.server(fsync=True).start()
         for name, value in {
             "shared_buffers": "64MB",
@@ -231,7 +231,7 @@ class Used(FolderCase):
         self.assertEqual(one(dsn, "SELECT 1"), 1)
         self.assertTrue((self.folder / "postgres.dsn").exists())
 
-    def test_port_that_was_asked_for(self) -> None:
+    def test_uses_the_requested_port(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             with self.assertRaises(PostgresPortTaken) as caught:
@@ -239,26 +239,26 @@ class Used(FolderCase):
             self.assertIn(str(port), str(caught.exception))
         self.assertIn(f":{port}/", self.server(port=port).start())
 
-    def test_port_lost_to_somebody_faster(self) -> None:
+    def test_retries_when_a_free_port_is_taken_meanwhile(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             server = self.server()
             server._port = other.getsockname()[1]  # chosen, and then taken
             self.assertEqual(one(server.start(), "SELECT 1"), 1)
             self.assertNotIn(f":{other.getsockname()[1]}/", server.dsn)
 
-    def test_data_of_another_major_version(self) -> None:
+    def test_refuses_data_of_another_major_version(self) -> None:
         self.change("postgres/PG_VERSION", "11\n")
         with self.assertRaises(OtherMajorVersion) as caught:
             self.server().start()
         self.assertIn("PostgreSQL 11", str(caught.exception))
 
-    def test_lost_password(self) -> None:
+    def test_refuses_a_cluster_whose_password_file_is_lost(self) -> None:
         self.change("postgres.password", "")
         (self.folder / "postgres.password").unlink()
         with self.assertRaises(PasswordMissing):
             self.server().start()
 
-    def test_start_that_fails_shows_the_log_and_gives_the_folder_free(self) -> None:
+    def test_a_failed_start_shows_the_log_and_releases_the_directory(self) -> None:
         self.change("postgres/postgresql.conf", "no_such_setting = 1\n")
         with self.assertRaises(StartFailed) as caught:
             self.server().start()
@@ -275,7 +275,7 @@ class Used(FolderCase):
         self.assertEqual(logs, ["postgres.log", "postgres.log.1"])
 
 
-class Leftovers(SynchronousTestCase):
+class LeftoverServers(SynchronousTestCase):
     """What a former owner left behind."""
 
     def setUp(self) -> None:
@@ -311,7 +311,7 @@ class Leftovers(SynchronousTestCase):
             self.server.start()
         self.assertIn(f"process {process.pid}", str(caught.exception))
 
-    def test_server_that_outlived_its_owner_is_ended_first(self) -> None:
+    def test_a_server_that_outlived_its_owner_is_stopped_first(self) -> None:
         former = PostgresServer(self.folder, fsync=False)
         one(former.start(), "CREATE TABLE outlived AS SELECT 5 AS n")
         assert former.child is not None
@@ -320,7 +320,7 @@ class Leftovers(SynchronousTestCase):
         self.assertEqual(one(self.server.start(), "SELECT n FROM outlived"), 5)
         self.assertTrue(former.child.gone())
 
-    def test_pid_file_of_nobody(self) -> None:
+    def test_ignores_the_pid_file_of_a_dead_process(self) -> None:
         self.server.start()
         assert self.server.child is not None
         self.server.child.end([(signal.SIGKILL, 30.0)])
@@ -328,7 +328,7 @@ class Leftovers(SynchronousTestCase):
         self.server.stop()
         self.assertEqual(one(self.server.start(), "SELECT 1"), 1)
 
-    def test_pid_file_of_somebody_else_by_now(self) -> None:
+    def test_ignores_a_pid_file_whose_pid_was_reused(self) -> None:
         self.server.start()
         assert self.server.child is not None
         account = self.server._account
@@ -345,7 +345,7 @@ class Leftovers(SynchronousTestCase):
         self.assertIsNone(other.poll())
 
 
-class Keeping(TestCase):
+class EmbeddedPostgresRestarts(TestCase):
     """The server under the reactor."""
 
     timeout = 60
@@ -376,7 +376,7 @@ class Keeping(TestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(database.close()))
         return database
 
-    async def test_killed_under_load_and_no_answer_was_wrong(self) -> None:
+    async def test_a_kill_under_load_causes_no_wrong_answer(self) -> None:
         database = self.database()
         await database.run("table", lambda txn: txn.execute("CREATE TABLE load (id int)"))
         total, kill_at = 300, {50, 150}
@@ -409,13 +409,13 @@ class Keeping(TestCase):
         self.assertEqual(len(self.crashes), len(kill_at))
         self.assertIn("SIGKILL", self.crashes[0])
 
-    async def test_stopping_is_no_crash(self) -> None:
+    async def test_a_stop_is_not_reported_as_a_crash(self) -> None:
         await self.postgres.stop()
         self.assertEqual(self.crashes, [])
         self.assertIsNone(self.postgres.pid)
         self.assertFalse((self.folder / "postgres.dsn").exists())
 
-    async def test_stop_while_restarting(self) -> None:
+    async def test_can_be_stopped_during_a_restart(self) -> None:
         self.kill()
         await self.crashed
         await self.postgres.stop()

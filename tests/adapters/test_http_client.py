@@ -45,7 +45,7 @@ def updates(tokens: list[int], upto: int, limited: bool = False) -> dict[str, ob
     return {"updates": rows, "upto_token": upto, "limited": limited}
 
 
-class Base(TestCase):
+class HttpSourceCase(TestCase):
     """A client and a server whose answers a test decides."""
 
     timeout = 20
@@ -94,10 +94,10 @@ class Base(TestCase):
         raise AssertionError(f"{page} instead of {kind}")
 
 
-class Pages(Base):
+class HttpSourcePages(HttpSourceCase):
     """What is asked, and what becomes of the answer."""
 
-    async def test_what_is_asked(self) -> None:
+    async def test_requests_have_the_range_and_a_unique_id(self) -> None:
         await self.page(1, 9)
         await self.page(1, 9, writer=None)
         await self.page(1, 9, writer="")
@@ -117,7 +117,7 @@ class Pages(Base):
         self.assertRegex(first.path["id"], "^[A-Za-z]{10}$")
         self.assertEqual(len({request.path["id"] for request in self.requests}), 3)
 
-    async def test_facts(self) -> None:
+    async def test_rows_of_one_token_form_one_fact(self) -> None:
         rows = [[2, [5]], [2, [6]], [4, [7]]]
         self.answers = lambda *_: {"updates": rows, "upto_token": 4, "limited": True}
         page = await self.page(1, 9)
@@ -125,11 +125,11 @@ class Pages(Base):
         self.assertEqual([[row.n for row in fact.rows] for fact in page.facts], [[5, 6], [7]])  # type: ignore[attr-defined]
         self.assertEqual((page.upto, page.is_limited), (4, True))
 
-    async def test_an_empty_range_is_not_asked_for(self) -> None:
+    async def test_an_empty_range_is_not_requested(self) -> None:
         self.assertEqual(await self.page(9, 9), Page((), 9, False))
         self.assertEqual(self.requests, [])
 
-    async def test_it_may_stop_short_without_saying_limited(self) -> None:
+    async def test_an_answer_may_stop_short_without_saying_limited(self) -> None:
         self.answers = lambda after, upto, limit: (
             updates([8], 8) if after < 8 else updates([], upto)
         )
@@ -138,13 +138,13 @@ class Pages(Base):
         page = await self.page(8, 30)
         self.assertEqual((page.facts, page.upto, page.is_limited), ((), 30, False))
 
-    async def test_what_lies_beyond_is_cut_off(self) -> None:
+    async def test_facts_beyond_the_range_are_dropped(self) -> None:
         self.answers = lambda *_: updates([2, 5, 7, 8], 8, True)
         page = await self.page(1, 6)
         self.assertEqual([fact.token for fact in page.facts], [2, 5])
         self.assertEqual((page.upto, page.is_limited), (6, False))
 
-    async def test_newest_first(self) -> None:
+    async def test_shorter_ranges_are_requested_when_the_newest_come_first(self) -> None:
         """As real servers give ``backfill``: when limited, the oldest are missing."""
 
         def newest_first(after: int, upto: int, limit: int) -> object:
@@ -163,12 +163,12 @@ class Pages(Base):
             after = page.upto
         self.assertEqual(got, list(range(4, 201)))
 
-    async def test_newest_first_and_always_limited(self) -> None:
+    async def test_newest_first_and_always_limited_is_a_bad_answer(self) -> None:
         self.answers = lambda after, upto, limit: updates([upto, upto - 1], upto - 1, True)
         self.assertIn("limited", str(await self.refused(BadAnswer)))
         self.assertLess(len(self.requests), 12)
 
-    async def test_rows_that_are_none_are_left_out_and_counted(self) -> None:
+    async def test_bad_rows_are_left_out_and_counted(self) -> None:
         rows = [[2, [5]], [2, ["x"]], [4, {}], [5, ["\ud800"]]]
         body = json.dumps({"updates": rows, "upto_token": 9, "limited": False}).encode()
         body = body.replace(b"\\\\ud800", b"\\ud800")
@@ -177,16 +177,16 @@ class Pages(Base):
         self.assertEqual([len(fact.rows) for fact in page.facts], [1, 0, 0])
         self.assertEqual(self.source.bad_rows, {"jobs": 3})
 
-    async def test_connections_are_kept(self) -> None:
+    async def test_connections_are_reused(self) -> None:
         for _ in range(5):
             await self.page(1, 9)
         self.assertEqual(len(self.server.connections), 1)
 
 
-class Refusals(Base):
+class HttpSourceRefusals(HttpSourceCase):
     """Everything that goes wrong has a name."""
 
-    async def test_statuses(self) -> None:
+    async def test_each_status_has_its_error(self) -> None:
         for answer, kind, part in (
             (Trimmed(stream="jobs", trimmed=5, after=1), Trimmed, "up to 5"),
             (json_answer({"errcode": "M_UNKNOWN", "error": "Unknown stream"}, 400), RequestRefused, "Unknown stream"),
@@ -203,14 +203,14 @@ class Refusals(Base):
             self.assertIn(part, str(error))
         self.assertEqual((await self.refused(RequestRefused)).facts["stream"], "jobs")
 
-    async def test_the_secret(self) -> None:
+    async def test_a_missing_or_wrong_secret_is_refused(self) -> None:
         for secret in (None, "wrong"):
             client = self.client_of(self.listening, secret)
             self.source = HttpSource(client)
             await self.refused(SecretRefused)
             await client.close()
 
-    async def test_answers_that_make_no_sense(self) -> None:
+    async def test_unusable_answers_are_named(self) -> None:
         for answer in (
             HttpAnswer(200, b"<html>"),
             HttpAnswer(200, b""),
@@ -230,13 +230,13 @@ class Refusals(Base):
             self.answers = lambda *_, answer=answer: answer
             await self.refused(BadAnswer)
 
-    async def test_no_way_on(self) -> None:
+    async def test_an_empty_answer_below_the_announced_position_is_an_error(self) -> None:
         """Our own master below what it announced: an error, so that the asker pauses."""
         for limited in (False, True):
             self.answers = lambda *_, limited=limited: updates([], 1, limited)
             await self.refused(NothingYet)
 
-    async def test_nobody_there(self) -> None:
+    async def test_a_master_that_does_not_listen_is_away(self) -> None:
         listening = ListeningServer(Factory.forProtocol(Protocol))
         client = self.client_of(listening, None)
         await listening.stop()
@@ -274,7 +274,7 @@ class _OddConnection(Protocol):
         self._server.connections.discard(self)
 
 
-class OddServers(Base):
+class OddServers(HttpSourceCase):
     """Servers that do not keep to HTTP."""
 
     async def against(self, reply: bytes, close: bool, **more: Any) -> SynreplError:
@@ -290,17 +290,17 @@ class OddServers(Base):
             await listening.stop()  # on a slow machine it may not even have been connected to
         raise AssertionError("no error")
 
-    async def test_breaks_off(self) -> None:
+    async def test_an_answer_that_breaks_off_means_the_master_is_away(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
         for reply in (b"", b"nonsense\r\n\r\n", head[:10], head, head + b"x" * 50):
             self.assertIsInstance(await self.against(reply, close=True), MasterAway)
 
-    async def test_too_much(self) -> None:
+    async def test_refuses_an_answer_that_is_too_long(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n"
         error = await self.against(head + b"x" * 100, close=False, max_answer=99)
         self.assertIsInstance(error, AnswerTooLong)
 
-    async def test_no_answer_in_time(self) -> None:
+    async def test_no_answer_in_time_means_the_master_is_away(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
         for reply in (b"", head, head + b"x" * 50):
             error = await self.against(reply, close=False, timeout_s=0.1)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from tests.adapters.raw_http_client import request
-from tests.adapters.test_http_server import Base
+from tests.adapters.test_http_server import HttpServerCase
 
 HEAD = b"POST /echo/w HTTP/1.1\r\nHost: localhost\r\n"
 CHUNK = b"1\r\nx\r\n0\r\n\r\n"
 
 
-class Framing(Base):
+class RequestFraming(HttpServerCase):
     """What comes behind a request is a request of its own, unless the first one was refused."""
 
     async def refused(self, data: bytes) -> None:
@@ -27,7 +27,7 @@ class Framing(Base):
         self.assertIn(b'"error":"BadRequest"', client.data)
         self.assertEqual({route for route, _ in self.server.responses}, {"-"}, data)
 
-    async def test_codings_other_than_chunked(self) -> None:
+    async def test_refuses_transfer_codings_other_than_chunked(self) -> None:
         for value in (
             b"chunked, identity",
             b"identity, chunked",
@@ -44,7 +44,7 @@ class Framing(Base):
                     HEAD + b"Transfer-Encoding: %b\r\n%b\r\n" % (value, more) + CHUNK
                 )
 
-    async def test_a_coding_over_two_headers(self) -> None:
+    async def test_refuses_a_transfer_coding_in_two_headers(self) -> None:
         for first, second in ((b"chunked", b"identity"), (b"identity", b"chunked")):
             await self.refused(
                 HEAD
@@ -52,7 +52,7 @@ class Framing(Base):
                 + CHUNK
             )
 
-    async def test_a_coding_and_a_length(self) -> None:
+    async def test_refuses_a_transfer_coding_together_with_a_length(self) -> None:
         for first, second in (
             (b"Transfer-Encoding: chunked", b"Content-Length: 11"),
             (b"Content-Length: 11", b"Transfer-Encoding: chunked"),
@@ -62,16 +62,16 @@ class Framing(Base):
                     HEAD + first + b"\r\n" + second + b"\r\n" + more + b"\r\n" + CHUNK
                 )
 
-    async def test_lengths_that_are_none(self) -> None:
+    async def test_refuses_malformed_lengths(self) -> None:
         for value in (b"+1", b"-1", b"1, 1", b"0x1", b"1 1", b"", b"\xb2", b"9" * 19, b"9" * 5_000):
             for more in (b"", b"X-Last: 1\r\n"):
                 await self.refused(HEAD + b"Content-Length: %b\r\n%b\r\nx" % (value, more))
 
-    async def test_two_lengths(self) -> None:
+    async def test_refuses_two_lengths(self) -> None:
         for second in (b"1", b"2"):
             await self.refused(HEAD + b"Content-Length: 1\r\nContent-Length: %b\r\n\r\nx" % second)
 
-    async def test_a_header_over_two_lines(self) -> None:
+    async def test_refuses_a_folded_header(self) -> None:
         for data in (
             HEAD + b"X-Word: a\r\n b\r\n\r\n",
             HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n" + CHUNK,
@@ -80,7 +80,7 @@ class Framing(Base):
         ):
             await self.refused(data)
 
-    async def test_ends_of_lines_that_are_none(self) -> None:
+    async def test_refuses_malformed_line_ends(self) -> None:
         for data in (
             b"POST /echo/w HTTP/1.1\nHost: localhost\n\n\r\n\r\n",
             HEAD + b"X-Word: a\nContent-Length: 1\r\n\r\n",
@@ -93,7 +93,7 @@ class Framing(Base):
         ):
             await self.refused(data)
 
-    async def test_chunks_that_are_none(self) -> None:
+    async def test_refuses_malformed_chunks(self) -> None:
         head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
         for body in (
             b"x\r\n",
@@ -104,11 +104,11 @@ class Framing(Base):
         ):
             await self.refused(head + body)
 
-    async def test_versions_that_have_no_chunks(self) -> None:
+    async def test_refuses_chunks_in_versions_without_them(self) -> None:
         head = b"POST /echo/w HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"
         await self.refused(head + CHUNK)
 
-    async def test_what_is_malformed_behind_an_answer_gets_no_second_one(self) -> None:
+    async def test_malformed_input_after_an_answer_gets_no_second_answer(self) -> None:
         client = await self.client()
         head = b"POST /nope HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         client.send(head + b"zz\r\n")
@@ -116,7 +116,7 @@ class Framing(Base):
         self.assertEqual(client.data.count(b"HTTP/1.1 "), 1)
         self.assertIn(b" 404 ", client.data)
 
-    async def test_what_is_in_order(self) -> None:
+    async def test_accepts_well_formed_requests(self) -> None:
         for value in ("chunked", "Chunked", " chunked "):
             data = request("POST", "/echo/w", headers={"Transfer-Encoding": value}) + CHUNK
             reply = await self.ask(data)

@@ -15,10 +15,10 @@ from synrepl.adapters.http.hosts import HostNames, WrongHost
 from synrepl.adapters.http.messages import BadHeader
 from synrepl.adapters.http.server import HttpServer
 from tests.adapters.raw_http_client import Reply, request
-from tests.adapters.test_http_server import Base
+from tests.adapters.test_http_server import HttpServerCase
 
 
-class Hosts(Base):
+class HostChecks(HttpServerCase):
     """Over a real connection, which comes from 127.0.0.1 and goes there."""
 
     def setUp(self) -> None:
@@ -29,7 +29,7 @@ class Hosts(Base):
         head = [f"GET {path} HTTP/{version}", *lines, "", ""]
         return await self.ask("\r\n".join(head).encode())
 
-    async def test_names_that_are_ours(self) -> None:
+    async def test_accepts_its_own_names(self) -> None:
         port = self.listening.port
         for host in ("localhost", "LocalHost.", "127.0.0.1", "127.8.9.1", "[::1]", "shop.example",
                      "SHOP.example.", "[::ffff:127.0.0.1]"):  # fmt: skip
@@ -37,7 +37,7 @@ class Hosts(Base):
                 reply = await self.with_host(f"Host: {host}{suffix}")
                 self.assertEqual(reply.status, 200, host + suffix)
 
-    async def test_names_that_are_not(self) -> None:
+    async def test_refuses_other_names(self) -> None:
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1",
                      "0.0.0.0", "[2001:db8::1]", "shop.example.evil", "xn--localhost-1", "127.1",
                      "2130706433", "localhost:80.evil.example"):  # fmt: skip
@@ -49,13 +49,13 @@ class Hosts(Base):
         self.assertIn("'evil.example'", message)
         self.assertIn("'allowed_hosts' of 'http'", message)
 
-    async def test_a_host_that_is_none(self) -> None:
+    async def test_refuses_a_malformed_host(self) -> None:
         for host in ("", "a b", "evil.example/localhost", "user@localhost", "[localhost]", "lo\tcal",
                      "localhost, evil.example", "localhost:x", "é"):  # fmt: skip
             reply = await self.with_host(f"Host: {host}")
             self.assertEqual((reply.status, reply.json["error"]), (400, "BadHeader"), host)
 
-    async def test_several_hosts_or_none(self) -> None:
+    async def test_refuses_several_hosts_or_none(self) -> None:
         for lines in (
             (),
             ("Host: localhost", "Host: localhost"),
@@ -64,12 +64,12 @@ class Hosts(Base):
             reply = await self.with_host(*lines)
             self.assertEqual((reply.status, reply.json["error"]), (400, "BadHeader"), lines)
 
-    async def test_the_first_http_needs_no_host(self) -> None:
+    async def test_http_1_0_needs_no_host(self) -> None:
         self.assertEqual((await self.with_host(version="1.0")).status, 200)
         self.assertEqual((await self.with_host("Host: localhost", version="1.0")).status, 200)
         self.assertEqual((await self.with_host("Host: evil.example", version="1.0")).status, 421)
 
-    async def test_nothing_reaches_a_handler_under_another_name(self) -> None:
+    async def test_a_request_for_another_name_reaches_no_handler(self) -> None:
         head = {"Host": "evil.example"}
         for path in ("/echo/w", "/public"):
             client = await self.client()
@@ -79,10 +79,10 @@ class Hosts(Base):
         self.assertEqual(self.server.responses, {("-", 421): 2})
 
 
-class Addresses(SynchronousTestCase):
+class HostAddresses(SynchronousTestCase):
     """On a listener that is bound to no address in particular."""
 
-    def test_the_address_that_a_request_was_sent_to_is_ours(self) -> None:
+    def test_accepts_the_address_that_the_request_was_sent_to(self) -> None:
         hosts = HostNames()
         for here, host, ours in (
             ("192.0.2.7", "192.0.2.7:9393", True),
@@ -101,19 +101,19 @@ class Addresses(SynchronousTestCase):
                 with self.assertRaises(WrongHost):
                     hosts.check(headers, b"HTTP/1.1", here)
 
-    def test_a_very_long_name(self) -> None:
+    def test_a_very_long_name_is_shortened_in_the_error(self) -> None:
         with self.assertRaises(WrongHost) as raised:
             HostNames().check(Headers({"Host": ["x" * 10_000]}), b"HTTP/1.1", "127.0.0.1")
         self.assertLess(len(str(raised.exception)), 400)
         with self.assertRaises(BadHeader):
             HostNames().check(Headers({"Host": ["[" + "1" * 10_000]}), b"HTTP/1.1", "127.0.0.1")
 
-    def test_a_listener_bound_to_a_name(self) -> None:
+    def test_accepts_the_name_that_the_listener_is_bound_to(self) -> None:
         server = HttpServer(cast(Any, Clock()), [], hosts=["inside.example"])
         server._hosts.check(Headers({"Host": ["inside.example:9393"]}), b"HTTP/1.1", "10.0.0.1")
 
 
-class Pages(Base):
+class OriginChecks(HttpServerCase):
     """Requests that browsers send for pages."""
 
     async def status(self, method: str, **headers: str) -> int:
@@ -121,13 +121,13 @@ class Pages(Base):
         body = b"x" if method == "POST" else b""
         return (await self.ask(request(method, "/echo/w", body, named))).status
 
-    async def test_a_page_of_another_site_sends_nothing(self) -> None:
+    async def test_refuses_requests_of_pages_of_other_sites(self) -> None:
         for origin in ("https://evil.example", "null", "http://localhost:81", "http://127.0.0.1"):
             for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
                 found = await self.status("POST", Origin=origin, Content_Type=kind)
                 self.assertEqual(found, 403, origin)
 
-    async def test_a_browser_that_says_where_a_request_comes_from(self) -> None:
+    async def test_heeds_the_fetch_metadata_of_browsers(self) -> None:
         for site in ("cross-site", "same-site", "odd"):
             self.assertEqual(await self.status("POST", Sec_Fetch_Site=site), 403)
             self.assertEqual(
@@ -138,7 +138,7 @@ class Pages(Base):
                 await self.status("GET", Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate"), 200
             )
 
-    async def test_our_own_page_and_programs(self) -> None:
+    async def test_accepts_its_own_page_and_programs(self) -> None:
         for site in ("same-origin", "none"):
             for method in ("GET", "POST"):
                 self.assertEqual(await self.status(method, Sec_Fetch_Site=site), 200)

@@ -24,7 +24,7 @@ from tests.adapters.raw_http_client import ListeningServer, reactor
 JOBS = declare("jobs", {"n": "bigint"})
 
 
-class Positions(TestCase):
+class HttpPositionsRequests(TestCase):
     """A master whose answers a test decides."""
 
     timeout = 20
@@ -52,7 +52,7 @@ class Positions(TestCase):
             return str(error)
         raise AssertionError(f"{found} instead of {kind}")
 
-    async def test_those_of_all_writers_also_of_removed_ones(self) -> None:
+    async def test_positions_include_those_of_removed_writers(self) -> None:
         stream = {"position": 7, "writers": {"w1": 7, "w2": 9}, "lag_rows": 0}
         for removed in ({}, {"removed_writers": {"old": 3}}):
             self.answer = json_answer(
@@ -62,7 +62,7 @@ class Positions(TestCase):
             found = await HttpPositions(self.client).recorded(JOBS)
             self.assertEqual(found, RecordedPositions(7, wanted))
 
-    async def test_what_was_given_out(self) -> None:
+    async def test_reports_the_largest_issued_token(self) -> None:
         stream = {"position": 7, "writers": {"w1": 7}}
         for status, wanted in (
             ({"jobs": {**stream, "last_reserved": 12}}, 12),
@@ -75,13 +75,13 @@ class Positions(TestCase):
         with self.assertRaises(MasterAway):
             await HttpPositions(self.client).given_out(JOBS)
 
-    async def test_what_is_no_status_of_the_stream(self) -> None:
+    async def test_refuses_answers_that_are_no_status_of_the_stream(self) -> None:
         self.answer = json_answer({"streams": {}})
         self.assertIn("does not have it", await self.refused(BadAnswer, self.client))
         self.answer = json_answer({"streams": {"jobs": {"position": "7", "writers": {}}}})
         self.assertIn("$.streams", await self.refused(BadAnswer, self.client))
 
-    async def test_a_master_that_does_not_answer(self) -> None:
+    async def test_a_master_that_does_not_answer_is_away(self) -> None:
         self.answer = json_answer({}, 503)
         await self.refused(MasterAway, self.client)
         stranger = HttpClient(reactor, self.listening.url, "guess")

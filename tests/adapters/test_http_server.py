@@ -38,7 +38,7 @@ from tests.adapters.raw_http_client import (
 LARGE = 8 * 2**20
 
 
-class Base(TestCase):
+class HttpServerCase(TestCase):
     """A listener on loopback, under a clock of the test's."""
 
     timeout = 20
@@ -112,10 +112,10 @@ class Base(TestCase):
             await turn()
 
 
-class Routing(Base):
+class RequestRouting(HttpServerCase):
     """What reaches a handler, and what does not."""
 
-    async def test_a_request(self) -> None:
+    async def test_a_request_reaches_its_handler(self) -> None:
         reply = await self.ask(
             request("POST", "/echo/w%20x%2Fy?a=1&b=%C3%A9", b"hello", {"X-Word": "z"})
         )
@@ -127,12 +127,12 @@ class Routing(Base):
         self.assertEqual(reply.headers["content-type"], "application/json")
         self.assertEqual(reply.headers["cache-control"], "no-store")
 
-    async def test_a_chunked_body(self) -> None:
+    async def test_accepts_a_chunked_body(self) -> None:
         head = request("POST", "/echo/w", headers={"Transfer-Encoding": "chunked"})
         reply = await self.ask(head + b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n")
         self.assertEqual(reply.json["body"], "hello")
 
-    async def test_one_connection_many_requests(self) -> None:
+    async def test_serves_many_requests_on_one_connection(self) -> None:
         client = await self.client()
         client.send(
             request("GET", "/echo/1") + request("POST", "/echo/2", b"x") + request("GET", "/public")
@@ -140,7 +140,7 @@ class Routing(Base):
         self.assertEqual([(await client.reply()).status for _ in range(3)], [200, 200, 200])
         self.assertEqual(self.server.responses, {("/echo/<word>", 200): 2, ("/public", 200): 1})
 
-    async def test_no_such_path(self) -> None:
+    async def test_an_unknown_path_is_not_found(self) -> None:
         for path in (
             "/",
             "/nope",
@@ -157,7 +157,7 @@ class Routing(Base):
             else:
                 self.assertEqual((reply.status, reply.json["error"]), (404, "NoSuchPath"), path)
 
-    async def test_methods(self) -> None:
+    async def test_other_methods_are_refused_and_head_has_no_body(self) -> None:
         reply = await self.ask(request("DELETE", "/echo/w"))
         self.assertEqual((reply.status, reply.headers["allow"]), (405, "GET, POST"))
         client = await self.client()
@@ -167,7 +167,7 @@ class Routing(Base):
         self.assertIn(b" 200 ", client.data.partition(b"\r\n")[0])
         self.assertTrue(client.data.endswith(b"\r\n\r\n"), "HEAD has no body")
 
-    async def test_queries_and_headers_that_are_none(self) -> None:
+    async def test_refuses_malformed_queries_and_headers(self) -> None:
         for path in (
             "/echo/w?a=1&a=2",
             "/echo/w?a=%ff",
@@ -179,7 +179,7 @@ class Routing(Base):
             reply = await self.ask(request("GET", "/echo/w", headers={"X-Word": value}))
             self.assertEqual((reply.status, reply.json["error"]), (400, "BadHeader"))
 
-    async def test_not_http(self) -> None:
+    async def test_refuses_input_that_is_not_http(self) -> None:
         for data in (
             b"\x00\x01\r\n\r\n",
             b"GET\r\n\r\n",
@@ -202,10 +202,10 @@ class Routing(Base):
             self.assertEqual(reply.status, status, origin)
 
 
-class Errors(Base):
+class ErrorAnswers(HttpServerCase):
     """Errors become statuses."""
 
-    async def test_families(self) -> None:
+    async def test_each_error_family_has_its_status(self) -> None:
         errors: list[tuple[SynreplError, int]] = [
             (InputError(), 400),
             (Refused(), 409),
@@ -235,20 +235,20 @@ class Errors(Base):
             reply = await self.ask(request("GET", "/fail400"))
             self.assertEqual((reply.status, reply.reason), (status, status.phrase))
 
-    async def test_a_route_may_answer_differently(self) -> None:
+    async def test_a_route_may_override_statuses(self) -> None:
         self.raised = UnknownStream(name="x", hint="")
         self.assertEqual((await self.ask(request("GET", "/fail400"))).status, 400)
         self.raised = Refused()
         self.assertEqual((await self.ask(request("GET", "/fail400"))).status, 409)
 
-    async def test_what_nobody_foresaw_is_logged_and_not_told(self) -> None:
+    async def test_unexpected_errors_are_logged_and_not_sent(self) -> None:
         self.raised = RuntimeError("the password is x")
         reply = await self.ask(request("GET", "/fail"))
         self.assertEqual((reply.status, reply.json["error"]), (500, "InternalError"))
         self.assertNotIn(b"password", reply.body)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    async def test_a_message_that_utf8_cannot_hold(self) -> None:
+    async def test_escapes_a_message_that_utf8_cannot_encode(self) -> None:
         class Odd(InputError):
             """{path}"""
 
@@ -257,10 +257,10 @@ class Errors(Base):
         self.assertEqual((reply.status, reply.json["path"]), (400, "$.\\ud800"))
 
 
-class Limits(Base):
+class ServerLimits(HttpServerCase):
     """Nothing without bounds."""
 
-    async def test_a_body_that_is_announced_too_long_is_refused_before_it_comes(self) -> None:
+    async def test_refuses_a_body_announced_as_too_long_before_it_arrives(self) -> None:
         client = await self.client()
         client.send(
             request("POST", "/echo/w", headers={"Content-Length": "1001", "Expect": "100-continue"})
@@ -272,11 +272,11 @@ class Limits(Base):
         client.send(b"x" * 1001)
         await client.closed
 
-    async def test_a_body_of_just_the_length(self) -> None:
+    async def test_accepts_a_body_of_exactly_the_limit(self) -> None:
         reply = await self.ask(request("POST", "/echo/w", b"x" * 1000))
         self.assertEqual(len(reply.json["body"]), 1000)
 
-    async def test_a_body_that_grows_too_long(self) -> None:
+    async def test_refuses_a_body_that_grows_too_long(self) -> None:
         client = await self.client()
         client.send(request("POST", "/echo/w", headers={"Transfer-Encoding": "chunked"}))
         for _ in range(11):
@@ -286,11 +286,11 @@ class Limits(Base):
         client.send(b"0\r\n\r\n")
         await client.closed
 
-    async def test_a_body_for_a_route_that_takes_none(self) -> None:
+    async def test_refuses_a_body_for_a_route_without_one(self) -> None:
         reply = await self.ask(request("GET", "/echo/w", b"x"))
         self.assertEqual(reply.status, 413)
 
-    async def test_long_headers(self) -> None:
+    async def test_refuses_headers_that_are_too_long(self) -> None:
         for data in (
             b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
             request("GET", "/public", headers={f"X-{n}": "x" * 100 for n in range(200)}),
@@ -300,7 +300,7 @@ class Limits(Base):
             await client.closed
             self.assertNotIn(b" 200 ", client.data)
 
-    async def test_bodies_of_all_together(self) -> None:
+    async def test_bounds_the_bodies_of_all_requests_together(self) -> None:
         clients = [await self.client() for _ in range(3)]
         for client in clients[:2]:
             client.send(request("POST", "/echo/w", b"x" * 1000)[:-1])
@@ -313,7 +313,7 @@ class Limits(Base):
             client.send(b"x")
             self.assertEqual((await client.reply()).status, 200)
 
-    async def test_requests_at_a_time(self) -> None:
+    async def test_bounds_concurrent_requests(self) -> None:
         """Three are answered, two wait for that, the next one is told to come again."""
         for _ in range(3):
             (await self.client()).send(request("GET", "/hold"))
@@ -333,7 +333,7 @@ class Limits(Base):
         self.assertEqual([(await client.reply()).status for client in waiting], [200] * 2)
         self.assertEqual((await self.ask(request("GET", "/public"))).status, 200)
 
-    async def test_requests_wait_in_order_and_not_for_ever(self) -> None:
+    async def test_queued_requests_are_answered_in_order_or_time_out(self) -> None:
         for _ in range(3):
             (await self.client()).send(request("GET", "/hold"))
         await self.until_held(3)
@@ -354,7 +354,7 @@ class Limits(Base):
             held.callback(None)
         self.assertEqual((await first.reply()).status, 200)
 
-    async def test_a_client_that_goes_away_while_it_waits_for_its_turn(self) -> None:
+    async def test_a_client_that_disconnects_leaves_the_queue(self) -> None:
         for _ in range(3):
             (await self.client()).send(request("GET", "/hold"))
         await self.until_held(3)
@@ -371,14 +371,14 @@ class Limits(Base):
         self.assertEqual([(await client.reply()).status for client in self.clients[:3]], [200] * 3)
         self.assertEqual(self.server.responses, {("/hold", 200): 3})
 
-    async def test_requests_that_are_not_whole_take_no_place(self) -> None:
+    async def test_incomplete_requests_take_no_slot(self) -> None:
         for _ in range(20):
             (await self.client()).send(request("POST", "/echo/w", b"x" * 10)[:-1])
         while self.server.admission.buffered < 20 * 9:
             await turn()
         self.assertEqual((await self.ask(request("POST", "/echo/w", b"x"))).status, 200)
 
-    async def test_a_client_that_goes_away_while_its_request_is_answered(self) -> None:
+    async def test_a_handler_runs_on_when_its_client_disconnects(self) -> None:
         client = await self.client()
         client.send(request("GET", "/hold"))
         await self.until_held(1)
@@ -389,7 +389,7 @@ class Limits(Base):
         self.held[0].callback(None)
         self.assertEqual(self.server.admission.active, 0)
 
-    async def test_a_client_that_goes_away_amid_its_body(self) -> None:
+    async def test_a_client_that_disconnects_amid_its_body_frees_the_bytes(self) -> None:
         client = await self.client()
         client.send(request("POST", "/echo/w", b"x" * 100)[:-1])
         while self.server.admission.buffered < 99:
@@ -398,7 +398,7 @@ class Limits(Base):
         while self.server.admission.active:
             await turn()
 
-    async def test_bytes_that_dribble_in_buy_no_time(self) -> None:
+    async def test_slow_bytes_do_not_extend_the_deadline(self) -> None:
         client = await self.client()
         for byte in request("GET", "/public")[:10]:
             client.send(bytes([byte]))
@@ -409,7 +409,7 @@ class Limits(Base):
         self.assertIn(b" 408 ", client.data.partition(b"\r\n")[0])
         self.assertIn(b'"RequestTooSlow"', client.data)
 
-    async def test_a_connection_on_which_nothing_comes(self) -> None:
+    async def test_an_idle_connection_is_closed(self) -> None:
         client = await self.client()
         while not self.server.connections:
             await turn()
@@ -417,7 +417,7 @@ class Limits(Base):
         await client.closed
         self.assertEqual(client.data, b"")
 
-    async def test_an_idle_connection_has_its_full_time_once_a_request_begins(self) -> None:
+    async def test_the_first_byte_of_a_request_starts_its_deadline(self) -> None:
         client = await self.client()
         client.send(request("GET", "/public"))
         await client.reply()
@@ -432,7 +432,7 @@ class Limits(Base):
         self.clock.advance(31)
         await client.closed
 
-    async def test_a_body_may_take_as_long_as_enough_of_it_comes(self) -> None:
+    async def test_a_body_may_take_long_while_it_arrives_fast_enough(self) -> None:
         self.server.limits = replace(self.limits, body_s=10.0, body_rate=10.0)
         self.server.admission._limits = self.server.limits
         fast, slow = await self.client(), await self.client()
@@ -452,7 +452,7 @@ class Limits(Base):
         fast.send(b"x" * 100)
         self.assertEqual((await fast.reply()).status, 200)
 
-    async def test_the_slowest_bodies_make_room_when_all_are_too_many(self) -> None:
+    async def test_the_slowest_bodies_are_refused_when_memory_is_short(self) -> None:
         slow = [await self.client() for _ in range(2)]
         for client in slow:
             client.send(request("POST", "/echo/w", b"x" * 1000)[:-100])
@@ -470,7 +470,7 @@ class Limits(Base):
         kept = next(client for client in slow if client not in replies)
         self.assertEqual((await kept.reply()).status, 200)
 
-    async def test_a_refused_client_that_never_stops_sending(self) -> None:
+    async def test_a_refused_client_that_keeps_sending_is_disconnected(self) -> None:
         client = await self.client()
         client.send(request("POST", "/echo/w", headers={"Content-Length": "9" * 15}))
         self.assertEqual((await client.reply()).status, 413)
@@ -480,7 +480,7 @@ class Limits(Base):
         self.clock.advance(31)
         await client.closed
 
-    async def test_a_newcomer_displaces_whoever_has_been_idle_for_longest(self) -> None:
+    async def test_a_new_connection_displaces_the_longest_idle_one(self) -> None:
         self.server.connections.limits = ConnectionLimits(3, 3)
         silent, partly, unfinished = [await self.client() for _ in range(3)]
         while len(self.server.connections) < 3:
@@ -504,7 +504,7 @@ class Limits(Base):
             (self.server.connections.displaced, self.server.connections.refused), (3, 1)
         )
 
-    async def test_some_connections_stay_free_for_requests_that_need_no_place(self) -> None:
+    async def test_some_connections_stay_free_for_requests_without_slots(self) -> None:
         limits = replace(self.limits, connections=ConnectionLimits(6, 6), max_requests=100)
         self.server.limits = self.server.admission._limits = limits
         self.server.connections.limits = limits.connections
@@ -544,7 +544,7 @@ class Limits(Base):
             await turn()
         self.assertEqual(self.server.responses["/public", 200], 9)
 
-    async def test_who_does_not_read_is_cut_off_when_others_want_answers(self) -> None:
+    async def test_a_client_that_does_not_read_is_aborted_when_memory_is_short(self) -> None:
         limits = replace(self.limits, max_unread=10 * 2**20)
         self.server.limits = self.server.admission._limits = limits
         clients = [await self.client() for _ in range(2)]
@@ -569,7 +569,7 @@ class Limits(Base):
         self.assertLessEqual(self.server.admission.unread, limit)
         return len(self.server.connections)
 
-    async def test_closing(self) -> None:
+    async def test_closes_idle_connections_at_once_and_others_after_their_answer(self) -> None:
         idle, busy = await self.client(), await self.client()
         idle.send(request("GET", "/public"))
         await idle.reply()
@@ -582,12 +582,12 @@ class Limits(Base):
         await busy.closed
 
 
-class Secrets(Base):
+class SecretChecks(HttpServerCase):
     """A listener with a secret."""
 
     secret = "p" * 20
 
-    async def test_who_may(self) -> None:
+    async def test_requires_the_secret_unless_the_route_is_public(self) -> None:
         right = f"Bearer {self.secret}"
         for value in (None, "", "Bearer", "Bearer ", "Bearer x", self.secret, f"Basic {self.secret}",
                       right + "x", right[:-1], "Bearer é"):  # fmt: skip
@@ -603,7 +603,7 @@ class Secrets(Base):
             reply = await self.ask(request("GET", "/echo/w", headers={"Authorization": value}))
             self.assertEqual(reply.status, 200)
 
-    async def test_a_body_is_not_waited_for(self) -> None:
+    async def test_refuses_a_missing_secret_before_the_body(self) -> None:
         client = await self.client()
         client.send(request("POST", "/echo/w", b"x" * 900)[:-1])
         self.assertEqual((await client.reply()).status, 401)

@@ -13,10 +13,10 @@ from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest
 from synrepl.adapters.http.routes import Route
 from tests.adapters.raw_http_client import request, turn
-from tests.adapters.test_http_server import Base
+from tests.adapters.test_http_server import HttpServerCase
 
 
-class Waiting(Base):
+class WaitingRequests(HttpServerCase):
     limits = HttpLimits(max_requests=1, max_waiting=3)
 
     def setUp(self) -> None:
@@ -42,7 +42,7 @@ class Waiting(Base):
             (await self.client()).send(request("GET", "/wait"))
         await self.until_held(count)
 
-    async def test_they_take_no_place_from_others(self) -> None:
+    async def test_waiting_requests_take_no_slot_from_others(self) -> None:
         await self.waiting(3)
         self.assertEqual((await self.ask(request("GET", "/public"))).status, 200)
         self.assertEqual((await self.ask(request("GET", "/wait"))).status, 503)
@@ -54,7 +54,7 @@ class Waiting(Base):
             held.callback(None)
         self.assertEqual([(await client.reply()).status for client in self.clients[:3]], [200] * 3)
 
-    async def test_they_may_take_longer_than_a_request_to_arrive(self) -> None:
+    async def test_waiting_requests_may_outlast_the_request_deadline(self) -> None:
         await self.waiting(1)
         for _ in range(10):
             self.clock.advance(30)
@@ -62,7 +62,7 @@ class Waiting(Base):
         self.held[0].callback(None)
         self.assertEqual((await self.clients[0].reply()).status, 200)
 
-    async def test_a_client_that_goes_away_ends_its_wait(self) -> None:
+    async def test_a_client_that_disconnects_cancels_its_wait(self) -> None:
         await self.waiting(2)
         await self.clients[0].close()
         while self.server.admission.waiting > 1:
@@ -72,7 +72,7 @@ class Waiting(Base):
         self.assertEqual((await self.clients[1].reply()).status, 200)
         self.assertEqual(self.server.responses, {("/wait", 200): 1})
 
-    async def test_a_client_that_goes_away_before_it_has_read_its_answer(self) -> None:
+    async def test_a_client_that_disconnects_before_reading_its_answer_is_forgotten(self) -> None:
         await self.waiting(1)
         self.held[0].callback(None)
         await self.clients[0].close()

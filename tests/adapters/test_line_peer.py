@@ -80,7 +80,7 @@ lines = st.lists(
 )
 
 
-class LineByLine(SynchronousTestCase):
+class LinePeerReading(SynchronousTestCase):
     """The peer is a ``LineOnlyReceiver``, whose own way to read gives the same."""
 
     def outcome(
@@ -92,7 +92,7 @@ class LineByLine(SynchronousTestCase):
         return peer.heard, peer.session.closed_reason, str(peer.session.fault), transport.value()
 
     @given(lines, st.lists(st.integers(0, 1000), max_size=6), st.booleans())
-    def test_both_ways_to_read_hear_the_same(
+    def test_reading_by_chunk_and_by_line_gives_the_same_commands(
         self, told: list[bytes], cuts: list[int], whole: bool
     ) -> None:
         data = b"\n".join(told) + b"\n" * whole
@@ -137,7 +137,7 @@ class _Following:
     def disconnected(self) -> None: ...
 
 
-class Paused(SynchronousTestCase):
+class PausedUpstreamPeer(SynchronousTestCase):
     """A worker that does not read for a while, because its handlers are behind."""
 
     def setUp(self) -> None:
@@ -152,7 +152,7 @@ class Paused(SynchronousTestCase):
         for _ in range(round(seconds)):
             self.clock.advance(1.0)
 
-    def test_the_master_is_not_given_up_for_what_is_not_read(self) -> None:
+    def test_a_paused_connection_does_not_time_out(self) -> None:
         self.peer.pause()
         self.pass_time(10 * PING_TIMEOUT)
         self.assertFalse(self.peer.closing)
@@ -160,7 +160,7 @@ class Paused(SynchronousTestCase):
         self.pass_time(PING_TIMEOUT - 1)
         self.assertFalse(self.peer.closing)
 
-    def test_a_master_that_stays_silent_afterwards_is_given_up(self) -> None:
+    def test_a_silent_master_times_out_after_the_pause(self) -> None:
         self.peer.pause()
         self.pass_time(10 * PING_TIMEOUT)
         self.peer.resume()

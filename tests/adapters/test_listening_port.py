@@ -43,7 +43,7 @@ class Taking(Factory[Protocol]):
         return protocol
 
 
-class Accepting(TestCase):
+class ListeningPortAccepts(TestCase):
     timeout = 20
 
     def setUp(self) -> None:
@@ -67,7 +67,7 @@ class Accepting(TestCase):
         for _ in range(count):
             self.clients.append(socket.create_connection(address, timeout=10))
 
-    async def test_a_storm_is_taken_bit_by_bit(self) -> None:
+    async def test_accepts_a_bounded_number_of_connections_per_turn(self) -> None:
         self.listen()
         self.connect(5 * ACCEPTS)
         self.assertEqual(self.factory.protocols, [])
@@ -75,13 +75,13 @@ class Accepting(TestCase):
             self.port.doRead()
             self.assertEqual(len(self.factory.protocols), nth * ACCEPTS)
 
-    async def test_where_newcomers_displace_others_even_fewer(self) -> None:
+    async def test_accepts_fewer_where_new_connections_displace_others(self) -> None:
         self.listen(places=6)
         self.connect(10)
         self.port.doRead()
         self.assertEqual(len(self.factory.protocols), 2)
 
-    async def test_without_descriptors_it_rests_and_goes_on_by_itself(self) -> None:
+    async def test_pauses_without_descriptors_and_resumes_by_itself(self) -> None:
         self.listen()
         self.port.reactor = self
         self.connect(1)

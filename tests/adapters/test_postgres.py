@@ -116,7 +116,7 @@ class Transactions(DatabaseCase):
             self.assertEqual(await database.run("show", shown), wanted)
             self.assertEqual(await database.run("show", shown, read_only=True), given)
 
-    async def test_connection_settings(self) -> None:
+    async def test_connections_have_the_expected_settings(self) -> None:
         shown = {
             name: (await self.sql(f"SHOW {name}"))[0][0]
             for name in (
@@ -153,13 +153,13 @@ class Transactions(DatabaseCase):
     async def test_percent_needs_no_doubling_without_parameters(self) -> None:
         self.assertEqual(await self.sql("SELECT '100%'"), [("100%",)])
 
-    async def test_parameters_by_name(self) -> None:
+    async def test_accepts_parameters_by_name(self) -> None:
         def work(txn: Transaction) -> object:
             return txn.execute("SELECT %(a)s + %(a)s", {"a": 2}).fetchone()
 
         self.assertEqual(await self.database.run("named", work), (4,))
 
-    async def test_fetching(self) -> None:
+    async def test_fetches_rows_one_by_one_and_all(self) -> None:
         def work(txn: Transaction) -> list[Any]:
             txn.execute("SELECT generate_series(1, 5)")
             parts: list[Any] = [txn.rowcount, txn.fetchone(), txn.fetchone_or_none()]
@@ -170,11 +170,11 @@ class Transactions(DatabaseCase):
             await self.database.run("fetch", work), [5, (1,), (2,), [(3,), [(4,), (5,)], None]]
         )
 
-    async def test_no_row(self) -> None:
+    async def test_fetching_no_row_gives_none(self) -> None:
         error = await self.failing(lambda txn: txn.execute("SELECT FROM t").fetchone())
         self.assertIsInstance(error, NoRow)
 
-    async def test_insert_many(self) -> None:
+    async def test_inserts_many_rows(self) -> None:
         def work(txn: Transaction) -> tuple[list[Any], int]:
             returned = txn.insert_many(
                 "INSERT INTO t (id, n) VALUES %s RETURNING id",
@@ -188,7 +188,7 @@ class Transactions(DatabaseCase):
         self.assertEqual(count, 2500)
         self.assertEqual(await self.sql("SELECT count(*), sum(n) FROM t"), [(2500, 2499 * 2500)])
 
-    async def test_insert_many_of_nothing(self) -> None:
+    async def test_inserting_many_accepts_no_rows(self) -> None:
         def work(txn: Transaction) -> list[Any]:
             return txn.insert_many("INSERT INTO t (id) VALUES %s RETURNING id", [])
 
@@ -214,48 +214,48 @@ class Transactions(DatabaseCase):
         )
         self.assertEqual(await self.rows(), [(1, 2)])
 
-    async def test_read_only(self) -> None:
+    async def test_a_read_only_transaction_cannot_write(self) -> None:
         error = await self.failing(insert(1), read_only=True)
         assert isinstance(error, QueryFailed)
         self.assertEqual(error.sqlstate, "25006")
 
-    async def test_as_many_at_a_time_as_there_are_connections(self) -> None:
+    async def test_runs_as_many_transactions_as_connections(self) -> None:
         meeting = threading.Barrier(8, timeout=WAIT_S)
         running = [self.database.run("meet", lambda txn: meeting.wait()) for _ in range(8)]
         met = await gatherResults([Deferred.fromCoroutine(each) for each in running])
         self.assertEqual(sorted(met), list(range(8)))
 
 
-class Refusals(DatabaseCase):
+class TransactionRefusals(DatabaseCase):
     """Errors of the server and of the driver have names, and undo the transaction."""
 
-    async def test_unique_violation(self) -> None:
+    async def test_names_a_unique_violation(self) -> None:
         await self.database.run("insert", insert(1))
         error = await self.failing(insert(1))
         assert isinstance(error, UniqueViolation)
         self.assertEqual(error.constraint, "t_pkey")
         self.assertIn("(id)=(1)", str(error))
 
-    async def test_constraint_violation(self) -> None:
+    async def test_names_a_constraint_violation(self) -> None:
         await self.sql("CREATE TABLE u (id bigint CONSTRAINT known REFERENCES t)")
         error = await self.failing(lambda txn: txn.execute("INSERT INTO u VALUES (1)"))
         assert isinstance(error, ConstraintViolation)
         self.assertEqual(error.constraint, "known")
 
-    async def test_constraint_that_is_checked_at_commit(self) -> None:
+    async def test_names_a_violation_found_at_commit(self) -> None:
         await self.sql("CREATE TABLE u (id bigint REFERENCES t INITIALLY DEFERRED)")
         error = await self.failing(lambda txn: txn.execute("INSERT INTO u VALUES (1)"))
         self.assertIsInstance(error, ConstraintViolation)
         self.assertEqual(await self.sql("SELECT * FROM u"), [])
 
-    async def test_our_own_codes(self) -> None:
+    async def test_passes_on_error_codes_raised_in_sql(self) -> None:
         raising = "DO $$BEGIN RAISE 'no %', 1 USING ERRCODE='SY042', DETAIL='why'; END$$"
         error = await self.failing(lambda txn: txn.execute(raising))
         assert isinstance(error, RaisedByDatabase)
         self.assertEqual((error.code, error.detail), ("SY042", "why"))
         self.assertIn("no 1", str(error))
 
-    async def test_values_that_do_not_fit(self) -> None:
+    async def test_refuses_values_that_do_not_fit(self) -> None:
         for value in (2**63, "x", None, "nul\0", "\ud800"):
             with self.subTest(value):
                 error = await self.failing(
@@ -263,7 +263,7 @@ class Refusals(DatabaseCase):
                 )
                 self.assertIsInstance(error, BadValue)
 
-    async def test_value_of_a_type_that_the_driver_does_not_know(self) -> None:
+    async def test_refuses_a_type_that_the_driver_does_not_know(self) -> None:
         error = await self.failing(lambda txn: txn.execute("SELECT %s", (object(),)))
         self.assertIsInstance(error, QueryFailed)
 
@@ -272,11 +272,11 @@ class Refusals(DatabaseCase):
         assert isinstance(error, BadValue)
         self.assertEqual(error.facts["where"], "public.t.n")
 
-    async def test_json_number_beyond_reading(self) -> None:
+    async def test_refuses_a_json_number_that_cannot_be_read(self) -> None:
         error = await self.failing(lambda txn: txn.execute("SELECT '1e9999'::jsonb").fetchall())
         self.assertIsInstance(error, BadValue)
 
-    async def test_lock_not_available(self) -> None:
+    async def test_names_a_lock_that_is_not_available(self) -> None:
         locked, done = threading.Event(), threading.Event()
 
         def hold(txn: Transaction) -> None:
@@ -293,12 +293,12 @@ class Refusals(DatabaseCase):
         done.set()
         await holding
 
-    async def test_statement_that_is_wrong(self) -> None:
+    async def test_names_a_wrong_statement(self) -> None:
         error = await self.failing(lambda txn: txn.execute("SELEKT"))
         assert isinstance(error, QueryFailed)
         self.assertEqual(error.sqlstate, "42601")
 
-    async def test_swallowed_error(self) -> None:
+    async def test_an_error_swallowed_by_the_work_fails_the_transaction(self) -> None:
         def work(txn: Transaction) -> None:
             insert(1)(txn)
             with contextlib.suppress(BadValue):
@@ -307,16 +307,16 @@ class Refusals(DatabaseCase):
         self.assertIsInstance(await self.failing(work), WorkEndedTransaction)
         self.assertEqual(await self.rows(), [])
 
-    async def test_commit_in_the_work(self) -> None:
+    async def test_refuses_a_commit_in_the_work(self) -> None:
         error = await self.failing(lambda txn: txn.execute("COMMIT"))
         self.assertIsInstance(error, WorkEndedTransaction)
         self.assertEqual(await self.sql("SELECT 1"), [(1,)])
 
 
-class Collisions(DatabaseCase):
+class SerializationFailures(DatabaseCase):
     """Two real transactions in each other's way: one runs again."""
 
-    async def test_serialization_failure(self) -> None:
+    async def test_retries_after_a_serialization_failure(self) -> None:
         await self.database.run("insert", insert(1))
         read, written = threading.Event(), threading.Event()
         seen: list[int] = []
@@ -341,7 +341,7 @@ class Collisions(DatabaseCase):
         self.assertEqual(seen, [0, 10])
         self.assertEqual(await self.rows(), [(1, 11)])
 
-    async def test_deadlock(self) -> None:
+    async def test_retries_after_a_deadlock(self) -> None:
         await gatherResults(
             [Deferred.fromCoroutine(self.database.run("insert", insert(n))) for n in (1, 2)]
         )
@@ -371,7 +371,7 @@ class Collisions(DatabaseCase):
         self.assertEqual(len(runs), 3)
         self.assertEqual(await self.rows(), [(1, 2), (2, 2)])
 
-    async def test_given_up_after_so_many_attempts(self) -> None:
+    async def test_gives_up_after_the_maximum_of_attempts(self) -> None:
         database = self.open(self.dsn, attempts=3)
         runs: list[int] = []
 
@@ -385,10 +385,10 @@ class Collisions(DatabaseCase):
         self.assertIn("after 3 attempts", str(caught.exception))
 
 
-class Losses(DatabaseCase):
+class LostConnections(DatabaseCase):
     """Connections that break."""
 
-    async def test_in_the_middle(self) -> None:
+    async def test_retries_when_the_connection_is_lost_in_a_transaction(self) -> None:
         pids: list[int] = []
 
         def work(txn: Transaction) -> None:
@@ -401,7 +401,7 @@ class Losses(DatabaseCase):
         self.assertEqual(len(set(pids)), 2)
         self.assertEqual(await self.rows(), [(1, 0)])
 
-    async def test_between_transactions(self) -> None:
+    async def test_retries_when_the_connection_is_lost_between_transactions(self) -> None:
         other = self.open(self.dsn)
         await self.sql("SELECT 1")
         await other.run(
@@ -413,7 +413,7 @@ class Losses(DatabaseCase):
         )
         self.assertEqual(await self.sql("SELECT 2"), [(2,)])
 
-    async def test_a_loss_counts_whatever_the_work_makes_of_it(self) -> None:
+    async def test_retries_a_loss_that_the_work_reports_as_another_error(self) -> None:
         runs: list[int] = []
 
         def work(txn: Transaction) -> int:
@@ -444,19 +444,19 @@ class Losses(DatabaseCase):
         self.assertIs(proxy.cut, Cut.NEVER)
         return len(runs), await self.rows()
 
-    async def test_commit_that_reached_the_server(self) -> None:
+    async def test_a_commit_that_reached_the_server_is_not_repeated(self) -> None:
         self.assertEqual(await self.cut(Cut.AFTER), (1, [(0, 0)]))
 
-    async def test_commit_that_did_not(self) -> None:
+    async def test_a_commit_that_did_not_reach_the_server_is_repeated(self) -> None:
         self.assertEqual(await self.cut(Cut.BEFORE), (2, [(0, 0)]))
 
-    async def test_commit_that_did_not_and_a_server_that_waits_for_it(self) -> None:
+    async def test_an_unfinished_transaction_is_waited_for_before_it_is_repeated(self) -> None:
         self.assertEqual(await self.cut(Cut.UNNOTICED), (2, [(0, 0)]))
 
     async def test_end_of_a_read_only_transaction_does_not_matter(self) -> None:
         self.assertEqual(await self.cut(Cut.BEFORE, read_only=True), (1, []))
 
-    async def test_outcome_that_nobody_can_tell(self) -> None:
+    async def test_an_outcome_that_cannot_be_looked_up_is_unknown(self) -> None:
         proxy = self.proxy()
         database = self.open(at_port(self.dsn, proxy.port), give_up_s=0.0)
         proxy.cut = Cut.AFTER
@@ -469,7 +469,7 @@ class Losses(DatabaseCase):
             await database.run("lost", work)
         self.assertIn("transaction", str(caught.exception))
 
-    async def test_away_at_first(self) -> None:
+    async def test_waits_for_a_database_that_is_away(self) -> None:
         proxy = self.proxy()
         proxy.refusing = True
         refusals: list[int] = []
@@ -484,7 +484,7 @@ class Losses(DatabaseCase):
         self.assertEqual(len(refusals), 3)
         self.assertEqual(await self.rows(), [(1, 0)])
 
-    async def test_away_for_too_long(self) -> None:
+    async def test_gives_up_on_a_database_that_stays_away(self) -> None:
         proxy = self.proxy()
         proxy.refusing = True
         database = self.open(at_port(self.dsn, proxy.port), give_up_s=0.0)
@@ -516,10 +516,10 @@ class Losses(DatabaseCase):
             self.assertNotIn("hunter2", str(caught.exception))
 
 
-class Limited(DatabaseCase):
+class DatabaseLimitsAndClose(DatabaseCase):
     """Queue and close."""
 
-    async def test_full_queue(self) -> None:
+    async def test_refuses_transactions_beyond_the_queue(self) -> None:
         database = self.open(self.dsn, connections=1, queue=1)
         go_on = threading.Event()
         running = Deferred.fromCoroutine(database.run("a", lambda txn: go_on.wait(WAIT_S)))
@@ -531,7 +531,7 @@ class Limited(DatabaseCase):
         await waiting
         self.assertEqual(await self.rows(), [(1, 0)])
 
-    async def test_cancelled_wait_gives_its_place_free(self) -> None:
+    async def test_a_cancelled_wait_leaves_the_queue(self) -> None:
         database = self.open(self.dsn, connections=1, queue=1)
         go_on = threading.Event()
         running = Deferred.fromCoroutine(database.run("a", lambda txn: go_on.wait(WAIT_S)))
@@ -562,7 +562,7 @@ class Limited(DatabaseCase):
         await next_one
         self.assertEqual(await self.rows(), [(1, 0), (2, 0)])
 
-    async def test_close_waits_for_what_runs_and_refuses_what_waits(self) -> None:
+    async def test_close_waits_for_running_transactions_and_refuses_queued_ones(self) -> None:
         database = self.open(self.dsn, connections=1)
         go_on = threading.Event()
 
@@ -582,7 +582,7 @@ class Limited(DatabaseCase):
             await database.run("late", insert(3))
         self.assertEqual(await self.rows(), [(1, 0)])
 
-    async def test_close_ends_what_takes_too_long(self) -> None:
+    async def test_close_terminates_transactions_that_take_too_long(self) -> None:
         database = self.open(self.dsn, close_s=0.1)
         begun: Deferred[None] = Deferred()
 
@@ -597,7 +597,7 @@ class Limited(DatabaseCase):
             await running
         await closing
 
-    async def test_close_ends_what_has_not_even_begun(self) -> None:
+    async def test_close_ends_a_transaction_that_is_still_connecting(self) -> None:
         database = self.open(self.dsn, close_s=0.0)
         running = Deferred.fromCoroutine(
             database.run("long", lambda txn: txn.execute("SELECT pg_sleep(600)"))

@@ -15,7 +15,7 @@ from synrepl.testing.postgres import fresh_database
 from tests.adapters.fault_proxy import FaultProxy
 
 
-class Listening(TestCase):
+class PostgresListenerNotifications(TestCase):
     """What happened is put into a queue, in order."""
 
     timeout = 60
@@ -47,7 +47,7 @@ class Listening(TestCase):
             " WHERE datname = current_database() AND application_name = 'synrepl listener'"
         )
 
-    async def test_in_order_and_by_channel(self) -> None:
+    async def test_delivers_notifications_in_order_by_channel(self) -> None:
         self.listener(self.dsn, "one", 'Odd "name"').start()
         self.assertEqual(await self.heard.get(), "connected")
         await self.sql(
@@ -61,7 +61,7 @@ class Listening(TestCase):
             [("one", "1"), ("one", "2"), ("one", "3"), ('Odd "name"', "x"), ("one", "last")],
         )
 
-    async def test_comes_back_and_says_so(self) -> None:
+    async def test_reconnects_and_calls_on_reconnect(self) -> None:
         self.listener(self.dsn, "one").start()
         for n in range(2):
             self.assertEqual(await self.heard.get(), "connected")
@@ -70,7 +70,7 @@ class Listening(TestCase):
             await self.terminate()
         self.assertEqual(await self.heard.get(), "connected")
 
-    async def test_database_that_is_away_at_first(self) -> None:
+    async def test_waits_for_a_database_that_is_away(self) -> None:
         proxy = FaultProxy(int(extensions.parse_dsn(self.dsn)["port"]))
         self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
         proxy.refusing = True
@@ -86,7 +86,7 @@ class Listening(TestCase):
         self.assertEqual(await self.heard.get(), "connected")
         self.assertEqual(len(refusals), 2)
 
-    async def test_error_of_the_owner_does_not_end_it(self) -> None:
+    async def test_goes_on_after_an_error_in_a_callback(self) -> None:
         listener = self.listener(self.dsn, "one")
         calls: list[str] = []
 
@@ -103,7 +103,7 @@ class Listening(TestCase):
         self.assertEqual(await self.heard.get(), "b")
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
-    async def test_stop_while_connecting(self) -> None:
+    async def test_can_be_stopped_while_connecting(self) -> None:
         before = set(threading.enumerate())
         listener = self.listener(self.dsn, "one")
         listener.start()
@@ -111,7 +111,7 @@ class Listening(TestCase):
         self.assertEqual(self.heard.pending, [])
         self.assertEqual(set(threading.enumerate()) - before, set())
 
-    async def test_stop_between_tries(self) -> None:
+    async def test_can_be_stopped_between_attempts(self) -> None:
         proxy = FaultProxy(0)
         proxy.refusing = True
         refused: Deferred[None] = Deferred()

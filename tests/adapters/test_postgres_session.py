@@ -58,15 +58,15 @@ def lock(txn: Transaction) -> bool:
     return bool(txn.execute("SELECT pg_try_advisory_lock(7, 1)").fetchone()[0])
 
 
-class Holding(SessionCase):
+class SessionLocks(SessionCase):
     """As long as it lives."""
 
-    async def test_lock_outlives_its_transaction(self) -> None:
+    async def test_a_lock_outlives_its_transaction(self) -> None:
         self.assertTrue(await self.session.run(lock))
         self.assertEqual(await self.locks(), 1)
         self.assertFalse(await (await self.open(self.dsn)).run(lock))
 
-    async def test_lock_outlives_a_rollback(self) -> None:
+    async def test_a_lock_outlives_a_rollback(self) -> None:
         def work(txn: Transaction) -> None:
             lock(txn)
             txn.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (1)")
@@ -76,7 +76,7 @@ class Holding(SessionCase):
         self.assertEqual(await self.locks(), 1)
         self.assertIsNone(await self.one("SELECT to_regclass('t')"))
 
-    async def test_one_after_the_other_on_one_connection(self) -> None:
+    async def test_runs_transactions_in_turn_on_one_connection(self) -> None:
         order: list[int] = []
 
         def work(txn: Transaction, n: int) -> int:
@@ -92,7 +92,7 @@ class Holding(SessionCase):
         self.assertEqual(order, list(range(20)))
         self.assertEqual(pids, {self.session.backend_pid})
 
-    async def test_close_gives_the_locks_free(self) -> None:
+    async def test_close_releases_the_locks(self) -> None:
         await self.locks()  # the observer's thread is there
         before = set(threading.enumerate())
         session = await self.open(self.dsn)
@@ -122,10 +122,10 @@ class Holding(SessionCase):
         self.assertEqual(await self.session.run(shown), ["2", "1", "3", "5000", "1s", "0"])
 
 
-class Losing(SessionCase):
+class LostSessions(SessionCase):
     """Noticed at once, told once, never repaired."""
 
-    async def test_while_idle(self) -> None:
+    async def test_notices_a_loss_while_idle(self) -> None:
         await self.session.run(lock)
         await self.terminate()
         reason = await self.losing
@@ -136,7 +136,7 @@ class Losing(SessionCase):
             await self.session.run(lock)
         self.assertEqual(self.lost, [reason])
 
-    async def test_while_running(self) -> None:
+    async def test_notices_a_loss_during_a_transaction(self) -> None:
         begun = threading.Event()
 
         def work(txn: Transaction) -> None:
@@ -153,14 +153,14 @@ class Losing(SessionCase):
         self.assertEqual(len(self.lost), 1)
         self.assertNotIn("cannot be reached", self.lost[0])
 
-    async def test_told_to_those_who_ask_late(self) -> None:
+    async def test_a_callback_added_after_the_loss_is_called(self) -> None:
         await self.terminate()
         reason = await self.losing
         late: list[str] = []
         self.session.on_lost(late.append)
         self.assertEqual(late, [reason])
 
-    async def test_error_of_one_owner_does_not_keep_it_from_the_next(self) -> None:
+    async def test_an_error_in_one_callback_does_not_keep_the_next_from_its_call(self) -> None:
         def fail(reason: str) -> None:
             raise ValueError(reason)
 
@@ -171,7 +171,7 @@ class Losing(SessionCase):
         await late
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
-    async def test_refused_from_the_start(self) -> None:
+    async def test_opening_fails_at_once_when_the_database_refuses(self) -> None:
         before = set(threading.enumerate())
         parts = {**extensions.parse_dsn(self.dsn), "password": "hunter2"}
         with self.assertRaises(DatabaseRefused):

@@ -26,7 +26,7 @@ SLOW = Prepared("slow", "SELECT pg_backend_pid() FROM pg_sleep($1)")
 PID = Prepared("pid", "SELECT pg_backend_pid()")
 
 
-class Singles(TestCase):
+class SingleStatements(TestCase):
     timeout = 60
 
     async def setUp(self) -> None:
@@ -85,7 +85,7 @@ class Singles(TestCase):
         await self.assertFailure(self.run_soon(INSERT, "x", "no number"), BadValue)
         self.assertEqual(await self.run_soon(INSERT, 1, "now"), [(1,)])
 
-    async def test_cut_while_it_runs(self) -> None:
+    async def test_the_outcome_of_a_statement_cut_off_is_unknown(self) -> None:
         running, waiting = self.run_soon(SLOW, 30), self.run_soon(INSERT, 1, "unsent")
         self.sql("SELECT pg_terminate_backend(%s)", await self.until_busy())
         await self.assertFailure(running, CommitUnknown)
@@ -93,20 +93,20 @@ class Singles(TestCase):
         self.assertEqual(await self.run_soon(INSERT, 2, "on a new connection"), [(2,)])
         self.assertEqual(self.sql("SELECT a FROM t"), [(2,)])
 
-    async def test_cut_while_idle(self) -> None:
+    async def test_reconnects_after_a_loss_while_idle(self) -> None:
         ((pid,),) = await self.run_soon(PID)
         self.sql("SELECT pg_terminate_backend(%s, 10000)", pid)
         while self.singles.connected:  # it is noticed without being used
             await TwistedScheduler(reactor).sleep(0.005)
         self.assertNotEqual(await self.run_soon(PID), [(pid,)])
 
-    async def test_nobody_there(self) -> None:
+    async def test_fails_when_the_database_is_away(self) -> None:
         away = PostgresSingles(reactor, "host=127.0.0.1 port=1 dbname=x user=y password=zq", "test")
         self.addCleanup(away.close)
         error = await self.assertFailure(Deferred.fromCoroutine(away.run(PID, ())), DatabaseAway)
         self.assertNotIn("zq", str(error))
 
-    async def test_too_many_waiting(self) -> None:
+    async def test_refuses_too_many_waiting_statements(self) -> None:
         running = self.run_soon(SLOW, 30)
         await self.until_busy()
         waiting = [self.run_soon(PID) for _ in range(MAX_WAITING)]
@@ -117,7 +117,7 @@ class Singles(TestCase):
             await self.assertFailure(each, DatabaseAway)
         await self.assertFailure(self.run_soon(PID), DatabaseAway)
 
-    def test_only_hosts_that_need_no_looking_up(self) -> None:
+    def test_serves_only_hosts_given_by_address(self) -> None:
         reachable = {
             "postgresql://u@127.0.0.1/d": True,
             "host=::1 dbname=d": True,

@@ -47,8 +47,8 @@ class OverRedis(TestCase):
         return one, two
 
 
-class Facts(OverRedis):
-    async def test_each_hears_the_other_in_order(self) -> None:
+class FactsOverRedis(OverRedis):
+    async def test_processes_receive_each_others_facts_in_order(self) -> None:
         one, two = await self.two(self.server())
         texts = [f"note {n}" for n in range(500)]
         await one.say(*texts[:250])
@@ -65,7 +65,7 @@ class Facts(OverRedis):
         await two.hears("one", [*texts, "x" * 3_000_000])
         self.assertEqual(self.site.fetches, {})  # they came over the wire
 
-    async def test_the_own_echo_is_dropped(self) -> None:
+    async def test_drops_its_own_echo(self) -> None:
         one, two = await self.two(self.server())
         await one.say("a", "b")
         await two.say("c")
@@ -73,7 +73,7 @@ class Facts(OverRedis):
         await self.site.happenings.until(lambda: one.reader.echoes >= 2)
         self.assertNotIn("one", one.handler.texts)
 
-    async def test_who_comes_later_hears_of_what_was(self) -> None:
+    async def test_a_later_process_catches_up(self) -> None:
         """REPLICATE is answered by all, each for itself."""
         redis = self.server()
         one, two = await self.two(redis)
@@ -84,7 +84,7 @@ class Facts(OverRedis):
         await three.hears("one", ["a"])
         await three.hears("two", ["b"])
 
-    async def test_a_channel_per_stream(self) -> None:
+    async def test_publishes_on_a_channel_per_stream(self) -> None:
         redis = self.server()
         one, two = await self.two(redis, per_stream=True)
         channels = redis.command("PUBSUB", "CHANNELS", "*")
@@ -106,7 +106,7 @@ class Facts(OverRedis):
         self.assertIn(ip, three.handler.commands)
         self.assertNotIn(ip, two.handler.commands)
 
-    async def test_nonsense_is_counted_and_harms_nobody(self) -> None:
+    async def test_malformed_messages_are_counted_and_ignored(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
         for message in (b"", b"FOO", b"\xff", b"RDATA notes", b"POSITION notes x 1 2\nREPLICATE "):
@@ -116,8 +116,8 @@ class Facts(OverRedis):
         self.assertEqual((two.reader.bad, two.pubsub.connections), (4, 1))
 
 
-class Losses(OverRedis):
-    async def test_a_restart(self) -> None:
+class RedisLosses(OverRedis):
+    async def test_loses_no_fact_over_a_restart_of_redis(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
         await one.say("a")
@@ -131,7 +131,7 @@ class Losses(OverRedis):
         await two.stands(2)
         await two.hears("one", ["a", "b", "c", "d"])
 
-    async def test_a_subscriber_is_cut_off(self) -> None:
+    async def test_a_disconnected_subscriber_catches_up(self) -> None:
         """As Redis does to one whose output buffer is full."""
         redis = self.server()
         one, two = await self.two(redis)
@@ -146,7 +146,7 @@ class Losses(OverRedis):
         await two.hears("one", ["a", "b", "c", "d"])
         self.assertEqual(two.pubsub.connections, 2)
 
-    async def test_a_paused_subscriber_over_its_limit(self) -> None:
+    async def test_a_paused_subscriber_over_its_limit_is_reported_as_too_slow(self) -> None:
         redis = self.server("--client-output-buffer-limit", "pubsub", "4mb", "0", "0")
         one, two = await self.two(redis)
         two.bus.pause()
@@ -161,7 +161,7 @@ class Losses(OverRedis):
         (told,) = (line for line in two.logged if "CUT OFF FROM REDIS" in line)
         self.assertRegex(told, "this process had not read for .* client-output-buffer-limit")
 
-    async def test_a_lost_publisher(self) -> None:
+    async def test_a_lost_publisher_connection_loses_no_fact(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
         redis.command("CLIENT", "KILL", "TYPE", "normal")
@@ -169,7 +169,7 @@ class Losses(OverRedis):
         await two.hears("one", ["a", "b"])
         self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 0))
 
-    async def test_a_refused_message_ends_the_connection(self) -> None:
+    async def test_a_refused_message_aborts_the_connection(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
         await one.say("a")
@@ -193,7 +193,7 @@ class Losses(OverRedis):
         await process.falls()
         self.assertIn("nothing was heard", process.logged[-1])
 
-    async def test_too_much_waits_for_a_server_that_does_not_read(self) -> None:
+    async def test_disconnects_from_a_server_that_does_not_read(self) -> None:
         self.patch(redis_connection, "MAX_QUEUED_BYTES", 2**20)
         redis = self.server()
         one, two = await self.two(redis)
@@ -207,7 +207,7 @@ class Losses(OverRedis):
         redis.thaw()
         await two.hears("one", texts)
 
-    async def test_whoever_asks_whether_there_is_room_waits_while_the_server_does_not_read(
+    async def test_waits_for_room_while_the_server_does_not_read(
         self,
     ) -> None:
         redis = self.server()
@@ -259,7 +259,7 @@ class Losses(OverRedis):
         self.patch(speaker, "replyReceived", reply_received)
         return answers
 
-    async def test_a_server_that_lives_is_kept_by_who_has_nothing_to_say(self) -> None:
+    async def test_pings_keep_an_idle_connection_alive(self) -> None:
         redis = self.server()
         clock: Any = Clock()
         address = RedisAddress(port=redis.port)
@@ -274,7 +274,7 @@ class Losses(OverRedis):
         self.assertEqual((silent.pubsub.connections, silent.bus.is_connected), (1, True))
 
 
-class Doors(OverRedis):
+class RedisConnecting(OverRedis):
     """How one gets in."""
 
     timeout = 120  # sentinels take their time
@@ -296,14 +296,14 @@ class Doors(OverRedis):
         await one.say("a")
         await two.hears("one", ["a"])
 
-    async def test_a_unix_socket_and_a_database(self) -> None:
+    async def test_connects_over_a_unix_socket_and_selects_a_database(self) -> None:
         await self.stands(RedisAddress(path=self.server().path, database=3))
 
-    async def test_a_password(self) -> None:
+    async def test_authenticates_with_a_password(self) -> None:
         redis = self.server("--requirepass", "sesame", password="sesame")
         await self.stands(RedisAddress(port=redis.port, password="sesame"))
 
-    async def test_an_acl_user(self) -> None:
+    async def test_authenticates_as_an_acl_user(self) -> None:
         redis = self.server()
         rules = ("on", ">sesame", "resetchannels", f"&{SERVER_NAME}", f"&{SERVER_NAME}/*")
         allowed = ("-@all", "+@connection", "+publish", "+subscribe")
@@ -311,7 +311,7 @@ class Doors(OverRedis):
         redis.command("ACL", "SETUSER", "default", "off")
         await self.stands(RedisAddress(port=redis.port, username="synrepl", password="sesame"))
 
-    async def test_tls(self) -> None:
+    async def test_connects_over_tls(self) -> None:
         redis = self.server()
         folder = Path(self.mktemp())
         folder.mkdir()
@@ -350,7 +350,7 @@ class Doors(OverRedis):
         assert isinstance(role, list)
         self.assertEqual(role[0], b"master")
 
-    async def test_a_replica_is_no_place_to_speak(self) -> None:
+    async def test_refuses_a_replica(self) -> None:
         replica = self.server("--replicaof", "127.0.0.1", str(self.stopped()))
         address = RedisAddress(port=replica.port, must_be_master=True)
         process = Process(self.site, "one", address)
@@ -359,7 +359,7 @@ class Doors(OverRedis):
         await self.site.happenings.until(lambda: bool(process.logged))
         self.assertIn("it is a replica", process.logged[0])
 
-    def test_certificates_that_are_none(self) -> None:
+    def test_refuses_unusable_certificates(self) -> None:
         for content in (b"", b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n"):
             path = Path(self.mktemp())
             path.write_bytes(content)
@@ -368,7 +368,7 @@ class Doors(OverRedis):
         with self.assertRaises(BadCertificates):
             RedisAddress(tls=True, ca_file=Path("nowhere.pem")).endpoint(reactor)
 
-    async def test_another_kind_of_server(self) -> None:
+    async def test_names_a_server_that_is_not_redis(self) -> None:
         class Chatty(Protocol):
             def connectionMade(self) -> None:
                 self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -381,7 +381,7 @@ class Doors(OverRedis):
         await self.site.happenings.until(lambda: len(process.logged) > 1)
         self.assertIn("does not speak as Redis does", process.logged[0])
 
-    async def test_a_wrong_password_is_tried_again_and_never_shown(self) -> None:
+    async def test_retries_a_wrong_password_and_never_shows_it(self) -> None:
         redis = self.server()
         redis.command("ACL", "SETUSER", "synrepl", "on", ">new", "&*", "+@all")
         address = RedisAddress(port=redis.port, username="synrepl", password="sesame")

@@ -22,7 +22,7 @@ from tests.wire.recordings import records
 RECORDED = "localhost:18701"
 
 
-class Spy:
+class RecordingSubscriber:
     """Hears a channel, and says what a test wants."""
 
     def __init__(self, site: Site) -> None:
@@ -46,7 +46,7 @@ class Spy:
         self.wires.publish(channel, lines)
 
 
-class Recorded(TestCase):
+class RecordedMessages(TestCase):
     timeout = 60
 
     def setUp(self) -> None:
@@ -56,8 +56,8 @@ class Recorded(TestCase):
         self.site = Site()
         self.addCleanup(self.site.scheduler.stop)
 
-    async def spy(self) -> Spy:
-        spy = Spy(self.site)
+    async def spy(self) -> RecordingSubscriber:
+        spy = RecordingSubscriber(self.site)
         pubsub = RedisPubSub(
             reactor, self.site.scheduler, self.address, [SERVER_NAME], spy, lambda *_, **__: None
         )
@@ -87,7 +87,7 @@ class Recorded(TestCase):
         counts = one.follower.counts
         self.assertEqual((counts.duplicates, counts.bad_rows, one.reader.bad), ({}, {}, 0))
 
-    async def test_the_start_as_others_hear_it(self) -> None:
+    async def test_a_new_process_asks_for_positions_and_announces_its_own(self) -> None:
         spy = await self.spy()
         await Process(self.site, "one", self.address).start(self)
         await self.site.happenings.until(lambda: len(spy.heard_lines) >= 3)

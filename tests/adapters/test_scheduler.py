@@ -17,7 +17,7 @@ class Scheduling(SynchronousTestCase):
         self.clock = Clock()
         self.scheduler = TwistedScheduler(self.clock)
 
-    def test_seconds_and_call_later(self) -> None:
+    def test_tells_time_and_calls_later(self) -> None:
         calls: list[float] = []
         self.clock.advance(3)
         self.scheduler.callLater(2, lambda: calls.append(self.scheduler.seconds()))
@@ -31,7 +31,7 @@ class Scheduling(SynchronousTestCase):
         scheduler = TwistedScheduler(self.clock, iter([0.25, 0.75]).__next__)
         self.assertEqual([scheduler.random(), scheduler.random()], [0.25, 0.75])
 
-    def test_sleep(self) -> None:
+    def test_sleep_resolves_after_the_given_time(self) -> None:
         async def nap() -> str:
             await self.scheduler.sleep(1.5)
             return "awake"
@@ -79,7 +79,7 @@ class Scheduling(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_memory_reactor(self) -> None:
+    def test_runs_on_a_memory_reactor(self) -> None:
         clock = MemoryReactorClock()
         napping = TwistedScheduler(clock).sleep(1)
         clock.advance(1)

@@ -141,7 +141,7 @@ def status(code: int, **headers: str) -> Callable[[HttpRequest], HttpAnswer]:
     return lambda request: HttpAnswer(code, b"<html>no</html>", "text/html", fields)
 
 
-class Asking(ListenerCase):
+class ClientRequests(ListenerCase):
     """Ordinary exchanges."""
 
     async def test_appends_rows_and_facts_with_a_key_of_their_own(self) -> None:
@@ -203,7 +203,7 @@ class Asking(ListenerCase):
         self.assertNotIn("writer", self.requests[-1].query)
 
 
-class Refusals(ListenerCase):
+class ClientRefusals(ListenerCase):
     """What the listener says becomes a named error."""
 
     async def test_a_refusal_has_the_status_the_code_and_the_message_of_the_server(self) -> None:
@@ -217,19 +217,19 @@ class Refusals(ListenerCase):
         self.assertIn("nothing was appended to stream 'jobs'", str(refused))
         self.assertEqual(len(self.requests), 2)  # it would be refused again
 
-    async def test_a_secret_that_is_missing_or_wrong(self) -> None:
+    async def test_a_missing_or_wrong_secret_is_named(self) -> None:
         for options in ({}, {"secret": "wrong"}):
             self.options = options
             error = await self.refused(SecretRequired, "append", "jobs", [[1]])
             self.assertIn("'secret_path'", str(error))
             self.assertNotIn("wrong", str(error))
 
-    async def test_a_body_that_is_too_long(self) -> None:
+    async def test_a_body_that_is_too_long_is_refused(self) -> None:
         rows = [["x" * (16 * 2**20)]]
         error = await self.refused(AppendRefused, "append", "jobs", rows)
         self.assertIn("413 BodyTooLarge", str(error))
 
-    async def test_answers_that_are_none(self) -> None:
+    async def test_unusable_answers_are_named(self) -> None:
         for body in (b"", b"<html>", b"[]", b"\xff", b"[" * 100_000):
             self.answers = [lambda request, body=body: HttpAnswer(200, body)]  # type: ignore[misc]
             await self.refused(UnusableAnswer, "status")
@@ -240,7 +240,7 @@ class Refusals(ListenerCase):
             self.assertIn("cannot be used", str(error))
         await self.refused(UnusableAnswer, "wait_for", "jobs", "w", 1)
 
-    async def test_rows_and_keys_that_cannot_be_sent(self) -> None:
+    async def test_rows_and_keys_that_cannot_be_sent_are_refused(self) -> None:
         for rows, path in (
             (["o1", 5], "rows[0]"),
             ([[1], {"id": 1}], "rows[1]"),
@@ -255,7 +255,7 @@ class Refusals(ListenerCase):
             await self.refused(BadKey, "append", "jobs", [[1]], key=key)
         self.assertEqual(self.requests, [])
 
-    async def test_a_wait_that_ends_in_vain(self) -> None:
+    async def test_a_wait_that_times_out_is_named(self) -> None:
         told = {"error": "WaitTimedOut", "message": "waited 1 s; handler mail holds it up"}
         self.answers = [lambda request: json_answer(told, 504)]
         error = await self.refused(WaitExpired, "wait_for", "jobs", "w", 7)
@@ -263,7 +263,7 @@ class Refusals(ListenerCase):
         self.assertEqual(len(self.requests), 1)
 
 
-class Retrying(ListenerCase):
+class ClientRetries(ListenerCase):
     """What fails for now is repeated, with the same key."""
 
     async def test_an_append_is_repeated_until_the_process_takes_it(self) -> None:
@@ -309,19 +309,19 @@ class Retrying(ListenerCase):
             self.assertIn(f"repeat the call with key={error.key!r}", str(error))
 
 
-class AsyncAsking(Asking):
+class AsyncClientRequests(ClientRequests):
     is_async = True
 
 
-class AsyncRefusals(Refusals):
+class AsyncClientRefusals(ClientRefusals):
     is_async = True
 
 
-class AsyncRetrying(Retrying):
+class AsyncClientRetries(ClientRetries):
     is_async = True
 
 
-class Confidential(ListenerCase):
+class ClientSecrets(ListenerCase):
     """The secret is sent, and shown nowhere."""
 
     async def test_neither_messages_nor_logs_nor_representations_hold_the_secret(self) -> None:
@@ -349,7 +349,7 @@ class Confidential(ListenerCase):
             self.patch(__import__("os"), "environ", {name: "http://127.0.0.1:1"})
             self.assertEqual(await self.ask("status"), {})
 
-    def test_a_secret_that_no_header_can_hold(self) -> None:
+    def test_refuses_a_secret_that_no_header_can_hold(self) -> None:
         for secret in ("", "a b", "a\r\nX: y", "ü"):
             with self.assertRaises(BadSecret) as caught:
                 Client("http://127.0.0.1:1", secret)
@@ -359,7 +359,7 @@ class Confidential(ListenerCase):
 class OtherTransports(ListenerCase):
     """Unix sockets, and TLS: what stands before a listener."""
 
-    async def test_over_a_unix_socket(self) -> None:
+    async def test_connects_over_a_unix_socket(self) -> None:
         path = self.mktemp()
         factory = ProxyFactory("127.0.0.1", self.listening.port)
         port = reactor.listenUNIX(path, factory)
@@ -369,7 +369,7 @@ class OtherTransports(ListenerCase):
         for self.is_async in (False, True):
             self.assertEqual(await self.ask("status"), {})
 
-    async def test_over_tls_with_an_authority_that_is_named_and_no_other(self) -> None:
+    async def test_verifies_the_server_against_the_given_authority_only(self) -> None:
         folder = Path(self.mktemp())
         folder.mkdir()
         certificate(folder)
@@ -385,7 +385,7 @@ class OtherTransports(ListenerCase):
             self.assertIn("self-signed certificate", str(error))
 
 
-class AgainstNothing(TestCase):
+class UnusableServers(TestCase):
     """Addresses at which something else is, or nothing."""
 
     timeout = 20
@@ -426,7 +426,7 @@ class AgainstNothing(TestCase):
 
         yield from (blocking, of_coroutine)
 
-    def test_nobody_there(self) -> None:
+    def test_a_server_that_does_not_listen_is_unreachable(self) -> None:
         for call in self.calls(self.listener(None), retries=False):
             with self.assertRaises(ServerUnreachable) as caught:
                 call("status")
@@ -434,7 +434,7 @@ class AgainstNothing(TestCase):
             with self.assertRaises(ServerUnreachable):  # nothing was sent, so nothing is unknown
                 call("append", "jobs", [[1]])  # type: ignore[call-arg]
 
-    def test_not_http(self) -> None:
+    def test_a_server_that_does_not_speak_http_is_named(self) -> None:
         for reply in (
             b"SERVER example.org\n",
             b"",
@@ -452,7 +452,7 @@ class AgainstNothing(TestCase):
                 with self.assertRaises(AppendUnconfirmed):
                     call("append", "jobs", [[1]])  # type: ignore[call-arg]
 
-    def test_no_answer_in_time(self) -> None:
+    def test_no_answer_in_time_is_unreachable(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             for call in self.calls(f"http://127.0.0.1:{port}", timeout_s=0.05):
@@ -462,7 +462,7 @@ class AgainstNothing(TestCase):
                 with self.assertRaises(AppendUnconfirmed):
                     call("append", "jobs", [[1]])  # type: ignore[call-arg]
 
-    def test_an_answer_without_end(self) -> None:
+    def test_an_endless_answer_is_cut_off(self) -> None:
         from synrepl.client import async_client, client
 
         for module in (client, async_client):
@@ -474,7 +474,7 @@ class AgainstNothing(TestCase):
                 call("status")
             self.assertIn("longer than", str(caught.exception))
 
-    def test_addresses_that_are_none(self) -> None:
+    def test_refuses_malformed_addresses(self) -> None:
         for url in ("", "localhost:9093", "ftp://x", "http://", "http://[", "http://h:x", "http://h/p",
                     "http://h?x", "http://h:99999", "http://user:hush@h:1"):  # fmt: skip
             with self.subTest(url), self.assertRaises(BadUrl) as caught:

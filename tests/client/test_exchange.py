@@ -75,7 +75,7 @@ def append() -> Any:
     return append_call("jobs", b"[[1]]", "key", 1)
 
 
-class Repeating(TestCase):
+class ExchangeRetries(TestCase):
     """One call, from its first request to its end."""
 
     def test_pauses_grow_up_to_a_limit_and_have_jitter(self) -> None:
@@ -151,7 +151,7 @@ class Repeating(TestCase):
             driver.run(append(), AWAY, CONFLICT)
         self.assertEqual(len(driver.sends), 2)
 
-    def test_an_answer_that_is_none_ends_the_call(self) -> None:
+    def test_an_unusable_answer_ends_the_call(self) -> None:
         with self.assertRaises(UnusableAnswer):
             Driver().run(append(), HttpReply(404, b"<html>"))
         with self.assertRaises(UnusableAnswer):
@@ -170,16 +170,16 @@ class Repeating(TestCase):
 class RetryAfter(TestCase):
     """The header, in both of its forms."""
 
-    def test_seconds(self) -> None:
+    def test_reads_seconds(self) -> None:
         self.assertEqual([retry_after(text) for text in ("0", " 7 ", "120")], [0.0, 7.0, 120.0])
 
-    def test_a_date(self) -> None:
+    def test_reads_a_date(self) -> None:
         soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
         found = retry_after(soon)
         assert found is not None
         self.assertTrue(90 < found <= 100, found)
         self.assertEqual(retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), 0.0)
 
-    def test_what_is_neither(self) -> None:
+    def test_ignores_other_values(self) -> None:
         for text in (None, "", "soon", "-1", "1.5", "9" * 400, "٣"):
             self.assertIsNone(retry_after(text), text)

@@ -86,7 +86,7 @@ class CachedWorkers(CliCase):
         """Bob's name, in the two workers."""
         return [await self.ask(name, "name", "@bob:example.com") for name in ("worker1", "worker2")]
 
-    async def test_both_read_the_new_value(self) -> None:
+    async def test_both_workers_read_the_new_value_after_an_invalidation(self) -> None:
         await self.setUpProcesses()
         for _ in range(2):
             self.assertEqual(await self.names(), [["Bob", 1], ["Bob", 1]])
@@ -118,7 +118,7 @@ class CachedWorkers(CliCase):
         self.assertEqual(status["caches"]["rows"], {"get_name": 2})
         self.assertEqual(status["caches"]["by_name"]["get_name"]["invalidations"], 2)
 
-    async def test_a_time_out_says_who_holds_it(self) -> None:
+    async def test_a_timeout_names_the_writer_that_holds_the_position(self) -> None:
         await self.setUpProcesses()
         said, name, message = await self.ask("worker1", "wait", "master", 7, 0)
         self.assertEqual((said, name), ("error", "WaitTimedOut"))

@@ -27,7 +27,7 @@ class Restarts(CliCase):
         self.assertEqual(len({rows[0][0] for rows in stored}), THREADS * APPENDS)
         self.assertEqual(len(set(tokens)), THREADS * APPENDS)
 
-    async def test_a_client_that_threads_share(self) -> None:
+    async def test_a_client_shared_by_threads_loses_nothing_over_restarts(self) -> None:
         master = await self.master()
         appended: list[Appended] = []
 
@@ -52,7 +52,7 @@ class Restarts(CliCase):
         await done
         await self.check(master, appended)
 
-    async def test_an_asynchronous_client_with_many_appends_at_a_time(self) -> None:
+    async def test_an_asynchronous_client_loses_no_concurrent_append_over_restarts(self) -> None:
         master = await self.master()
         appended: list[Appended] = []
 

@@ -22,7 +22,7 @@ MAIN, USER_IPS = "example.com", "example.com/USER_IP"
 USER_IP = 'USER_IP @u:x ["t","127.0.0.1","curl",null,5]'
 
 
-class Kept(Handler):
+class RecordingHandler(Handler):
     """Keeps what the master's handlers are told: from where, and which command."""
 
     heard: ClassVar[list[tuple[str, str]]] = []
@@ -86,12 +86,12 @@ class OnBus:
         self.wires.publish(MAIN, [line.encode()])
 
 
-class Relaying(CliCase):
+class CommandRelay(CliCase):
     """A master with two modern clients, and others on the bus."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        Kept.heard.clear()
+        RecordingHandler.heard.clear()
         self.happenings = EventWaiter()
         redis = RedisTestServer()
         self.addCleanup(redis.close)
@@ -128,7 +128,7 @@ class Relaying(CliCase):
         await self.happenings.until(lambda: len(where.lines) >= len(lines))
         self.assertEqual(where.lines, list(lines))
 
-    async def test_what_clients_say_is_said_once_on_the_bus(self) -> None:
+    async def test_commands_of_clients_are_relayed_to_the_bus_once(self) -> None:
         lines = (
             "USER_SYNC w3 @u:x start 5",
             "FEDERATION_ACK w3 7",
@@ -152,9 +152,11 @@ class Relaying(CliCase):
         # Nor are handlers told a second time.
         verbs = [line.split()[0] for line in lines]
         told = [("one", verb) for verb in (*verbs, "REMOTE_SERVER_UP")]
-        self.assertEqual(Kept.heard, [*told, ("bus", "REMOTE_SERVER_UP")])
+        self.assertEqual(RecordingHandler.heard, [*told, ("bus", "REMOTE_SERVER_UP")])
 
-    async def test_what_the_bus_says_is_passed_on_where_the_dialect_has_it(self) -> None:
+    async def test_commands_from_the_bus_are_relayed_to_clients_whose_dialect_has_them(
+        self,
+    ) -> None:
         for line in ("USER_SYNC w9 @u:x None start 5", "NEW_ACTIVE_TASK t", "FEDERATION_ACK w9 1"):
             self.all.say(line)
         self.all.say('LOCK_RELEASED ["w9","lock","key"]')
@@ -163,11 +165,11 @@ class Relaying(CliCase):
         for client in (self.one, self.two, legacy):
             await self.said(client, "REMOTE_SERVER_UP other.org")
         verbs = ["USER_SYNC", "NEW_ACTIVE_TASK", "FEDERATION_ACK", "LOCK_RELEASED"]
-        self.assertEqual([verb for _, verb in Kept.heard], [*verbs, "REMOTE_SERVER_UP"])
+        self.assertEqual([verb for _, verb in RecordingHandler.heard], [*verbs, "REMOTE_SERVER_UP"])
         # It went round in no loop: whoever is on the bus has heard each line once.
         self.assertEqual(len(self.all.lines), 5)
 
-    async def test_oldest_clients_are_spoken_for_by_name(self) -> None:
+    async def test_commands_of_the_oldest_clients_are_relayed_under_their_name(self) -> None:
         legacy = await self.client("old", "REPLICATE events NOW")
         legacy.say("USER_SYNC @u:x start 5", "FEDERATION_ACK 3", "REMOVE_PUSHER app key @u:x")
         legacy.say('INVALIDATE_CACHE users ["@u:x"]')

@@ -31,7 +31,7 @@ MASTER = "server_name: example.com\ndatabase: embedded\ndata_dir: data\n"
 WORKER = f"{MASTER}instance_name: w1\nmaster: {{port: 9392}}\n"
 
 
-class Files(TestCase):
+class ConfigFilesCase(TestCase):
     """A directory to write configurations into."""
 
     def setUp(self) -> None:
@@ -58,7 +58,7 @@ class Files(TestCase):
         return str(caught.exception).replace(f"{self.directory}/", "")
 
 
-class Master(Files):
+class MasterConfiguration(ConfigFilesCase):
     """A master's file."""
 
     def test_defaults(self) -> None:
@@ -72,7 +72,7 @@ class Master(Files):
         self.assertIsNone(config.dsn)
         self.assertEqual(config.retention, RetentionConfig(every=60.0, keep=600.0, max=604_800.0))
 
-    def test_everything(self) -> None:
+    def test_reads_every_setting(self) -> None:
         config = self.master("""
 instance_name: main
 database_pool: {min: 2, connect_timeout: 500ms}
@@ -104,17 +104,17 @@ log: {level: debug, format: json}
             ),
         )
 
-    def test_a_section_with_everything_commented_out(self) -> None:
+    def test_a_section_with_everything_commented_out_has_its_defaults(self) -> None:
         self.assertEqual(self.master("log:\nhttp:\n"), self.master())
 
-    def test_a_dsn(self) -> None:
+    def test_reads_a_dsn_without_showing_its_password(self) -> None:
         path = self.write("server_name: x.org\ndatabase: postgresql://u:sesame@localhost/db\n")
         config = load_master([path])
         assert config.dsn is not None
         self.assertEqual(config.dsn.reveal(), "postgresql://u:sesame@localhost/db")
         self.assertNotIn("sesame", repr(config))
 
-    def test_secrets_come_from_files_beside_the_configuration(self) -> None:
+    def test_reads_secrets_from_files_relative_to_the_configuration(self) -> None:
         for name, value in (("dsn", "host=localhost"), ("token", "sesame")):
             self.write(value, name).chmod(0o600)
         text = "server_name: x.org\ndatabase_path: dsn\nhttp: {port: 1, secret_path: token}\n"
@@ -127,7 +127,7 @@ log: {level: debug, format: json}
         self.assertNotIn("sesame", repr(config))
 
 
-class Worker(Files):
+class WorkerConfiguration(ConfigFilesCase):
     """A worker's file."""
 
     def test_defaults(self) -> None:
@@ -138,11 +138,11 @@ class Worker(Files):
         self.assertTrue(config.uses_embedded)
         self.assertEqual(config.lease, 86_400)
 
-    def test_the_master_key_tells_the_role(self) -> None:
+    def test_the_key_master_makes_it_a_worker(self) -> None:
         self.assertIsInstance(load([self.write(WORKER)]), WorkerConfig)
         self.assertIsInstance(load([self.write(MASTER)]), MasterConfig)
 
-    def test_without_a_database(self) -> None:
+    def test_a_worker_without_a_database_catches_up_over_http(self) -> None:
         base = "server_name: x.org\ninstance_name: w1\nmaster: {port: 1%s}\n%s"
         self.assertIn("'catch_up: http'", self.refusal("", base % ("", "")))
         self.assertIn("'master.http_url'", self.refusal("", base % ("", "catch_up: http")))
@@ -151,10 +151,10 @@ class Worker(Files):
         self.assertEqual(config.master.http_url, "http://127.0.0.1:9393")
 
 
-class Refusals(Files):
+class RefusedSettings(ConfigFilesCase):
     """Each names the file, the key, and what would be right."""
 
-    def test_unknown_keys(self) -> None:
+    def test_refuses_unknown_keys_and_names_the_nearest(self) -> None:
         for text, column, key, nearest in (
             ("pingtimeout: 1s", 1, "pingtimeout", "ping_timeout"),
             ("listeners: [{port: 1}, {port: 3, prot: 2}]", 34, "listeners[1].prot", "port"),
@@ -168,7 +168,7 @@ class Refusals(Files):
                     f"the nearest valid key is {nearest!r}",
                 )
 
-    def test_wrong_values(self) -> None:
+    def test_refuses_wrong_values(self) -> None:
         for text, message in (
             ("ping_timeout: soon", "'ping_timeout' must be a duration above zero such as"),
             ("ping_timeout: 0", "'ping_timeout' must be a duration above zero such as"),
@@ -230,7 +230,7 @@ class Refusals(Files):
                 self.assertRegex(refusal, r"^a\.yaml:4:\d+: ")
                 self.assertIn(message, refusal)
 
-    def test_database(self) -> None:
+    def test_refuses_unusable_database_settings(self) -> None:
         base = "server_name: x.org\n"
         self.assertIn("'database': a master needs a database", self.refusal("", base))
         self.assertIn("'data_dir'", self.refusal("database: embedded", base))
@@ -240,7 +240,7 @@ class Refusals(Files):
         self.write("host=localhost", "dsn").chmod(0o600)
         self.assertIn("either", self.refusal("database_path: dsn"))
 
-    def test_public_addresses(self) -> None:
+    def test_refuses_public_addresses_without_tls_or_a_secret(self) -> None:
         for address in ("0.0.0.0", "::", "192.0.2.1", "example.com", ""):
             with self.subTest(address):
                 refusal = self.refusal(f"listeners: [{{port: 1, bind_address: '{address}'}}]")
@@ -251,7 +251,7 @@ class Refusals(Files):
         )
         self.master("listeners: [{port: 1, bind_address: '::', insecure: true}]")
 
-    def test_plain_text_to_a_database_on_another_machine(self) -> None:
+    def test_refuses_plain_text_to_a_database_on_another_machine(self) -> None:
         base = "server_name: x.org\n"
         worker = f"{base}instance_name: w1\ncatch_up: http\nmaster: {{port: 1, foreign: true, "
         self.write("host=db.example.com", "dsn").chmod(0o600)
@@ -273,7 +273,7 @@ class Refusals(Files):
                     load([self.write(f"{text}database_insecure: true\n")])
         load([self.write(f"{base}database: host=db.example.com sslmode=verify-full\n")])
 
-    def test_a_password_in_a_configuration_that_others_can_read(self) -> None:
+    def test_refuses_a_password_in_a_file_that_others_can_read(self) -> None:
         with_password = "server_name: x.org\ndatabase: postgresql://u:sesame@localhost/x\n"
         path = self.write(with_password)
         for mode, readers in ((0o644, "everybody"), (0o604, "everybody"), (0o640, "its group")):
@@ -306,14 +306,14 @@ class Refusals(Files):
         with self.assertRaisesRegex(Unfit, "secret_path"):
             HttpConfig(port=1, bind_address="0.0.0.0", insecure=True)
 
-    def test_loopback(self) -> None:
+    def test_recognises_loopback_addresses(self) -> None:
         for address in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
             self.assertTrue(is_loopback(address), address)
         for address in ("127.0.0.1.example.com", "localhost.", "", "10.0.0.1", "::ffff:10.0.0.1"):
             self.assertFalse(is_loopback(address), address)
 
 
-class AllAtOnce(Files):
+class SeveralErrors(ConfigFilesCase):
     """Everything that is wrong, in the order in which a person reads the files."""
 
     def refusals(self, *files: tuple[str, str]) -> list[str]:
@@ -323,7 +323,7 @@ class AllAtOnce(Files):
             load(paths)
         return str(caught.exception).replace(f"{self.directory}/", "").splitlines()
 
-    def test_of_one_file(self) -> None:
+    def test_reports_all_errors_of_one_file_in_order(self) -> None:
         text = (
             "server_name: a b\n"
             "log: {level: 5, fromat: json}\n"
@@ -358,7 +358,7 @@ class AllAtOnce(Files):
         )
         self.assertNotIn("sesame", str(found))
 
-    def test_of_several_files(self) -> None:
+    def test_reports_all_errors_of_several_files_in_order(self) -> None:
         found = self.refusals(
             ("c.yaml", "http: {prt: 1}\na: 1\n"),
             ("a.yaml", "server_name: x.org\nhttp: {port: x}\n"),
@@ -369,7 +369,7 @@ class AllAtOnce(Files):
             ["c.yaml:1:8", "c.yaml:2:1", "a.yaml:2:8", "b.yaml:2:1"],
         )
 
-    def test_settings_that_do_not_go_together(self) -> None:
+    def test_reports_all_inconsistent_settings(self) -> None:
         text = "server_name: x.org\nstreams: [{name: a, columns: {c: text}}]\n"
         found = self.refusals(("a.yaml", text), ("b.yaml", "stream_writers: {a: [x, x], b: []}\n"))
         self.assertEqual(
@@ -381,7 +381,7 @@ class AllAtOnce(Files):
             ],
         )
 
-    def test_of_yaml_and_of_settings(self) -> None:
+    def test_reports_errors_of_yaml_and_of_settings_together(self) -> None:
         found = self.refusals(
             ("a.yaml", "a: 1\nlog: {level: x}\nlog: {}\nno: 1\nhttp: &x {port: 1}\nredis: *x\n"),
             ("b.yaml", "streams:\n  - name: [\n"),
@@ -401,12 +401,12 @@ class AllAtOnce(Files):
             ],
         )
 
-    def test_missing_settings_are_not_missed_in_files_that_cannot_be_read(self) -> None:
+    def test_reports_no_missing_settings_when_a_file_cannot_be_read(self) -> None:
         found = self.refusals(("a.yaml", "server_name: ["), ("b.yaml", "ping_timeout: 1s"))
         self.assertEqual(len(found), 1, found)
 
 
-class Yaml(Files):
+class YamlFiles(ConfigFilesCase):
     """What is not read at all."""
 
     def test_refused(self) -> None:
@@ -434,13 +434,13 @@ class Yaml(Files):
                 self.assertIn("a.yaml", refusal)
                 self.assertIn(reason, refusal)
 
-    def test_an_absent_file(self) -> None:
+    def test_refuses_an_absent_file(self) -> None:
         with self.assertRaisesRegex(ConfigError, "gone.yaml cannot be read: No such file"):
             load([self.directory / "gone.yaml"])
 
     @settings(max_examples=100)
     @given(st.text(max_size=60))
-    def test_a_configuration_or_a_refusal(self, text: str) -> None:
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
         path = self.write(text.encode("utf-8", "surrogatepass"))
         with self.assertRaises(ConfigError):  # no such text has the required keys
             load([path])
@@ -456,13 +456,13 @@ class Yaml(Files):
 
     @settings(max_examples=200)
     @given(st.dictionaries(st.sampled_from(list(MasterConfig.__dataclass_fields__)), values))
-    def test_values_of_every_shape(self, content: dict[str, object]) -> None:
+    def test_values_of_any_shape_are_read_or_refused(self, content: dict[str, object]) -> None:
         path = self.write(yaml.safe_dump({**content, "server_name": "x.org"}))
         with suppress(ConfigError):
             self.assertIsInstance(load_master([path]), MasterConfig)
 
 
-class Merging(Files):
+class MergedFiles(ConfigFilesCase):
     """Several files, and directories."""
 
     def test_later_files_win_and_maps_merge_one_level(self) -> None:
@@ -473,13 +473,13 @@ class Merging(Files):
         self.assertEqual((config.http.port, config.http.max_body), (2, 1024))
         self.assertEqual([each.port for each in config.listeners], [9])
 
-    def test_a_directory_in_the_order_of_names(self) -> None:
+    def test_reads_a_directory_in_the_order_of_names(self) -> None:
         self.write("ping_timeout: 2s", "conf/20.yaml")
         self.write(f"{MASTER}ping_timeout: 1s", "conf/10.yaml")
         self.write("not: read", "conf/30.yml")
         self.assertEqual(load_master([self.directory / "conf"]).ping_timeout, 2)
 
-    def test_an_empty_directory(self) -> None:
+    def test_refuses_an_empty_directory(self) -> None:
         with self.assertRaisesRegex(ConfigError, "holds no"):
             load([self.directory])
 
@@ -493,7 +493,7 @@ class Merging(Files):
         with self.assertRaisesRegex(ConfigError, r"/b\.yaml:2:7: there is no setting 'log\.levle'"):
             load([first, second, third])
 
-    def test_paths_count_from_the_file_that_has_them(self) -> None:
+    def test_paths_are_relative_to_their_file(self) -> None:
         first = self.write(MASTER, "one.yaml")
         second = self.write("data_dir: there", "sub/two.yaml")
         self.assertEqual(load_master([first, second]).data_dir, self.directory / "sub" / "there")

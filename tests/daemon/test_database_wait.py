@@ -13,7 +13,7 @@ from synrepl.storage.store import DatabaseAway
 from tests.services.world import RecordingLog, manual_clock
 
 
-class Waiting(SynchronousTestCase):
+class DatabaseWaitRetries(SynchronousTestCase):
     """Attempts at a step of the start, on a test's clock."""
 
     def setUp(self) -> None:
@@ -47,7 +47,7 @@ class Waiting(SynchronousTestCase):
         self.assertEqual(self.attempts, [0.0, 0.2, 0.6, 1.4, 3.0, 6.2, 11.2, 16.2])
         self.assertEqual((len(self.reasons), self.reasons[-1]), (8, "starting"))
 
-    def test_processes_that_lost_the_database_together_come_back_apart(self) -> None:
+    def test_jitter_spreads_the_retries_of_several_processes(self) -> None:
         drawn = iter([0.0, 0.5, 0.25, 0.75])
         waiting = self.run_step(4, lambda: next(drawn))
         self.run_out()

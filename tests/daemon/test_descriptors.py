@@ -16,8 +16,8 @@ HTTP = HttpConfig(port=1)
 LISTENERS = [ListenerConfig(port=2), ListenerConfig(port=3, max_connections=500)]
 
 
-class SharesOfListeners(TestCase):
-    def test_plenty(self) -> None:
+class DescriptorDivision(TestCase):
+    def test_enough_descriptors_keep_the_configured_limits(self) -> None:
         for descriptors in (65_536, resource.RLIM_INFINITY):
             found = divide_descriptors(HTTP, LISTENERS, descriptors)
             self.assertEqual((found.http.total, found.http.of_address), (2_000, 1_000))
@@ -26,7 +26,7 @@ class SharesOfListeners(TestCase):
             found.warn_if_cut(log)
             self.assertEqual((found.cut, log.lines), (False, []))
 
-    def test_too_few(self) -> None:
+    def test_too_few_descriptors_are_divided_with_a_warning(self) -> None:
         found = divide_descriptors(HTTP, LISTENERS, 1_024)
         self.assertEqual(found.http.total, 412)
         self.assertEqual([each.total for each in found.listeners], [274, 137])
@@ -38,14 +38,14 @@ class SharesOfListeners(TestCase):
         self.assertIn("1024 file descriptors are not enough", text)
         self.assertIn("http is limited to 412 connections, replication to 411", text)
 
-    def test_what_one_does_not_want_is_for_the_other(self) -> None:
+    def test_unused_descriptors_go_to_the_other_side(self) -> None:
         found = divide_descriptors(HttpConfig(port=1, max_connections=50), LISTENERS, 1_024)
         self.assertEqual(found.http.total, 50)
         self.assertEqual(sum(each.total for each in found.listeners), 774)
         found = divide_descriptors(HTTP, [ListenerConfig(port=2, max_connections=10)], 1_024)
         self.assertEqual((found.http.total, found.listeners[0].total), (814, 10))
 
-    def test_a_process_that_listens_to_nobody(self) -> None:
+    def test_a_process_without_listeners_needs_none(self) -> None:
         self.assertFalse(divide_descriptors(None, (), 20).cut)
 
     @given(
@@ -53,7 +53,9 @@ class SharesOfListeners(TestCase):
         st.integers(1, 5_000),
         st.lists(st.integers(1, 5_000), max_size=4),
     )
-    def test_never_more_than_there_are(self, descriptors: int, http: int, each: list[int]) -> None:
+    def test_never_divides_more_descriptors_than_there_are(
+        self, descriptors: int, http: int, each: list[int]
+    ) -> None:
         listeners = [ListenerConfig(port=0, max_connections=most) for most in each]
         found = divide_descriptors(HttpConfig(port=0, max_connections=http), listeners, descriptors)
         total = found.http.total + sum(limits.total for limits in found.listeners)

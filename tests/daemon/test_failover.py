@@ -84,7 +84,7 @@ class FailoverShop(ShopCase):
 class Workers(FailoverShop):
     """What becomes of a worker with a plain and a transactional handler."""
 
-    async def test_the_master_stays(self) -> None:
+    async def test_handlers_learn_of_the_loss_while_the_master_keeps_running(self) -> None:
         await self.worker(self.careful(), self.totals())
         kept, lost = await self.lose()
         self.servers.fail_over()
@@ -104,7 +104,7 @@ class Workers(FailoverShop):
         self.assertIn(f"orders by master may lack facts above {told.after} up to {lost}", doctor)
         self.assertIn("(told: w1/mail)", doctor)
 
-    async def test_the_master_restarts(self) -> None:
+    async def test_handlers_learn_of_the_loss_when_the_master_restarts(self) -> None:
         await self.worker(self.careful(), self.totals())
         _, lost = await self.lose()
         await self.stop(self.processes["master"], "KILL")
@@ -115,7 +115,7 @@ class Workers(FailoverShop):
         await self.until_all_is_well(new)
         self.assertIn(("master", lost), [(w, told.upto) for w, told in self.losses()])
 
-    async def test_a_second_writer(self) -> None:
+    async def test_handlers_learn_of_the_lost_facts_of_a_second_writer(self) -> None:
         await self.worker(self.careful(), self.totals())
         await self.worker(self.mailer("other"), name="w2")
         _, lost = await self.lose(by="w2")
@@ -126,7 +126,7 @@ class Workers(FailoverShop):
         # The master may have been moved on over the same tokens, and it is not known of whom they are.
         self.assertIn(("w2", lost), [(w, told.upto) for w, told in self.losses()])
 
-    async def test_plain_sql_first(self) -> None:
+    async def test_plain_sql_is_refused_after_a_failover_until_a_master_starts(self) -> None:
         await self.worker(self.careful(), self.totals())
         _, lost = await self.lose()
         await self.stop(self.processes["master"], "KILL")
@@ -139,7 +139,7 @@ class Workers(FailoverShop):
         self.assertGreater(token, lost)
         await self.until_all_is_well(token, "sql")
 
-    async def test_a_worker_that_is_away_meanwhile(self) -> None:
+    async def test_a_worker_that_was_away_learns_of_the_loss(self) -> None:
         worker = await self.worker(self.careful(), self.totals())
         kept, lost = await self.lose()
         await self.stop(worker, "TERM")
@@ -170,7 +170,7 @@ class Workers(FailoverShop):
 class Operators(FailoverShop):
     """A failover while no master runs."""
 
-    async def test_the_server_is_confirmed_by_hand(self) -> None:
+    async def test_an_operator_confirms_the_server(self) -> None:
         await self.worker(self.careful(), self.totals())
         await self.lose()
         await self.stop(self.processes["master"], "KILL")
@@ -189,7 +189,7 @@ class Operators(FailoverShop):
         done = await self.run_it("schema", "confirm", "-c", configuration, "--json")
         self.assertEqual(json.loads(done.out), {"incarnation": 2, "confirmed_now": False})
 
-    async def test_the_server_from_before_is_refused(self) -> None:
+    async def test_refuses_the_former_server(self) -> None:
         await self.lose_nothing()
         self.servers.fail_over()
         await self.ordered("new")

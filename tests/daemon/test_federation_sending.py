@@ -17,7 +17,7 @@ from tests.daemon.writers_case import WritersCase
 SENDERS = "[sender1, sender2]"
 
 
-class Sending(WritersCase):
+class FederationSendingCase(WritersCase):
     """A master with a federation stream, and two senders."""
 
     catalogue = "[federation]"
@@ -73,7 +73,7 @@ class Sending(WritersCase):
         self.assertEqual((await process.done()).code, 0)
 
 
-class OverTcp(Sending):
+class OverTcp(FederationSendingCase):
     async def test_it_takes_nothing_while_sending_is_not_delegated(self) -> None:
         await self.keeper()
         code, error, message = await self.federate(1)
@@ -173,7 +173,7 @@ class OverTcp(Sending):
         self.assertEqual(acked, ["5", "7"])  # it was given 6 and 7 only
 
 
-class OverRedis(Sending):
+class OverRedis(FederationSendingCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.redis = RedisTestServer()

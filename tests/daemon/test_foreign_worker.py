@@ -13,7 +13,7 @@ from tests.storage.foreign_databases import foreign_database, sent
 
 
 class ForeignWorker(WatchCase):
-    async def test_what_it_missed_comes_from_the_servers_database(self) -> None:
+    async def test_missed_facts_are_read_from_the_servers_database(self) -> None:
         dsn = await foreign_database("1.43.0")
         secret = self.directory / "synapse.dsn"
         secret.touch(mode=0o600)
@@ -42,11 +42,11 @@ class Refusals(CliCase):
         path.write_text(f"server_name: example.com\ninstance_name: w1\n{rest}")
         return str(self.assertRaises(BadSetting, load_worker, [path]))
 
-    def test_its_facts_are_not_in_our_database(self) -> None:
+    def test_requires_the_database_of_a_real_synapse(self) -> None:
         told = self.refused("database: dbname=x\nmaster: {port: 1, foreign: true}\n")
         self.assertIn("'master.database_path': required to catch up with a real Synapse", told)
 
-    def test_only_a_real_synapse_has_another_database(self) -> None:
+    def test_refuses_a_master_database_without_a_real_synapse(self) -> None:
         secret = Path(self.mktemp())
         secret.touch(mode=0o600)
         secret.write_text("dbname=x")

@@ -20,7 +20,7 @@ from tests.adapters.raw_http_client import connect, request, turn
 from tests.cli.cli_world import CliCase, Master, free_port
 
 
-class Waiting(CliCase):
+class WaitingForPositions(CliCase):
     def setUp(self) -> None:
         super().setUp()
         self.workers: list[WorkerProcess] = []
@@ -69,7 +69,7 @@ class Waiting(CliCase):
         while len(process.waiters) < count:
             await turn()
 
-    async def test_read_your_writes(self) -> None:
+    async def test_a_reader_that_waits_sees_its_writes(self) -> None:
         master = await self.master()
         worker, port = await self.worker(master)
         wanted = {"stream": "orders", "writer": "master", "token": 1}
@@ -85,7 +85,7 @@ class Waiting(CliCase):
             (200, {**wanted, "position": 1}),
         )
 
-    async def test_the_linear_view(self) -> None:
+    async def test_waits_for_the_linear_position(self) -> None:
         master = await self.master()
         _, port = await self.worker(master, dialect="legacy")
         await master.append([["a", 1]])
@@ -93,7 +93,7 @@ class Waiting(CliCase):
             status, answer = await self.ask(port, token=1, **query)
             self.assertEqual((status, answer["position"]), (200, 1), answer)
 
-    async def test_time_is_up(self) -> None:
+    async def test_a_timeout_names_the_position_reached(self) -> None:
         master = await self.master()
         _, port = await self.worker(master)
         status, answer = await self.ask(port, writer="master", token=7, timeout="10ms")
@@ -114,7 +114,7 @@ class Waiting(CliCase):
         self.assertIn("by '(all)', which is at 0", answer["message"])
         self.assertEqual((await self.ask(master.http_port, token=2))[0], 200)
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_unusable_queries(self) -> None:
         master = await self.master()
         _, port = await self.worker(master)
         for query, status, error in (
@@ -134,12 +134,12 @@ class Waiting(CliCase):
                 found, answer = await self.ask(port, **query)
                 self.assertEqual((found, answer["error"]), (status, error))
 
-    async def test_a_worker_that_follows_other_streams(self) -> None:
+    async def test_refuses_to_wait_for_a_stream_that_is_not_followed(self) -> None:
         _, port = await self.worker(await self.master(), follow="[events]")
         found, answer = await self.ask(port, token=1, writer="master")
         self.assertEqual((found, answer["error"]), (400, "NotFollowed"))
 
-    async def test_a_client_that_goes_away(self) -> None:
+    async def test_a_client_that_disconnects_ends_its_wait(self) -> None:
         master = await self.master()
         client = await connect(master.http_port)
         client.send(request("GET", "/streams/orders/wait?token=1"))
@@ -148,7 +148,7 @@ class Waiting(CliCase):
         while len(master.services.waiters):
             await turn()
 
-    async def test_a_process_that_stops(self) -> None:
+    async def test_a_process_that_stops_ends_the_waits(self) -> None:
         master = await self.master()
         worker, port = await self.worker(master)
         of_worker = self.ask(port, writer="master", token=1)

@@ -27,7 +27,7 @@ class Listeners(CliCase):
         client.send(data)
         return await client.reply()
 
-    async def test_names_come_from_the_configuration(self) -> None:
+    async def test_host_names_come_from_the_configuration(self) -> None:
         master = await self.master(http_extra="allowed_hosts: [Shop.Example, 192.0.2.1]")
         for host, status in (
             ("127.0.0.1", 200),
@@ -58,7 +58,7 @@ class Listeners(CliCase):
         self.assertEqual([reply.status for reply in replies], [200] * 200)
         self.assertEqual(len(await master.stored()), 200)
 
-    async def test_appends_that_are_not_whole_do_not_keep_others_out(self) -> None:
+    async def test_incomplete_appends_do_not_keep_others_out(self) -> None:
         master = await self.master()
         for _ in range(150):
             client = await self.client(master.http_port)
@@ -66,7 +66,7 @@ class Listeners(CliCase):
         self.assertEqual((await self.ask(master.http_port, APPEND)).status, 200)
         self.assertEqual((await self.ask(master.http_port, request("GET", "/health"))).status, 200)
 
-    async def test_what_is_told(self) -> None:
+    async def test_status_and_metrics_count_connections_and_requests(self) -> None:
         master = await self.master(http_extra="max_connections: 7")
         follower = await self.client(master.port)
         follower.send(b"REPLICATE\nUSER_SYNC i @u:x start 5\n")

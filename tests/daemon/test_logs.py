@@ -14,7 +14,7 @@ from synrepl.daemon.config.config import LogConfig
 from synrepl.daemon.logs import MAX_MESSAGE, LineObserver
 
 
-class Lines(TestCase):
+class LogLines(TestCase):
     """What :class:`LineObserver` writes."""
 
     def log(self, log: LogConfig) -> tuple[Logger, io.StringIO]:
@@ -22,7 +22,7 @@ class Lines(TestCase):
         observer = cast(ILogObserver, LineObserver(log, stream))
         return Logger(namespace="here", observer=observer), stream
 
-    def test_text(self) -> None:
+    def test_writes_a_text_line_per_event(self) -> None:
         stream = io.StringIO()
         LineObserver(LogConfig(), stream)(
             {
@@ -35,7 +35,7 @@ class Lines(TestCase):
         )
         self.assertEqual(stream.getvalue(), "1970-01-01T00:00:01.500Z warn     here: w1 is late\n")
 
-    def test_levels(self) -> None:
+    def test_leaves_out_events_below_the_level(self) -> None:
         logger, stream = self.log(LogConfig(level="warn"))
         logger.info("no")
         logger.warn("yes")
@@ -43,13 +43,13 @@ class Lines(TestCase):
         self.assertEqual(stream.getvalue().count("\n"), 2)
         self.assertNotIn("no\n", stream.getvalue())
 
-    def test_what_a_peer_sent_stays_on_its_line(self) -> None:
+    def test_escapes_line_breaks_in_messages(self) -> None:
         logger, stream = self.log(LogConfig())
         logger.info("got {line}", line="a\n\x1b[31mforged\r")
         self.assertEqual(stream.getvalue().count("\n"), 1)
         self.assertIn(r"a\n\x1b[31mforged\r", stream.getvalue())
 
-    def test_json(self) -> None:
+    def test_writes_a_json_object_per_event(self) -> None:
         logger, stream = self.log(LogConfig(format="json"))
         logger.info("got {line}", line="a\nb\ud800")
         written = json.loads(stream.getvalue())
@@ -57,7 +57,7 @@ class Lines(TestCase):
         self.assertEqual((written["level"], written["namespace"]), ("info", "here"))
         self.assertEqual(stream.getvalue().count("\n"), 1)
 
-    def test_tracebacks(self) -> None:
+    def test_includes_tracebacks(self) -> None:
         for log in (LogConfig(), LogConfig(format="json")):
             with self.subTest(log.format):
                 logger, stream = self.log(log)
@@ -65,7 +65,7 @@ class Lines(TestCase):
                 self.assertIn("ValueError", stream.getvalue())
         self.assertIn("why", json.loads(stream.getvalue())["traceback"])
 
-    def test_tracebacks_as_text(self) -> None:
+    def test_does_not_repeat_a_traceback_that_is_in_the_message(self) -> None:
         for log in (LogConfig(), LogConfig(format="json")):
             logger, stream = self.log(log)
             logger.warn(

@@ -74,7 +74,7 @@ class MemoryCase(WritersCase):
 class Typing(MemoryCase):
     """Everything in one channel."""
 
-    async def test_everybody_hears_it_on_either_transport(self) -> None:
+    async def test_all_processes_receive_the_facts_on_either_transport(self) -> None:
         for user in ("@a:b", "@c:d"):
             token = await self.types(user)
         await self.all_have(token)
@@ -95,7 +95,7 @@ class Typing(MemoryCase):
         await self.all_have(token, "w6")
         self.assertEqual(await self.count("w6", "rows"), 2)
 
-    async def test_a_writer_that_starts_again_is_a_new_start_for_all(self) -> None:
+    async def test_a_restarted_writer_resets_the_stream_for_all(self) -> None:
         for user in ("@a:b", "@c:d", "@e:f"):
             token = await self.types(user)
         await self.all_have(token)
@@ -109,7 +109,7 @@ class Typing(MemoryCase):
             self.assertEqual(await self.count(name, "resets"), 1, name)
         self.assertEqual(await self.updates("master"), [[1, [ROOM, ["@g:h"]]]])
 
-    async def test_what_was_missed_on_the_bus_is_jumped_over_and_told_of(self) -> None:
+    async def test_facts_missed_on_the_bus_are_skipped_and_reported(self) -> None:
         await self.all_have(await self.types("@a:b"))
         self.redis.stop()
         token = await self.types("@c:d")  # which nobody hears
@@ -121,7 +121,7 @@ class Typing(MemoryCase):
         self.assertEqual(await self.updates("master"), (410, "Trimmed"))
         await self.all_have(await self.types("@e:f"))
 
-    async def test_a_second_process_of_the_name_takes_nothing_that_nobody_would_hear_of(
+    async def test_a_second_process_of_the_same_name_refuses_appends(
         self,
     ) -> None:
         second = self.process("w1", **self.settings("w1"))
@@ -139,6 +139,6 @@ class TypingApart(MemoryCase):
 
     more_of_redis = ", channel_per_stream: true"
 
-    async def test_everybody_hears_it(self) -> None:
+    async def test_all_processes_receive_the_facts(self) -> None:
         await self.all_have(await self.types("@a:b"))
         await self.all_have(await self.types("@c:d"))

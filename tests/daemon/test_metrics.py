@@ -55,13 +55,13 @@ def metrics_of(world: MasterWorld) -> ProcessMetrics:
     return ProcessMetrics(world.status, {("/status", 200): 3})
 
 
-class Metrics(SynchronousTestCase):
+class RenderedMetrics(SynchronousTestCase):
     """What a scrape shows."""
 
     def value(self, found: Samples, name: str, **labels: str) -> float:
         return found[f"synrepl_{name}", frozenset(labels.items())]
 
-    def test_a_master(self) -> None:
+    def test_renders_the_metrics_of_a_master(self) -> None:
         world = started()
         done(world.intake.append("jobs", b'{"facts": [[[1], [2]], [[3]]]}', "k"))
         done(world.intake.append("jobs", b'{"facts": [[[1], [2]], [[3]]]}', "k"))
@@ -124,7 +124,7 @@ class Metrics(SynchronousTestCase):
         self.assertIn(("process_cpu_seconds_total", frozenset()), found)
         world.stop()
 
-    def test_a_worker(self) -> None:
+    def test_renders_the_metrics_of_a_worker(self) -> None:
         status = worker()
         body, _ = ProcessMetrics(lambda: status, {}).render()
         found = samples(body)
@@ -137,13 +137,13 @@ class Metrics(SynchronousTestCase):
         self.assertEqual(value(found, "follower_connected"), 1)
         self.assertEqual(value(found, "follower_waiting_rows"), 0)
 
-    def test_several_in_one_process(self) -> None:
+    def test_several_processes_in_one_python_have_separate_metrics(self) -> None:
         worlds = [started(), started()]
         bodies = [metrics_of(world).render()[0] for world in worlds]
         self.assertEqual(*(set(samples(body)) for body in bodies))
 
 
-class WholeMaster(TestCase):
+class MasterEndpoints(TestCase):
     """Every route of a master, over TCP."""
 
     timeout = 20
@@ -169,7 +169,7 @@ class WholeMaster(TestCase):
         self.client.send(request(method, path, body, headers))
         return await self.client.reply()
 
-    async def test_append_and_fetch(self) -> None:
+    async def test_appended_facts_can_be_fetched(self) -> None:
         reply = await self.ask(
             "POST", "/streams/jobs/facts", b"[[1],[2]]", {"Idempotency-Key": "k"}
         )
@@ -188,7 +188,7 @@ class WholeMaster(TestCase):
         reply = await self.ask("GET", f"{base}/nope?from_token=0&upto_token=2")
         self.assertEqual((reply.status, reply.json["error"]), (400, "UnknownStream"))
 
-    async def test_a_follower_reads_on(self) -> None:
+    async def test_a_follower_continues_from_a_limited_page(self) -> None:
         rows = json.dumps([[n, "x"] for n in range(500)]).encode()
         await self.ask("POST", "/streams/jobs/facts", rows)
         client = HttpClient(reactor, self.listening.url)
@@ -200,7 +200,7 @@ class WholeMaster(TestCase):
         self.assertEqual(got, list(range(1, 501)))
         await client.close()
 
-    async def test_refusals_of_an_append(self) -> None:
+    async def test_refused_appends_have_their_status(self) -> None:
         for path, body, status, error in (
             ("/streams/nope/facts", b"[[1]]", 404, "UnknownStream"),
             ("/streams/pushers/facts", b'[["@u","a","k",false]]', 409, "NotAWriter"),
@@ -216,7 +216,7 @@ class WholeMaster(TestCase):
         reply = await self.ask("POST", "/streams/jobs/facts", b"[[1]]")
         self.assertEqual((reply.status, reply.json["error"]), (503, "DatabaseAway"))
 
-    async def test_many_at_once(self) -> None:
+    async def test_serves_many_appends_concurrently(self) -> None:
         clients = [await connect(self.listening.port) for _ in range(20)]
         for n, client in enumerate(clients):
             client.send(request("POST", "/streams/jobs/facts", b"[[%d],[%d]]" % (n, n)))
@@ -226,7 +226,7 @@ class WholeMaster(TestCase):
         for client in clients:
             await client.close()
 
-    async def test_the_others(self) -> None:
+    async def test_serves_health_readiness_status_and_metrics(self) -> None:
         self.assertEqual((await self.ask("GET", "/health")).json, {"alive": True})
         ready = await self.ask("GET", "/ready")
         self.assertEqual(
@@ -239,7 +239,7 @@ class WholeMaster(TestCase):
         self.assertIn(b'synrepl_linear_position{stream="jobs"} 0.0', metrics.body)
         self.assertIn("text/plain", metrics.headers["content-type"])
 
-    async def test_the_page(self) -> None:
+    async def test_serves_the_page_without_a_secret(self) -> None:
         page = await self.ask("GET", "/")
         self.assertEqual(page.headers["content-type"], "text/html; charset=utf-8")
         self.assertIn("default-src 'none'", page.headers["content-security-policy"])
@@ -260,7 +260,7 @@ class WholeMaster(TestCase):
         self.assertEqual((await self.ask("GET", "/page.css")).status, 200)
 
 
-class Fuzz(SynchronousTestCase):
+class FuzzedAppends(SynchronousTestCase):
     """Whatever is asked of a master, it is never a 500."""
 
     @given(
@@ -279,7 +279,9 @@ class Fuzz(SynchronousTestCase):
         deadline=None,
         suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
     )
-    def test_never_a_500(self, stream: str, body: bytes, query: dict[str, str]) -> None:
+    def test_no_input_causes_an_internal_error(
+        self, stream: str, body: bytes, query: dict[str, str]
+    ) -> None:
         world = started()
         router = Router(routes(world))
         for method, path in (
@@ -305,10 +307,10 @@ class Fuzz(SynchronousTestCase):
             return error_answer(error, route.statuses)
 
 
-class Worker(SynchronousTestCase):
+class WorkerEndpoints(SynchronousTestCase):
     """The routes of a worker are those of every process."""
 
-    def test_no_intake(self) -> None:
+    def test_a_worker_takes_no_facts(self) -> None:
         status: dict[str, Any] = {"role": "worker"}
         table = common_routes(Readiness(()), lambda: status, lambda: (b"", "text/plain"))
         self.assertEqual(

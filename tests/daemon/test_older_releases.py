@@ -48,7 +48,7 @@ class Netcat(LineOnlyReceiver):
         return taken
 
 
-class Served(CliCase):
+class OlderClients(CliCase):
     """Our master for older workers."""
 
     async def connect(self, master: Master, asked: str) -> Netcat:
@@ -67,7 +67,7 @@ class Served(CliCase):
             made = declared.kinds[""](*row)
         await master.services.writer.append(declared, [[made]])
 
-    async def test_a_transitional_listener(self) -> None:
+    async def test_serves_transitional_clients(self) -> None:
         master = await self.master(catalogue="all")
         await master.stop()
         text = master.path.read_text()
@@ -102,7 +102,7 @@ class Served(CliCase):
         )
         self.assertEqual(json.loads(command.out)["row"], ["ev", event[:6]])
 
-    async def test_a_listener_for_the_oldest_workers(self) -> None:
+    async def test_serves_the_oldest_clients(self) -> None:
         for setting, row in (
             ("", ["@u:x", None, "m.direct"]),
             (", legacy_rows: oldest", ["@u:x", None, "m.direct", '{"a":1}']),
@@ -122,7 +122,7 @@ class Served(CliCase):
             await master.stop()
 
 
-class Followed(CliCase):
+class OlderMasters(CliCase):
     """Our followers on real servers, as recorded, that speak an older dialect."""
 
     async def replayed(self, path: object) -> str:
@@ -134,7 +134,7 @@ class Followed(CliCase):
         prefix = f"RDATA {stream} ".encode()
         return [each.text for each in read_recording(TRANSITIONAL) if each.text.startswith(prefix)]
 
-    async def test_tail(self) -> None:
+    async def test_tail_follows_a_transitional_master(self) -> None:
         sent = self.sent("events")
         done = await self.run_it(
             *("tail", await self.replayed(TRANSITIONAL), "events", "--json"),
@@ -164,7 +164,7 @@ class Followed(CliCase):
             self.assertEqual(judged.code, 0)
             self.assertIn(f"{name}: {dialect}, ", judged.out)
 
-    async def test_a_worker(self) -> None:
+    async def test_a_worker_follows_a_transitional_master(self) -> None:
         rows = self.directory / "rows"
         tokens = {int(text.split(b" ", 4)[3]) for text in self.sent("receipts")}
         port = (await self.replayed(TRANSITIONAL)).rpartition(":")[2]

@@ -60,7 +60,7 @@ class Processes(CliCase):
                 return answer
             await TwistedScheduler(reactor).sleep(0.02)
 
-    async def test_one_name_one_process(self) -> None:
+    async def test_refuses_a_second_process_of_the_same_name(self) -> None:
         dsn = await fresh_database(self)
         port = free_port()
         text = f"database: {dsn}\n"
@@ -190,7 +190,7 @@ class Processes(CliCase):
         self.assertEqual(done.code, 2)
         self.assertIn("'example.com' is not the server of this database", done.err)
 
-    async def test_a_port_in_use(self) -> None:
+    async def test_names_a_port_in_use(self) -> None:
         dsn = await fresh_database(self)
         port, taken = free_port(), free_port()
         text = f"database: {dsn}\nlisteners: [{{port: {taken}}}]\n"
@@ -201,7 +201,7 @@ class Processes(CliCase):
         self.assertEqual(second.code, 2)
         self.assertIn(f"synrepl: error: listeners: port {taken} on 127.0.0.1", second.err)
 
-    async def test_a_file_in_place_of_the_data_folder(self) -> None:
+    async def test_refuses_a_file_in_place_of_the_data_directory(self) -> None:
         (self.directory / "data").write_text("")
         path = self.configure("master", "data_dir: data\ndatabase: embedded\n")
         done = await self.run_it("master", "-c", path)
@@ -241,7 +241,7 @@ class Processes(CliCase):
             )
             self.assertNotIn("hunter2", done.err)
 
-    async def test_a_password_that_becomes_wrong_is_told_of(self) -> None:
+    async def test_reports_a_password_that_becomes_wrong(self) -> None:
         dsn = await fresh_database(self)
         changed = "ALTER ROLE becomes_wrong PASSWORD 'changed'"
         restored = "ALTER ROLE becomes_wrong PASSWORD 'sesame'"
@@ -276,7 +276,7 @@ class Processes(CliCase):
             process.signal("TERM")
             await process.done()
 
-    async def test_the_database_dies_and_comes_back(self) -> None:
+    async def test_survives_the_death_of_the_embedded_database(self) -> None:
         port, listener = free_port(), free_port()
         common = "data_dir: data\ndatabase: embedded\n"
         master = self.configure(
@@ -303,7 +303,7 @@ class Processes(CliCase):
         while not seen.exists() or not {"a", "b"} <= set(seen.read_text().split()):
             await TwistedScheduler(reactor).sleep(0.02)
 
-    async def test_what_a_worker_is_waited_for_goes_once_it_has_come(self) -> None:
+    async def test_facts_are_trimmed_once_the_awaited_worker_has_them(self) -> None:
         dsn, port, listener = await fresh_database(self), free_port(), free_port()
         common = f"server_name: example.com\ndatabase: {dsn}\ncatalogue: [caches]\n"
         master, worker = self.directory / "master.yaml", self.directory / "worker.yaml"
@@ -329,7 +329,7 @@ class Processes(CliCase):
         while (await self.http(port, "/status"))[1]["streams"]["caches"]["trimmed"] != wanted:
             await TwistedScheduler(reactor).sleep(0.02)
 
-    async def test_twistd(self) -> None:
+    async def test_runs_under_twistd(self) -> None:
         port = free_port()
         path = self.configure(
             "master", f"database: {await fresh_database(self)}\nhttp: {{port: {port}}}\n"
@@ -393,6 +393,6 @@ class Processes(CliCase):
             self.assertNotIn("Traceback", told)
             self.assertFalse((self.directory / "pid").exists())
 
-    def test_twistd_without_a_file(self) -> None:
+    def test_twistd_requires_a_file(self) -> None:
         options = Options()
         self.assertRaises(UsageError, options.parseOptions, [])

@@ -67,10 +67,10 @@ class RedisCase(WritersCase):
         await self.until(says_so)
 
 
-class OverRedis(RedisCase):
+class ProcessesOverRedis(RedisCase):
     """Two workers over Redis, and one over TCP."""
 
-    async def test_each_announces_itself_and_the_master_the_rest(self) -> None:
+    async def test_each_process_announces_itself_and_the_master_the_others(self) -> None:
         await self.begin_three()
         for name in ("w1", "w2", "master"):
             (token,) = await self.append(name, "orders", [name, 1, None])
@@ -93,7 +93,7 @@ class OverRedis(RedisCase):
         for name in ("master", "w2", "w3"):
             await self.wait(name, "orders", "w1", token)
 
-    async def test_it_is_told_how_it_is_with_the_bus(self) -> None:
+    async def test_status_and_readiness_report_the_health_of_the_bus(self) -> None:
         await self.begin_three()
         (token,) = await self.append("w1", "orders", ["a", 1, None])
         await self.everybody_has("orders", "w1", token)
@@ -140,10 +140,10 @@ class OverRedis(RedisCase):
             self.assertEqual((await self.ask(name, "/status"))["bus"]["connections"], 2)
 
 
-class WithRights(RedisCase):
+class RedisWithAcl(RedisCase):
     """A user who may do no more than ``docs/operations.md`` says."""
 
-    async def test_processes_hear_each_other(self) -> None:
+    async def test_processes_receive_each_others_facts(self) -> None:
         channels = ("resetchannels", "&example.com", "&example.com/*")
         allowed = ("-@all", "+subscribe", "+publish", "+ping")
         done = self.redis.command("ACL", "SETUSER", "synrepl", "on", ">sesame", *channels, *allowed)
@@ -154,10 +154,10 @@ class WithRights(RedisCase):
         await self.wait("w1", "orders", "master", token)
 
 
-class OneName(RedisCase):
+class DuplicateNames(RedisCase):
     """Two processes of one name on one bus."""
 
-    async def test_a_second_follower_is_sent_away_until_the_first_is_gone(self) -> None:
+    async def test_refuses_a_second_follower_until_the_first_has_left(self) -> None:
         await self.start_on_redis("master", "w4")
         first, port = self.processes["w4"], self.http["w4"]
         second = self.process("w4", redis=self.over_redis)
@@ -169,7 +169,7 @@ class OneName(RedisCase):
         (token,) = await self.append("master", "orders", ["a", 1, None])
         await self.wait("w4", "orders", "master", token)
 
-    async def test_its_place_is_free_when_it_is_gone(self) -> None:
+    async def test_a_name_is_free_once_its_process_has_left(self) -> None:
         await self.start_on_redis("master", "w4")
         first = self.processes["w4"]
         self.process("w4", redis=self.over_redis)
@@ -184,7 +184,7 @@ class OneName(RedisCase):
         self.assertRegex(done.err, r"writer 'w1' of stream '\w+' is held by 'w1' \(process \d+ on ")
 
 
-class Settings(TestCase):
+class RedisSettings(TestCase):
     """The ``redis`` section."""
 
     def refused(self, redis: str, more: str = "master: {port: 1, http_url: http://a}") -> str:
@@ -198,7 +198,7 @@ class Settings(TestCase):
                 load([path])
         return str(caught.exception)
 
-    def test_what_cannot_be(self) -> None:
+    def test_refuses_inconsistent_redis_settings(self) -> None:
         for redis, key in (
             ("{host: redis.example.com}", "redis.tls"),
             ("{host: redis.example.com, tls: maybe}", "redis.tls"),
@@ -214,6 +214,6 @@ class Settings(TestCase):
             with self.subTest(redis):
                 self.assertIn(key, self.refused(redis))
 
-    def test_the_bus_has_one_dialect(self) -> None:
+    def test_refuses_another_dialect_over_redis(self) -> None:
         more = "dialect: legacy\nmaster: {port: 1, http_url: http://a}"
         self.assertIn("only one", self.refused("{}", more))

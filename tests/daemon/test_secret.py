@@ -12,7 +12,7 @@ from synrepl.core.private_files import readers
 from synrepl.daemon.config.secret import BadSecretFile, dsn_secret, read_secret
 
 
-class Files(TestCase):
+class SecretFiles(TestCase):
     """Secret files."""
 
     def setUp(self) -> None:
@@ -24,11 +24,11 @@ class Files(TestCase):
         self.path.write_bytes(data)
         self.path.chmod(mode)
 
-    def test_white_space_around_is_dropped(self) -> None:
+    def test_strips_surrounding_white_space(self) -> None:
         self.write(b"  sesame seed\r\n\n")
         self.assertEqual(read_secret(self.path).reveal(), "sesame seed")
 
-    def test_not_shown(self) -> None:
+    def test_a_secret_is_never_shown(self) -> None:
         self.write(b"sesame")
         secret = read_secret(self.path)
         self.assertNotIn("sesame", f"{secret} {secret!r}")
@@ -47,7 +47,7 @@ class Files(TestCase):
                 with self.assertRaisesRegex(BadSecretFile, re.escape(problem)):
                     read_secret(self.path)
 
-    def test_who_may_read_a_file_who_should_not(self) -> None:
+    def test_names_who_can_read_a_file_and_should_not(self) -> None:
         """As service managers, container engines and administrators hand secrets over."""
         for mode, owner, found in (
             (0o100600, 1000, None),
@@ -62,7 +62,7 @@ class Files(TestCase):
             with self.subTest(oct(mode), owner=owner):
                 self.assertEqual(readers(mode, owner), found)
 
-    def test_a_file_of_somebody_else_that_its_group_can_read(self) -> None:
+    def test_refuses_another_users_file_that_its_group_can_read(self) -> None:
         self.write(b"sesame", 0o640)
         if os.geteuid() == 0:
             self.assertEqual(read_secret(self.path).reveal(), "sesame")
@@ -70,15 +70,15 @@ class Files(TestCase):
         with self.assertRaisesRegex(BadSecretFile, r"can be read by its group \(mode 0640\)"):
             read_secret(self.path)
 
-    def test_absent(self) -> None:
+    def test_refuses_an_absent_file(self) -> None:
         with self.assertRaisesRegex(BadSecretFile, "No such file"):
             read_secret(self.path)
 
 
-class Dsns(TestCase):
+class DsnSecrets(TestCase):
     """Of a DSN everything may be seen but the password."""
 
-    def test_shown(self) -> None:
+    def test_shows_a_dsn_without_its_password(self) -> None:
         for dsn, shown in (
             ("postgresql://u:sesame@h:5/db", "postgresql://u:***@h:5/db"),
             ("postgres://u:se@same@h/db", "postgres://u:***@h/db"),

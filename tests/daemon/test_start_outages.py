@@ -32,7 +32,7 @@ handlers: ["tests.daemon.recording_handlers:QueryOnStart"]
 """
 
 
-class AwayAtTheStart(TestCase):
+class OutagesAtTheStart(TestCase):
     """A proxy ends all connections at the first, second, third … query of a start."""
 
     timeout = 180

@@ -21,20 +21,20 @@ class Notify(TestCase):
         receiver.setblocking(False)
         return receiver
 
-    def test_a_path(self) -> None:
+    def test_notifies_a_socket_given_by_path(self) -> None:
         with TemporaryDirectory() as directory:
             path = str(Path(directory) / "notify")
             receiver = self.listen(path)
             self.assertTrue(notify("READY=1", {"NOTIFY_SOCKET": path}))
             self.assertEqual(receiver.recv(100), b"READY=1")
 
-    def test_the_abstract_namespace(self) -> None:
+    def test_notifies_a_socket_in_the_abstract_namespace(self) -> None:
         name = f"synrepl-test-{os.getpid()}"
         receiver = self.listen("\0" + name)
         self.assertTrue(notify("WATCHDOG=1", {"NOTIFY_SOCKET": "@" + name}))
         self.assertEqual(receiver.recv(100), b"WATCHDOG=1")
 
-    def test_nobody_listens(self) -> None:
+    def test_ignores_a_socket_that_nobody_listens_on(self) -> None:
         for address in ("", "/nowhere/at/all", "relative", "@synrepl-nobody"):
             with self.subTest(address):
                 self.assertFalse(notify("READY=1", {"NOTIFY_SOCKET": address}))
@@ -44,7 +44,7 @@ class Notify(TestCase):
 class Watchdog(TestCase):
     """How often to report."""
 
-    def test_interval(self) -> None:
+    def test_the_interval_is_half_the_watchdog_timeout(self) -> None:
         mine, other = str(os.getpid()), str(os.getpid() + 1)
         for environ, seconds in (
             ({"WATCHDOG_USEC": "30000000"}, 15.0),

@@ -38,11 +38,11 @@ class Durations(TestCase):
                 duration(value)
 
     @given(st.integers(0, 10**6), st.sampled_from(["ms", "s", "m"]))
-    def test_proportional(self, amount: int, unit: str) -> None:
+    def test_durations_are_proportional_to_their_amount(self, amount: int, unit: str) -> None:
         self.assertAlmostEqual(duration(f"{amount}{unit}"), amount * duration(f"1{unit}"))
 
     @given(st.one_of(st.text(max_size=20), st.floats(), st.integers()))
-    def test_a_value_or_a_refusal(self, value: object) -> None:
+    def test_any_value_is_bounded_or_refused(self, value: object) -> None:
         with suppress(ValueError):
             self.assertTrue(0 <= duration(value) <= LONGEST_SECONDS)
 

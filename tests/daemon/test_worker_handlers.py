@@ -10,7 +10,7 @@ from tests.cli.cli_world import CliCase
 from tests.daemon.shop_case import ShopCase
 
 
-class EndedAtAnyPoint(ShopCase):
+class HandlersOfKilledWorkers(ShopCase):
     """No handler lacks a fact afterwards, and none of the transactional one's is doubled."""
 
     async def ended_while_the_mailer_is_behind(self, signal: str) -> None:
@@ -29,13 +29,13 @@ class EndedAtAnyPoint(ShopCase):
         self.assertEqual(self.in_totals(), [f"o{n}" for n in range(1, 9)])
         self.assertEqual(list(dict.fromkeys(self.orders_of())), [f"o{n}" for n in range(1, 9)])
 
-    async def test_killed_while_the_plain_handler_is_behind(self) -> None:
+    async def test_a_kill_while_the_plain_handler_is_behind_loses_nothing(self) -> None:
         await self.ended_while_the_mailer_is_behind("KILL")
 
-    async def test_stopped_while_the_plain_handler_is_behind(self) -> None:
+    async def test_a_stop_while_the_plain_handler_is_behind_loses_nothing(self) -> None:
         await self.ended_while_the_mailer_is_behind("TERM")
 
-    async def test_killed_and_stopped_again_and_again_under_load(self) -> None:
+    async def test_repeated_kills_and_stops_under_load_lose_nothing(self) -> None:
         wanted: list[str] = []
         for lap, signal in enumerate(("KILL", "TERM", "KILL", "TERM", "KILL")):
             worker = await self.worker(self.mailer(), self.totals())
@@ -54,10 +54,10 @@ class EndedAtAnyPoint(ShopCase):
         self.assertEqual(list(dict.fromkeys(self.orders_of())), wanted)
 
 
-class Failing(ShopCase):
+class FailingHandlers(ShopCase):
     """A handler that fails is named everywhere in the same words, and holds up no other one."""
 
-    async def test_it_is_named_with_its_fact_its_error_and_its_line(self) -> None:
+    async def test_status_names_a_failing_handler_with_its_fact_error_and_line(self) -> None:
         worker = await self.worker(
             self.mailer(), self.totals(), self.mailer("other", "LenientMailer")
         )
@@ -115,10 +115,10 @@ class Failing(ShopCase):
         await self.until_ready("w1")
 
 
-class Joining(ShopCase):
+class NewHandlers(ShopCase):
     """Handlers that are new to a worker which is not."""
 
-    async def test_where_they_begin_is_told(self) -> None:
+    async def test_status_names_where_handlers_began(self) -> None:
         worker = await self.worker(self.mailer())
         await self.wait("w1", "orders", "master", await self.order("o1", "o2", "o3"))
         await self.stop(worker, "TERM")
@@ -167,7 +167,7 @@ class DeadLetters(ShopCase):
         self.assertEqual(done.code, code, done.err)
         return done.err if code else done.out
 
-    async def test_set_aside_listed_replayed_and_discarded(self) -> None:
+    async def test_dead_letters_are_stored_listed_replayed_and_discarded(self) -> None:
         policy = "{attempts: 1}"
         await self.worker(self.mailer(on_failure=policy), self.totals(on_failure=policy))
         self.assertEqual(await self.command("list"), "no dead letters\n")
@@ -209,7 +209,7 @@ class DeadLetters(ShopCase):
         self.assertEqual(said, "2 dead letters are discarded\n")
         self.assertEqual(await self.letters(), [])
 
-    async def test_commands_that_mean_nothing_are_refused(self) -> None:
+    async def test_meaningless_commands_are_refused(self) -> None:
         await self.worker(self.mailer())
         self.assertIn(
             "--handler, --stream, --token, or --all", await self.command("replay", code=1)
@@ -290,7 +290,7 @@ class Views(ShopCase):
         await self.per_writer(**self.over_http())
 
 
-class Refused(CliCase):
+class RefusedHandlers(CliCase):
     """Handlers that a worker cannot serve, at its start and by ``check-config``."""
 
     async def refused(self, text: str, *wanted: str, role: str = "worker") -> None:
@@ -304,7 +304,7 @@ class Refused(CliCase):
                 self.assertIn(part, done.err)
             self.assertNotIn("Traceback", done.err)
 
-    async def test_by_name(self) -> None:
+    async def test_names_the_handler_and_the_reason(self) -> None:
         http = "master: {port: 1, http_url: 'http://127.0.0.1:2'}\ncatch_up: http\n"
         foreign = "master: {port: 1, foreign: true}\ndatabase: dbname=x\ndialect: legacy\n"
         modern = (

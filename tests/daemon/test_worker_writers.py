@@ -21,10 +21,10 @@ from synrepl.daemon.config.own_streams import (
 from tests.daemon.writers_case import WritersCase, ask_handler
 
 
-class Writing(WritersCase):
+class WorkersAsWriters(WritersCase):
     """Facts of workers, announced by the master."""
 
-    async def test_what_one_worker_wrote_is_read_at_the_others(self) -> None:
+    async def test_facts_of_one_worker_are_read_at_the_others(self) -> None:
         await self.begin_all()
         (first,) = await self.append("w1", "orders", ["o1", 1, None])
         (second,) = await self.append("w2", "orders", ["o2", 2, None])
@@ -132,7 +132,7 @@ class Writing(WritersCase):
             return
         self.fail("it was answered")
 
-    async def test_a_second_process_of_a_name_is_refused(self) -> None:
+    async def test_refuses_a_second_process_of_the_same_name(self) -> None:
         await self.begin_all()
         done = await self.process("w1").done()
         self.assertEqual(done.code, 1)
@@ -168,7 +168,7 @@ class CachesOfWriters(WritersCase):
 
     stream_writers = "{caches: [master, w1]}"
 
-    async def test_its_changes_make_caches_stale_everywhere(self) -> None:
+    async def test_its_changes_invalidate_caches_in_all_processes(self) -> None:
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE users (user_id text PRIMARY KEY, name text NOT NULL)")
             cursor.execute("INSERT INTO users VALUES ('@bob:example.com', 'Bob')")
@@ -201,7 +201,7 @@ class CachesOfWriters(WritersCase):
         return await ask_handler(self.directory / f"{name}.sock", "name", "@bob:example.com")
 
 
-class Refusals(TestCase):
+class RefusedWriters(TestCase):
     """Configurations that could not work."""
 
     def refused(self, error: type[Exception], text: str) -> str:
@@ -213,7 +213,7 @@ class Refusals(TestCase):
             own_streams(config, catalogue(config))
         return str(caught.exception)
 
-    def test_streams_in_memory(self) -> None:
+    def test_refuses_a_worker_as_writer_of_an_in_memory_stream_over_tcp(self) -> None:
         writers = "stream_writers: {typing: [w1]}\n"
         for text in (
             f"{writers}database: dbname=x\n",
@@ -227,12 +227,12 @@ class Refusals(TestCase):
             own = [stream.name for stream in own_streams(config, catalogue(config))]
             self.assertEqual("typing" in own, config.instance_name == "w1")
 
-    def test_a_stream_in_memory_has_one_writer(self) -> None:
+    def test_refuses_two_writers_of_an_in_memory_stream(self) -> None:
         for more in ("", "redis: {}\n"):
             text = f"stream_writers: {{typing: [master, w1]}}\ndatabase: dbname=x\n{more}"
             self.assertIn("not 'master' and 'w1'", self.refused(KeptByOne, text))
 
-    def test_a_writer_without_a_database(self) -> None:
+    def test_refuses_a_writer_without_a_database(self) -> None:
         told = self.refused(
             WriterNeedsDatabase,
             "stream_writers: {events: [w1]}\ninstance_name: w1\ncatch_up: http\n"
@@ -240,14 +240,14 @@ class Refusals(TestCase):
         )
         self.assertIn("stream_writers.events: 'w1' is this process", told)
 
-    def test_a_writer_that_follows_a_real_synapse(self) -> None:
+    def test_refuses_a_writer_that_follows_a_real_synapse(self) -> None:
         self.refused(
             NobodyAnnounces,
             "stream_writers: {events: [w1]}\ninstance_name: w1\ndatabase: dbname=x\n"
             "master: {port: 1, foreign: true, http_url: 'http://127.0.0.1:2'}\ncatch_up: http\n",
         )
 
-    def test_a_worker_writes_only_what_names_it(self) -> None:
+    def test_a_worker_writes_only_streams_that_name_it(self) -> None:
         path = Path(self.mktemp())
         path.write_text(
             "server_name: example.com\ninstance_name: master\ndatabase: dbname=x\n"

@@ -75,7 +75,9 @@ class PubSubContract:
     async def two(self) -> tuple[Member, Member]:
         return await self.server.join("one", "all"), await self.server.join("two", "all")
 
-    async def test_all_hear_each_publisher_in_order_and_itself(self) -> None:
+    async def test_all_receive_the_messages_of_each_publisher_in_order_including_itself(
+        self,
+    ) -> None:
         one, two = await self.two()
         texts = {name: [f"{name} {number}" for number in range(300)] for name in ("one", "two")}
         for start in range(0, 300, 50):
@@ -85,7 +87,7 @@ class PubSubContract:
             await self.server.until(lambda m=member: len(m.heard_all) == 600)
             assert {name: member.heard_of(name) for name in texts} == texts
 
-    async def test_only_what_was_subscribed_to(self) -> None:
+    async def test_receives_only_subscribed_channels(self) -> None:
         one = await self.server.join("one", "all")
         two = await self.server.join("two", "all", "more")
         one.say("one more", channel="more")
@@ -94,7 +96,7 @@ class PubSubContract:
         await self.server.until(lambda: bool(one.heard_all) and len(two.heard_all) == 2)
         assert (one.heard_of("one"), two.heard_of("one")) == (["one all"], ["one more", "one all"])
 
-    async def test_who_is_away_misses_what_is_said(self) -> None:
+    async def test_a_disconnected_process_misses_messages(self) -> None:
         one, two = await self.two()
         await two.pubsub.stop()
         await self.server.until(lambda: two.lost == 1)
@@ -105,7 +107,7 @@ class PubSubContract:
         await self.server.until(lambda: len(three.heard_all) == 1)
         assert (two.heard_all, three.heard_of("one")) == ([], ["one later"])
 
-    async def test_what_was_said_before_the_end_is_heard(self) -> None:
+    async def test_messages_published_before_a_stop_arrive(self) -> None:
         one, two = await self.two()
         texts = [f"one {number}" for number in range(100)]
         one.say(*texts)
@@ -113,7 +115,7 @@ class PubSubContract:
         await self.server.until(lambda: len(two.heard_all) == 100)
         assert two.heard_of("one") == texts
 
-    async def test_a_restart_loses_everything_but_who_listens(self) -> None:
+    async def test_a_restart_loses_messages_and_processes_reconnect(self) -> None:
         one, two = await self.two()
         one.say("one before")
         await self.server.until(lambda: len(two.heard_all) == 1)
@@ -126,7 +128,7 @@ class PubSubContract:
         await self.server.until(lambda: len(two.heard_all) == 2)
         assert two.heard_of("one") == ["one before", "one after"]
 
-    async def test_whichever_connection_is_lost_both_come_anew(self) -> None:
+    async def test_losing_one_connection_remakes_both(self) -> None:
         for count, cut in enumerate((self.server.cut_listeners, self.server.cut_speakers), 1):
             member = await self.server.join(f"member{count}", "all")
             cut()
@@ -136,7 +138,7 @@ class PubSubContract:
             assert (member.lost, len(member.heard_all)) == (1, 1)
             await member.pubsub.stop()
 
-    async def test_given_up_connections_come_anew(self) -> None:
+    async def test_closed_connections_are_remade(self) -> None:
         one, two = await self.two()
         two.wires.close("enough")
         await self.server.until(lambda: two.stood == 2)
@@ -144,7 +146,7 @@ class PubSubContract:
         await self.server.until(lambda: bool(two.heard_all))
         assert (one.lost, two.lost) == (0, 1)
 
-    async def test_a_slow_subscriber_is_cut_off_and_hears_of_it_when_it_reads(self) -> None:
+    async def test_a_slow_subscriber_is_disconnected_and_notices_when_it_reads(self) -> None:
         one, two = await self.two()
         two.wires.pause()
         texts = [f"one {number:02} ".ljust(200_000) for number in range(60)]

@@ -16,7 +16,7 @@ SLOW = EvenPace(1.0)
 
 
 @implementer(IPushProducer)
-class Side(Protocol):
+class RecordingProtocol(Protocol):
     """Notes what happens to it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Links(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.client, self.server = Side(), Side()
+        self.client, self.server = RecordingProtocol(), RecordingProtocol()
 
     def link(self, pace: EvenPace = SLOW, window: int = 10, full: int = 5) -> Link:
         link = Link(self.clock, self.client, self.server, pace=pace, window=window, full=full)
@@ -72,7 +72,7 @@ class Links(SynchronousTestCase):
         self.assertEqual(self.server.pieces, [b"to the server"])
         self.assertEqual(self.client.received, b"back")
 
-    def test_pieces(self) -> None:
+    def test_bytes_arrive_in_pieces(self) -> None:
         link = self.link(EvenPace(1.0, piece_bytes=2))
         link.client.write(b"abcde")
         self.wait(2)
@@ -122,10 +122,10 @@ class Links(SynchronousTestCase):
         self.assertEqual(self.client.ended, ConnectionLost)
         self.assertEqual(self.client.received, b"")
 
-    def test_cut_at_any_byte(self) -> None:
+    def test_a_cut_delivers_the_given_number_of_bytes(self) -> None:
         for first in range(5):
             with self.subTest(first):
-                self.client, self.server = Side(), Side()
+                self.client, self.server = RecordingProtocol(), RecordingProtocol()
                 link = self.link()
                 link.client.write(b"abcd")
                 link.cut(first)
@@ -136,7 +136,7 @@ class Links(SynchronousTestCase):
                 link.client.write(b"e")
                 self.assertEqual(link.client.waiting, 0)
 
-    def test_silence_tells_nobody_and_can_end(self) -> None:
+    def test_silence_closes_neither_end_and_can_be_lifted(self) -> None:
         link = self.link()
         link.silence()
         link.client.write(b"ping")
@@ -147,10 +147,10 @@ class Links(SynchronousTestCase):
         self.wait(1)
         self.assertEqual(self.server.received, b"ping")
 
-    def test_the_end_is_not_heard_through_silence(self) -> None:
+    def test_a_close_does_not_get_through_silence(self) -> None:
         for close in ("loseConnection", "abortConnection"):
             with self.subTest(close):
-                self.client, self.server = Side(), Side()
+                self.client, self.server = RecordingProtocol(), RecordingProtocol()
                 link = self.link()
                 link.silence()
                 getattr(link.server, close)()
@@ -180,7 +180,7 @@ class Links(SynchronousTestCase):
         self.assertEqual(self.server.received, b"")
         self.assertIsNone(self.client.ended)
 
-    def test_a_machine_that_vanishes_is_not(self) -> None:
+    def test_the_loss_of_a_whole_machine_is_not_noticed(self) -> None:
         link = self.link()
         link.crash(link.client, noticed=False)
         link.server.write(b"anybody there?")
@@ -193,7 +193,7 @@ class Links(SynchronousTestCase):
         self.assertIsNone(self.client.ended)
         self.assertFalse(link.open)
 
-    def test_who_listens_in(self) -> None:
+    def test_observers_see_writes_and_losses(self) -> None:
         link = self.link()
         heard: list[bytes] = []
         lost: list[object] = []
@@ -205,7 +205,7 @@ class Links(SynchronousTestCase):
         self.wait(1)
         self.assertEqual(lost, [ConnectionLost])
 
-    def test_no_timer_is_left(self) -> None:
+    def test_leaves_no_timer_behind(self) -> None:
         link = self.link()
         link.server.registerProducer(self.server, True)
         link.server.write(b"x" * 100)

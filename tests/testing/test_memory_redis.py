@@ -26,7 +26,7 @@ reactor: Any = _reactor
 PATIENCE_S = 60.0
 
 
-class InMemory:
+class MemoryRedisServer:
     """The fake, under a clock of its own."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class InMemory:
             member.pubsub.cut_speaker()
 
 
-class Real:
+class RealRedisServer:
     """A real server."""
 
     def __init__(self, case: TestCase) -> None:
@@ -105,27 +105,27 @@ class Real:
         self.redis.command("CLIENT", "KILL", "TYPE", "normal")
 
 
-class TheFake(PubSubContract, TestCase):
+class MemoryRedisContract(PubSubContract, TestCase):
     """In memory."""
 
     def setUp(self) -> None:
-        self.server = InMemory()
+        self.server = MemoryRedisServer()
 
 
-class TheRealOne(PubSubContract, TestCase):
+class RealRedisContract(PubSubContract, TestCase):
     """Over sockets."""
 
     timeout = 60
 
     def setUp(self) -> None:
-        self.server = Real(self)
+        self.server = RealRedisServer(self)
 
 
-class Faults(TestCase):
+class MemoryRedisFaults(TestCase):
     """Of the fake alone: what cannot be had of a real server when a test wants it."""
 
     def setUp(self) -> None:
-        self.server = InMemory()
+        self.server = MemoryRedisServer()
 
     async def two(self) -> tuple[Member, Member]:
         return await self.server.join("one", "all"), await self.server.join("two", "all")
@@ -139,7 +139,7 @@ class Faults(TestCase):
         await self.server.until(lambda: len(two.heard_all) == 3)
         self.assertEqual(two.heard_of("one"), ["one 1", "one 2", "one 4"])
 
-    async def test_a_process_that_is_gone_says_and_hears_nothing(self) -> None:
+    async def test_a_crashed_process_sends_and_receives_nothing(self) -> None:
         one, two = await self.two()
         two.say("two 1", "two 2")
         two.pubsub.crash(first=1)
@@ -147,7 +147,7 @@ class Faults(TestCase):
         await self.server.until(lambda: len(one.heard_all) == 2)
         self.assertEqual((one.heard_of("two"), two.heard_all, two.lost), (["two 1"], [], 0))
 
-    async def test_silence_is_noticed_and_may_pass(self) -> None:
+    async def test_silence_is_noticed_unless_it_ends_in_time(self) -> None:
         one, two = await self.two()
         two.pubsub.silence(True)
         two.say("two 1")
@@ -161,7 +161,7 @@ class Faults(TestCase):
         await self.server.until(lambda: two.lost == 1)
         self.assertTrue(10 <= self.server.clock.seconds() - began <= 15)
 
-    async def test_who_cannot_reach_it_comes_back_later(self) -> None:
+    async def test_an_unreachable_process_reconnects_later(self) -> None:
         _, two = await self.two()
         two.pubsub.reach(False)
         two.pubsub.cut_listener()
