@@ -1,4 +1,4 @@
-"""Checks that no fact is trimmed too early (the rules of ``services.trimming``)."""
+"""Checks that no fact is trimmed too early (the rules of ``services.trimmer``)."""
 
 from __future__ import annotations
 

@@ -24,24 +24,24 @@ from synrepl.wire.codec import parse_line
 from synrepl.wire.dialects import MODERN, Side
 
 
-class Bounds(TestCase):
-    def test_at_least(self) -> None:
+class BoundTests(TestCase):
+    def test_at_least_holds_from_the_limit_up(self) -> None:
         self.assertTrue(at_least(0.5).holds(0.5) and at_least(0.5).holds(2))
         self.assertFalse(at_least(0.5).holds(0.49))
         self.assertEqual(str(at_least(0.5)), "≥ 0.5")
 
-    def test_at_most(self) -> None:
+    def test_at_most_holds_up_to_the_limit(self) -> None:
         self.assertTrue(at_most(2).holds(2) and at_most(2).holds(0))
         self.assertFalse(at_most(2).holds(2.01))
         self.assertEqual(str(at_most(64)), "≤ 64")
 
-    def test_verdicts(self) -> None:
+    def test_a_row_passes_or_misses_its_bound(self) -> None:
         self.assertEqual(Row("a", 1.0, "x").verdict, "")
         self.assertEqual(Row("a", 1.0, "x", at_most(1)).verdict, "PASS")
         self.assertEqual(Row("a", 1.1, "x", at_most(1)).verdict, "MISS")
 
 
-class Ratios(TestCase):
+class RatioTests(TestCase):
     def test_pairs_are_compared_before_the_median_is_taken(self) -> None:
         # The machine was ten times as slow in the second round: no ratio shows it.
         row = ratio("a", [2, 20, 3], [1, 10, 1], of="b", measured_in="s", bound=at_most(2))
@@ -60,27 +60,27 @@ class Ratios(TestCase):
         self.assertEqual(found, {"a": [1, 2], "b": [3, 4]})
         self.assertEqual("".join(calls), "ababab")
 
-    def test_scale(self) -> None:
+    def test_a_scale_leaves_at_least_one(self) -> None:
         self.assertEqual(Scale(0.2, 1).of(10), 2)
         self.assertEqual(Scale(0.2, 1).of(1), 1)
 
 
-class Telling(TestCase):
-    def test_numbers(self) -> None:
+class Output(TestCase):
+    def test_numbers_have_three_digits(self) -> None:
         fields = [shown(number) for number in (0.51234, 2.0, 123.4, 1234567.0)]
         self.assertEqual(fields, ["0.512", "2", "123", "1,230,000"])
 
-    def test_a_table_and_a_file(self) -> None:
+    def test_rows_become_a_markdown_table(self) -> None:
         row = Row("a", 0.61, "× b", at_least(0.5), (0.6, 0.7), "1 against 2 s")
         self.assertIn("| a | 0.61 × b | ≥ 0.5 | PASS | 0.6 … 0.7 | 1 against 2 s |", table([row]))
         self.assertIn("## some\n\n| measured", results({"some": [row]}))
 
-    def test_json(self) -> None:
+    def test_rows_become_json(self) -> None:
         fields = Row("a", 3.0, "× b", at_most(2), (1, 4), "", {"ours": 6}).to_json()
         self.assertEqual((fields["verdict"], fields["bound"], fields["ours"]), ("MISS", "≤ 2", 6))
 
 
-class Parts(TestCase):
+class BenchmarkModules(TestCase):
     def test_every_module_can_be_imported(self) -> None:
         names = [info.name for info in pkgutil.iter_modules(benchmarks.__path__)]
         for name in names:

@@ -28,7 +28,7 @@ from synrepl.testing.standby import PrimaryAndStandby
 NAMES = ("master", "w1", "w2")
 
 
-class TheSoak(TestCase):
+class ShortSoak(TestCase):
     """Real processes."""
 
     timeout = 480
@@ -57,12 +57,14 @@ class TheSoak(TestCase):
         self.assertGreater(found.lost, 0)
 
 
-class Drawing(PlainTestCase):
+class AccidentSequence(PlainTestCase):
     """Accidents."""
 
     @settings(max_examples=20)
     @given(st.integers(0, 10**6), st.floats(0, 30))
-    def test_the_same_each_time_and_all_kinds_in_each_round(self, seed: int, most: float) -> None:
+    def test_is_the_same_for_a_seed_and_has_all_kinds_in_each_round(
+        self, seed: int, most: float
+    ) -> None:
         drawn = list(islice(accidents(seed, NAMES, most), 27))
         self.assertEqual(drawn, list(islice(accidents(seed, NAMES, most), 27)))
         for nth in (0, 9, 18):
@@ -76,10 +78,10 @@ class Drawing(PlainTestCase):
         self.assertEqual({victims.count(name) for name in NAMES}, {len(victims) // len(NAMES)})
 
 
-class Places(PlainTestCase):
+class ExpectedPositions(PlainTestCase):
     """Where everybody has to be in the end."""
 
-    def test_over_tcp_the_master_says_it_over_redis_each_writer(self) -> None:
+    def test_are_the_masters_over_tcp_and_each_writers_over_redis(self) -> None:
         positions: dict[str, Positions] = {
             "master": {"orders": {"(all)": 9, "master": 9, "w1": 5}},
             "w1": {"orders": {"w1": 8}},
@@ -94,33 +96,33 @@ class Places(PlainTestCase):
         self.assertEqual(places(False, "legacy"), {("(all)", 9)})
 
 
-class Notes(PlainTestCase):
+class RecordedFactsTests(PlainTestCase):
     """What a handler without transactions wrote down."""
 
     def line(self, token: int, writer: str = "w1", digest: str = "00") -> str:
         return f"orders\t{token}\t{writer}\t1\t{digest}\t.\n"
 
-    def test_each_fact_once_in_the_order_of_the_first_times(self) -> None:
+    def test_each_fact_is_kept_once_in_order_of_first_arrival(self) -> None:
         recorded = deduplicated([self.line(n) for n in (1, 2, 1, 2, 3)] + [self.line(1, "w2")])
         found = [(each.token, each.writer) for each in recorded.entries["orders"]]
         self.assertEqual(found, [(1, "w1"), (2, "w1"), (3, "w1"), (1, "w2")])
         self.assertEqual((recorded.repeated, recorded.changed), (2, 0))
 
-    def test_a_fact_that_comes_again_with_other_rows(self) -> None:
+    def test_a_repeated_fact_with_other_rows_is_counted_as_changed(self) -> None:
         recorded = deduplicated([self.line(1), self.line(1, digest="01")])
         self.assertEqual((recorded.repeated, recorded.changed), (1, 1))
 
-    def test_what_was_not_finished(self) -> None:
+    def test_unfinished_lines_are_ignored(self) -> None:
         whole = self.line(1)
         torn = [f"{whole[:length]}\n" for length in range(len(whole) - 1)]
         recorded = deduplicated([self.line(2), *torn, whole[:-2]])
         self.assertEqual([each.token for each in recorded.entries["orders"]], [2])
 
 
-class Results(PlainTestCase):
+class ResultsFile(PlainTestCase):
     """The file with all results."""
 
-    def test_what_did_not_run_stays(self) -> None:
+    def test_sections_that_did_not_run_stay(self) -> None:
         text = "# Results\n\n- a\n\n## one\n\nold\n\n## two\n\nold\n"
         once_more = updated_results(text, {"two": [Row("x", 0, "y")]}, ["two"])
         self.assertTrue(once_more.startswith("# Results\n\n- a\n\n## one\n\nold\n\n## two\n\nOf "))

@@ -39,10 +39,10 @@ older{stream_name="events"} 7.0
 """
 
 
-class Told(TestCase):
+class Output(TestCase):
     """Each finds what it is for."""
 
-    def test_logs(self) -> None:
+    def test_reads_entries_and_errors_of_logs(self) -> None:
         with TemporaryDirectory() as directory:
             log = Path(directory, "log")
             log.write_text(LOG)
@@ -60,13 +60,13 @@ class Told(TestCase):
             "Failed to handle command <x at 0x…>: Exception: Instance '…' not in '…' config",
         )
 
-    def test_metrics(self) -> None:
+    def test_sums_counters_by_label(self) -> None:
         found = metrics.counter(METRICS, "inbound", "command")
         self.assertEqual(found, Counter(PING=41, POSITION=32))
         self.assertEqual(metrics.counter(METRICS, "older", "stream_name"), Counter(events=7))
         self.assertEqual(metrics.counter(METRICS, "none", "x"), Counter())
 
-    def test_report(self) -> None:
+    def test_renders_sections_as_markdown(self) -> None:
         section = Section("Title", ["Story."])
         section.tables.append(("Caption:", Table(("name", "n"), [("a|b", 5), ("c", 12)])))
         section.check("this holds", True)

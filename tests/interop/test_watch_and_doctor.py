@@ -47,14 +47,14 @@ def quiet_snapshot(
     return QuietSnapshot({KEY: announced}, Counter({KEY: rows}), {KEY: recorded}, seen)
 
 
-class CalmTests(TestCase):
+class QuietSnapshots(TestCase):
     """The wire, the database and the watch at one moment."""
 
     def test_nothing_is_wrong_where_all_agree(self) -> None:
         self.assertEqual(quiet_snapshot(look()).wrong, [])
         self.assertEqual(quiet_snapshot(look()).behind, [])
 
-    def test_what_the_watch_tells_wrongly(self) -> None:
+    def test_wrong_figures_of_watch_are_reported(self) -> None:
         for seen, section in (
             (look(heard=8), ["events of w heard at 8, announced 7"]),
             (look(heard=None), ["events of w heard at None, announced 7"]),
@@ -65,22 +65,22 @@ class CalmTests(TestCase):
         ):
             self.assertEqual(quiet_snapshot(seen).wrong, section)
 
-    def test_what_the_watch_makes_up(self) -> None:
+    def test_invented_figures_of_watch_are_reported(self) -> None:
         more = {"stream": "x", "writer": "w", "heard": 1, "committed": None, "rows": 0}
         seen = look(streams=[*look().report["streams"], more])
         self.assertEqual(quiet_snapshot(seen).wrong, ["x of w heard at 1, announced None"])
 
-    def test_who_is_behind(self) -> None:
+    def test_unannounced_positions_are_reported(self) -> None:
         section = quiet_snapshot(look(heard=5), announced=5).behind
         self.assertEqual(section, ["events of w announced 5, recorded 6"])
 
-    def test_rows_are_counted_from_a_moment_on(self) -> None:
+    def test_rows_are_counted_since_a_snapshot(self) -> None:
         before = quiet_snapshot(look(rows=2), rows=1)
         self.assertEqual(quiet_snapshot(look(rows=4), rows=3).miscounted(before), [])
         section = quiet_snapshot(look(rows=4), rows=4).miscounted(before)
         self.assertEqual(section, ["events of w 2 rows instead of 3"])
 
-    def test_a_look_is_well(self) -> None:
+    def test_a_sample_is_good_without_trouble_and_alarms(self) -> None:
         self.assertTrue(look().well)
         for more in ({"connected": False}, {"trouble": ["t"]}, {"alarms": ["a"]}):
             self.assertFalse(look(**more).well)
@@ -93,10 +93,10 @@ FOUND = {
 }
 
 
-class DiagnosisTests(TestCase):
+class Diagnoses(TestCase):
     """What the doctor said."""
 
-    def test_whom_it_names(self) -> None:
+    def test_names_the_backend_and_its_process(self) -> None:
         diagnosis = Diagnosis(1, [FOUND])
         self.assertTrue(diagnosis.names(12, "writer1"))
         self.assertFalse(diagnosis.names(1, "writer1"))
@@ -104,7 +104,7 @@ class DiagnosisTests(TestCase):
         self.assertEqual(str(diagnosis), "status 1, idle-transaction (backend 12)")
 
 
-class RoutesTests(TestCase):
+class RequestRouting(TestCase):
     """Which process answers a request."""
 
     def setUp(self) -> None:
@@ -116,7 +116,7 @@ class RoutesTests(TestCase):
     def ports(self, path: str) -> set[int]:
         return {self.eight.port(f"/_matrix/client/r0{path}") for _ in range(6)}
 
-    def test_by_path_and_by_turns(self) -> None:
+    def test_goes_by_path_and_round_robin(self) -> None:
         (main,) = self.ports("/createRoom")
         (typing,) = self.ports("/rooms/!r:a.example/typing/@u:a.example")
         receipts = self.ports("/rooms/!r:a.example/receipt/m.read/$e")
@@ -128,7 +128,7 @@ class RoutesTests(TestCase):
         self.assertEqual(len({main, *receipts, *senders}), 6)
 
 
-class TablesTests(trial.TestCase):
+class SynapseTablesTests(trial.TestCase):
     """Real PostgreSQL, with what a Synapse would have there."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -145,11 +145,11 @@ class TablesTests(trial.TestCase):
         self.tables = SynapseTables(dsn)
         self.addCleanup(self.tables.__exit__, None, None, None)
 
-    def test_positions(self) -> None:
+    def test_reads_recorded_positions(self) -> None:
         expected = {("events", "a"): 5, ("backfill", "a"): 2, ("presence", "b"): 3}
         self.assertEqual(self.tables.positions(), expected)
 
-    def test_only_what_has_written_is_a_write_and_the_oldest_is_told(self) -> None:
+    def test_finds_open_writes_and_the_oldest_transaction(self) -> None:
         self.assertIsNone(self.tables.oldest())
         self.cursor.execute("SELECT 1")
         mine = OpenTransaction(self.other.info.backend_pid, "writer1")
@@ -160,7 +160,7 @@ class TablesTests(trial.TestCase):
         self.assertEqual(self.tables.open_writes("writer2"), [])
 
 
-class WireTests(TestCase):
+class RedisWireTests(TestCase):
     """A real Redis."""
 
     def setUp(self) -> None:
@@ -174,7 +174,7 @@ class WireTests(TestCase):
             max_size=20,
         )
     )
-    def test_the_furthest_row_unless_a_position_says_otherwise(
+    def test_keeps_the_highest_row_unless_a_position_overrides_it(
         self, said: list[tuple[str, str, int]]
     ) -> None:
         with RedisWire(self.redis.port, "a.example") as wire:
@@ -199,14 +199,14 @@ class WireTests(TestCase):
         return self.redis.command("PUBLISH", "a.example", line) == 1
 
 
-class TellingTests(TestCase):
+class Output(TestCase):
     """For the report."""
 
-    def test_difference(self) -> None:
+    def test_describes_differences(self) -> None:
         self.assertEqual(difference({"a": 1, "b": 2}, {"b": 2, "a": 1}), "")
         section = difference({"a": 1, "b": 2}, {"b": 3, "c": 1})
         self.assertEqual(section, "a 0 instead of 1, b 3 instead of 2, c 1 instead of 0")
 
-    def test_answers(self) -> None:
+    def test_tabulates_answers(self) -> None:
         table = answers_table({("join", 403): 1, ("join", 200): 5, ("a", 200): 2})
         self.assertEqual(table.rows, [("a", "2 x 200"), ("join", "5 x 200, 1 x 403")])

@@ -58,7 +58,7 @@ GOOD = WatchDoctorResult(
 )
 
 
-class BesideReportTests(TestCase):
+class WatchDoctorReport(TestCase):
     """One thing at a time goes wrong."""
 
     def fails(self, **changed: Any) -> Sequence[str]:
@@ -66,19 +66,19 @@ class BesideReportTests(TestCase):
         checks = watch_and_doctor_report.section(replace(GOOD, **changed)).checks
         return [check.claim for check in checks if not check.holds]
 
-    def test_all_is_well(self) -> None:
+    def test_passes_a_good_run(self) -> None:
         self.assertEqual(self.fails(), [])
         lines = watch_and_doctor_report.section(GOOD).lines()
         self.assertIn("| caches | master     |         1 |           1 |", "\n".join(lines))
 
-    def test_a_quiet_moment(self) -> None:
+    def test_fails_on_wrong_snapshots(self) -> None:
         key = ("caches", "master")
         for when in ("before", "after", "last"):
             good = getattr(GOOD, when)
             self.assertEqual(len(self.fails(**{when: replace(good, announced={key: 1})})), 1)
             self.assertEqual(len(self.fails(**{when: replace(good, recorded={key: 2})})), 2)
 
-    def test_rows_and_processes(self) -> None:
+    def test_fails_on_miscounted_rows_and_missing_processes(self) -> None:
         section = self.fails(last=replace(GOOD.last, rows=Counter()))
         self.assertEqual(section, ["watch counted the rows that were recorded"])
         few = look(4)
@@ -88,14 +88,14 @@ class BesideReportTests(TestCase):
         last = QuietSnapshot(announced, rows, {}, WatchSample({**few.report, "streams": streams}))
         self.assertIn("watch heard all eight processes", self.fails(last=last))
 
-    def test_under_traffic(self) -> None:
+    def test_fails_on_alarms_under_traffic(self) -> None:
         for more in ({"connected": False}, {"trouble": ["t"]}, {"alarms": ["a"]}):
             self.assertEqual(len(self.fails(samples=[look(2), look(2, **more)])), 1)
         self.assertEqual(self.fails(said=["oh"]), ["watch had no errors to print"])
         wrong = Diagnosis(1, [FOUND])
         self.assertEqual(len(self.fails(diagnoses=[WELL, wrong])), 1)
 
-    def test_held(self) -> None:
+    def test_fails_when_the_open_transaction_is_not_found(self) -> None:
         for failing, stopped_in_transaction in (
             (2, replace(HELD, oldest=None)),
             (2, replace(HELD, oldest=OpenTransaction(12, "persister2"))),
@@ -107,7 +107,7 @@ class BesideReportTests(TestCase):
                 len(self.fails(stopped_in_transaction=stopped_in_transaction)), failing
             )
 
-    def test_silent(self) -> None:
+    def test_fails_when_the_silent_writer_is_not_reported(self) -> None:
         other = ALARM.replace("persister1", "writer1")
         for stopped_after_commit in (
             replace(SILENT, seconds=5.1),
@@ -118,10 +118,10 @@ class BesideReportTests(TestCase):
             self.assertEqual(len(self.fails(stopped_after_commit=stopped_after_commit)), 1)
 
 
-class PartsTests(TestCase):
+class Parts(TestCase):
     """What has to be installed."""
 
-    def test_releases(self) -> None:
+    def test_need_their_releases(self) -> None:
         self.assertEqual(wanted([WORKERS]), [*RELEASES])
         self.assertEqual(wanted([REDIS, BESIDE]), [CURRENT])
         self.assertEqual(wanted([BESIDE, MASTERS]), [CURRENT, *RELEASES])

@@ -63,7 +63,7 @@ def _events(draw: st.DrawFn, room: Room) -> Event:
     )
 
 
-class ArbitraryTests(TestCase):
+class AuthoriseArbitraryEvents(TestCase):
     """Whatever is in events, there is an answer."""
 
     @settings(max_examples=400)
@@ -90,7 +90,7 @@ class ArbitraryTests(TestCase):
 
     @settings(max_examples=300)
     @given(st.data())
-    def test_asks_only_for_what_authorises(self, data: st.DataObject) -> None:
+    def test_reads_only_the_keys_that_authorise_the_event(self, data: st.DataObject) -> None:
         room = Room(data.draw(st.sampled_from(sorted(ROOM_VERSIONS))))
         room.join(BOB)
         room.rule(data.draw(st.sampled_from(["public", "restricted", "knock", "invite", 7])))

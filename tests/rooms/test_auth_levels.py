@@ -9,7 +9,7 @@ from synrepl.rooms.versions import ROOM_VERSIONS
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, LEVELS_TYPE, NEWEST, Json, Room
 
 
-class PowerLevelTests(TestCase):
+class PowerLevelChanges(TestCase):
     """Step 10."""
 
     def setUp(self) -> None:
@@ -25,10 +25,10 @@ class PowerLevelTests(TestCase):
         self.room.levels(**base | old)
         return self.judge(base | new, BOB)
 
-    def test_first(self) -> None:
+    def test_the_first_power_levels_may_be_anything(self) -> None:
         self.assertIsNone(self.judge({"users": {BOB: 1_000}}))
 
-    def test_named(self) -> None:
+    def test_named_levels_above_the_senders_power_cannot_be_changed(self) -> None:
         for name in ("users_default", "events_default", "ban", "redact", "kick", "invite"):
             self.assertIsNone(self.change({}, {name: 50}), name)
             self.assertIsNone(self.change({name: 50}, {}), name)
@@ -38,7 +38,7 @@ class PowerLevelTests(TestCase):
             self.assertIsNone(self.change({name: 51}, {name: 51}), name)
         self.assertEqual(self.change({}, {"state_default": 51}), "level-above-new")
 
-    def test_events(self) -> None:
+    def test_event_levels_above_the_senders_power_cannot_be_changed(self) -> None:
         for name in ("events", "notifications"):
             self.assertIsNone(self.change({}, {name: {"x": 50}}))
             self.assertIsNone(self.change({name: {"x": 50}}, {}))
@@ -46,13 +46,13 @@ class PowerLevelTests(TestCase):
             self.assertEqual(self.change({name: {"x": 51}}, {}), "level-above-old")
             self.assertEqual(self.change({name: {"x": 51}}, {name: {"x": 1}}), "level-above-old")
 
-    def test_notifications_do_not_count_before_6(self) -> None:
+    def test_notification_levels_are_not_checked_before_version_6(self) -> None:
         for version, code in (("5", None), ("6", "level-above-new")):
             self.room = Room(version)
             self.room.join(BOB)
             self.assertEqual(self.change({}, {"notifications": {"room": 51}}), code)
 
-    def test_users(self) -> None:
+    def test_user_levels_of_peers_and_above_the_senders_power_cannot_be_changed(self) -> None:
         def users(**levels: int) -> Json:
             everybody = {ALICE: 100, BOB: 50, CAROL: 50, DAVE: 49}
             named = {f"@{name}": level for name, level in levels.items()}
@@ -71,7 +71,7 @@ class PowerLevelTests(TestCase):
         self.assertEqual(self.change(old, users(carol=-1)), "level-of-peer")
         self.assertEqual(self.change(old, users(alice=-1)), "level-of-peer")
 
-    def test_malformed(self) -> None:
+    def test_refuses_malformed_content(self) -> None:
         for content, code in (
             ({"ban": "50"}, "level-no-integer"),
             ({"ban": None}, "level-no-integer"),
@@ -89,7 +89,7 @@ class PowerLevelTests(TestCase):
         ):
             self.assertEqual(self.judge(content), code, content)
 
-    def test_malformed_before_10(self) -> None:
+    def test_accepts_text_and_booleans_before_version_10(self) -> None:
         self.room = Room("9")
         self.room.join(BOB)
         for content, code in (
@@ -107,7 +107,7 @@ class PowerLevelTests(TestCase):
         ):
             self.assertEqual(self.judge(content), code, content)
 
-    def test_creators(self) -> None:
+    def test_refuses_creators_among_users_from_version_12(self) -> None:
         for version, code in (("11", None), ("12", "levels-name-creator")):
             self.room = Room(version, additional_creators=[CAROL])
             self.assertEqual(self.judge({"users": {ALICE: 1}}), code)
@@ -115,10 +115,10 @@ class PowerLevelTests(TestCase):
             self.assertIsNone(self.judge({"users": {BOB: 1}}))
 
 
-class LevelTests(TestCase):
+class PowerLevelsInForce(TestCase):
     """What levels are, and their defaults."""
 
-    def test_numbers(self) -> None:
+    def test_parses_levels_as_the_room_version_does(self) -> None:
         for value, by_version in (
             (5, {"1": 5, "6": 5, "10": 5}),
             (" +05\n", {"1": 5, "6": 5, "10": None}),
@@ -139,7 +139,7 @@ class LevelTests(TestCase):
                     parse_level(value, ROOM_VERSIONS[version]), level, (value, version)
                 )
 
-    def test_defaults_with_levels(self) -> None:
+    def test_defaults_with_a_power_levels_event(self) -> None:
         room = Room()
         room.levels()
         levels = power_levels_of(room.state[LEVELS_TYPE, ""], room.creation)
@@ -147,14 +147,14 @@ class LevelTests(TestCase):
         self.assertEqual((levels.events_default, levels.state_default), (0, 50))
         self.assertEqual((levels.of(ALICE), levels.of(BOB)), (0, 0))
 
-    def test_defaults_without_levels(self) -> None:
+    def test_defaults_without_a_power_levels_event(self) -> None:
         room = Room()
         levels = power_levels_of(None, room.creation)
         self.assertEqual((levels.ban, levels.kick, levels.redact, levels.invite), (50, 50, 50, 0))
         self.assertEqual((levels.events_default, levels.state_default), (0, 50))
         self.assertEqual((levels.of(ALICE), levels.of(BOB)), (100, 0))
 
-    def test_creators_are_above_all(self) -> None:
+    def test_creators_have_infinite_power(self) -> None:
         room = Room(NEWEST, additional_creators=[CAROL])
         room.levels(users={ALICE: 1, BOB: 2**53 - 1})
         for power in (None, room.state[LEVELS_TYPE, ""]):
@@ -166,7 +166,7 @@ class LevelTests(TestCase):
         self.assertEqual(room.judge_member("ban", ALICE, CAROL), "target-level")
         self.assertEqual(room.judge_member("ban", BOB, CAROL), "target-level")
 
-    def test_flaws_in_state_count_as_left_out(self) -> None:
+    def test_invalid_levels_in_state_count_as_absent(self) -> None:
         room = Room("9")
         room.levels(ban=[], users={BOB: None, CAROL: 7}, events=7, users_default="x", invite="3")
         levels = power_levels_of(room.state[LEVELS_TYPE, ""], room.creation)

@@ -15,10 +15,10 @@ from synrepl.rooms.signatures import signed_json
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, Json, Room
 
 
-class JoinTests(TestCase):
+class Joins(TestCase):
     """Step 5.3."""
 
-    def test_creators_first(self) -> None:
+    def test_the_creator_joins_directly_after_the_create_event(self) -> None:
         for version in ("10", "11", "12"):
             room = Room(version)
             del room.state["m.room.member", ALICE]
@@ -33,13 +33,13 @@ class JoinTests(TestCase):
             self.assertEqual(judge(ALICE, ALICE, (*first, "$p:a")), "join-not-invited")
             self.assertEqual(judge(BOB, BOB, first), "join-not-invited")
 
-    def test_for_other(self) -> None:
+    def test_nobody_joins_for_another_user(self) -> None:
         room = Room()
         room.rule("public")
         self.assertIsNone(room.judge_member("join", BOB))
         self.assertEqual(room.judge_member("join", ALICE, BOB), "join-for-other")
 
-    def test_banned(self) -> None:
+    def test_a_banned_user_cannot_join(self) -> None:
         room = Room()
         room.rule("public")
         room.member(BOB, "ban")
@@ -56,7 +56,7 @@ class JoinTests(TestCase):
             found.append(room.judge_member("join", BOB))
         return found
 
-    def test_rules(self) -> None:
+    def test_join_rules_by_room_version(self) -> None:
         invited = ["join-not-invited", None, None, "join-not-invited"]
         vouched = ["join-no-voucher", None, None, "join-no-voucher"]
         nobody = ["join-rule"] * 4
@@ -76,7 +76,7 @@ class JoinTests(TestCase):
         ):
             self.assertEqual(self.outcomes(version, rule), codes, (version, rule))
 
-    def test_voucher(self) -> None:
+    def test_a_restricted_join_needs_an_authorising_member_who_may_invite(self) -> None:
         room = Room()
         room.rule("restricted")
         room.levels(invite=50, users={CAROL: 50})
@@ -91,7 +91,7 @@ class JoinTests(TestCase):
             self.assertEqual(code, "join-no-voucher")
 
 
-class MembershipTests(TestCase):
+class OtherMemberships(TestCase):
     """Steps 5.4 to 5.8."""
 
     def setUp(self) -> None:
@@ -99,15 +99,15 @@ class MembershipTests(TestCase):
         self.room.join(BOB)
         self.room.levels(users={ALICE: 60, BOB: 40, DAVE: 50}, invite=50, kick=50, ban=55)
 
-    def test_target(self) -> None:
+    def test_the_target_must_be_a_user_id(self) -> None:
         for target in ("nobody", "@nobody", "", "@nobody:"):
             self.assertEqual(self.room.judge_member("invite", ALICE, target), "member-no-user")
 
-    def test_unknown(self) -> None:
+    def test_refuses_unknown_memberships(self) -> None:
         for membership in ("lurk", "", None, 1, [], {}, True):
             self.assertEqual(self.room.judge_member(membership, BOB), "unknown-membership")
 
-    def test_invite(self) -> None:
+    def test_invites_take_power_and_a_target_outside_the_room(self) -> None:
         room = self.room
         self.assertIsNone(room.judge_member("invite", ALICE, CAROL))
         self.assertEqual(room.judge_member("invite", DAVE, CAROL), "sender-not-joined")
@@ -121,7 +121,7 @@ class MembershipTests(TestCase):
             room.member(CAROL, membership)
             self.assertIsNone(room.judge_member("invite", ALICE, CAROL))
 
-    def test_leave(self) -> None:
+    def test_only_joined_invited_or_knocking_users_leave(self) -> None:
         for version, knocking in (("6", "leave-not-in"), ("7", None)):
             room = Room(version)
             self.assertEqual(room.judge_member("leave", BOB), "leave-not-in")
@@ -135,7 +135,7 @@ class MembershipTests(TestCase):
                 room.member(BOB, membership)
                 self.assertEqual(room.judge_member("leave", BOB), code, membership)
 
-    def test_kick(self) -> None:
+    def test_kicks_take_power_over_the_target(self) -> None:
         room = self.room
         self.assertIsNone(room.judge_member("leave", ALICE, BOB))
         self.assertEqual(room.judge_member("leave", DAVE, BOB), "sender-not-joined")
@@ -145,7 +145,7 @@ class MembershipTests(TestCase):
         self.assertEqual(room.judge_member("leave", DAVE, BOB), "target-level", "a peer")
         self.assertIsNone(room.judge_member("leave", DAVE, CAROL))
 
-    def test_unban(self) -> None:
+    def test_unbans_take_the_power_to_kick_and_to_ban(self) -> None:
         room = self.room
         room.join(DAVE)
         room.member(CAROL, "ban")
@@ -156,7 +156,7 @@ class MembershipTests(TestCase):
         room.levels(users={ALICE: 60}, kick=60, ban=60)
         self.assertIsNone(room.judge_member("leave", ALICE, CAROL), "exactly the level")
 
-    def test_ban(self) -> None:
+    def test_bans_take_power_over_the_target(self) -> None:
         room = self.room
         room.join(DAVE)
         self.assertIsNone(room.judge_member("ban", ALICE, BOB))
@@ -168,7 +168,7 @@ class MembershipTests(TestCase):
         self.assertEqual(room.judge_member("ban", ALICE, BOB), "target-level")
         self.assertEqual(room.judge_member("ban", ALICE, ALICE), "target-level", "oneself")
 
-    def test_knock(self) -> None:
+    def test_knocking_depends_on_version_and_join_rule(self) -> None:
         for version, rule, code in (
             ("6", "knock", "unknown-membership"),
             ("7", "knock", None),
@@ -182,7 +182,7 @@ class MembershipTests(TestCase):
             room.rule(rule)
             self.assertEqual(room.judge_member("knock", CAROL), code, (version, rule))
 
-    def test_knock_of_whom(self) -> None:
+    def test_only_users_outside_the_room_knock_for_themselves(self) -> None:
         room = self.room
         room.rule("knock")
         self.assertEqual(room.judge_member("knock", ALICE, CAROL), "knock-for-other")
@@ -197,7 +197,7 @@ class MembershipTests(TestCase):
             self.assertEqual(room.judge_member("knock", CAROL), code, membership)
 
 
-class ThirdPartyTests(TestCase):
+class ThirdPartyInvites(TestCase):
     """Step 5.4.1."""
 
     def setUp(self) -> None:
@@ -214,7 +214,7 @@ class ThirdPartyTests(TestCase):
     def signed(self, key: int = 0, mxid: object = BOB, token: object = "t") -> Any:
         return sign_json({"mxid": mxid, "token": token}, "identity.example", self.keys[key])
 
-    def test_either_key(self) -> None:
+    def test_any_public_key_of_the_offer_verifies(self) -> None:
         self.assertIsNone(self.judge(self.signed(0)))
         self.assertIsNone(self.judge(self.signed(1)))
 
@@ -224,7 +224,7 @@ class ThirdPartyTests(TestCase):
         self.room.join(BOB)
         self.assertIsNone(self.judge(self.signed()))
 
-    def test_refused(self) -> None:
+    def test_refuses_invites_that_do_not_match_the_offer(self) -> None:
         self.assertEqual(self.judge(self.signed(), DAVE), "third-party-other-sender")
         self.assertEqual(self.judge(self.signed(), target=DAVE), "third-party-other-user")
         self.assertEqual(self.judge(self.signed(token="u")), "third-party-unknown")
@@ -234,12 +234,12 @@ class ThirdPartyTests(TestCase):
         self.room.member(BOB, "ban")
         self.assertEqual(self.judge(self.signed()), "third-party-banned")
 
-    def test_other_key(self) -> None:
+    def test_refuses_a_signature_by_another_key(self) -> None:
         self.room.put("m.room.third_party_invite", self.offer | {"public_keys": []}, ALICE, "t")
         self.assertIsNone(self.judge(self.signed(0)))
         self.assertEqual(self.judge(self.signed(1)), "third-party-signature")
 
-    def test_malformed(self) -> None:
+    def test_refuses_malformed_keys_and_signatures(self) -> None:
         signed = self.signed()
         for signatures in (None, [], {}, {"x": 1}, {"x": {"rsa:1": "x"}}, {"x": {"ed25519:0": 7}}):
             self.assertEqual(
@@ -250,7 +250,7 @@ class ThirdPartyTests(TestCase):
             self.room.put("m.room.third_party_invite", offer, ALICE, "t")
             self.assertEqual(self.judge(signed), "third-party-signature")
 
-    def test_tries_are_limited(self) -> None:
+    def test_verifications_are_limited(self) -> None:
         good = self.offer["public_key"]
         fill = [{"public_key": self.offer["public_keys"][0]["public_key"]}]  # type: ignore[index]
         for count, code in ((998, None), (1_000, "third-party-signature")):
@@ -278,7 +278,7 @@ class ThirdPartyTests(TestCase):
         self.assertEqual(self.judge(signed), "third-party-signature")
         return counts["decoded"], counts["tried"]
 
-    def test_malformed_keys_and_signatures_count(self) -> None:
+    def test_malformed_keys_and_signatures_count_towards_the_limit(self) -> None:
         several = [{"public_key": str(each)} for each in range(1_500)]
         for ids in ("%d", "ed25519:%d"):
             signatures = {"a": {ids % each: each for each in range(1_500)}}
@@ -295,7 +295,7 @@ class ThirdPartyTests(TestCase):
         signatures = {"a": {"rsa:0": "A" * 86, "0": "A" * 86, "ed25519:0": "A" * 86}}
         self.assertEqual(self.work(signatures, {"public_key": self.offer["public_key"]}), (1, 1))
 
-    def test_only_so_many_signatures_are_looked_at(self) -> None:
+    def test_the_number_of_signatures_read_is_limited(self) -> None:
         looked = []
 
         def noting(signature: object) -> None:
@@ -305,7 +305,7 @@ class ThirdPartyTests(TestCase):
         self.work({each: {f"ed25519:{key}": "x" for key in range(700)} for each in "ab"}, {})
         self.assertEqual(len(looked), 1_000)
 
-    def test_what_is_signed_is_encoded_once(self) -> None:
+    def test_the_signed_bytes_are_encoded_once(self) -> None:
         encoded = []
 
         def noting(fields: Json) -> bytes:

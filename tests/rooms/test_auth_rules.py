@@ -18,7 +18,7 @@ from synrepl.rooms.state import StateKey
 from tests.rooms.auth_rooms import ALICE, BOB, CAROL, DAVE, LEVELS_TYPE, NEWEST, Json, Room
 
 
-class CreationTests(TestCase):
+class CreateEvents(TestCase):
     """Step 1, and what state needs it."""
 
     def own(self, version: str, content: Json, **more: Any) -> str | None:
@@ -27,25 +27,25 @@ class CreationTests(TestCase):
         refusal = check_state_independent(event)
         return None if refusal is None else refusal.code
 
-    def test_first(self) -> None:
+    def test_must_have_no_prev_events(self) -> None:
         self.assertIsNone(self.own("11", {}))
         self.assertEqual(self.own("11", {}, prev=("$p",)), "create-not-first")
 
-    def test_room_id(self) -> None:
+    def test_room_id_matches_the_senders_server_or_is_absent(self) -> None:
         self.assertEqual(self.own("11", {}, room_id="!r:b"), "create-for-other-server")
         self.assertIsNone(self.own("12", {}))
         self.assertEqual(self.own("12", {}, room_id="!r"), "create-with-room-id")
 
-    def test_version(self) -> None:
+    def test_refuses_unknown_room_versions(self) -> None:
         self.assertIsNone(self.own("11", {"room_version": "11"}))
         for version in ("99", 11, None, [], {}):
             self.assertEqual(self.own("11", {"room_version": version}), "create-unknown-version")
 
-    def test_creator(self) -> None:
+    def test_names_its_creator_before_version_11(self) -> None:
         self.assertIsNone(self.own("10", {"creator": ALICE}))
         self.assertEqual(self.own("10", {}), "create-without-creator")
 
-    def test_additional_creators(self) -> None:
+    def test_additional_creators_are_user_ids(self) -> None:
         self.assertIsNone(self.own("12", {"additional_creators": [BOB]}))
         self.assertIsNone(self.own("11", {"additional_creators": 1}))
         longest = "@b:" + 252 * "b"
@@ -55,16 +55,16 @@ class CreationTests(TestCase):
                 self.own("12", {"additional_creators": bad}), "create-additional-creators"
             )
 
-    def test_allowed_by_any_state(self) -> None:
+    def test_is_allowed_by_any_state(self) -> None:
         room = Room()
         self.assertIsNone(authorise(room.creation, {}))
 
-    def test_needed(self) -> None:
+    def test_other_events_need_one(self) -> None:
         room = Room()
         del room.state["m.room.create", ""]
         self.assertEqual(room.judge("m.room.message", {}), "no-create")
 
-    def test_creators(self) -> None:
+    def test_creators_of_a_room_by_version(self) -> None:
         self.assertEqual(creators_of(Room("10", creator=BOB).creation), {BOB})
         self.assertEqual(creators_of(Room("10", creator=[BOB]).creation), frozenset())
         self.assertEqual(creators_of(Room("11", creator=BOB).creation), {ALICE})
@@ -72,27 +72,27 @@ class CreationTests(TestCase):
         self.assertEqual(creators_of(room.creation), {ALICE, BOB})
 
 
-class OwnTests(TestCase):
+class StateIndependentRules(TestCase):
     """What needs no state."""
 
     def code(self, event: Event) -> str | None:
         refusal = check_state_independent(event)
         return None if refusal is None else refusal.code
 
-    def test_signatures(self) -> None:
+    def test_the_senders_server_must_have_signed(self) -> None:
         room = Room()
         self.assertIsNone(self.code(room.event("m", {})))
         for bad in (None, [], {}, {"b": {"ed25519:1": "x"}}, {"a": {}}, {"a": "x"}):
             self.assertEqual(self.code(room.event("m", {}, signatures=bad)), "unsigned")
 
-    def test_sender(self) -> None:
+    def test_the_sender_must_be_a_user_id(self) -> None:
         room = Room()
         for sender in ("alice:a", "@alice", "@alice:", ""):
             server = sender.partition(":")[2]
             event = room.event("m", {}, sender, signatures={server: {"ed25519:1": "x"}})
             self.assertEqual(self.code(event), "sender-no-user", sender)
 
-    def test_who_need_not_sign(self) -> None:
+    def test_a_third_party_invite_need_not_be_signed_by_the_senders_server(self) -> None:
         """Only an invite that came from a third party's may lack its sender's signature."""
         invite = {"third_party_invite": {"signed": {"mxid": BOB, "token": "t"}}}
         signatures = {"b": {"ed25519:1": "x"}}
@@ -106,13 +106,13 @@ class OwnTests(TestCase):
         self.assertEqual(code("m.room.member", {"membership": "join", **invite}), "unsigned")
         self.assertEqual(code("m", {"membership": "invite", **invite}), "unsigned")
 
-    def test_signature_of_the_ids_server(self) -> None:
+    def test_the_server_in_the_event_id_must_have_signed(self) -> None:
         room = Room("2")
         self.assertEqual(self.code(room.event("m", {}, event_id="$1:b")), "unsigned-id")
         signed = {"a": {"k": "x"}, "b": {"k": "x"}}
         self.assertIsNone(self.code(room.event("m", {}, event_id="$1:b", signatures=signed)))
 
-    def test_members(self) -> None:
+    def test_a_member_event_needs_state_key_and_membership(self) -> None:
         room = Room()
         member = "m.room.member"
         self.assertEqual(self.code(room.event(member, {"membership": "join"})), "member-incomplete")
@@ -128,7 +128,7 @@ class OwnTests(TestCase):
             room.event("m.room.member", content, state_key=ALICE, signatures=signatures)
         )
 
-    def test_voucher(self) -> None:
+    def test_the_authorising_users_server_must_have_signed(self) -> None:
         self.assertIsNone(self.voucher("8", BOB, "a", "b"))
         self.assertEqual(self.voucher("8", BOB, "a"), "voucher-unsigned")
         self.assertIsNone(self.voucher("7", BOB, "a"))
@@ -137,7 +137,7 @@ class OwnTests(TestCase):
         for bad in (None, 7, [], "bob"):
             self.assertEqual(self.voucher("8", bad, "a", "b"), "voucher-no-user")
 
-    def test_third_party_invite(self) -> None:
+    def test_a_third_party_invite_must_be_complete(self) -> None:
         room = Room()
 
         def code(invite: object, **more: Any) -> str | None:
@@ -160,7 +160,7 @@ class OwnTests(TestCase):
         self.assertIsNone(self.code(room.event("m.room.member", leave, state_key=BOB)))
 
 
-class SelectionTests(TestCase):
+class AuthEventsSelection(TestCase):
     """Which state authorises what."""
 
     def setUp(self) -> None:
@@ -173,10 +173,10 @@ class SelectionTests(TestCase):
         self.assertEqual(len(keys), len(set(keys)), "a key twice")
         return set(keys) - {("m.room.create", ""), (LEVELS_TYPE, "")}
 
-    def test_creation(self) -> None:
+    def test_a_create_event_has_no_auth_events(self) -> None:
         self.assertEqual(auth_event_keys(self.room.creation), ())
 
-    def test_message(self) -> None:
+    def test_a_message_needs_create_power_levels_and_its_senders_membership(self) -> None:
         keys = {("m.room.create", ""), (LEVELS_TYPE, ""), ("m.room.member", ALICE)}
         self.assertEqual(set(auth_event_keys(self.room.event("m", {}))), keys)
         newest = Room(NEWEST)
@@ -184,7 +184,7 @@ class SelectionTests(TestCase):
             set(auth_event_keys(newest.event("m", {}))), keys - {("m.room.create", "")}
         )
 
-    def test_members(self) -> None:
+    def test_member_events_need_more(self) -> None:
         rules, a, b, c = (
             ("m.room.join_rules", ""),
             *(("m.room.member", each) for each in (ALICE, BOB, CAROL)),
@@ -199,7 +199,7 @@ class SelectionTests(TestCase):
         self.room = Room("7")
         self.assertEqual(self.keys("join", BOB, BOB, **voucher), {b, rules})
 
-    def test_third_party_invite(self) -> None:
+    def test_a_third_party_invite_needs_its_offer(self) -> None:
         invite = {"third_party_invite": {"signed": {"token": "t"}}}
         offer = ("m.room.third_party_invite", "t")
         self.assertIn(offer, self.keys("invite", ALICE, BOB, **invite))
@@ -209,7 +209,9 @@ class SelectionTests(TestCase):
         refusal = check_auth_events(room.event("m", {}), events, rejected)
         return None if refusal is None else refusal.code
 
-    def test_cited(self) -> None:
+    def test_refuses_auth_events_that_are_missing_doubled_needless_rejected_or_foreign(
+        self,
+    ) -> None:
         room = self.room
         member = room.state["m.room.member", ALICE]
         self.assertIsNone(self.cited(room, room.creation))
@@ -226,30 +228,30 @@ class SelectionTests(TestCase):
         foreign = room.event("m.room.member", {}, state_key=ALICE, room_id="!other:a")
         self.assertEqual(self.cited(room, room.creation, foreign), "cites-other-room")
 
-    def test_creation_is_not_cited_in_the_newest(self) -> None:
+    def test_the_create_event_is_implied_from_version_12(self) -> None:
         room = Room(NEWEST)
         self.assertIsNone(self.cited(room, room.state["m.room.member", ALICE]))
         self.assertEqual(self.cited(room, room.creation), "cites-needless")
 
 
-class EveryEventTests(TestCase):
+class StateDependentRules(TestCase):
     """Steps 4, 6, 8 and 9, and those of single types."""
 
-    def test_federation(self) -> None:
+    def test_an_unfederated_room_refuses_senders_of_other_servers(self) -> None:
         for federate, code in ((True, None), (False, "unfederated"), ("false", None)):
             room = Room(**{"m.federate": federate})
             room.join(BOB, CAROL)
             self.assertEqual(room.judge("m.room.message", {}, BOB), code)
             self.assertIsNone(room.judge("m.room.message", {}, CAROL))
 
-    def test_a_room_of_one_server_takes_no_members_of_others(self) -> None:
+    def test_an_unfederated_room_refuses_members_of_other_servers(self) -> None:
         for federate, code in ((True, None), (False, "unfederated")):
             room = Room(**{"m.federate": federate})
             for membership in ("invite", "ban", "leave"):
                 self.assertEqual(room.judge_member(membership, ALICE, DAVE), code, membership)
                 self.assertIsNone(room.judge_member(membership, ALICE, CAROL), membership)
 
-    def test_membership(self) -> None:
+    def test_the_sender_must_be_joined(self) -> None:
         room = Room()
         self.assertIsNone(room.judge("m.room.message", {}, ALICE))
         self.assertEqual(room.judge("m.room.message", {}, BOB), "sender-not-joined")
@@ -257,7 +259,7 @@ class EveryEventTests(TestCase):
             room.member(BOB, membership)
             self.assertEqual(room.judge("m.room.message", {}, BOB), "sender-not-joined")
 
-    def test_send_level(self) -> None:
+    def test_sending_takes_the_level_of_the_event_type(self) -> None:
         room = Room()
         room.join(BOB)
         room.levels(users={BOB: 10}, events={"x": 11, "y": 10}, events_default=10, state_default=11)
@@ -267,7 +269,7 @@ class EveryEventTests(TestCase):
         self.assertIsNone(room.judge("z", {}, BOB))
         self.assertEqual(room.judge("z", {}, BOB, ""), "send-level")
 
-    def test_state_of_users(self) -> None:
+    def test_state_keys_of_other_users_are_refused(self) -> None:
         room = Room()
         room.join(BOB)
         room.levels(state_default=0)
@@ -277,7 +279,7 @@ class EveryEventTests(TestCase):
         self.assertEqual(room.judge("x", {}, BOB, BOB + "x"), "state-of-other")
         self.assertEqual(room.judge("x", {}, BOB, "@"), "state-of-other")
 
-    def test_aliases(self) -> None:
+    def test_aliases_are_set_by_their_own_server_before_version_6(self) -> None:
         room = Room("5")
         self.assertIsNone(room.judge("m.room.aliases", {}, DAVE, "d"))
         self.assertEqual(room.judge("m.room.aliases", {}, DAVE, "a"), "aliases-other-server")
@@ -285,7 +287,7 @@ class EveryEventTests(TestCase):
         self.assertEqual(room.judge("m.room.aliases", {}, DAVE), "aliases-no-state")
         self.assertEqual(Room("6").judge("m.room.aliases", {}, DAVE, "d"), "sender-not-joined")
 
-    def test_redactions(self) -> None:
+    def test_redactions_take_power_or_a_target_of_the_same_server_before_version_3(self) -> None:
         room = Room("2")
         room.join(BOB)
         room.levels(users={ALICE: 50})
@@ -298,7 +300,7 @@ class EveryEventTests(TestCase):
         room.join(BOB)
         self.assertIsNone(room.judge(redaction, {}, BOB, redacts="$1"))
 
-    def test_offers(self) -> None:
+    def test_offering_a_third_party_invite_takes_the_power_to_invite(self) -> None:
         room = Room()
         room.join(BOB)
         room.levels(invite=5, users={BOB: 5}, state_default=50)

@@ -70,10 +70,10 @@ class Case:
         return "allow" if refusal is None else refusal.code
 
 
-class RandomTests(TestCase):
+class RandomVectors(TestCase):
     """Generated events, each by what it is, by what it cites, and by the state before it."""
 
-    def test_files(self) -> None:
+    def test_verdicts_equal_those_of_the_vectors(self) -> None:
         for name in vector_files.files("auth/random_*"):
             wrong, asserted, others = [], 0, 0
             for row in vector_files.lines(name):
@@ -99,10 +99,10 @@ def _differences(row: Row) -> list[tuple[str, ...]]:
     ]
 
 
-class PublishedTests(TestCase):
+class PublishedVectors(TestCase):
     """What other projects publish."""
 
-    def test_files(self) -> None:
+    def test_verdicts_equal_those_of_the_vectors(self) -> None:
         for name in vector_files.files("auth/published_*"):
             wrong = []
             for row in vector_files.lines(name):

@@ -15,7 +15,7 @@ from tests.rooms.built_rooms import ALICE, BOB, CAROL, BuiltRoom
 from tests.rooms.stored_rooms import StoredRoom
 
 
-class WholeRooms(TestCase):
+class BuiltRooms(TestCase):
     """Rooms with all that happens in one."""
 
     def test_every_event_passes_all_checks_of_the_servers_that_receive_it(self) -> None:
@@ -47,7 +47,7 @@ class WholeRooms(TestCase):
             made.member("@dan:d.example", "knock")
         return made
 
-    def test_an_event_follows_all_ends_of_the_room(self) -> None:
+    def test_an_event_follows_all_forward_extremities(self) -> None:
         made = BuiltRoom()
         made.member(BOB, "join")
         forks = [made.build("m.room.message", {"n": n}, BOB) for n in range(3)]
@@ -58,7 +58,7 @@ class WholeRooms(TestCase):
         self.assertEqual(merge.depth, forks[0].depth + 1)
         self.assertEqual(made.room.forward_extremities, {merge.event_id})
 
-    def test_it_follows_the_newest_where_there_are_too_many(self) -> None:
+    def test_an_event_follows_the_newest_of_too_many_forward_extremities(self) -> None:
         made = BuiltRoom()
         made.member(BOB, "join")
         forks = [made.build("m.room.message", {"n": n}, BOB) for n in range(MAX_PREV_EVENTS + 1)]
@@ -78,7 +78,7 @@ class WholeRooms(TestCase):
         self.assertIs(made.version.event_ids, EventIds.GIVEN)
         self.assertRegex(event.event_id, r"^\$[\w=-]{24}:a\.example$")
 
-    def test_the_same_is_built_over_a_store(self) -> None:
+    def test_a_store_gives_the_same_event(self) -> None:
         made = BuiltRoom("12")
         stored = StoredRoom(made.version)
         for event in made.events:
@@ -91,15 +91,15 @@ class WholeRooms(TestCase):
         self.assertLessEqual(stored.rounds, 4)
 
 
-class Refusals(TestCase):
+class BuilderRefusals(TestCase):
     """What cannot be built."""
 
-    def test_an_event_before_the_room(self) -> None:
+    def test_refuses_an_event_before_the_create_event(self) -> None:
         made = BuiltRoom()
         with self.assertRaisesRegex(NoRoomToBuildIn, "m.room.message cannot be built"):
             made.builder(ALICE).build(made.draft("m.room.message", {}), Room(made.version))
 
-    def test_a_creation_without_a_room_id(self) -> None:
+    def test_refuses_a_create_event_without_a_room_id(self) -> None:
         made = BuiltRoom()
         draft = EventDraft("m.room.create", ALICE, {}, 1, "")
         builder = made.builder(ALICE)
@@ -108,7 +108,7 @@ class Refusals(TestCase):
         self.assertIsInstance(newest, EventBuilder)
         self.assertNotIn("room_id", newest.create(draft).fields)
 
-    def test_content_that_is_too_large_or_no_json(self) -> None:
+    def test_refuses_content_that_is_too_large_or_not_json(self) -> None:
         made = BuiltRoom()
         with self.assertRaisesRegex(BadEvent, "more than 65536"):
             made.build("m.room.message", {"body": "x" * 65_536})

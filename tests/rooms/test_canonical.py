@@ -33,10 +33,10 @@ def event_with(text: str, version: RoomVersion) -> Event:
     return parse_event(raw.encode(errors="surrogatepass"), version)
 
 
-class Vectors(TestCase):
+class CanonicalJsonVectors(TestCase):
     """The rows of ``canonical_json``."""
 
-    def test_published(self) -> None:
+    def test_encodes_the_published_vectors(self) -> None:
         for row in lines("canonical_json/published.jsonl"):
             with self.subTest(row["id"]):
                 wanted = row["canonical"].encode()
@@ -47,14 +47,14 @@ class Vectors(TestCase):
                 self.assertEqual(jsons.canonical(value), wanted)
                 self.assertEqual(jsons.canonical_of_decoded(value), wanted)
 
-    def test_random(self) -> None:
+    def test_encodes_the_random_vectors(self) -> None:
         for row in lines("canonical_json/random.jsonl"):
             with self.subTest(row["id"]):
                 made = jsons.canonical(row["input"])
                 self.assertEqual(made, row["canonical"].encode())
                 self.assertEqual(encode_base64(sha256(made).digest()), encoded(row["sha256"]))
 
-    def test_strict(self) -> None:
+    def test_refuses_what_strict_json_forbids(self) -> None:
         for name in ("published_strict", "strict"):
             for row in lines(f"canonical_json/{name}.jsonl"):
                 for version in ROOM_VERSIONS.values():
@@ -82,7 +82,7 @@ def _verdict(text: str, version: RoomVersion) -> str:
     return "accept"
 
 
-class Oddities(TestCase):
+class UnusualJson(TestCase):
     """What the docstring of ``rooms.event`` says of odd JSON."""
 
     def test_the_last_of_equal_keys_counts(self) -> None:
@@ -90,24 +90,24 @@ class Oddities(TestCase):
         self.assertEqual(event.content, {"a": 2})
         self.assertIn(b'"a": 1, "a": 2', event.raw)
 
-    def test_numbers_where_json_is_not_strict(self) -> None:
+    def test_accepts_any_number_where_json_is_not_strict(self) -> None:
         event = event_with('{"a": 1.0, "b": 1e3, "c": -0, "d": 9007199254740993}', V5)
         made = jsons.canonical_of_decoded(event.content)
         self.assertEqual(made, b'{"a":1.0,"b":1000.0,"c":0,"d":9007199254740993}')
 
-    def test_numbers_where_it_is(self) -> None:
+    def test_refuses_other_numbers_where_json_is_strict(self) -> None:
         for number in ("1.0", "1e3", "-0", "9007199254740992", "-9007199254740992", "0.0"):
             for text in (f'{{"a": {number}}}', f'{{"a": [[{number}]]}}'):
                 with self.subTest(text), self.assertRaisesRegex(BadEvent, "no integer within"):
                     event_with(text, V6)
 
-    def test_what_only_looks_like_a_number(self) -> None:
+    def test_text_that_looks_like_a_number_is_accepted(self) -> None:
         text = r'{"a": "-0", "b": "\":-0", "-0": "x\\", "c": [":-0"]}'
         self.assertEqual(event_with(text, V6).content["a"], "-0")
         with self.assertRaises(BadEvent):
             event_with(text[:-1] + ', "d": -0}', V6)
 
-    def test_negative_zero_beside_any_character(self) -> None:
+    def test_finds_negative_zero_beside_any_character(self) -> None:
         """Its absence is concluded from sizes; nothing may take more room in canonical JSON than it took."""
         fields = json.dumps({**FIELDS, "content": {"a": ["?", 7]}}, separators=(",", ":"))
         characters = [*range(0x80), 0x80, 0xFF, 0x2028, 0xFEFF, 0xFFFF, 0x10FFFF]
@@ -119,24 +119,24 @@ class Oddities(TestCase):
                 with self.subTest(each), self.assertRaises(BadEvent):
                     parse_event(raw.encode(), V6)
 
-    def test_numbers_that_nothing_holds(self) -> None:
+    def test_refuses_numbers_that_are_too_large(self) -> None:
         for number in ("1e400", "-1e400", "9" * 5000):
             with self.subTest(number[:9]), self.assertRaises(BadEvent):
                 event_with(f'{{"a": {number}}}', V5)
             with self.subTest(number[:9]), self.assertRaises(jsons.BadJson):
                 jsons.decode_exactly(number.encode(), "it")
 
-    def test_text_that_is_no_unicode(self) -> None:
+    def test_refuses_lone_surrogates_and_invalid_utf_8(self) -> None:
         for text in (r'"\ud800"', r'"\udc00\ud800"', '"\ud800"', r'{"\udfff": 1}'):
             with self.subTest(ascii(text)), self.assertRaises(BadEvent):
                 event_with(f'{{"a": {text}}}', V5)
 
-    def test_control_characters(self) -> None:
+    def test_keeps_control_characters(self) -> None:
         self.assertEqual(event_with(r'{"a": "\u0000\u001f"}', V6).content["a"], "\0\x1f")
         with self.assertRaises(BadEvent):
             event_with('{"a": "\0"}', V6)
 
-    def test_depth(self) -> None:
+    def test_refuses_deep_nesting(self) -> None:
         # The event and its content are two levels.
         for levels, fits in (
             (jsons.MAX_EXACT_DEPTH - 2, True),
@@ -149,11 +149,11 @@ class Oddities(TestCase):
                     self.assertEqual(_verdict(text, version), "accept" if fits else "reject")
 
 
-class Decoded(TestCase):
+class CanonicalJsonOfDecoded(TestCase):
     """What is decoded exactly may take the quick ways."""
 
     @given(values)
-    def test_canonical(self, value: Any) -> None:
+    def test_equals_the_checked_encoding(self, value: Any) -> None:
         try:
             wanted = canonicaljson.encode_canonical_json(value)
         except ValueError:  # a lone surrogate
@@ -165,7 +165,7 @@ class Decoded(TestCase):
             self.assertFalse(jsons.has_float(value))
 
     @given(values)
-    def test_negative_zero(self, value: Any) -> None:
+    def test_detects_negative_zero(self, value: Any) -> None:
         """Beside any other JSON, it is seen exactly where it is a number."""
         text = json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
         self.assertFalse(jsons.has_negative_zero(text))

@@ -45,12 +45,14 @@ def _room(steps: list[list[int]], kinds: Sequence[str | None] = _KINDS[0]) -> Ma
     return room
 
 
-class WalkTests(TestCase):
+class AuthChainsAgainstWalks(TestCase):
     """Random graphs."""
 
     @given(_GRAPHS, st.sampled_from(_KINDS), _BITS)
     @settings(max_examples=200)
-    def test_chains(self, steps: list[list[int]], kinds: list[str | None], bits: int) -> None:
+    def test_chains_equal_a_walk(
+        self, steps: list[list[int]], kinds: list[str | None], bits: int
+    ) -> None:
         """Each chain."""
         room = _room(steps, kinds)
         chains, walked = BitSetChains(room.events.values(), bits), WalkedChains(room.events)
@@ -60,7 +62,7 @@ class WalkTests(TestCase):
 
     @given(_GRAPHS, st.sampled_from(_KINDS), _BITS, st.data())
     @settings(max_examples=200)
-    def test_difference(
+    def test_the_auth_difference_equals_a_walk(
         self, steps: list[list[int]], kinds: list[str | None], bits: int, data: st.DataObject
     ) -> None:
         """The auth difference."""
@@ -76,7 +78,7 @@ class WalkTests(TestCase):
             WalkedChains(room.events).difference(differing, shared),
         )
 
-    def test_much_is_shared(self) -> None:
+    def test_the_auth_difference_of_states_that_share_much(self) -> None:
         """What takes an event out of the difference may come late."""
         room = _room([[1]] * 200)
         room.add("leaf", "t", cites=["199"])
@@ -85,7 +87,7 @@ class WalkTests(TestCase):
         self.assertEqual(len(chains.difference([["leaf"], []], others)), 200)
         self.assertEqual(chains.difference([["leaf"], []], [*others, "199"]), {"leaf"})
 
-    def test_what_the_states_share_takes_out_what_has_no_bit(self) -> None:
+    def test_shared_events_remove_events_without_a_bit(self) -> None:
         """A membership that only one state has, and that shared state depends on."""
         room = MadeRoom()
         cites = room.begin()
@@ -101,7 +103,7 @@ class WalkTests(TestCase):
 
     @given(_GRAPHS, st.sampled_from(_KINDS), _BITS, st.data())
     @settings(max_examples=200)
-    def test_subgraph(
+    def test_the_conflicted_subgraph_equals_a_walk(
         self, steps: list[list[int]], kinds: list[str | None], bits: int, data: st.DataObject
     ) -> None:
         """The paths between events."""
@@ -114,7 +116,9 @@ class WalkTests(TestCase):
 
     @given(_GRAPHS, st.data())
     @settings(max_examples=50)
-    def test_read_from_where_they_are(self, steps: list[list[int]], data: st.DataObject) -> None:
+    def test_chains_are_read_with_a_fetch_function(
+        self, steps: list[list[int]], data: st.DataObject
+    ) -> None:
         """Chains that are read by need hold the same as those that are built up."""
         room = _room(steps)
         built = BitSetChains(room.events.values())
@@ -124,7 +128,7 @@ class WalkTests(TestCase):
             self.assertEqual(read.chain(start), built.chain(start))
 
 
-class SizeTests(TestCase):
+class AuthChainSize(TestCase):
     """What chains take in memory."""
 
     def test_members_who_leave_and_rejoin_take_no_bits(self) -> None:
@@ -141,7 +145,7 @@ class SizeTests(TestCase):
         self.assertNotIn("0 8", chains.chain("2 7"))
 
 
-class CreateTests(TestCase):
+class ImpliedCreateEvent(TestCase):
     """Where the room's ID is the hash of its creation."""
 
     def setUp(self) -> None:
@@ -173,13 +177,13 @@ class CreateTests(TestCase):
             chains.chain(self.topic.event_id), {self.create.event_id, self.member.event_id}
         )
 
-    def test_is_needed(self) -> None:
+    def test_must_be_known(self) -> None:
         """Without it there is no chain."""
         with self.assertRaisesRegex(MissingAuthEvent, re.escape(self.create.event_id)):
             BitSetChains([self.member])
 
 
-class ErrorTests(TestCase):
+class AuthChainErrors(TestCase):
     """What is missing is named."""
 
     def setUp(self) -> None:
@@ -188,7 +192,7 @@ class ErrorTests(TestCase):
         self.room.add("b", "t", cites=["a"])
         self.chains = BitSetChains(self.room.events.values())
 
-    def test_unknown(self) -> None:
+    def test_an_unknown_event_is_named(self) -> None:
         """Asking about an event that was never added."""
         for ask in (
             lambda: self.chains.chain("x"),
@@ -201,7 +205,7 @@ class ErrorTests(TestCase):
             with self.assertRaisesRegex(UnknownEvent, "x"):
                 ask()
 
-    def test_missing(self) -> None:
+    def test_a_missing_auth_event_is_named(self) -> None:
         """Adding an event before what it cites; nothing of it stays."""
         late = self.room.add("d", "t", cites=["a", "c"])
         with self.assertRaisesRegex(MissingAuthEvent, "d depends on c"):
@@ -210,7 +214,7 @@ class ErrorTests(TestCase):
         with self.assertRaisesRegex(MissingAuthEvent, "d depends on c"):
             chains_of(["d"], self.room.events.__getitem__)
 
-    def test_cycle(self) -> None:
+    def test_a_cycle_is_named(self) -> None:
         """Servers that make IDs up can make events depend on one another."""
         self.room.add("p", "t", cites=["a", "q"])
         self.room.add("q", "t", cites=["p"])
@@ -219,7 +223,7 @@ class ErrorTests(TestCase):
             with self.assertRaisesRegex(AuthCycle, "own auth chain"):
                 chains_of([start], self.room.events.__getitem__)
 
-    def test_again(self) -> None:
+    def test_adding_an_event_twice_changes_nothing(self) -> None:
         """Adding twice changes nothing."""
         self.chains.add(self.room.events["b"])
         self.assertEqual(len(self.chains), 2)

@@ -17,15 +17,15 @@ from tests.rooms.vector_files import lines
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rooms.md"
 
 
-class Page(TestCase):
+class RoomsPage(TestCase):
     """The example, on a room of the vectors; and what can be imported."""
 
-    def test_every_name_of_the_package_is_explained(self) -> None:
+    def test_every_public_name_is_explained(self) -> None:
         page = PAGE.read_text()
         self.assertEqual([name for name in rooms.__all__ if f"`{name}`" not in page], [])
         self.assertEqual([name for name in rooms.__all__ if not hasattr(rooms, name)], [])
 
-    def test_example(self) -> None:
+    def test_the_example_runs(self) -> None:
         (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
         head, *events = lines("dags/v10_mixed_120.jsonl.gz")
         printed = io.StringIO()

@@ -53,10 +53,10 @@ KEY = decode_signing_key_base64("ed25519", "1", "YJDBA9Xnr2sVqXD9Vj7XVUnmFZcZrlw
 KEYS = keys_of({"b": {"ed25519:1": "XGX0JRS2Af3be3knz2fBiRbApjm2Dh61gXDJA8kcJNI"}})
 
 
-class Vectors(TestCase):
+class EventVectors(TestCase):
     """The rows of ``events``."""
 
-    def test_hashes_and_ids(self) -> None:
+    def test_hashes_and_event_ids_equal_those_of_the_vectors(self) -> None:
         for row in lines("events/random_hash_sign_redact.jsonl.gz"):
             with self.subTest(row["id"]):
                 version = room_version(row["room_version"])
@@ -72,7 +72,7 @@ class Vectors(TestCase):
                 self.assertEqual(encode_base64(event.content_hash()), hashed)
                 self.assertTrue(content_hash_matches(event))
 
-    def test_real_events(self) -> None:
+    def test_recorded_events_are_accepted(self) -> None:
         for row in lines("events/published_real_pdus.jsonl"):
             with self.subTest(row["id"]):
                 version = room_version(row["room_version"])
@@ -93,7 +93,7 @@ class Vectors(TestCase):
                     refusal = check_json_signature(signed, row["server_name"], keys)
                     self.assertEqual(refusal is None, row["signature_ok"], refusal)
 
-    def test_tampered(self) -> None:
+    def test_tampered_events_get_the_verdict_of_the_vectors(self) -> None:
         for row in lines("events/tampered.jsonl.gz"):
             with self.subTest(row["id"], kind=row["kind"]):
                 version = room_version(row["room_version"])
@@ -116,7 +116,7 @@ class Vectors(TestCase):
                     self.assertEqual(got.event.fields, redact(row["event"], version))
 
 
-class Receipt(TestCase):
+class ReceiptChecks(TestCase):
     """The checks of an event by itself, one at a time."""
 
     def code(self, version: RoomVersion = V10, **fields: Any) -> str | None:
@@ -124,7 +124,7 @@ class Receipt(TestCase):
         refusal = check_on_receipt(json.dumps(signed).encode(), version, KEYS).refusal
         return refusal.code if refusal else None
 
-    def test_identifiers(self) -> None:
+    def test_drops_malformed_identifiers(self) -> None:
         self.assertIsNone(self.code())
         for sender in ("a:b", "@a", "@a\0:b", "@a:b c"):
             self.assertEqual(self.code(sender=sender), "no-event", sender)
@@ -134,7 +134,7 @@ class Receipt(TestCase):
         self.assertIsNone(self.code(V1, event_id="$a:b", prev_events=[]))
         self.assertEqual(self.code(V1, event_id="a:b", prev_events=[]), "no-event")
 
-    def test_hashes(self) -> None:
+    def test_redacts_an_event_with_a_wrong_content_hash(self) -> None:
         for hashes in (
             None,
             [],
@@ -155,7 +155,7 @@ class Receipt(TestCase):
                 self.assertEqual(got.event.content, {})
                 self.assertEqual(got.refusal.code, "wrong-hash")
 
-    def test_what_the_content_hash_leaves_out(self) -> None:
+    def test_the_content_hash_leaves_out_transient_fields(self) -> None:
         """The first three by the specification, the others as the reference does."""
         hashed = content_hash(FIELDS)
         for name in ("signatures", "unsigned", "hashes", "age_ts", "outlier", "destinations"):
@@ -164,14 +164,14 @@ class Receipt(TestCase):
         self.assertNotEqual(content_hash({**FIELDS, "age": 1}), hashed)
 
 
-class Parsing(TestCase):
+class EventParsing(TestCase):
     """What an event must have, and may at most."""
 
-    def test_the_bytes_are_kept(self) -> None:
+    def test_keeps_the_received_bytes(self) -> None:
         raw = json.dumps(FIELDS, indent=3).encode() + b"\n"
         self.assertEqual(parse_event(raw, V10).raw, raw)
 
-    def test_what_is_missing_or_of_the_wrong_type(self) -> None:
+    def test_refuses_missing_fields_and_wrong_types(self) -> None:
         for name in FIELDS:
             for value in (None, [1], {"a": 1}, True, 1.5, [None]):
                 if isinstance(value, dict) and name == "content":
@@ -183,12 +183,12 @@ class Parsing(TestCase):
                     for version in (V1, V4, V10, V12):
                         self.assertRaises(BadEvent, event_of, fields, version)
 
-    def test_what_is_no_object(self) -> None:
+    def test_refuses_what_is_not_an_object(self) -> None:
         for raw in (b"", b"[]", b"null", b"{", b'"{}"', b"\xff"):
             with self.subTest(raw):
                 self.assertRaises(BadEvent, parse_event, raw, V10)
 
-    def test_size(self) -> None:
+    def test_refuses_events_that_are_too_large(self) -> None:
         room = 65_536 - len(_canonical_size({**FIELDS, "content": {"body": ""}}))
         for letters, fits in ((room, True), (room + 1, False)):
             fields = {**FIELDS, "content": {"body": "x" * letters}}
@@ -200,7 +200,7 @@ class Parsing(TestCase):
                 else:
                     self.assertRaises(BadEvent, parse_event, raw, V10)
 
-    def test_lengths_are_in_bytes(self) -> None:
+    def test_measures_identifiers_in_bytes(self) -> None:
         for name in ("type", "sender", "room_id", "state_key"):
             for text, fits in (
                 ("x" * 255, True),
@@ -217,14 +217,14 @@ class Parsing(TestCase):
                     else:
                         self.assertRaises(BadEvent, event_of, fields, V10)
 
-    def test_counts(self) -> None:
+    def test_limits_the_number_of_prev_and_auth_events(self) -> None:
         for name, most in (("prev_events", 20), ("auth_events", 10)):
             ids = ["$" + "a" * 42 + chr(97 + count) for count in range(most + 1)]
             event_of({**FIELDS, name: ids[:most]}, V10)
             with self.assertRaises(BadEvent):
                 event_of({**FIELDS, name: ids}, V10)
 
-    def test_references_are_short(self) -> None:
+    def test_refuses_long_references(self) -> None:
         for name in ("prev_events", "auth_events"):
             for references, fits in (
                 (["x" * 255], True),
@@ -246,7 +246,7 @@ class Parsing(TestCase):
                         else:
                             self.assertRaises(BadEvent, event_of, fields, version)
 
-    def test_depth_is_never_below_zero(self) -> None:
+    def test_refuses_a_negative_depth(self) -> None:
         rest = {"event_id": "$a:b", "prev_events": []}
         for version in ROOM_VERSIONS.values():
             self.assertEqual(event_of({**FIELDS, **rest, "depth": 0}, version).depth, 0)
@@ -254,14 +254,14 @@ class Parsing(TestCase):
                 event_of({**FIELDS, **rest, "depth": -1}, version)
             event_of({**FIELDS, **rest, "origin_server_ts": -1}, version)
 
-    def test_numbers_of_64_bits(self) -> None:
+    def test_refuses_numbers_beyond_64_bits(self) -> None:
         for name in ("depth", "origin_server_ts"):
             event_of({**FIELDS, name: 2**63 - 1}, V4)
             for number in (2**63, -(2**63)):
                 with self.assertRaises(BadEvent):
                     event_of({**FIELDS, name: number}, V4)
 
-    def test_references_of_the_first_versions(self) -> None:
+    def test_reads_references_with_hashes_in_the_first_versions(self) -> None:
         fields = {**FIELDS, "event_id": "$a:b", "prev_events": [["$b:b", {"sha256": "x"}]]}
         self.assertEqual(event_of(fields, V1).prev_event_ids, ("$b:b",))
         bads: list[Any] = [[[]], ["$b:b"], [[1, {}]], [{"$b:b": 1}]]
@@ -269,7 +269,7 @@ class Parsing(TestCase):
             with self.subTest(bad), self.assertRaises(BadEvent):
                 event_of({**fields, "prev_events": bad}, V1)
 
-    def test_a_room_named_after_its_create_event(self) -> None:
+    def test_derives_the_room_id_from_the_create_event(self) -> None:
         fields = {**FIELDS, "type": "m.room.create", "state_key": ""}
         del fields["room_id"]
         event = event_of(fields, V12)
@@ -277,7 +277,7 @@ class Parsing(TestCase):
         self.assertRaises(BadEvent, event_of, fields, V10)
         self.assertRaises(BadEvent, event_of, {**fields, "state_key": "x"}, V12)
 
-    def test_where_a_redaction_names_its_target(self) -> None:
+    def test_finds_the_target_of_a_redaction(self) -> None:
         room_id = "!" + "a" * 43
         fields = {**FIELDS, "redacts": "$old", "content": {"redacts": "$new"}, "room_id": room_id}
         redaction = {**fields, "type": "m.room.redaction"}
@@ -287,13 +287,13 @@ class Parsing(TestCase):
         for version in (V10, V12):
             self.assertIsNone(event_of(fields, version).redacts, "it is a message")
 
-    def test_it_does_not_change(self) -> None:
+    def test_is_immutable(self) -> None:
         event = event_of(FIELDS, V10)
         with self.assertRaises(AttributeError):
             event.sender = "@b:b"  # type: ignore[misc]
         self.assertFalse(hasattr(event, "__dict__"))
 
-    def test_pickling(self) -> None:
+    def test_can_be_pickled(self) -> None:
         event = event_of(FIELDS, V10)
         copy = pickle.loads(pickle.dumps(event))
         self.assertIs(copy.version, V10)
@@ -345,12 +345,12 @@ like_events = st.builds(
 versions = st.sampled_from(list(ROOM_VERSIONS.values()))
 
 
-class Arbitrary(TestCase):
+class ArbitraryEvents(TestCase):
     """Arbitrary JSON."""
 
     @settings(max_examples=300)
     @given(like_events | anything, versions)
-    def test_nothing_but_the_named_error(self, fields: Any, version: Any) -> None:
+    def test_objects_raise_only_the_named_error(self, fields: Any, version: Any) -> None:
         raw = json.dumps(fields).encode()  # NaN and Infinity, too, which are no JSON
         got = check_on_receipt(raw, version, KEYS)
         self.assertEqual(got.verdict is ReceiptVerdict.ACCEPT, got.refusal is None)
@@ -378,10 +378,10 @@ class Arbitrary(TestCase):
 
     @settings(max_examples=200)
     @given(st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")), versions)
-    def test_bytes(self, raw: bytes, version: Any) -> None:
+    def test_bytes_are_dropped(self, raw: bytes, version: Any) -> None:
         self.assertIs(check_on_receipt(raw, version, KEYS).verdict, ReceiptVerdict.DROP)
 
     @given(anything, versions)
-    def test_objects_of_python(self, value: Any, version: Any) -> None:
+    def test_python_objects_raise_only_the_named_error(self, value: Any, version: Any) -> None:
         with suppress(BadEvent):
             event_of(value, version)

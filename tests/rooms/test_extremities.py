@@ -13,7 +13,7 @@ class Known(NamedTuple):
     passed_all_checks: bool = True
 
 
-class Extremities(TestCase):
+class ForwardExtremitiesTests(TestCase):
     def setUp(self) -> None:
         self.known: dict[str, Known] = {}
         self.ends = ForwardExtremities()
@@ -24,17 +24,17 @@ class Extremities(TestCase):
         self.known[event_id] = event
         return set(self.ends.event_ids)
 
-    def test_an_event_replaces_what_it_follows(self) -> None:
+    def test_an_event_replaces_its_prev_events(self) -> None:
         self.assertEqual(self.add("a"), {"a"})
         self.assertEqual(self.add("b", "a"), {"b"})
         self.assertEqual(self.add("c", "a"), {"b", "c"})
         self.assertEqual(self.add("d", "b", "c"), {"d"})
 
-    def test_one_that_does_not_count_changes_nothing(self) -> None:
+    def test_a_rejected_event_changes_nothing(self) -> None:
         self.add("a")
         self.assertEqual(self.add("bad", "a", passed_all_checks=False), {"a"})
 
-    def test_what_follows_one_that_does_not_count(self) -> None:
+    def test_an_event_on_a_rejected_one_replaces_that_ones_prev_events(self) -> None:
         """It follows what that one follows, however many do not count."""
         self.add("a")
         self.add("b", "a")
@@ -42,29 +42,29 @@ class Extremities(TestCase):
         self.add("worse", "bad", passed_all_checks=False)
         self.assertEqual(self.add("c", "worse"), {"c"})
 
-    def test_only_one_step_beyond_what_counts(self) -> None:
+    def test_goes_back_only_to_the_nearest_accepted_events(self) -> None:
         """``a`` was left behind by ``b`` already; that another follows ``b`` is not looked into."""
         self.add("a")
         self.add("b", "a")
         self.assertEqual(superseded_by(["b"], self.known.get), {"b"})
 
-    def test_parents_that_are_not_known(self) -> None:
+    def test_an_unknown_prev_event_never_becomes_one(self) -> None:
         self.add("a")
         self.assertEqual(self.add("b", "elsewhere"), {"a", "b"})
 
-    def test_one_that_comes_after_what_follows_it(self) -> None:
+    def test_an_event_that_arrives_after_its_successor_is_none(self) -> None:
         self.add("a")
         self.add("c", "b")
         self.assertEqual(self.add("b", "a"), {"c"})
         self.assertEqual(self.add("d", "b"), {"c", "d"})
 
-    def test_one_that_does_not_count_and_comes_after_what_follows_it(self) -> None:
+    def test_a_rejected_event_that_arrives_after_its_successor(self) -> None:
         self.add("a")
         self.add("c", "worse")
         self.assertEqual(self.add("worse", "bad", passed_all_checks=False), {"a", "c"})
         self.assertEqual(self.add("bad", "a", passed_all_checks=False), {"c"})
 
-    def test_a_long_chain_that_does_not_count_is_gone_through_once(self) -> None:
+    def test_a_long_chain_of_rejected_events_is_walked_once(self) -> None:
         self.add("0")
         for n in range(1, 200):
             self.add(f"{n}", f"{n - 1}", passed_all_checks=False)
@@ -79,6 +79,6 @@ class Extremities(TestCase):
         self.assertEqual(self.ends.event_ids, {f"after {n}" for n in range(200)})
         self.assertLess(len(looked_up), 1000)
 
-    def test_events_that_follow_one_another_in_a_circle(self) -> None:
+    def test_a_cycle_of_events_ends(self) -> None:
         self.known = {"x": Known(("y",), False), "y": Known(("x", "y"), False)}
         self.assertEqual(superseded_by(["x"], self.known.get), {"x", "y"})

@@ -15,7 +15,7 @@ from tests.fuzz.targets import TARGETS
 SOME = 15
 
 
-class Seeds(TestCase):
+class FuzzSeeds(TestCase):
     """A little of what ``python -m tests.fuzz`` does, without its libraries."""
 
     def test_seeds_are_accepted(self) -> None:
@@ -26,7 +26,7 @@ class Seeds(TestCase):
                 for seed in seeds:
                     target.run(seed)
 
-    def test_changed_seeds_raise_named_errors_only(self) -> None:
+    def test_mutated_seeds_raise_only_named_errors(self) -> None:
         random = Random(6)
         for name, target in TARGETS.items():
             with self.subTest(name):
@@ -38,14 +38,14 @@ class Seeds(TestCase):
                         except SynreplError:
                             continue
 
-    def test_seeds_are_documents_that_can_be_changed(self) -> None:
+    def test_seeds_can_be_mutated(self) -> None:
         random = Random(7)
         for name, target in TARGETS.items():
             with self.subTest(name):
                 for seed in islice(target.seeds(), SOME):
                     self.assertIsNotNone(changed(seed, random))
 
-    def test_what_is_too_deep_to_copy_is_no_document(self) -> None:
+    def test_a_document_too_deep_to_copy_is_refused(self) -> None:
         with mock.patch("tests.fuzz.changes._copy", side_effect=RecursionError):
             outcomes = [changed(b'{"a": [1, {"b": 2}]}', Random(seed)) for seed in range(20)]
         self.assertIn(None, outcomes)

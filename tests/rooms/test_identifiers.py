@@ -23,7 +23,7 @@ HASH = "aZ09+/" + "x" * 37
 URL_SAFE = "aZ09-_" + "x" * 37
 
 
-class Grammar(TestCase):
+class IdentifierGrammar(TestCase):
     """What is accepted, and what is refused."""
 
     def judged(
@@ -36,7 +36,7 @@ class Grammar(TestCase):
             with self.subTest(text), self.assertRaises(BadIdentifier):
                 check(text)
 
-    def test_server_names(self) -> None:
+    def test_checks_server_names(self) -> None:
         self.judged(
             check_server_name,
             (
@@ -56,7 +56,7 @@ class Grammar(TestCase):
             ),
         )
 
-    def test_user_ids(self) -> None:
+    def test_checks_user_ids(self) -> None:
         self.judged(
             check_user_id,
             (
@@ -76,14 +76,14 @@ class Grammar(TestCase):
             ),
         )
 
-    def test_new_user_ids(self) -> None:
+    def test_checks_ids_of_new_users(self) -> None:
         self.judged(
             check_new_user_id,
             ("@a:b", "@a-z_0.9=/+:b"),
             ("@:b", "@A:b", "@a b:b", "@ä:b", "@a\n:b", "a:b", "@a"),
         )
 
-    def test_room_ids(self) -> None:
+    def test_checks_room_ids(self) -> None:
         self.judged(
             lambda text: check_room_id(text, V11),
             ("!a:b", "!:b", "!ä#:b:80"),
@@ -95,7 +95,7 @@ class Grammar(TestCase):
             ("!a:b", "$" + URL_SAFE, "!" + HASH, "!" + URL_SAFE[1:], "!" + URL_SAFE + "a", ""),
         )
 
-    def test_event_ids(self) -> None:
+    def test_checks_event_ids(self) -> None:
         cases: list[tuple[RoomVersion, str]] = [
             (V1, "$a:b"),
             (V3, "$" + HASH),
@@ -109,24 +109,26 @@ class Grammar(TestCase):
                 (*others, good[1:], "!" + good[1:], good + "\n", good + "=", "$", ""),
             )
 
-    def test_the_server_in_one(self) -> None:
+    def test_finds_the_server_in_an_identifier(self) -> None:
         self.assertEqual(server_of("@a:b:80"), "b:80")
         self.assertEqual(server_of("anything:[::1]"), "[::1]")
         for text in ("", "@a", "@a:", "$" + URL_SAFE):
             with self.subTest(text), self.assertRaises(BadIdentifier):
                 server_of(text)
 
-    def test_the_message_is_short(self) -> None:
+    def test_error_messages_are_short(self) -> None:
         with self.assertRaises(BadIdentifier) as caught:
             check_user_id("x" * 10**6)
         self.assertLess(len(str(caught.exception)), 200)
 
 
-class Arbitrary(TestCase):
+class ArbitraryIdentifiers(TestCase):
     """Arbitrary text raises nothing but the named error."""
 
     @given(st.text() | st.text("@!$:ab[]\0\ud800"), st.sampled_from(list(ROOM_VERSIONS.values())))
-    def test_text(self, text: str, version: RoomVersion) -> None:
+    def test_any_text_is_accepted_or_raises_the_named_error(
+        self, text: str, version: RoomVersion
+    ) -> None:
         for check in (
             server_of,
             check_server_name,

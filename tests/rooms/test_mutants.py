@@ -17,10 +17,10 @@ from tests.mutants.mutant import REPOSITORY, DoesNotApply
 ENOUGH = 40
 
 
-class Catalogue(TestCase):
+class MutantCatalogue(TestCase):
     """The list, without running any."""
 
-    def test_each_applies_once(self) -> None:
+    def test_each_mutant_applies_exactly_once(self) -> None:
         wrong = []
         for mutant in MUTANTS:
             try:
@@ -29,24 +29,24 @@ class Catalogue(TestCase):
                 wrong.append(f"{mutant.name}: {error}")
         self.assertEqual(wrong, [])
 
-    def test_text_that_is_gone_is_told(self) -> None:
+    def test_a_mutant_whose_text_is_gone_is_reported(self) -> None:
         mutant = MUTANTS[0]._replace(old="not in any source \0")
         with self.assertRaisesRegex(DoesNotApply, "is 0 times in"):
             mutant.apply(REPOSITORY)
 
-    def test_there_are_enough(self) -> None:
+    def test_there_are_enough_distinct_mutants(self) -> None:
         self.assertGreaterEqual(len(MUTANTS), ENOUGH)
         names = Counter(mutant.name for mutant in MUTANTS)
         self.assertEqual([name for name, count in names.items() if count > 1], [])
         changes = Counter((mutant.path, mutant.old, mutant.new) for mutant in MUTANTS)
         self.assertEqual([change for change, count in changes.items() if count > 1], [])
 
-    def test_their_tests_are_there(self) -> None:
+    def test_their_test_modules_exist(self) -> None:
         modules = {test for mutant in MUTANTS for test in mutant.tests}
         self.assertEqual([name for name in sorted(modules) if find_spec(name) is None], [])
         self.assertEqual([mutant.name for mutant in MUTANTS if not mutant.tests], [])
 
-    def test_results_are_of_all(self) -> None:
+    def test_results_are_written_only_for_all_mutants(self) -> None:
         """Those of a few would take the place of the others."""
         told = StringIO()
         with redirect_stderr(told), self.assertRaises(SystemExit):

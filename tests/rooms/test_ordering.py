@@ -36,8 +36,8 @@ def made(event_id: str, *prev: str, depth: int = 1) -> Event:
     )
 
 
-class Places(TestCase):
-    def test_topological_first_then_stream(self) -> None:
+class EventOrderings(TestCase):
+    def test_compare_by_topological_then_by_stream_ordering(self) -> None:
         places = [
             EventOrdering(2, -1),
             EventOrdering(1, 9),
@@ -56,29 +56,29 @@ class Places(TestCase):
             ],
         )
 
-    def test_stream_order_grows_at_both_ends(self) -> None:
+    def test_the_stream_ordering_grows_at_both_ends(self) -> None:
         order = StreamOrder(5, -2)
         self.assertEqual([order.next(), order.next_older(), order.next()], [6, -3, 7])
         self.assertEqual([order.next_older(), order.newest], [-4, 7])
 
-    def test_one_more_than_what_it_follows(self) -> None:
+    def test_the_topological_ordering_is_one_more_than_that_of_prev_events(self) -> None:
         self.assertEqual(topological_ordering(1, []), 1)
         self.assertEqual(topological_ordering(4, [3, 1]), 4)
 
-    def test_a_depth_that_lies_does_not_count(self) -> None:
+    def test_a_wrong_depth_is_ignored(self) -> None:
         self.assertEqual(topological_ordering(MAX_DEPTH, [3]), 4)
         self.assertEqual(topological_ordering(-7, [3]), 4)
         self.assertEqual(topological_ordering(0, []), 1)
 
-    def test_depth_counts_where_parents_are_missing(self) -> None:
+    def test_depth_is_used_where_prev_events_are_missing(self) -> None:
         self.assertEqual(topological_ordering(40, [3], all_known=False), 40)
         self.assertEqual(topological_ordering(2, [3], all_known=False), 4)
         self.assertEqual(topological_ordering(10**30, [], all_known=False), MAX_DEPTH)
         self.assertEqual(topological_ordering(5, [MAX_DEPTH]), MAX_DEPTH)
 
 
-class Causes(TestCase):
-    def test_parents_come_first_whatever_the_order(self) -> None:
+class TopologicalSort(TestCase):
+    def test_dependencies_come_first_whatever_the_input_order(self) -> None:
         rng = random.Random(7)
         events = [made("0")]
         for n in range(1, 200):
@@ -97,20 +97,20 @@ class Causes(TestCase):
             orders.add(tuple(at))
         self.assertEqual(len(orders), 1)
 
-    def test_what_is_left_open_goes_by_the_key(self) -> None:
+    def test_ties_are_broken_by_the_sort_key(self) -> None:
         events = [made("a"), made("c", "a", depth=2), made("b", "a", depth=3), made("d", "x")]
         done, _ = topological_sort(events)
         self.assertEqual([event.event_id for event in done], ["a", "d", "c", "b"])
         done, _ = topological_sort(events, tie_break=lambda event: (-ord(event.event_id), ""))
         self.assertEqual([event.event_id for event in done], ["d", "a", "c", "b"])
 
-    def test_circles_are_told_apart(self) -> None:
+    def test_cycles_are_returned_separately(self) -> None:
         events = [made("a", "c"), made("b", "a"), made("c", "b"), made("d"), made("e", "a", "d")]
         done, circles = topological_sort(events)
         self.assertEqual([event.event_id for event in done], ["d"])
         self.assertEqual([event.event_id for event in circles], ["a", "b", "c", "e"])
 
-    def test_twice_the_same_event(self) -> None:
+    def test_duplicates_are_dropped(self) -> None:
         events = [made("a"), made("a"), made("b", "a", "a")]
         done, circles = topological_sort(events)
         self.assertEqual([event.event_id for event in done], ["a", "b"])

@@ -92,11 +92,11 @@ def word(judged: Judged) -> str:
     return "accept" if judged.accepted else "reject"
 
 
-class Scenarios(TestCase):
-    def test_they_are_there(self) -> None:
+class FasterJoinVectors(TestCase):
+    def test_the_vectors_exist(self) -> None:
         self.assertGreaterEqual(len(files("faster_joins/*")), 4)
 
-    def test_verdicts_with_partial_state(self) -> None:
+    def test_verdicts_with_partial_state_equal_those_of_the_vectors(self) -> None:
         for name in files("faster_joins/*"):
             with self.subTest(name):
                 self.partially(Story(name))
@@ -124,7 +124,7 @@ class Scenarios(TestCase):
             story.room.current_state(), state_of(data["expected"]["current_state_before_resync"])
         )
 
-    def test_what_the_resync_changes(self) -> None:
+    def test_the_resync_changes_what_the_vectors_say(self) -> None:
         for name in files("faster_joins/*"):
             with self.subTest(name):
                 self.resynced(Story(name))
@@ -166,7 +166,7 @@ class Scenarios(TestCase):
             failed = None if judged.failed is None else judged.failed.value
             self.assertEqual(failed, row.get("failed_check_full"), row["event_id"])
 
-    def test_asking_the_other_server_about_each_event_comes_to_the_same(self) -> None:
+    def test_a_reported_state_for_each_event_gives_the_same_result(self) -> None:
         """As the seed has it: from the join down, the state before each is fetched."""
         name = files("faster_joins/*")[0]
         once, each_time = Story(name), Story(name)
@@ -186,7 +186,7 @@ class Scenarios(TestCase):
         self.assertEqual(each_time.room.forward_extremities, once.room.forward_extremities)
 
 
-class Asking(TestCase):
+class PartialStateQueries(TestCase):
     def setUp(self) -> None:
         self.story = Story(files("faster_joins/*")[0])
         self.story.push_all()
@@ -198,7 +198,7 @@ class Asking(TestCase):
         join_id = self.story.data["join_event_id"]
         resync(self.partial, {join_id: self.story.state_at(join_id)})
 
-    def test_certainty(self) -> None:
+    def test_certainty_by_key(self) -> None:
         ask = self.partial.state_entry
         self.assertEqual(ask(("m.room.create", "")).certainty, Certainty.FINAL)
         self.assertEqual(ask(("m.room.name", "")).certainty, Certainty.PROVISIONAL)
@@ -224,7 +224,7 @@ class Asking(TestCase):
         self.finish()
         self.assertEqual(certainty(), Certainty.FINAL)
 
-    def test_a_message_of_ours_can_be_made_and_a_ban_of_others_cannot_be_judged(self) -> None:
+    def test_a_local_message_can_be_made_and_a_remote_ban_cannot_be_judged(self) -> None:
         fields = {"sender": self.joiner[1], "type": "m.room.message", "content": {}}
         base = self.story.data["pdus"][self.story.data["join_event_id"]] | fields
         base.pop("state_key")
@@ -239,7 +239,7 @@ class Asking(TestCase):
             self.partial.certainty(auth_event_keys(self.story.event(base | ban))), Certainty.UNKNOWN
         )
 
-    def test_at_an_event_whose_whole_state_is_known(self) -> None:
+    def test_full_state_is_final(self) -> None:
         full, partial = (
             next(
                 row["event_id"]
@@ -257,7 +257,7 @@ class Asking(TestCase):
         outlier = self.partial.state_entry(("m.room.create", "")).event_id
         self.assertRaises(NoState, self.partial.state_entry, self.remote, outlier)
 
-    def test_servers(self) -> None:
+    def test_servers_are_provisional_until_the_resync(self) -> None:
         servers, certainty = self.partial.servers()
         told = set(self.story.data["send_join_response_partial"]["servers_in_room"])
         self.assertEqual(certainty, Certainty.PROVISIONAL)
@@ -268,7 +268,7 @@ class Asking(TestCase):
         self.assertIn("obs.example", servers)
 
 
-class Order(TestCase):
+class ResyncOrder(TestCase):
     """The resync goes from the join down, and nowhere else."""
 
     def setUp(self) -> None:
@@ -278,7 +278,7 @@ class Order(TestCase):
         for row in self.story.data["later_events"][:2]:
             self.story.push(self.story.event(row["event"]))
 
-    def test_not_next(self) -> None:
+    def test_refuses_an_event_that_is_not_next(self) -> None:
         partial = self.story.partial
         with self.assertRaisesRegex(NotNext, "the state before it is needed"):
             partial.resync(self.join_id)
@@ -295,12 +295,12 @@ class Order(TestCase):
             partial.resync(self.join_id, {})
         self.assertTrue(partial.is_partial)
 
-    def test_judged_again_out_of_turn_it_stays_partial(self) -> None:
+    def test_an_event_judged_again_out_of_order_stays_partial(self) -> None:
         self.assertTrue(self.story.room.judge_again(self.later[0]).partial)
         with self.assertRaisesRegex(UnknownEvents, "must be known"):
             self.story.room.judge_again(self.join_id)
 
-    def test_events_that_come_while_it_goes_on(self) -> None:
+    def test_events_that_arrive_during_the_resync_are_resynced(self) -> None:
         """They are judged with what is known by then, and gone through like the others."""
         partial, story = self.story.partial, self.story
         partial.resync(self.join_id, story.state_at(self.join_id))
@@ -314,7 +314,7 @@ class Order(TestCase):
         verdicts = {each: word(story.room[each]) for each in expected["verdicts_after_resync"]}
         self.assertEqual(verdicts, expected["verdicts_after_resync"])
 
-    def test_after_it_the_room_is_like_any_other(self) -> None:
+    def test_a_resynced_room_is_like_any_other(self) -> None:
         story = self.story
         resync(story.partial, {self.join_id: story.state_at(self.join_id)})
         self.assertFalse(story.partial.is_partial)
@@ -324,7 +324,7 @@ class Order(TestCase):
             self.assertFalse(judged.partial)
             self.assertEqual(asked, set(row["missing_prev_events"]))
 
-    def test_an_incomplete_answer(self) -> None:
+    def test_refuses_an_incomplete_response(self) -> None:
         join = self.story.join
         with self.assertRaises(UnknownEvents):
             join_partially(Room(self.story.version), join._replace(auth_chain=()), "obs.example")

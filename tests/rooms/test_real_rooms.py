@@ -119,8 +119,8 @@ def _starts(event: Event, events: dict[str, Event]) -> bool:
     return any(parent not in events for parent in event.prev_event_ids)
 
 
-class RealRooms(TestCase):
-    def test_states(self) -> None:
+class RecordedRooms(TestCase):
+    def test_states_equal_those_of_the_recorded_server(self) -> None:
         """At every event and at every state group, and in the end."""
         different: dict[str, set[str]] = {}
         states = groups = 0
@@ -159,7 +159,7 @@ class RealRooms(TestCase):
                 count += 1
         return count
 
-    def test_the_current_state(self) -> None:
+    def test_the_current_state_equals_that_of_the_recorded_server(self) -> None:
         abandoned = 0
         for recorded in recorded_rooms():
             room = replayed(recorded)

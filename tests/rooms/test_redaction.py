@@ -24,10 +24,10 @@ from synrepl.rooms.versions import (
 from tests.rooms.vector_files import lines
 
 
-class Vectors(TestCase):
+class RedactionVectors(TestCase):
     """The rows of ``redaction`` that show a form."""
 
-    def test_published(self) -> None:
+    def test_redacts_the_published_vectors(self) -> None:
         for name in ("published_synapse", "published"):
             for row in lines(f"redaction/{name}.jsonl"):
                 with self.subTest(row["id"]):
@@ -42,7 +42,7 @@ class Vectors(TestCase):
                     self.assertEqual(made, row["redacted"])
 
 
-class Rules(TestCase):
+class RedactionRules(TestCase):
     """Which versions keep what: the last before a change and the first after it."""
 
     def keeps(self, version: RoomVersion, kind: str, content: dict[str, Any]) -> Any:
@@ -55,7 +55,7 @@ class Rules(TestCase):
         self.assertEqual(self.keeps(first, kind, content), kept, (kind, first.name))
         self.assertNotEqual(self.keeps(last, kind, content), kept, (kind, last.name))
 
-    def test_content(self) -> None:
+    def test_kept_content_changes_between_versions(self) -> None:
         self.changes("m.room.aliases", {"aliases": ["#a:b"]}, V5, V6, {})
         self.changes("m.room.join_rules", {"allow": []}, V7, V8, {"allow": []})
         voucher = {"join_authorised_via_users_server": "@a:b"}
@@ -68,7 +68,7 @@ class Rules(TestCase):
             "m.room.member", invite, V10, V11, {"third_party_invite": {"signed": {"a": 1}}}
         )
 
-    def test_keys(self) -> None:
+    def test_kept_fields_change_between_versions(self) -> None:
         fields = {
             "type": "x",
             "origin": "b",
@@ -80,7 +80,7 @@ class Rules(TestCase):
         self.assertEqual(redact(fields, V10), {k: fields[k] for k in fields if k != "x"})
         self.assertEqual(redact(fields, V11), {"type": "x", "content": {}})
 
-    def test_odd_types(self) -> None:
+    def test_accepts_content_of_any_type(self) -> None:
         for version in ROOM_VERSIONS.values():
             for kind in (
                 "m.room.member",
@@ -101,7 +101,7 @@ class Rules(TestCase):
                     self.keeps(version, "m.room.member", content), {"membership": "invite"}
                 )
 
-    def test_an_invite_that_nobody_signed(self) -> None:
+    def test_keeps_an_unsigned_third_party_invite_as_an_empty_object(self) -> None:
         """What is no object goes; of an object an empty one stays, as by the reference."""
         for invite in ({}, {"display_name": "x"}):
             content = {"membership": "invite", "third_party_invite": invite}

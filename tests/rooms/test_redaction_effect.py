@@ -23,10 +23,10 @@ REASONS = {
 }
 
 
-class Vectors(TestCase):
+class RedactionEffectVectors(TestCase):
     """The rows of ``redaction/effect``."""
 
-    def test_effect(self) -> None:
+    def test_effects_equal_those_of_the_vectors(self) -> None:
         for row in lines("redaction/effect.jsonl.gz"):
             with self.subTest(row["id"]):
                 version = room_version(row["room_version"])
@@ -53,7 +53,7 @@ CREATE = event_of(
 )
 
 
-class Odd(TestCase):
+class UnusualRedactions(TestCase):
     """What no server would ask, and others might send."""
 
     def why(self, target: Event, state: dict[StateKey, Event], **fields: Any) -> RedactionReason:
@@ -62,7 +62,7 @@ class Odd(TestCase):
         self.assertEqual(effect.why.applies, effect.redacted is not None)
         return effect.why
 
-    def test_another_event_or_room(self) -> None:
+    def test_does_not_apply_to_another_event_or_room(self) -> None:
         target = event_of(FIELDS, V10)
         self.assertIs(self.why(target, state_of(CREATE)), RedactionReason.POWER)
         self.assertIs(
@@ -75,20 +75,20 @@ class Odd(TestCase):
             self.why(target, state_of(CREATE), room_id="!b:b"), RedactionReason.NOT_ITS_TARGET
         )
 
-    def test_what_is_no_redaction(self) -> None:
+    def test_an_event_of_another_type_does_not_apply(self) -> None:
         target = event_of(FIELDS, V10)
         for kind in ("m.room.message", "m.room.redactions"):
             why = self.why(target, state_of(CREATE), type=kind)
             self.assertIs(why, RedactionReason.NOT_ITS_TARGET, kind)
 
-    def test_a_state_without_the_create_event(self) -> None:
+    def test_does_not_apply_without_a_create_event(self) -> None:
         self.assertIs(self.why(event_of(FIELDS, V10), {}), RedactionReason.NO_CREATE)
 
-    def test_senders_without_server(self) -> None:
+    def test_senders_without_a_server_share_none(self) -> None:
         target = event_of({**FIELDS, "sender": "@x"}, V10)
         self.assertIs(self.why(target, state_of(CREATE), sender="@y"), RedactionReason.OTHER_SERVER)
 
-    def test_it_stays_the_same_event(self) -> None:
+    def test_the_redacted_event_keeps_its_id(self) -> None:
         target = event_of({**FIELDS, "unsigned": {"age": 1}}, V10)
         fields = {**FIELDS, "type": "m.room.redaction", "redacts": target.event_id}
         effect = effect_of_redaction(event_of(fields, V10), target, state_of(CREATE))

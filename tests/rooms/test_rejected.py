@@ -14,7 +14,7 @@ LEVELS = ("m.room.power_levels", "")
 TOPIC = ("m.room.topic", "")
 
 
-class InAState(TestCase):
+class RejectedEventsInReportedStates(TestCase):
     """States that another server told."""
 
     def setUp(self) -> None:
@@ -23,7 +23,7 @@ class InAState(TestCase):
         self.bad = small.event(LEVELS[0], content, [small.rules], [small.create], BOB, "")
         self.base = [small.create, small.alice, small.rules]
 
-    def test_of_a_partial_join(self) -> None:
+    def test_are_left_out_of_the_state_of_a_partial_join(self) -> None:
         bad = self.small.event(TOPIC[0], {}, [self.small.rules], [self.small.create], BOB, "")
         partial, join = self.small.joined(bad)
         self.assertFalse(partial.room[bad.event_id].accepted)
@@ -31,11 +31,11 @@ class InAState(TestCase):
         partial.resync(join.event_id, self.small.state(*self.small.base, bad))
         self.assertNotIn(TOPIC, partial.room.current_state())
 
-    def test_a_partial_join_that_would_be_without_power_levels_is_refused(self) -> None:
+    def test_a_partial_join_with_rejected_power_levels_is_refused(self) -> None:
         with self.assertRaisesRegex(IncompleteAnswer, f"its {LEVELS[0]} .* is rejected"):
             self.small.joined(self.bad)
 
-    def test_before_an_event(self) -> None:
+    def test_are_left_out_of_the_state_before_an_event(self) -> None:
         room = Room(self.small.version)
         for event in (*self.small.base, self.bad):
             room.receive_outlier(event)
@@ -46,7 +46,7 @@ class InAState(TestCase):
         judged = room.judge_again(event.event_id, state)
         self.assertEqual(judged.state_before, self.small.state(*self.base))
 
-    def test_what_was_rejected_provisionally_stays_until_it_is_known(self) -> None:
+    def test_provisionally_rejected_events_stay_until_the_resync(self) -> None:
         small = self.small
         partial, join = small.joined(small.carol)
         left = small.member(CAROL, "leave", [join], [small.create, small.carol])
@@ -67,10 +67,10 @@ class InAState(TestCase):
         self.assertEqual(partial.room.state_before(late.event_id), small.state(*whole))
 
 
-class Creations(TestCase):
+class RejectedCreateEvents(TestCase):
     """Version 12, where the room's ID is that of its creation."""
 
-    def test_what_stands_on_a_rejected_one_is_rejected(self) -> None:
+    def test_events_with_a_rejected_create_event_are_rejected(self) -> None:
         small = SmallRoom("12", room_version="99")
         room = Room(small.version)
         for event in small.base:
@@ -83,7 +83,7 @@ class Creations(TestCase):
         with self.assertRaisesRegex(IncompleteAnswer, "its m.room.create .* is rejected"):
             small.joined()
 
-    def test_an_accepted_one_is_enough(self) -> None:
+    def test_an_accepted_create_event_is_enough(self) -> None:
         small = SmallRoom("12", room_version="12")
         partial, join = small.joined()
         self.assertTrue(partial.room[join.event_id].accepted)

@@ -18,10 +18,10 @@ BASE = ("create", "a", "levels", "rules")
 TOPIC = ("m.room.topic", "")
 
 
-class PowerEvents(TestCase):
+class PowerEventConventions(TestCase):
     """Only the entries that hold for the whole room take part in the first phase."""
 
-    def test_keys(self) -> None:
+    def test_only_the_empty_state_key_makes_a_power_event(self) -> None:
         room = MadeRoom()
         for kind in ("m.room.power_levels", "m.room.join_rules", "m.room.create"):
             for state_key, is_one in (("", True), ("x", False), (None, False)):
@@ -29,7 +29,7 @@ class PowerEvents(TestCase):
                 self.assertEqual(is_power_event(event), is_one, (kind, state_key))
         self.assertFalse(is_power_event(room.add("name", "m.room.name")))
 
-    def test_join_rules_of_another_state_key_pull_nothing_before_the_rest(self) -> None:
+    def test_join_rules_of_another_state_key_are_not_applied_first(self) -> None:
         room = MadeRoom("2")
         room.begin(**{"@b:x": 50})
         for name, ts in (("late", 100), ("early", 50)):
@@ -42,7 +42,7 @@ class PowerEvents(TestCase):
         self.assertEqual(resolved["m.room.member", "@b:x"], "late")
 
 
-class Rejected(TestCase):
+class RejectedEvents(TestCase):
     """What was rejected decides over nothing, whether all states have it or it was applied."""
 
     def setUp(self) -> None:
@@ -55,14 +55,14 @@ class Rejected(TestCase):
         for name in ("one", "two"):
             room.add(name, "m.room.topic", content={"topic": name}, cites=["create", "a"])
 
-    def test_agreed(self) -> None:
+    def test_unconflicted_rejected_events_authorise_nothing(self) -> None:
         states = [self.room.state("create", "a", "levels", name) for name in ("one", "two")]
         self.assertNotIn(TOPIC, self.room.resolve(*states))
         resolved = self.room.resolve(*states, rejected=["levels"])
         self.assertEqual(resolved[TOPIC], "two")
         self.assertEqual(resolved["m.room.power_levels", ""], "levels")
 
-    def test_applied(self) -> None:
+    def test_applied_rejected_events_authorise_nothing(self) -> None:
         states = [
             self.room.state("create", "a", "levels", "one"),
             self.room.state("create", "a", "two"),
@@ -72,7 +72,7 @@ class Rejected(TestCase):
         self.assertEqual(resolved[TOPIC], "two")
         self.assertEqual(resolved["m.room.power_levels", ""], "levels")
 
-    def test_creation(self) -> None:
+    def test_a_rejected_create_event_authorises_nothing(self) -> None:
         """In version 12 nobody cites it, and it counts only when it was accepted."""
         room = MadeRoom("12")
         room.add("create", "m.room.create")
@@ -90,7 +90,7 @@ class Forks(TestCase):
 
     FORKS = 40
 
-    def test_states_are_compared_as_often_as_there_are_any(self) -> None:
+    def test_comparisons_are_linear_in_the_number_of_states(self) -> None:
         made = Made("10")
         create = made.creation
         join = made.event(
@@ -124,7 +124,7 @@ class Forks(TestCase):
             self.assertEqual(len(dict(room.current_state().items())), self.FORKS + 2)
         self.assertLess(len(compared), 3 * self.FORKS)
 
-    def test_what_all_ends_have_takes_no_resolution(self) -> None:
+    def test_entries_that_all_extremities_have_need_no_resolution(self) -> None:
         """Check 6 looks at a few entries; only a new member's are not in all of them."""
         small = SmallRoom()
         room = Room(small.version)

@@ -35,10 +35,10 @@ def _cases() -> Iterator[tuple[VectorRoom, str, list[dict[StateKey, str]]]]:
                 yield room, case["id"], [state_map(each) for each in case["state_sets"]]
 
 
-class SameTests(TestCase):
+class ResolutionInvariants(TestCase):
     """What must not make a difference."""
 
-    def test_order(self) -> None:
+    def test_the_order_of_states_does_not_matter(self) -> None:
         """The order of the states, and how often each is there."""
         for room, case_id, states in _cases():
             expected = room.resolve(states)
@@ -46,7 +46,7 @@ class SameTests(TestCase):
                 self.assertEqual(room.resolve(other), expected, case_id)
             self.assertEqual(room.resolve([*states, states[-1], states[0]]), expected, case_id)
 
-    def test_again(self) -> None:
+    def test_resolving_again_gives_the_same(self) -> None:
         """Resolving what was resolved: with itself, and with an equal state."""
         equal = 0
         for room, case_id, states in _cases():
@@ -59,7 +59,7 @@ class SameTests(TestCase):
                     self.assertEqual(room.resolve([state, resolved]), resolved, case_id)
         self.assertGreater(equal, 25)
 
-    def test_kind_of_map(self) -> None:
+    def test_the_type_of_map_does_not_matter(self) -> None:
         """Plain maps, and compact ones that share what is the same."""
         for room, case_id, states in _cases():
             slots = Slots()
@@ -68,7 +68,7 @@ class SameTests(TestCase):
             self.assertIsInstance(resolved, CompactStateMap)
             self.assertEqual(dict(resolved), room.resolve(states), case_id)
 
-    def test_where_chains_come_from(self) -> None:
+    def test_the_source_of_auth_chains_does_not_matter(self) -> None:
         """Auth chains of all events, kept, or of those that matter, read by need, or from a store."""
         for room, case_id, states in _cases():
             expected = room.resolve(states)
@@ -78,7 +78,7 @@ class SameTests(TestCase):
                 walked = WalkedChains(room.events)
                 self.assertEqual(resolve(room.version, states, fetch, walked), expected, case_id)
 
-    def test_what_all_agree_on_stays(self) -> None:
+    def test_unconflicted_entries_stay(self) -> None:
         """And nothing comes from nowhere."""
         for room, case_id, states in _cases():
             resolved = room.resolve(states).items()
@@ -88,12 +88,12 @@ class SameTests(TestCase):
                 event = room.events[event_id]
                 self.assertEqual((event.type, event.state_key), (kind, state_key), case_id)
 
-    def test_nothing(self) -> None:
+    def test_no_states_resolve_to_an_empty_state(self) -> None:
         """No state at all."""
         self.assertEqual(MadeRoom().resolve(), {})
 
 
-class GroupingTests(TestCase):
+class ResolutionGrouping(TestCase):
     """States whose events have no power over one another."""
 
     @given(
@@ -103,7 +103,7 @@ class GroupingTests(TestCase):
         st.integers(1, 5),
     )
     @settings(max_examples=60)
-    def test_groups(self, picked: list[dict[str, int]], size: int) -> None:
+    def test_resolving_in_groups(self, picked: list[dict[str, int]], size: int) -> None:
         """One after the other, in batches and all at once, they resolve to the same.
 
         Where events decide over one another they need not: a state that lost once does not come
@@ -130,7 +130,7 @@ class GroupingTests(TestCase):
             self.assertEqual(room.resolve(*batches), expected, version)
 
 
-class MissingTests(TestCase):
+class ResolutionErrors(TestCase):
     """Events that are not there are named."""
 
     def setUp(self) -> None:
@@ -145,12 +145,12 @@ class MissingTests(TestCase):
         kept = {key: event for key, event in self.room.events.items() if key not in missing}
         return lambda: resolve(self.room.version, self.states, kept.__getitem__)
 
-    def test_of_a_state(self) -> None:
+    def test_a_missing_event_of_a_state_is_named(self) -> None:
         """An event of one of the states."""
         with self.assertRaisesRegex(UnknownEvent, "event two is not known"):
             self._without("two")()
 
-    def test_of_a_chain(self) -> None:
+    def test_a_missing_event_of_a_chain_is_named(self) -> None:
         """An auth event, near or far."""
         for name in ("levels", "create"):
             self.states = [
@@ -159,7 +159,7 @@ class MissingTests(TestCase):
             with self.assertRaisesRegex(MissingAuthEvent, f"depends on {name}, which is not known"):
                 self._without(name)()
 
-    def test_behind_known_chains(self) -> None:
+    def test_a_missing_event_behind_known_chains_is_named(self) -> None:
         """Chains may know an event that cannot be read, and the other way round."""
         chains = BitSetChains(self.room.events.values())
         for name in ("two", "a", "levels"):
@@ -172,13 +172,13 @@ class MissingTests(TestCase):
         with self.assertRaisesRegex(UnknownEvent, "event new is not known"):
             resolve(self.room.version, self.states, self.room.events.__getitem__, chains)
 
-    def test_in_version_1(self) -> None:
+    def test_a_missing_event_in_version_1_is_named(self) -> None:
         """There it is those that are looked at."""
         self.room.version = MadeRoom("1").version
         with self.assertRaisesRegex(UnknownEvent, "event two is not known"):
             self._without("two")()
 
-    def test_cycle(self) -> None:
+    def test_a_cycle_is_named(self) -> None:
         """Events that depend on one another, where servers make IDs up."""
         self.room.add("p", "t", "p", cites=["create", "q"])
         self.room.add("q", "t", "q", cites=["create", "p"])
@@ -186,7 +186,7 @@ class MissingTests(TestCase):
             self.room.resolve(self.room.state("create", "p"), self.room.state("create", "q"))
 
 
-class StandInTests(TestCase):
+class AuthEventsForMissingEntries(TestCase):
     """What an event cites stands in for what the state lacks."""
 
     def _resolved(self, version: str, rejected: Sequence[str] = ()) -> set[str]:
@@ -202,7 +202,7 @@ class StandInTests(TestCase):
         resolved = room.resolve(*states, rejected=ids)
         return {name for name, event in room.named.items() if event.event_id in resolved.values()}
 
-    def test_membership(self) -> None:
+    def test_a_missing_membership_is_taken_from_the_auth_events(self) -> None:
         """In version 2 and later; a rejected event does not."""
         for version in ("2", "10", "12"):
             self.assertIn("two", self._resolved(version), version)
@@ -214,14 +214,14 @@ class StandInTests(TestCase):
         self.assertIn("one", self._resolved("1"))
 
 
-class SenderLevelTests(TestCase):
+class SenderLevel(TestCase):
     """The power of senders, by what their events cite."""
 
     def _level(self, room: MadeRoom, sender: str, *cites: str) -> float:
         event = room.add(f"{sender} {cites}", "t", sender=sender, cites=cites)
         return sender_level(event, room.events.__getitem__, {room.named["levels"].event_id})
 
-    def test_levels(self) -> None:
+    def test_is_read_from_the_power_levels_among_the_auth_events(self) -> None:
         """The level of the user, or of all users."""
         for version in ("2", "10"):
             room = MadeRoom(version)
@@ -235,7 +235,7 @@ class SenderLevelTests(TestCase):
             self.assertEqual(self._level(room, "@a:x", "create"), 100)
             self.assertEqual(self._level(room, "@a:x"), 0)
 
-    def test_creators(self) -> None:
+    def test_creators_without_power_levels(self) -> None:
         """From version 12 they are above all levels, whatever is cited."""
         room = MadeRoom("12")
         room.add("create", "m.room.create", content={"additional_creators": ["@b:x"]})

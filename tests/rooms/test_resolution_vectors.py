@@ -41,10 +41,10 @@ def _conflict(case: dict[str, Any]) -> Conflict:
     return conflict([state_map(states) for states in case["state_sets"]])
 
 
-class ResolutionVectorTests(TestCase):
+class ResolutionVectors(TestCase):
     """Random and published cases."""
 
-    def test_resolved(self) -> None:
+    def test_resolved_states_equal_those_of_the_vectors(self) -> None:
         """The resolved state, in whatever order the states come, and with chains that were not known."""
         wrong, count = [], 0
         for room, case in _cases():
@@ -60,7 +60,7 @@ class ResolutionVectorTests(TestCase):
         self.assertEqual(wrong, [], f"of {count}")
         self.assertGreater(count, 900)
 
-    def test_conflicted(self) -> None:
+    def test_conflicts_equal_those_of_the_vectors(self) -> None:
         """Which events are in conflict, to begin with."""
         wrong = [
             case["id"]
@@ -71,7 +71,7 @@ class ResolutionVectorTests(TestCase):
         ]
         self.assertEqual(wrong, [])
 
-    def test_auth_difference(self) -> None:
+    def test_auth_differences_equal_those_of_the_vectors(self) -> None:
         """By the reference's convention: an event of a state is part of its chain."""
         wrong = []
         for room, case in _cases():
@@ -84,7 +84,7 @@ class ResolutionVectorTests(TestCase):
                     wrong.append(case["id"])
         self.assertEqual(wrong, [])
 
-    def test_subgraph(self) -> None:
+    def test_conflicted_subgraphs_equal_those_of_the_vectors(self) -> None:
         """The paths between events in conflict."""
         wrong = []
         for room, case in _cases():
@@ -95,10 +95,10 @@ class ResolutionVectorTests(TestCase):
         self.assertEqual(wrong, [])
 
 
-class LargeResolutionTests(TestCase):
+class LargeResolutions(TestCase):
     """Two branches with thousands of events in conflict."""
 
-    def test_resolved(self) -> None:
+    def test_resolved_states_equal_those_of_the_vectors(self) -> None:
         """The resolved state."""
         names = files("perf/state_res_*")
         self.assertGreater(len(names), 1)
@@ -109,7 +109,7 @@ class LargeResolutionTests(TestCase):
             self.assertEqual(resolved, state_map(row["resolved"]), row["id"])
 
 
-class GraphTests(TestCase):
+class EventGraphs(TestCase):
     """Small facts about graphs of a few letters."""
 
     def setUp(self) -> None:
@@ -119,7 +119,7 @@ class GraphTests(TestCase):
             self.room.add(event_id, "t", cites=cites)
         self.chains = chains_of(self.room.events, self.room.events.__getitem__)
 
-    def test_chains_and_subgraphs(self) -> None:
+    def test_chains_and_subgraphs_equal_those_of_the_vectors(self) -> None:
         """What is in an auth chain, and between events."""
         for case in self.facts["cases"]:
             chains = set().union(*map(self.chains.chain, case["start"]))
@@ -134,14 +134,14 @@ class GraphTests(TestCase):
                     case["id"],
                 )
 
-    def test_topological_order(self) -> None:
+    def test_lexicographical_topological_sort(self) -> None:
         """What is depended on first, then by rank."""
         case = self.facts["lexicographic_topological_sort"]
         self.assertEqual(
             lexicographical_topological_sort(case["edges"], lambda each: (each,)), case["order"]
         )
 
-    def test_power_order(self) -> None:
+    def test_reverse_topological_power_sort(self) -> None:
         """The powerful first, then the early, then by ID."""
         case = self.facts["power_order"]
         room = MadeRoom()
@@ -157,7 +157,7 @@ class GraphTests(TestCase):
         ordered = reverse_topological_power_sort(selected, room.events.__getitem__, {"levels"})
         self.assertEqual([event.event_id for event in ordered], case["order"])
 
-    def test_splitting(self) -> None:
+    def test_unconflicted_and_conflicted_entries(self) -> None:
         """What is in conflict: to version 2, also what a state lacks."""
         for case in self.facts["split"]:
             found = conflict([state_map(states) for states in case["state_sets"]])

@@ -13,7 +13,7 @@ from tests.rooms.auth_rooms import ALICE, BOB, CAROL
 from tests.rooms.small_rooms import SmallRoom
 
 
-class Order(TestCase):
+class ResyncOrder(TestCase):
     """From the join down, whatever came when."""
 
     def setUp(self) -> None:
@@ -27,7 +27,7 @@ class Order(TestCase):
         self.assertFalse(self.partial.is_partial)
         self.assertEqual(list(self.partial.pending()), [])
 
-    def test_an_event_that_came_before_what_it_follows(self) -> None:
+    def test_an_event_that_arrived_before_its_prev_event(self) -> None:
         parent = self.small.message(self.join)
         early = self.small.message(parent, depth=1)
         self.partial.add_with_state(early, self.whole)
@@ -38,7 +38,7 @@ class Order(TestCase):
         self.resync()
         self.assertEqual(self.room.forward_extremities, {early.event_id})
 
-    def test_a_chain_that_came_the_wrong_way_round(self) -> None:
+    def test_a_chain_that_arrived_in_reverse(self) -> None:
         chain = [self.join]
         for _ in range(12):
             chain.append(self.small.message(chain[-1], depth=1))
@@ -51,7 +51,7 @@ class Order(TestCase):
         self.assertEqual(done, [event.event_id for event in chain])
         self.assertFalse(self.partial.is_partial)
 
-    def test_what_comes_meanwhile_and_stands_before_the_rest(self) -> None:
+    def test_an_event_that_arrives_meanwhile_and_precedes_the_rest(self) -> None:
         last = self.small.message(self.join)
         self.partial.receive(last)
         pending = self.partial.pending()
@@ -62,7 +62,7 @@ class Order(TestCase):
             self.partial.resync(event_id)
         self.assertFalse(self.partial.is_partial)
 
-    def test_what_an_event_cites_is_judged_before_it(self) -> None:
+    def test_auth_events_are_judged_before_the_event(self) -> None:
         small = self.small
         gone = small.member(CAROL, "leave", [small.carol], [small.create, small.carol])
         self.partial.add_outliers([gone, small.carol])
@@ -82,18 +82,18 @@ class Order(TestCase):
         assert refusal is not None
         self.assertEqual(refusal.code, "cites-rejected")
 
-    def test_who_resyncs_nothing_is_told_of_the_join_alone(self) -> None:
+    def test_only_the_join_is_pending_until_it_is_resynced(self) -> None:
         self.partial.receive(self.small.message(self.join))
         self.assertEqual([each.event_id for each in self.partial.pending()], [self.join.event_id])
 
 
-class MadeUpIds(TestCase):
+class Cycles(TestCase):
     """Room version 1: events can stand in a circle."""
 
     def setUp(self) -> None:
         self.small = SmallRoom("1")
 
-    def test_events_that_follow_one_another(self) -> None:
+    def test_events_in_a_cycle_of_prev_events_come_last(self) -> None:
         small = self.small
         partial, join = small.joined()
         whole = small.state(*small.base)
@@ -107,7 +107,7 @@ class MadeUpIds(TestCase):
         self.assertEqual(changed.wrongly_accepted, [])
         self.assertFalse(partial.is_partial)
 
-    def test_outliers_that_cite_one_another(self) -> None:
+    def test_outliers_in_a_cycle_of_auth_events_are_refused(self) -> None:
         small = self.small
         partial, _ = small.joined()
         one = small.event("t", {}, [], [], event_id="$one:a", auth_events=[["$two:a", {}]])
@@ -117,10 +117,10 @@ class MadeUpIds(TestCase):
         self.assertNotIn(one.event_id, partial.room)
 
 
-class Outliers(TestCase):
+class OutliersDuringTheResync(TestCase):
     """What was taken in, and what waited for it, is told."""
 
-    def test_what_waited_is_among_them(self) -> None:
+    def test_events_that_waited_are_resynced(self) -> None:
         small = SmallRoom()
         partial, join = small.joined()
         waits = small.event("t", {}, [join], [small.create, small.carol], CAROL)
@@ -130,7 +130,7 @@ class Outliers(TestCase):
         ids = [each.event.event_id for each in judged]
         self.assertEqual(sorted(ids), sorted(e.event_id for e in (small.carol, waits, bob)))
 
-    def test_one_that_was_released_meanwhile(self) -> None:
+    def test_an_event_that_was_released_meanwhile_is_resynced(self) -> None:
         small = SmallRoom()
         partial, join = small.joined()
         bob = small.member(BOB, "join", [join], [small.create, small.carol])
@@ -140,14 +140,14 @@ class Outliers(TestCase):
                          [small.carol.event_id, bob.event_id])  # fmt: skip
         self.assertIn(bob.event_id, partial.room.partial_event_ids)
 
-    def test_a_told_state_is_known_even_of_an_event_that_is_here(self) -> None:
+    def test_a_reported_state_is_used_for_a_known_event(self) -> None:
         small = SmallRoom()
         partial, join = small.joined()
         unknown = {("m.room.topic", ""): "$unheard-of"}
         self.assertRaises(UnknownEvents, partial.add_with_state, join, unknown)
 
 
-class DoubtfulOutliers(TestCase):
+class UnconfirmedOutliers(TestCase):
     """Outliers that cite what is resynced: their verdict leans on it, and others' on theirs."""
 
     def setUp(self) -> None:
@@ -180,12 +180,12 @@ class DoubtfulOutliers(TestCase):
         self.assertTrue(self.room[self.bobs.event_id].accepted)
         return found
 
-    def test_one_is_judged_again(self) -> None:
+    def test_are_judged_again(self) -> None:
         changed = self.resync()
         self.assertEqual(changed.wrongly_rejected, [self.bobs.event_id, self.alices.event_id])
         self.assertFalse(self.room.has_state(self.alices.event_id))
 
-    def test_before_what_cites_it(self) -> None:
+    def test_are_judged_before_events_that_depend_on_them(self) -> None:
         cites = [self.small.create, self.small.alice, self.alices]
         further = self.small.event("t", {}, [self.small.message()], cites, key="outlier")
         citing = self.small.event("t", {}, [self.join], cites)
@@ -196,7 +196,7 @@ class DoubtfulOutliers(TestCase):
         for event in (further, citing):
             self.assertTrue(self.room[event.event_id].accepted)
 
-    def test_what_came_of_one_that_has_been_is_no_longer_doubtful(self) -> None:
+    def test_are_confirmed_once_their_auth_events_were_resynced(self) -> None:
         for pending in self.partial.pending():
             state = self.whole if pending.state_needed else None
             change = self.partial.resync(pending.event_id, state)
@@ -208,14 +208,14 @@ class DoubtfulOutliers(TestCase):
         self.assertTrue(judged.accepted)
         self.assertEqual([each.event_id for each in self.partial.pending()], [self.alices.event_id])
 
-    def test_one_that_comes_as_more_is_judged_as_such(self) -> None:
+    def test_one_that_is_received_in_the_stream_is_judged_in_full(self) -> None:
         (judged,) = self.partial.receive(self.alices)
         self.assertTrue(judged.partial)
         changed = self.resync()
         self.assertEqual(changed.wrongly_rejected, [self.bobs.event_id, self.alices.event_id])
         self.assertFalse(self.room[self.alices.event_id].partial)
 
-    def test_one_that_comes_as_more_after_it_was_judged_again(self) -> None:
+    def test_one_that_is_received_after_it_was_judged_again(self) -> None:
         late = self.small.message(self.join)
         self.partial.receive(late)
         for pending in self.partial.pending():
@@ -229,7 +229,7 @@ class DoubtfulOutliers(TestCase):
         self.assertEqual(left, {late.event_id, self.alices.event_id})
         self.resync()
 
-    def test_the_others_are_not(self) -> None:
+    def test_other_outliers_are_not_judged_again(self) -> None:
         with self.assertRaisesRegex(NotNext, "nothing to find out"):
             self.partial.resync(self.small.carol.event_id)
 

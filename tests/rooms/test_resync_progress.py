@@ -25,10 +25,10 @@ def restart(story: Story) -> None:
     story.partial = PartialRoom(story.room, loaded, story.data["joining_server"])
 
 
-class Restarts(TestCase):
+class ResyncProgressAcrossRestarts(TestCase):
     """Processes that end now and then."""
 
-    def test_a_resync_goes_on_where_it_was(self) -> None:
+    def test_a_resync_continues_where_it_was(self) -> None:
         for name in files("faster_joins/*"):
             with self.subTest(name):
                 self.resync(Story(name))
@@ -54,7 +54,7 @@ class Restarts(TestCase):
         verdicts = {each: word(story.room[each]) for each in expected["verdicts_after_resync"]}
         self.assertEqual(verdicts, expected["verdicts_after_resync"])
 
-    def test_nothing_is_kept_of_one_that_is_through(self) -> None:
+    def test_a_completed_resync_keeps_nothing(self) -> None:
         story = Story(files("faster_joins/*")[0])
         join_id = story.data["join_event_id"]
         for pending in story.partial.pending():

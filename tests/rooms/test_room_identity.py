@@ -14,7 +14,7 @@ from tests.rooms.auth_rooms import CAROL
 from tests.rooms.small_rooms import SmallRoom
 
 
-class Twice(TestCase):
+class EventsReceivedTwice(TestCase):
     """Two events of one ID, where servers make up IDs: the first that came is kept."""
 
     def setUp(self) -> None:
@@ -28,19 +28,19 @@ class Twice(TestCase):
             "m.room.power_levels", {}, [small.alice], cites, key="", event_id="$twice:a"
         )
 
-    def test_an_outlier_is_received(self) -> None:
+    def test_an_outlier_is_received_again(self) -> None:
         self.room.receive_outlier(self.first)
         (judged,) = self.room.receive(self.other)
         self.assertIs(judged.event, self.first)
         self.assertNotIn(("m.room.power_levels", ""), self.room.current_state())
 
-    def test_an_outlier_is_received_with_its_state(self) -> None:
+    def test_an_outlier_is_received_again_with_its_state(self) -> None:
         self.room.receive_outlier(self.first)
         state = self.small.state(self.small.create, self.small.alice)
         (judged,) = self.room.receive_with_state(self.other, state)
         self.assertIs(judged.event, self.first)
 
-    def test_one_that_waits_becomes_an_outlier(self) -> None:
+    def test_a_waiting_event_becomes_an_outlier(self) -> None:
         small = self.small
         waits = small.message(small.rules, event_id="$twice:a")
         self.assertEqual(self.room.receive(waits), [])
@@ -50,10 +50,10 @@ class Twice(TestCase):
         self.assertIs(self.room.receive(small.rules)[-1].event, waits)
 
 
-class Rooms(TestCase):
+class EventsOfOtherRooms(TestCase):
     """The first event says which room it is, if it is taken in."""
 
-    def test_an_event_of_another_version(self) -> None:
+    def test_refuses_an_event_of_another_version(self) -> None:
         evil = SmallRoom("11")
         small = SmallRoom("10")
         room = Room(small.version)
@@ -63,7 +63,7 @@ class Rooms(TestCase):
         room.receive(small.create)
         self.assertEqual(room.room_id, small.create.room_id)
 
-    def test_an_event_that_is_refused(self) -> None:
+    def test_a_refused_event_leaves_no_trace(self) -> None:
         small = SmallRoom("10")
         room = Room(small.version)
         elsewhere = event_of(small.alice.fields | {"room_id": "!evil:x"}, V10)
@@ -75,10 +75,10 @@ class Rooms(TestCase):
         self.assertRaises(OtherRoom, room.receive, elsewhere)
 
 
-class Outliers(TestCase):
+class OutliersJudgedAgain(TestCase):
     """Their verdict may change when they come again."""
 
-    def test_results_that_leaned_on_it_are_forgotten(self) -> None:
+    def test_cached_resolutions_are_dropped_when_the_verdict_changes(self) -> None:
         small = SmallRoom()
         left = small.member(CAROL, "leave", [small.carol], [small.create, small.carol])
         cites = [small.create, small.levels, small.carol]
@@ -93,7 +93,7 @@ class Outliers(TestCase):
             self.assertFalse(judged.accepted)
             forget.assert_called_once_with()
 
-    def test_results_stay_where_it_is_judged_as_before(self) -> None:
+    def test_cached_resolutions_stay_when_the_verdict_is_the_same(self) -> None:
         small = SmallRoom()
         room = Room(small.version)
         room.receive_outlier(small.create)
@@ -102,10 +102,10 @@ class Outliers(TestCase):
             forget.assert_not_called()
 
 
-class Waits(TestCase):
+class WaitingEventLimits(TestCase):
     """What waits is bounded in number and in bytes."""
 
-    def test_bytes(self) -> None:
+    def test_waiting_events_are_limited_in_bytes(self) -> None:
         small = SmallRoom()
         events = [small.message(small.carol) for _ in range(6)]
         most = sum(len(event.raw) for event in events[3:])
@@ -120,7 +120,7 @@ class Waits(TestCase):
             waiting.hold(WaitingEvent(event, True, {small.carol.event_id}))
         self.assertEqual(len(waiting), 3)
 
-    def test_an_event_larger_than_all_that_may_wait(self) -> None:
+    def test_an_event_larger_than_the_limit_is_dropped(self) -> None:
         small = SmallRoom()
         waiting = WaitingEvents(100, max_bytes=10)
         waiting.hold(WaitingEvent(small.alice, True, {small.create.event_id}))

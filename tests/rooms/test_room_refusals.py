@@ -16,7 +16,7 @@ from synrepl.rooms.versions import V10
 KEY = generate_signing_key("1")
 
 
-class Refusals(TestCase):
+class RejectedInARoom(TestCase):
     """A room with its creation and its creator."""
 
     def setUp(self) -> None:
@@ -48,14 +48,14 @@ class Refusals(TestCase):
         assert judged.refusal is not None
         self.assertEqual((judged.refusal.code, judged.failed), (code, "auth_events"))
 
-    def test_unsigned(self) -> None:
+    def test_an_unsigned_event_is_rejected(self) -> None:
         cites = [self.create, self.join]
         signed = self.event("m.room.topic", {"topic": "a"}, "", cites)
         self.assertTrue(self.judged(signed).accepted)
         unsigned = self.event("m.room.name", {"name": "a"}, "", cites, signatures={})
         self.assert_refused("unsigned", unsigned)
 
-    def test_what_cites_a_rejected_event(self) -> None:
+    def test_an_event_with_a_rejected_auth_event_is_rejected(self) -> None:
         """Its levels would allow it, were they anybody's to set."""
         stranger = {"sender": "@b:x"}
         levels = self.event("m.room.power_levels", {"users": {"@a:x": 100}}, "", [self.create])

@@ -52,8 +52,8 @@ def expected(row: dict[str, Any], soft_failures: bool) -> tuple[str, str | None,
     return row["verdict"], row.get("failed_check"), soft_failed
 
 
-class Dags(TestCase):
-    def test_in_order(self) -> None:
+class RoomVectors(TestCase):
+    def test_states_and_verdicts_in_order_of_arrival(self) -> None:
         for name in dag_names():
             with self.subTest(name):
                 self.in_order(dag(name))
@@ -82,7 +82,7 @@ class Dags(TestCase):
         rejected = sum(not judged.accepted for judged in room)
         self.assertEqual(rejected, head["n_rejected"], room_dag.name)
 
-    def test_shuffled(self) -> None:
+    def test_states_and_verdicts_in_any_order_of_arrival(self) -> None:
         """Whatever the order in which events come, the same are accepted, at the same states."""
         rng = random.Random(6)
         for name in dag_names(SMALL):
@@ -108,7 +108,7 @@ class Dags(TestCase):
                     room_of(room_dag.events, room_dag.version, False)[0].forward_extremities,
                 )
 
-    def test_topological_order_goes_by_cause(self) -> None:
+    def test_topological_order_puts_prev_events_first(self) -> None:
         """It is one that parents come first in, and honest servers' depth says the same."""
         for name in dag_names(60):
             room_dag = dag(name)
@@ -122,7 +122,7 @@ class Dags(TestCase):
             self.assertEqual(len(seen), len(room_dag.lines))
 
 
-class Sizes(TestCase):
+class RoomMemory(TestCase):
     def test_state_maps_take_a_tenth_of_full_copies(self) -> None:
         """The states before and after each event, against a dictionary for each event."""
         names = ["dags/v10_chat_5000.jsonl.gz", "dags/v12_chat_5000.jsonl.gz"]
@@ -217,7 +217,7 @@ class AnyEvents(TestCase):
         self.assertEqual(len(room) + len(room.waiting), len(events))
 
 
-class Small(TestCase):
+class SmallRooms(TestCase):
     """A room of a few events, made here."""
 
     key = generate_signing_key("1")
@@ -259,7 +259,7 @@ class Small(TestCase):
     def id_of(self, name: str) -> str:
         return self.events[name].event_id
 
-    def test_events_wait_for_what_they_follow(self) -> None:
+    def test_events_wait_for_their_prev_events(self) -> None:
         room = Room(V10)
         last, middle = self.message("middle", "join"), None
         last, middle = self.message("last", "middle"), self.events["middle"]
@@ -279,7 +279,7 @@ class Small(TestCase):
         self.assertEqual((len(room.waiting), room.missing), (0, set()))
         self.assertEqual([each.ordering.stream for each in room], [1, 2, 3, 4])
 
-    def test_only_so_many_wait(self) -> None:
+    def test_the_number_of_waiting_events_is_limited(self) -> None:
         room = Room(V10, max_waiting=3)
         waiting = [self.message(f"m{n}", "join") for n in range(5)]
         for event in waiting:
@@ -290,7 +290,7 @@ class Small(TestCase):
         self.assertEqual(len(room.receive(waiting[0])), 1)
         self.assertEqual(room.missing, set())
 
-    def test_what_nobody_waits_for_any_more_is_not_missing(self) -> None:
+    def test_events_that_nothing_waits_for_are_not_missing(self) -> None:
         room = Room(V10, max_waiting=0)
         room.receive(self.message("m", "join"))
         self.assertEqual((len(room.waiting), room.missing), (0, set()))
@@ -320,7 +320,7 @@ class Small(TestCase):
             room.receive(each)
         self.assertIs(room[self.id_of("m")].state_after, room[self.id_of("join")].state_after)
 
-    def test_soft_failure(self) -> None:
+    def test_an_event_against_the_current_state_is_soft_failed(self) -> None:
         """Somebody who was banned meanwhile answers from before the ban."""
         room = Room(V10)
         b = "@b:b.example"
@@ -359,7 +359,7 @@ class Small(TestCase):
         self.assertTrue(after.passed_all_checks)
         self.assertEqual(room.forward_extremities, {self.id_of("ban"), self.id_of("after")})
 
-    def test_merging_states_of_which_one_is_the_result_makes_no_other(self) -> None:
+    def test_resolving_to_one_of_the_states_makes_no_other(self) -> None:
         room = Room(V10)
         self.topic("topic", "join")
         self.message("m", "join")
@@ -368,14 +368,14 @@ class Small(TestCase):
             room.receive(each)
         self.assertIs(room[self.id_of("merge")].state_before, room[self.id_of("topic")].state_after)
 
-    def test_an_event_that_is_wrong_by_itself(self) -> None:
+    def test_a_malformed_event_is_rejected_by_state_independent_rules(self) -> None:
         room = Room(V10)
         room.receive(self.events["create"])
         unsigned = event_of(self.events["join"].fields | {"signatures": {}}, V10)
         (judged,) = room.receive(unsigned)
         self.assertEqual((judged.accepted, judged.failed), (False, "auth_events"))
 
-    def test_an_outlier_is_enough_for_who_cites_it_but_not_for_who_follows_it(self) -> None:
+    def test_an_outlier_serves_as_auth_event_but_not_as_prev_event(self) -> None:
         room = Room(V10)
         self.topic("topic", "join")
         topic, message = self.events["topic"], self.message("m", "topic")
@@ -387,7 +387,7 @@ class Small(TestCase):
         room.receive(self.events["create"])
         self.assertEqual(len(room.receive(self.events["join"])), 3)
 
-    def test_an_outlier_has_its_place_once_it_came(self) -> None:
+    def test_an_outlier_gets_its_ordering_when_it_is_received(self) -> None:
         room = Room(V10)
         self.make("rules", "m.room.join_rules", {"join_rule": "public"}, "", prev=["join"])
         for event in self.events.values():
@@ -396,7 +396,7 @@ class Small(TestCase):
         room.receive(self.events["join"])
         self.assertEqual([each.ordering.stream for each in room], [0, 1, 2])
 
-    def test_outliers(self) -> None:
+    def test_outliers_have_no_state(self) -> None:
         room = Room(V10)
         room.receive_outlier(self.events["create"])
         (join,) = room.receive_outlier(self.events["join"])
@@ -416,7 +416,7 @@ class Small(TestCase):
         self.assertEqual([each.ordering.stream for each in room], [1, 2, 3])
         self.assertEqual(room.current_state(), room[self.id_of("join")].state_after)
 
-    def test_with_the_state_that_another_server_told(self) -> None:
+    def test_an_event_is_judged_at_a_reported_state(self) -> None:
         room = Room(V10)
         for each in ("create", "join"):
             room.receive_outlier(self.events[each])
@@ -435,7 +435,7 @@ class Small(TestCase):
         with self.assertRaises(UnknownEvents):
             room.receive_with_state(self.message("n", "m"), {("m.room.topic", ""): "$other"})
 
-    def test_another_room(self) -> None:
+    def test_refuses_events_of_another_room(self) -> None:
         room = Room(V10)
         room.receive(self.events["create"])
         other = self.message("other", "create", room="!other:a.example")
@@ -445,7 +445,7 @@ class Small(TestCase):
         self.assertRaises(OtherRoom, Room(V6, ROOM).receive, self.events["create"])
         self.assertRaises(NotJudged, room.__getitem__, "$other")
 
-    def test_events_without_parents(self) -> None:
+    def test_events_without_prev_events(self) -> None:
         """Only the creation may have none: there is no state before any other."""
         room = Room(V10)
         room.receive(self.events["create"])

@@ -19,7 +19,7 @@ VERSIONS = ("1", "10", "12")
 OTHERS = frozenset({"a"})
 
 
-class Answers(TestCase):
+class SendJoinResponses(TestCase):
     """Of a room that has a creation, power levels, join rules, and a member."""
 
     def answer(self, small: SmallRoom, state: list[Event], **parts: Any) -> PartialJoin:
@@ -37,38 +37,38 @@ class Answers(TestCase):
             self.assertIn(word, str(caught.exception))
         self.assertEqual(len(room), 0)
 
-    def test_takes_one_that_has_everything(self) -> None:
+    def test_accepts_a_complete_response(self) -> None:
         for version in VERSIONS:
             small = SmallRoom(version)
             partial = join_partially(Room(small.version), self.answer(small, small.base), "here")
             self.assertTrue(partial.is_partial)
             self.assertEqual(partial.servers()[0], OTHERS | {"here"})
 
-    def test_refuses_one_without_the_creation(self) -> None:
+    def test_refuses_one_without_the_create_event(self) -> None:
         for version in VERSIONS:
             small = SmallRoom(version)
             answer = self.answer(small, small.base[1:])
             self.refused(small, answer, f"lacks {CREATE};")
             self.refused(small, answer._replace(auth_chain=()), f"lacks {CREATE};")
 
-    def test_refuses_one_without_power_levels_that_its_events_lean_on(self) -> None:
+    def test_refuses_one_without_the_power_levels_in_its_auth_chain(self) -> None:
         for version in VERSIONS:
             small = SmallRoom(version)
             state = [small.create, small.alice, small.rules]
             self.refused(small, self.answer(small, state), POWER_LEVELS)
 
-    def test_refuses_one_without_join_rules_that_its_events_lean_on(self) -> None:
+    def test_refuses_one_without_the_join_rules_in_its_auth_chain(self) -> None:
         for version in VERSIONS:
             small = SmallRoom(version)
             state = [small.create, small.alice, small.levels]
             self.refused(small, self.answer(small, state), JOIN_RULES)
 
-    def test_names_all_that_is_missing(self) -> None:
+    def test_names_everything_that_is_missing(self) -> None:
         small = SmallRoom()
         answer = self.answer(small, [small.alice])
         self.refused(small, answer, f"lacks {CREATE}, {POWER_LEVELS}, {JOIN_RULES}")
 
-    def test_takes_one_of_a_room_that_never_had_power_levels_or_join_rules(self) -> None:
+    def test_accepts_a_room_that_never_had_power_levels_or_join_rules(self) -> None:
         small = SmallRoom("10")
         joins = small.event("m.room.member", {"membership": "invite"}, [small.alice],
                             [small.create, small.alice], ALICE, US)  # fmt: skip
@@ -78,7 +78,7 @@ class Answers(TestCase):
         self.assertIsNone(partial.state_entry((POWER_LEVELS, "")).event_id)
         self.assertTrue(partial.room[join.event_id].accepted)
 
-    def test_an_event_with_a_state_key_is_another_entry(self) -> None:
+    def test_power_levels_with_a_state_key_do_not_count(self) -> None:
         small = SmallRoom("10")
         levels = small.event(POWER_LEVELS, {}, [small.rules], [small.create, small.alice],
                              ALICE, "elsewhere")  # fmt: skip

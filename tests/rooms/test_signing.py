@@ -54,10 +54,10 @@ def signed(*servers: str, version: RoomVersion = V10, **fields: Any) -> Event:
     return event_of(event, version)
 
 
-class Vectors(TestCase):
+class SigningVectors(TestCase):
     """The rows of ``signing`` and the signatures among those of ``events``."""
 
-    def test_published(self) -> None:
+    def test_signs_the_published_vectors(self) -> None:
         for row in lines("signing/published.jsonl"):
             with self.subTest(row["id"]):
                 key = signing_key(row["key_id"], row["signing_key_seed"])
@@ -72,7 +72,7 @@ class Vectors(TestCase):
                 if "signed" in row:
                     self.assertEqual(made, row["signed"])
 
-    def test_published_verdicts(self) -> None:
+    def test_verifies_the_published_vectors(self) -> None:
         for row in lines("signing/published_verify.jsonl"):
             with self.subTest(row["id"]):
                 keys = {
@@ -82,7 +82,7 @@ class Vectors(TestCase):
                 if row.get("normative", True):
                     self.assertEqual(refusal is None, row["valid"], refusal)
 
-    def test_random(self) -> None:
+    def test_signs_and_verifies_the_random_vectors(self) -> None:
         for row in lines("events/random_hash_sign_redact.jsonl.gz"):
             with self.subTest(row["id"]):
                 version = room_version(row["room_version"])
@@ -97,7 +97,7 @@ class Vectors(TestCase):
                 if refusal is not None:  # others would have to sign, too
                     self.assertIn(refusal.code, ("no-server", "not-signed"))
 
-    def test_whole_rooms(self) -> None:
+    def test_verifies_every_event_of_generated_rooms(self) -> None:
         """Every event of the small generated rooms is signed by whom it must be."""
         for name in files("dags/v*_30.jsonl.gz"):
             room, *events = lines(name)
@@ -114,18 +114,18 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key != "unsigned"}
 
 
-class WhoMustSign(TestCase):
+class SigningServers(TestCase):
     """https://spec.matrix.org/v1.16/server-server-api/#validating-hashes-and-signatures-on-received-events"""
 
     def servers(self, version: RoomVersion = V10, **fields: Any) -> tuple[str, ...]:
         return signing_servers(event_of({**FIELDS, **fields}, version))
 
-    def test_the_senders_server(self) -> None:
+    def test_has_the_senders_server(self) -> None:
         self.assertEqual(self.servers(sender="@a:b:8448"), ("b:8448",))
         with self.assertRaises(BadIdentifier):
             self.servers(sender="@a")
 
-    def test_the_server_of_a_given_id(self) -> None:
+    def test_has_the_server_in_the_event_id(self) -> None:
         fields = {"event_id": "$a:c", "prev_events": []}
         self.assertEqual(self.servers(V1, **fields), ("b", "c"))
         self.assertEqual(self.servers(V4, **fields), ("b",))
@@ -133,7 +133,7 @@ class WhoMustSign(TestCase):
         with self.assertRaises(BadIdentifier):
             self.servers(V1, **{**fields, "event_id": "$a"})
 
-    def test_the_vouchers_server(self) -> None:
+    def test_has_the_authorising_users_server(self) -> None:
         name = "join_authorised_via_users_server"
         fields: dict[str, Any] = {"type": "m.room.member", "state_key": "@a:b"}
         fields["content"] = {"membership": "join", name: "@v:c"}
@@ -147,7 +147,7 @@ class WhoMustSign(TestCase):
             with self.subTest(voucher), self.assertRaises(BadIdentifier):
                 self.servers(V8, **fields)
 
-    def test_a_third_party_invite(self) -> None:
+    def test_a_third_party_invite_needs_no_signature_of_the_senders_server(self) -> None:
         fields: dict[str, Any] = {"type": "m.room.member", "state_key": "@c:c"}
         fields["content"] = {"membership": "invite", "third_party_invite": {"signed": {}}}
         self.assertEqual(self.servers(**fields), ())
@@ -163,7 +163,7 @@ class WhoMustSign(TestCase):
                 self.assertEqual(self.servers(**{**fields, "content": content}), ("b",))
 
 
-class Checking(TestCase):
+class SignatureChecks(TestCase):
     """Which refusal there is."""
 
     def code(self, event: Event, keys: Any = KEYS) -> str | None:
@@ -176,7 +176,7 @@ class Checking(TestCase):
         self.assertEqual(self.code(signed("b", version=V1, **fields)), "not-signed")
         self.assertEqual(self.code(signed("c", version=V1, **fields)), "not-signed")
 
-    def test_refusals(self) -> None:
+    def test_refuses_missing_unknown_and_wrong_signatures(self) -> None:
         event = signed("b")
         self.assertIsNone(self.code(event))
         self.assertEqual(self.code(event, {}), "unknown-key")
@@ -186,7 +186,7 @@ class Checking(TestCase):
         forged = {**event.fields, "depth": 2}
         self.assertEqual(self.code(event_of(forged, V10)), "bad-signature")
 
-    def test_what_is_no_signature(self) -> None:
+    def test_refuses_malformed_signatures(self) -> None:
         for signatures in (None, [], "x", {"b": None}, {"b": []}, {"b": "x"}, {"b": {}}, {}):
             with self.subTest(signatures):
                 self.assertEqual(self.code(signed(signatures=signatures)), "not-signed")
@@ -195,7 +195,7 @@ class Checking(TestCase):
                 event = signed(signatures={"b": {"ed25519:1": signature}})
                 self.assertEqual(self.code(event), "bad-signature")
 
-    def test_one_good_signature_is_enough(self) -> None:
+    def test_one_valid_signature_is_enough(self) -> None:
         event = signed("b")
         of_server = {"ed25519:0": "x", **event.signatures["b"], "rsa:1": 7}
         both = event_of({**event.fields, "signatures": {"b": of_server}}, V10)
@@ -203,7 +203,7 @@ class Checking(TestCase):
         other = {"ed25519:0": server_key("ed25519:0", PUBLIC), **KEYS["b"]}
         self.assertIsNone(self.code(both, {"b": other}))
 
-    def test_what_more_keys_may_mend_is_told_first(self) -> None:
+    def test_refusals_that_more_keys_may_resolve_come_first(self) -> None:
         """Whoever fetches keys does so for what is unknown or has expired."""
         fields = signed("b", version=V5).fields
         good = fields["signatures"]["b"]
@@ -226,7 +226,7 @@ class Checking(TestCase):
                 known = {"b": {**keys["b"], **KEYS["b"]}}
                 self.assertIsNone(self.code(event, known), "one good one is enough")
 
-    def test_what_a_signature_covers(self) -> None:
+    def test_covers_the_redacted_event(self) -> None:
         event = signed("b")
         for fields, covered in (
             ({"unsigned": {"age": 1}}, False),
@@ -240,7 +240,7 @@ class Checking(TestCase):
                 changed = event_of({**event.fields, **fields}, V10)
                 self.assertEqual(self.code(changed), "bad-signature" if covered else None)
 
-    def test_keys_that_expire(self) -> None:
+    def test_expired_keys_do_not_count_from_version_5(self) -> None:
         event_time = FIELDS["origin_server_ts"]
         for valid_until, fits in ((event_time - 1, False), (event_time, True), (None, True)):
             keys = {"b": {"ed25519:1": ServerKey(KEYS["b"]["ed25519:1"].verify_key, valid_until)}}
@@ -250,7 +250,7 @@ class Checking(TestCase):
                 )
                 self.assertIsNone(self.code(signed("b", version=V4), keys))
 
-    def test_what_is_no_key(self) -> None:
+    def test_refuses_malformed_keys(self) -> None:
         for key_id, key in (
             ("ed25519:1", "x"),
             ("ed25519:1", "ä"),
@@ -299,10 +299,10 @@ class Checking(TestCase):
         self.assertEqual(encode_base64(decode_base64(PUBLIC)), PUBLIC)
 
 
-class Making(TestCase):
+class SigningEvents(TestCase):
     """Signatures beside others."""
 
-    def test_another_servers_event_keeps_its_id(self) -> None:
+    def test_signing_another_servers_event_keeps_its_id(self) -> None:
         """Whoever vouches for a join signs it as it came, however its hashes are written."""
         own = sign_event(FIELDS, V10, "b", signing_key())
         digest = own["hashes"]["sha256"]
@@ -315,7 +315,7 @@ class Making(TestCase):
                 self.assertEqual(event_of(both, V10).event_id, event_of(theirs, V10).event_id)
                 self.assertIsNone(check_signatures(event_of(both, V10), KEYS))
 
-    def test_signatures_that_are_none(self) -> None:
+    def test_replaces_malformed_signatures(self) -> None:
         for signatures in (None, [], "x", {"b": "x"}, {"b": None}, {"b": []}):
             fields = {**FIELDS, "signatures": signatures}
             with self.subTest(signatures):
@@ -326,7 +326,7 @@ class Making(TestCase):
                     list(sign_json(fields, "b", signing_key())["signatures"]["b"]), ["ed25519:1"]
                 )
 
-    def test_what_has_no_canonical_json(self) -> None:
+    def test_refuses_what_has_no_canonical_json(self) -> None:
         deep: Any = []
         for _ in range(3_000):
             deep = [deep]
@@ -340,14 +340,16 @@ class Making(TestCase):
 
     @settings(max_examples=300)
     @given(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=3), anything, max_size=5))
-    def test_arbitrary_fields(self, fields: dict[str, Any]) -> None:
+    def test_arbitrary_fields_raise_only_the_named_error(self, fields: dict[str, Any]) -> None:
         for make in (*_MAKERS, content_hash):
             with suppress(NoCanonicalJson):
                 make(fields)
 
     @settings(max_examples=300)
     @given(anything | st.dictionaries(st.just("b"), anything), anything, anything, anything)
-    def test_arbitrary_keys(self, published: Any, key_id: Any, key: Any, until: Any) -> None:
+    def test_arbitrary_keys_raise_only_the_named_error(
+        self, published: Any, key_id: Any, key: Any, until: Any
+    ) -> None:
         with suppress(BadServerKey):
             keys_of(published)
         for each in (key_id, "ed25519:1"):

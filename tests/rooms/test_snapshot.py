@@ -36,10 +36,10 @@ def told(judged: Judged) -> tuple[object, ...]:
     )
 
 
-class WholeRooms(TestCase):
+class SnapshotsOfWholeRooms(TestCase):
     """Snapshots of everything."""
 
-    def test_a_loaded_room_goes_on_like_the_other(self) -> None:
+    def test_a_loaded_room_continues_like_the_original(self) -> None:
         for name in dag_names(130):
             room_dag = dag(name)
             events, room = room_dag.events, Room(room_dag.version)
@@ -61,7 +61,7 @@ class WholeRooms(TestCase):
                 self.assertEqual(loaded.forward_extremities, room.forward_extremities)
                 self.assertEqual(list(loaded.waiting), list(room.waiting))
 
-    def test_states_are_stored_as_differences(self) -> None:
+    def test_states_are_stored_as_deltas(self) -> None:
         room_dag = dag("dags/v10_mixed_120.jsonl.gz")
         room = Room(room_dag.version)
         for event in room_dag.events:
@@ -71,7 +71,7 @@ class WholeRooms(TestCase):
         self.assertLess(entries, sum(len(each.state_after or ()) for each in room) / 5)
 
 
-class NewestEvents(TestCase):
+class SnapshotsOfNewestEvents(TestCase):
     """Snapshots of the ends of a room."""
 
     def test_the_next_events_are_judged_as_in_the_whole_room(self) -> None:
@@ -98,7 +98,7 @@ class NewestEvents(TestCase):
                     self.assertEqual(len(expected), 1)
         self.assertGreater(compared, 500)
 
-    def test_what_is_not_in_it_is_missing(self) -> None:
+    def test_events_outside_are_unknown(self) -> None:
         small = SmallRoom()
         room = Room(small.version)
         for event in (*small.base, small.carol):
@@ -110,7 +110,7 @@ class NewestEvents(TestCase):
         self.assertEqual(len(loaded.receive(small.message(small.carol))), 1)
 
 
-class BadSnapshots(TestCase):
+class BrokenSnapshots(TestCase):
     """What is wrong is named."""
 
     def setUp(self) -> None:
@@ -120,16 +120,16 @@ class BadSnapshots(TestCase):
             room.receive(event)
         self.snapshot = snapshot_of(room)
 
-    def test_a_missing_event(self) -> None:
+    def test_a_missing_auth_event_is_named(self) -> None:
         bad = msgspec.structs.replace(self.snapshot, events=self.snapshot.events[1:])
         with self.assertRaises(MissingAuthEvent):
             load_room(bad)
 
-    def test_a_missing_state_group(self) -> None:
+    def test_a_missing_state_group_is_named(self) -> None:
         bad = msgspec.structs.replace(self.snapshot, groups=self.snapshot.groups[:1])
         with self.assertRaises(UnknownStateGroup):
             load_room(bad)
 
-    def test_a_room_version_of_the_future(self) -> None:
+    def test_an_unknown_room_version_is_named(self) -> None:
         with self.assertRaises(UnknownRoomVersion):
             load_room(msgspec.structs.replace(self.snapshot, version="99"))

@@ -70,7 +70,7 @@ changes = st.tuples(
 )
 
 
-class Groups(TestCase):
+class StateGroupPlans(TestCase):
     @settings(max_examples=150, deadline=None)
     @given(st.lists(changes, max_size=30), st.integers(2, 4), st.integers(1, 3))
     def test_every_state_is_read_back(
@@ -103,7 +103,7 @@ class Groups(TestCase):
         read_at_once = run(lookup_states(list(store.groups), {}, slots), store)
         self.assertEqual(read_at_once, store.states)
 
-    def test_the_closest_is_taken_and_the_same_is_not_stored_again(self) -> None:
+    def test_the_closest_candidate_is_the_base_and_an_equal_one_is_reused(self) -> None:
         store = Store()
         large = CompactStateMap({member(n): "$" for n in range(20)})
         far = store.put(large.with_delta(Delta({member(n): "$x" for n in range(9)})), [])
@@ -120,7 +120,7 @@ class Groups(TestCase):
         self.assertEqual({each: levels.refers_to(each) for each in places}, places)
         self.assertEqual((levels.line, levels.max_hops), (1000, 27))
 
-    def test_cost_goes_with_what_changed_and_not_with_the_room(self) -> None:
+    def test_the_cost_grows_with_the_change_and_not_with_the_room(self) -> None:
         """As many groups as changes: a few entries are stored, and read, for each."""
         for members in 1000, 4000:
             store, slots = Store(), Slots()
@@ -134,7 +134,7 @@ class Groups(TestCase):
             self.assertLess(read, 4000 * 20)
             self.assertEqual(read_group(last, store.fetch), state)
 
-    def test_states_of_several_ends_share_what_their_chains_share(self) -> None:
+    def test_states_share_memory_where_their_chains_meet(self) -> None:
         store, slots = Store(), Slots()
         state = CompactStateMap({member(n): "$join" for n in range(500)}, slots)
         last = store.put(state, [])
@@ -147,7 +147,7 @@ class Groups(TestCase):
         self.assertEqual(read, {each: store.states[each] for each in ends})
         self.assertEqual(store.entries_read, 500 + 5 + 3)
 
-    def test_what_is_removed_and_set_again_above_a_known_state(self) -> None:
+    def test_entries_removed_and_set_again_above_a_known_state(self) -> None:
         key, base = member(1), CompactStateMap({member(1): "$a", member(2): "$b"})
         groups = {
             2: StateGroup(1, Delta({}, frozenset({key, member(2)})), 1),
@@ -158,14 +158,14 @@ class Groups(TestCase):
         self.assertIs(read.slots, base.slots)
         self.assertIs(read_group(1, groups.__getitem__, {1: base}), base)
 
-    def test_a_group_that_is_not_there(self) -> None:
+    def test_a_missing_group_is_named(self) -> None:
         groups = {2: StateGroup(1, Delta({}), 1)}
         with self.assertRaisesRegex(UnknownStateGroup, "no state group 1"):
             read_group(2, groups.__getitem__)
         with self.assertRaises(UnknownStateGroup):
             plan_group({}, [(7, {})], groups.__getitem__)
 
-    def test_groups_that_refer_to_one_another_in_a_circle(self) -> None:
+    def test_a_cycle_of_groups_is_reported(self) -> None:
         groups = {1: StateGroup(2, Delta({}), 1), 2: StateGroup(1, Delta({}), 1)}
         with self.assertRaisesRegex(BrokenChain, "does not come before it"):
             read_group(1, groups.__getitem__)

@@ -102,12 +102,12 @@ class Maps(RuleBasedStateMachine):
             assert made.as_dict() == expected
 
 
-class AnyMaps(TestCase):
+class StateMapsAgainstDictionaries(TestCase):
     def test_they_behave_as_dictionaries(self) -> None:
         run_state_machine_as_test(Maps, settings=SOME)
 
 
-class Shared(TestCase):
+class StructuralSharing(TestCase):
     def test_a_change_copies_one_path(self) -> None:
         entries = {("m.room.member", f"@u{n}:x"): f"$e{n}" for n in range(1000)}
         before = CompactStateMap(entries)
@@ -123,7 +123,7 @@ class Shared(TestCase):
         self.assertEqual(list(first), [("b", ""), ("a", "")])
         self.assertEqual(list(second), [("a", ""), ("c", "")])
 
-    def test_a_key_that_only_another_map_has(self) -> None:
+    def test_a_key_of_another_map_is_missing(self) -> None:
         slots = Slots()
         small = CompactStateMap({("a", ""): "$1"}, slots)
         large = CompactStateMap({("a", str(n)): f"${n}" for n in range(1000)}, slots)
@@ -132,7 +132,7 @@ class Shared(TestCase):
         self.assertEqual(large.get(("a", "999")), "$999")
         self.assertRaises(KeyError, small.__getitem__, ("a", "999"))
 
-    def test_one_root_child_is_no_tree(self) -> None:
+    def test_a_root_with_one_child_is_collapsed(self) -> None:
         """Equal maps are equal trees, however they came about."""
         made = CompactStateMap({("a", str(n)): f"${n}" for n in range(100)})
         small = made.with_delta(Delta({}, frozenset(("a", str(n)) for n in range(1, 100))))
@@ -143,7 +143,7 @@ class Shared(TestCase):
         self.assertEqual(small._shift, 0)
         self.assertEqual(slow, {("a", "0"): "$0"})
 
-    def test_what_is_no_map(self) -> None:
+    def test_is_not_equal_to_other_types(self) -> None:
         self.assertNotEqual(CompactStateMap({("a", ""): "$"}), 7)
 
 

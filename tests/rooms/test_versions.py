@@ -30,10 +30,10 @@ SINCE = {
 }
 
 
-class Versions(TestCase):
+class RoomVersions(TestCase):
     """The table, read in the other direction."""
 
-    def test_every_difference(self) -> None:
+    def test_each_property_changes_in_its_version(self) -> None:
         told = {each.name for each in fields(RoomVersion)} - {"name", "event_ids", "resolution"}
         self.assertEqual(told, SINCE.keys())
         for difference, (first, last) in SINCE.items():
@@ -41,14 +41,14 @@ class Versions(TestCase):
                 wanted = int(first) <= int(name) <= int(last)
                 self.assertIs(getattr(version, difference), wanted, (difference, name))
 
-    def test_ids_and_resolution(self) -> None:
+    def test_event_id_format_and_resolution_by_version(self) -> None:
         got = [(each.event_ids.value, each.resolution.value) for each in ROOM_VERSIONS.values()]
         safe = [("URL-safe hash", "2")] * 8
         self.assertEqual(
             got, [("given", "1"), ("given", "2"), ("hash", "2"), *safe, ("URL-safe hash", "2.1")]
         )
 
-    def test_names(self) -> None:
+    def test_an_unknown_name_is_refused(self) -> None:
         self.assertEqual([*ROOM_VERSIONS], [str(number) for number in range(1, 13)])
         for name, version in ROOM_VERSIONS.items():
             self.assertIs(room_version(name), version)
@@ -58,7 +58,7 @@ class Versions(TestCase):
                 room_version(unknown)
             self.assertLess(len(str(caught.exception)), 200)
 
-    def test_a_copy_is_the_same(self) -> None:
+    def test_a_copy_is_the_same_object(self) -> None:
         """They are compared as objects."""
         for version in ROOM_VERSIONS.values():
             self.assertIs(pickle.loads(pickle.dumps(version)), version)

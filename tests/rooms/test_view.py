@@ -260,7 +260,7 @@ class StoredViews(ViewContract, TestCase):
         self.assertLess(subject.store.rounds, rounds)
 
 
-class Agreement(TestCase):
+class UnconflictedEntries(TestCase):
     """Resolving over a view gives what resolving with everything at hand gives."""
 
     def test_keys_that_come_up_in_the_resolution_stay_as_all_states_have_them(self) -> None:

@@ -58,10 +58,10 @@ def changed(event: Event) -> bool:
     return redact(event.fields, event.version)["content"] != event.content
 
 
-class Vectors(TestCase):
+class VisibilityVectors(TestCase):
     """Every case of every room."""
 
-    def test_clients(self) -> None:
+    def test_what_users_see_equals_the_vectors(self) -> None:
         seen = 0
         for row in lines(ROOMS):
             room = Told(row)
@@ -88,7 +88,7 @@ class Vectors(TestCase):
         self.assertEqual(memberships, case["membership_at_visible_events"])
         self.assertEqual(len(memberships), case["n_visible"])
 
-    def test_servers(self) -> None:
+    def test_what_servers_see_equals_the_vectors(self) -> None:
         seen = 0
         for row in lines(ROOMS):
             room = Told(row)
@@ -137,7 +137,7 @@ def history(value: object) -> dict[StateKey, Event]:
     return {("m.room.history_visibility", ""): entry}
 
 
-class Rules(TestCase):
+class VisibilityRules(TestCase):
     """Rules one by one, with the reason."""
 
     def assert_seen(
@@ -148,7 +148,7 @@ class Rules(TestCase):
         audience = audience_of(seen, before, soft_failed=more.pop("soft_failed", False))
         self.assertIs(visible_to_user(audience, viewer, membership, **more).reason, reason)
 
-    def test_reasons(self) -> None:
+    def test_each_reason_has_its_rule(self) -> None:
         said = event("m.room.message", {})
         member, stranger = Viewer("@b:x"), Viewer("@b:x", is_peeking=True)
         self.assert_seen(VisibilityReason.WORLD_READABLE, said, "world_readable", stranger)
@@ -167,7 +167,7 @@ class Rules(TestCase):
         topic = event("m.room.topic", {}, "")
         self.assert_seen(VisibilityReason.SHARED, topic, "shared", Viewer("@b:x", ignored={"@a:x"}))
 
-    def test_the_end_of_an_invitation(self) -> None:
+    def test_a_withdrawn_invite_is_shown_to_the_invited_user(self) -> None:
         before = history("joined")
         before["m.room.member", "@b:x"] = event("m.room.member", {"membership": "invite"}, "@b:x")
         for now, expected in (
@@ -180,13 +180,13 @@ class Rules(TestCase):
                 visible_to_user(audience, Viewer("@c:x"), now).reason, VisibilityReason.NOT_JOINED
             )
 
-    def test_dummy_events(self) -> None:
+    def test_dummy_events_are_hidden(self) -> None:
         dummy = event("org.matrix.dummy_event", {})
         self.assert_seen(
             VisibilityReason.DUMMY, dummy, "world_readable", Viewer("@a:x"), membership="join"
         )
 
-    def test_leaving_a_room_of_an_erased_sender(self) -> None:
+    def test_the_leave_of_an_erased_user_is_redacted(self) -> None:
         """Who was thrown out sees of that no more than others do."""
         for was, now, expected in (
             ("join", "leave", Sight.REDACTED),
@@ -212,7 +212,7 @@ class Rules(TestCase):
             self.assertIs(visibility, HistoryVisibility.SHARED, repr(value))
         self.assertIs(audience_of(said, {}).visibility, HistoryVisibility.SHARED)
 
-    def test_explain(self) -> None:
+    def test_explains_a_verdict_in_a_sentence(self) -> None:
         audience = audience_of(event("m.room.message", {}), history("joined"))
         verdict = visible_to_user(audience, Viewer("@b:x"), "leave")
         self.assertEqual(
@@ -245,12 +245,12 @@ kinds = st.sampled_from(["m.room.member", "m.room.history_visibility", "m.room.a
 keys = st.none() | st.sampled_from(["", "@a:x", "@b:x", "nobody"])
 
 
-class OddInput(TestCase):
+class UnusualVisibilityInput(TestCase):
     """Whatever the content is, there is an answer."""
 
     @settings(max_examples=150)
     @given(kinds, keys, contents, contents, contents)
-    def test_always_an_answer(
+    def test_always_gives_a_verdict(
         self, kind: str, key: str | None, own: Any, member: Any, visible: Any
     ) -> None:
         one = event(kind, own, key)

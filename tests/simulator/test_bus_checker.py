@@ -11,7 +11,7 @@ from simulator.workload import JOBS
 from synrepl.streams.definition import Fact
 
 
-class Messages(TestCase):
+class BusMessages(TestCase):
     """Writer ``w`` has committed 1, 3 and 5, and was published at 6."""
 
     def setUp(self) -> None:
@@ -28,7 +28,7 @@ class Messages(TestCase):
             self.checker.published(by, "example.org", line.encode())
         return [sentence.partition(":")[0] for sentence in self.violations.found]
 
-    def test_all_is_well(self) -> None:
+    def test_accepts_increasing_positions_and_rows(self) -> None:
         self.assertEqual(
             self.say(
                 "POSITION jobs w 0 0",
@@ -43,34 +43,34 @@ class Messages(TestCase):
         self.assertEqual(self.say("POSITION jobs w 6 6", by="master#2.1"), [])
         self.assertEqual(self.checker.messages, 7)
 
-    def test_a_fact_is_left_out(self) -> None:
+    def test_reports_a_fact_that_was_left_out(self) -> None:
         self.assertEqual(self.say("RDATA jobs w 1 [1]", "RDATA jobs w 5 [5]"), ["R3"])
 
-    def test_a_position_hides_a_fact(self) -> None:
+    def test_reports_a_position_that_hides_a_fact(self) -> None:
         self.assertEqual(self.say("RDATA jobs w 1 [1]", "POSITION jobs w 1 4"), ["R3"])
 
-    def test_a_position_shows_what_is_missing(self) -> None:
+    def test_accepts_a_position_that_shows_a_gap(self) -> None:
         self.assertEqual(self.say("RDATA jobs w 1 [1]", "POSITION jobs w 4 4"), [])
 
-    def test_another_one_hides_what_was_not_said(self) -> None:
+    def test_reports_another_sender_that_hides_a_fact(self) -> None:
         self.say("RDATA jobs w 1 [1]")
         self.assertEqual(self.say("RDATA jobs w 5 [5]", by="master#2.1"), ["R3"])
 
-    def test_back(self) -> None:
+    def test_reports_a_row_that_goes_back(self) -> None:
         self.assertEqual(self.say("POSITION jobs w 3 3", "RDATA jobs w 3 [3]"), ["R2"])
 
-    def test_back_on_another_connection(self) -> None:
+    def test_reports_a_position_that_goes_back_on_another_connection(self) -> None:
         self.say("POSITION jobs w 5 5")
         self.assertEqual(self.say("POSITION jobs w 3 3", by="w#1.2"), ["R2"])
 
-    def test_another_one_may_know_less(self) -> None:
+    def test_another_sender_may_be_behind(self) -> None:
         self.say("POSITION jobs w 5 5")
         self.assertEqual(self.say("POSITION jobs w 3 3", by="master#2.1"), [])
 
-    def test_more_than_was_published(self) -> None:
+    def test_reports_more_than_was_published(self) -> None:
         self.assertEqual(self.say("POSITION jobs w 7 7"), ["R2"])
 
-    def test_amid_a_batch(self) -> None:
+    def test_reports_a_position_within_a_batch(self) -> None:
         self.assertEqual(self.say("RDATA jobs w batch [1]", "POSITION jobs w 0 0"), ["R2"])
 
     def test_the_next_connection_ends_a_batch(self) -> None:

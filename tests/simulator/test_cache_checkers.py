@@ -26,7 +26,7 @@ def job(token: Token, number: int) -> Fact:
     return Fact(token, "w", (JOBS.kinds[""](number, None),))
 
 
-class Base(TestCase):
+class CheckerTestCase(TestCase):
     """With a judge, whose sentences are read."""
 
     def setUp(self) -> None:
@@ -45,7 +45,7 @@ class Base(TestCase):
         self.assertEqual(self.violations.found, [])
 
 
-class Data(Base):
+class ApplicationDataTests(CheckerTestCase):
     """Versions, and what tells of them."""
 
     def setUp(self) -> None:
@@ -78,7 +78,7 @@ class Data(Base):
         txn.roll_back()
         self.assertEqual((self.data.version(ITEM), txn.versions), (0, None))
 
-    def test_every_change_is_told(self) -> None:
+    def test_reports_a_change_that_was_not_announced(self) -> None:
         txn = self.data.begin()
         txn.change(ITEM)
         txn.commit()
@@ -100,7 +100,7 @@ class Data(Base):
         self.assertFalse(self.data.has_changed(("tally", 0), 2, at))
         self.assertFalse(self.data.has_changed(("tally", 1), 0, at))
 
-    def test_what_a_handler_keeps_is_its_own(self) -> None:
+    def test_data_of_a_handler_belongs_to_its_process(self) -> None:
         self.data.handled("one", "jobs", "w", 9, [job(4, 0), job(7, 2)])
         self.data.handled("one", "marks", "w", 9, [job(4, 0)])
         self.assertEqual(self.data.version(("view", "one", 0)), 1)
@@ -109,7 +109,7 @@ class Data(Base):
         self.assertEqual(self.data.least(("view", "one", 0), {("jobs", "w"): 9}), 1)
 
 
-class Trims(Base):
+class TrimCheckerTests(CheckerTestCase):
     """What may be deleted."""
 
     def setUp(self) -> None:
@@ -128,22 +128,22 @@ class Trims(Base):
         self.now = now
         self.checker.gone(stream, [fact(4)])
 
-    def test_nobody_follows(self) -> None:
+    def test_accepts_a_trim_without_followers(self) -> None:
         self.gone_at(2)
         self.assert_well()
         self.assertFalse(self.truth.is_there("caches", fact(4)))
         self.assertTrue(self.truth.is_there("caches", fact(5)))
 
-    def test_too_young(self) -> None:
+    def test_reports_a_fact_that_is_too_young(self) -> None:
         self.gone_at(1)
         self.assert_broken("TRIM", "1.0 s after its commit")
 
-    def test_of_a_stream_that_stays(self) -> None:
+    def test_reports_a_trim_of_a_permanent_stream(self) -> None:
         self.checker.committed("jobs", fact(4))
         self.gone_at(3, JOBS)
         self.assert_broken("TRIM", "not ephemeral")
 
-    def test_not_acknowledged(self) -> None:
+    def test_reports_an_unacknowledged_fact_during_a_lease(self) -> None:
         self.checker.renewed("follower", 5)
         self.record["caches", "w"] = 3
         self.record["caches", "other"] = 9
@@ -152,20 +152,20 @@ class Trims(Base):
         self.gone_at(5)
         self.assert_well()
 
-    def test_acknowledged(self) -> None:
+    def test_accepts_an_acknowledged_fact(self) -> None:
         self.checker.renewed("follower", 5)
         for writer in ("w", ""):
             self.record = {("caches", writer): 4}
             self.gone_at(3)
             self.assert_well()
 
-    def test_older_than_anything_may_be(self) -> None:
+    def test_accepts_a_fact_beyond_the_maximum_age(self) -> None:
         self.checker.renewed("follower", 100)
         self.gone_at(10)
         self.assert_well()
 
 
-class Losses(Base):
+class FollowerLosses(CheckerTestCase):
     """What a follower may lack, and when it must be told."""
 
     def setUp(self) -> None:
@@ -193,13 +193,13 @@ class Losses(Base):
         for token in tokens:
             self.truth.trimmed("caches", fact(token))
 
-    def test_nothing_is_lost_untold(self) -> None:
+    def test_reports_a_trimmed_fact_that_was_skipped(self) -> None:
         checker = self.follower()
         self.trim(1, 2)
         checker.applied("caches", "w", 2, 3, [fact(3)])
         self.assert_broken("R3", "stepped over [2]")
 
-    def test_told(self) -> None:
+    def test_accepts_a_loss_that_was_reported_to_the_handler(self) -> None:
         checker = self.follower()
         self.trim(1, 2)
         checker.lost_by_trim("caches", "w", 3)
@@ -208,26 +208,26 @@ class Losses(Base):
         self.assert_well()
         self.assertEqual(len(checker.missing("caches", ["w"])), 0)
 
-    def test_what_is_there_is_not_lost(self) -> None:
+    def test_reports_a_skipped_fact_that_was_not_trimmed(self) -> None:
         checker = self.follower()
         self.trim(1, 2)
         checker.lost_by_trim("caches", "w", 3)
         checker.reported("position", {("caches", "w"): 3})
         self.assert_broken("R3", "without [3]")
 
-    def test_told_for_nothing(self) -> None:
+    def test_reports_a_reset_without_a_loss(self) -> None:
         checker = self.follower()
         self.trim(1)
         checker.lost_by_trim("caches", "w", 3)
         self.assert_broken("R3", "it lacks none")
 
-    def test_who_begins_has_lost_nothing(self) -> None:
+    def test_a_new_handler_has_lost_nothing(self) -> None:
         checker = self.follower(at=0)
         self.trim(1, 2)
         checker.applied("caches", "w", 2, 3, [fact(3)])
         self.assert_well()
 
-    def test_the_linear_view_cannot_tell(self) -> None:
+    def test_the_linear_view_is_not_informed_of_losses(self) -> None:
         checker = self.follower(legacy=True)
         self.trim(1, 2)
         checker.applied("caches", "", 1, 3, [fact(3)])

@@ -17,7 +17,7 @@ KEY = ("notes", "one")
 KEPT, FLOOR = 3, 1000
 
 
-class Records(TestCase):
+class RecordedPositionsAfterAFailover(TestCase):
     """A handler had the facts up to 5, and was told that those above 3 may be lost; they are not."""
 
     def setUp(self) -> None:
@@ -51,28 +51,28 @@ class Records(TestCase):
         checker.on_record({KEY: position})
         checker.restarted({KEY: position})
 
-    def test_a_record_amid_the_loss_binds_nobody_who_will_be_told(self) -> None:
+    def test_a_record_within_the_loss_is_not_binding(self) -> None:
         checker = self.handler()
         self.on_record(checker, 5)
         checker.lost_by_failover(*KEY, Range(KEPT, 5))
         checker.applied(*KEY, KEPT, 6, self.facts[3:])
         self.assertEqual(self.broken(), [])
 
-    def test_who_goes_on_from_there_without_being_told_has_stepped_over_facts(self) -> None:
+    def test_continuing_within_the_loss_without_a_reset_skips_facts(self) -> None:
         checker = self.handler()
         self.on_record(checker, 5)
         checker.applied(*KEY, 5, 6, self.facts[5:])
         self.assertEqual(self.broken(), ["R3"])
 
-    def test_who_waits_there_lacks_facts(self) -> None:
+    def test_waiting_within_the_loss_lacks_facts(self) -> None:
         checker = self.handler()
         self.on_record(checker, 5)
         self.assertEqual([fact.token for fact in checker.missing("notes", ["one"])], [4, 5, 6])
 
-    def test_a_record_beyond_the_loss_binds(self) -> None:
+    def test_a_record_beyond_the_loss_is_binding(self) -> None:
         self.on_record(self.handler(), FLOOR)
         self.assertIn("R3", self.broken())
 
-    def test_a_record_that_commits_with_effects_binds_everywhere(self) -> None:
+    def test_a_record_that_commits_with_effects_is_always_binding(self) -> None:
         self.on_record(self.handler(exactly_once=True), 6)
         self.assertIn("R3", self.broken())

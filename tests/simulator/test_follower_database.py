@@ -66,8 +66,8 @@ async def at_once(what: str) -> None:
     """A way that takes no time."""
 
 
-class TheSame(PostgresCase):
-    async def test_answers_and_records(self) -> None:
+class FakeAndPostgres(PostgresCase):
+    async def test_return_the_same_results_and_records(self) -> None:
         real = self.process("real").database
         fake = FollowerDatabase(at_once, lambda what: "", FollowerRecordStore())
         random = Random(7)
@@ -79,7 +79,7 @@ class TheSame(PostgresCase):
                 await real.run("look", everything), await fake.run("look", everything), step
             )
 
-    async def test_what_is_rolled_back(self) -> None:
+    async def test_roll_back_alike(self) -> None:
         def fail(txn: Transaction) -> None:
             followers.record(txn, "f1", {("notes", "one"): 3})
             raise ZeroDivisionError
@@ -93,7 +93,7 @@ class TheSame(PostgresCase):
             self.assertEqual(await database.run("look", everything), [({}, {}), ({}, {})])
 
 
-class Fake(TestCase):
+class FollowerDatabaseTests(TestCase):
     def run_work(self, database: FollowerDatabase, work: Callable[[Transaction], T]) -> T:
         running = database.run("test", work)
         with self.assertRaises(StopIteration) as done:
@@ -101,12 +101,12 @@ class Fake(TestCase):
         result: T = done.exception.value
         return result
 
-    def test_a_statement_that_it_does_not_know(self) -> None:
+    def test_refuses_an_unknown_statement(self) -> None:
         database = FollowerDatabase(at_once, lambda what: "", FollowerRecordStore())
         running = database.run("test", lambda txn: txn.execute("SELECT 1"))
         self.assertRaises(UnknownFollowerStatement, running.send, None)
 
-    def test_an_answer_that_is_lost_with_and_without_effect(self) -> None:
+    def test_loses_a_reply_with_and_without_effect(self) -> None:
         for broken, wanted in ("lost", {}), ("unknown", {("notes", "one"): 3}):
             store = FollowerRecordStore()
             database = FollowerDatabase(at_once, lambda what, broken=broken: broken, store)

@@ -28,7 +28,7 @@ async def at_once() -> None:
     """A way that takes no time."""
 
 
-class Operators(TestCase):
+class MembershipDatabaseTests(TestCase):
     """At the stream ``jobs``."""
 
     def setUp(self) -> None:
@@ -64,7 +64,7 @@ class Operators(TestCase):
         self.assertEqual(self.notified, ["jobs"])
         self.assertIn("w", self.jobs.writers)
 
-    def test_who_is_drained_takes_nothing_until_it_is_brought_back(self) -> None:
+    def test_a_drained_writer_takes_no_token_until_it_is_brought_back(self) -> None:
         self.live()
         self.change(membership.drain)
         with self.assertRaises(Drained):
@@ -74,7 +74,7 @@ class Operators(TestCase):
         self.jobs.leave("w")
         self.take()
 
-    def test_who_has_a_token_by_an_old_snapshot_is_waited_for_and_the_next_is_refused(self) -> None:
+    def test_a_drain_waits_for_an_old_snapshot_with_a_token_and_refuses_the_next(self) -> None:
         self.change(membership.add)
         old, older = self.jobs.snapshot("w"), self.jobs.snapshot("w")
         self.change(membership.drain)
@@ -91,11 +91,11 @@ class Operators(TestCase):
         with self.assertRaises(BroughtBack):
             self.change(membership.conclude_drain)
 
-    def test_nobody_drains_who_is_no_writer(self) -> None:
+    def test_refuses_to_drain_an_unknown_writer(self) -> None:
         with self.assertRaises(NoSuchWriter):
             self.change(membership.drain)
 
-    def test_who_lives_or_has_a_transaction_is_not_removed(self) -> None:
+    def test_refuses_to_remove_a_live_or_busy_writer(self) -> None:
         self.live()
         with self.assertRaises(WriterLives):
             self.change(membership.remove)
@@ -104,12 +104,12 @@ class Operators(TestCase):
         with self.assertRaises(WriterBusy):
             self.change(membership.remove)
 
-    def test_who_may_be_about_to_write_is_not_removed(self) -> None:
+    def test_refuses_to_remove_a_writer_that_is_not_drained(self) -> None:
         self.change(membership.add)
         with self.assertRaises(NotDrained):
             self.change(membership.remove)
 
-    def test_who_is_removed_is_refused(self) -> None:
+    def test_a_removed_writer_is_refused(self) -> None:
         self.live()
         self.jobs.writers["w"].session = None
         self.change(membership.remove)
@@ -120,14 +120,14 @@ class Operators(TestCase):
         self.assertTrue(self.change(membership.add))
         self.assertFalse(self.jobs.observation().writers["w"].is_removed)
 
-    def test_who_died_is_fenced_and_may_be_removed(self) -> None:
+    def test_a_dead_writer_is_fenced_and_may_be_removed(self) -> None:
         self.live()
         self.assertFalse(self.change(writers.fence))
         self.jobs.writers["w"].session = None
         self.assertTrue(self.change(writers.fence))
         self.change(membership.remove)
 
-    def test_a_look(self) -> None:
+    def test_observes_like_the_stream(self) -> None:
         self.live()
         self.take()
         seen = self.run_work(lambda txn: writers.observe(txn, [JOBS]))["jobs"]
@@ -144,6 +144,6 @@ class Operators(TestCase):
                 [holder.description for holder in writer.holders],
             )
 
-    def test_a_statement_that_nobody_knows(self) -> None:
+    def test_refuses_an_unknown_statement(self) -> None:
         with self.assertRaises(UnknownStatement):
             self.run_work(lambda txn: txn.execute("DELETE FROM synrepl._writers"))

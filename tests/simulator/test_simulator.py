@@ -19,16 +19,16 @@ from simulator.simulation import simulate
 from synrepl.positions.cursor import Cursor, CursorDecision
 
 
-class Repetition(TestCase):
+class Determinism(TestCase):
     """One seed, one story."""
 
-    def test_the_same_seed_is_the_same_story(self) -> None:
+    def test_the_same_seed_gives_the_same_transcript(self) -> None:
         for seed in (3, 4):
             first, second = simulate(seed, Product()), simulate(seed, Product())
             self.assertEqual(list(first.transcript.lines()), list(second.transcript.lines()))
             self.assertEqual(first.counts, second.counts)
 
-    def test_in_another_process_too(self) -> None:
+    def test_another_process_gives_the_same_transcript(self) -> None:
         for arguments in (["--seed", "5"], ["--seed", "3", "--lose-commits"]):
             stories = {self.story(hashes, *arguments) for hashes in ("0", "1")}
             self.assertEqual(len(stories), 1, arguments)
@@ -44,11 +44,11 @@ class Repetition(TestCase):
             text=True,
         ).stdout
 
-    def test_other_seeds_are_other_stories(self) -> None:
+    def test_other_seeds_give_other_runs(self) -> None:
         self.assertNotEqual(simulate(3, Product()).counts, simulate(4, Product()).counts)
 
 
-class CommandLine(TestCase):
+class SimulatorCommandLine(TestCase):
     """``python -m simulator``."""
 
     def run_command(self, *arguments: str) -> tuple[int, str]:
@@ -56,24 +56,24 @@ class CommandLine(TestCase):
             code = command.main([*arguments, "--steps", "20"])
         return code, out.getvalue()
 
-    def test_a_seed_that_is_well(self) -> None:
+    def test_prints_one_line_for_a_seed_without_violations(self) -> None:
         code, out = self.run_command("--seed", "1")
         self.assertEqual(code, 0)
         self.assertIn("seed 1: all rules hold", out)
         self.assertNotIn("is ready", out)
 
-    def test_its_story(self) -> None:
+    def test_prints_the_transcript_when_verbose(self) -> None:
         code, out = self.run_command("--seed", "1", "--verbose")
         self.assertEqual(code, 0)
         self.assertRegex(out, r"(?m)^ +0\.\d+  master +is ready$")
         self.assertRegex(out, r"(?m)^ +0\.0000  plan +writers: master, writer1")
 
-    def test_several(self) -> None:
+    def test_runs_a_range_of_seeds(self) -> None:
         code, out = self.run_command("--seeds", "1..3")
         self.assertEqual(code, 0)
         self.assertRegex(out, r"3 seeds, 0 broken, [0-9.]+ seeds per CPU second")
 
-    def test_a_seed_that_fails_tells_everything(self) -> None:
+    def test_prints_the_transcript_of_a_seed_with_violations(self) -> None:
         def on_position(cursor: Cursor, prev: int | None, new: int) -> CursorDecision:
             cursor._connected = True
             cursor._move(new)
@@ -88,7 +88,7 @@ class CommandLine(TestCase):
         self.assertIn("BROKEN R3", out)
         self.assertIn("is ready", out)
 
-    def test_wrong_arguments(self) -> None:
+    def test_refuses_wrong_arguments(self) -> None:
         for arguments in (
             [],
             ["--seed", "x"],
@@ -125,12 +125,12 @@ class ProcessLifetime(TestCase):
         finally:
             self.seen.append("cleaned up")
 
-    def test_alive(self) -> None:
+    def test_a_live_process_runs_its_coroutines(self) -> None:
         self.process.spawn("work", self.work())
         self.run_all()
         self.assertEqual(self.seen, ["somebody", "woke up", "cleaned up"])
 
-    def test_killed(self) -> None:
+    def test_a_killed_process_runs_nothing(self) -> None:
         self.process.spawn("work", self.work())
         self.process.callLater(1, self.seen.append, "called")
         self.process.kill()
@@ -140,7 +140,7 @@ class ProcessLifetime(TestCase):
         self.process.dispose()
         self.assertEqual(self.seen, ["somebody", "cleaned up"])
 
-    def test_errors_are_told(self) -> None:
+    def test_errors_of_coroutines_are_reported(self) -> None:
         async def fail() -> None:
             raise ValueError("no")
 
@@ -159,7 +159,7 @@ class ProcessLifetime(TestCase):
         self.run_all()
         self.assertEqual(self.seen, ["now", "first", "second", "late"])
 
-    def test_a_promise_of_a_dead_process_is_never_kept(self) -> None:
+    def test_a_sleep_of_a_killed_process_never_ends(self) -> None:
         waiting: Deferred[None] = self.process.sleep(1)
         waiting.addCallback(lambda _: self.seen.append("kept"))
         self.process.kill()
