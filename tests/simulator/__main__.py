@@ -13,7 +13,7 @@ from unittest import TextTestRunner, defaultTestLoader
 from tests.simulator.mutants import CAUGHT, KNOWN, KNOWN_FILE
 
 ALL = (
-    "tests.simulator.test_failover_simulation.Mutants",
+    "tests.simulator.test_failover_simulation.FailoverMutants",
     "tests.simulator.test_bus_mutants",
     "tests.simulator.test_cache_mutants",
     "tests.simulator.test_membership_mutants",

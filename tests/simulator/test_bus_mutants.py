@@ -17,14 +17,14 @@ from synrepl.wire.commands import Command, Position
 from tests.simulator.mutants import MutantTestCase
 
 
-class OnTheBus(MutantTestCase):
+class BusMutantTestCase(MutantTestCase):
     """Where Redis is in use."""
 
     def may_show(self, scenario: Scenario) -> bool:
         return scenario.redis is not None
 
 
-class Hearers(OnTheBus):
+class SubscriberDefects(BusMutantTestCase):
     """In what is heard."""
 
     def test_only_the_first_position_of_a_writer_counts(self) -> None:
@@ -44,7 +44,7 @@ class Hearers(OnTheBus):
         seen: set[object] = set()
         self.assert_caught("R3 LIVENESS", (BusReader, "commands", first_positions))
 
-    def test_a_position_is_believed_without_a_look_at_what_comes_before(self) -> None:
+    def test_a_position_is_accepted_without_checking_prev(self) -> None:
         commands = BusReader.commands
 
         def no_gaps(reader: BusReader, messages: Iterable[bytes]) -> list[Command]:
@@ -55,7 +55,7 @@ class Hearers(OnTheBus):
 
         self.assert_caught("R3", (BusReader, "commands", no_gaps))
 
-    def test_a_worker_does_not_hear_itself(self) -> None:
+    def test_a_worker_ignores_its_own_messages(self) -> None:
         begin = BusReader.__init__
 
         def deaf(reader: BusReader, name: str, log: Any, *_: object, **__: object) -> None:
@@ -63,7 +63,7 @@ class Hearers(OnTheBus):
 
         self.assert_caught("LIVENESS R3", (BusReader, "__init__", deaf))
 
-    def test_nobody_answers_who_asks(self) -> None:
+    def test_replicate_is_not_answered(self) -> None:
         receive = Bus.messages_received
 
         def silent(bus: Bus, messages: Sequence[bytes]) -> None:
@@ -71,7 +71,7 @@ class Hearers(OnTheBus):
 
         self.assert_caught("LIVENESS R3", (Bus, "messages_received", silent))
 
-    def test_a_lost_connection_is_not_told_of(self) -> None:
+    def test_a_lost_connection_is_not_reported(self) -> None:
         """So what was half read goes on in the next one."""
 
         def disconnected(bus: Bus) -> None:
@@ -81,10 +81,10 @@ class Hearers(OnTheBus):
         self.assert_caught("R3 R4 LIVENESS", (Bus, "disconnected", disconnected))
 
 
-class Speakers(OnTheBus):
+class PublisherDefects(BusMutantTestCase):
     """In what is said."""
 
-    def test_nothing_is_told_on_a_new_connection(self) -> None:
+    def test_positions_are_not_announced_on_a_new_connection(self) -> None:
         join, tell = BusPublisher.join, BusPublisher.announce
 
         def quietly(bus_publisher: BusPublisher, wires: Any, streams: Iterable[str]) -> None:
@@ -104,7 +104,7 @@ class Speakers(OnTheBus):
             "R3", (BusPublisher, "join", quietly), (BusPublisher, "announce", unless_joining)
         )
 
-    def test_positions_are_told_before_what_has_gathered(self) -> None:
+    def test_positions_are_announced_before_buffered_rows(self) -> None:
         tell, flush = BusPublisher.announce, Publisher.flush
 
         def early(
@@ -122,7 +122,7 @@ class Speakers(OnTheBus):
         telling: list[Publisher] = []
         self.assert_caught("R2", (BusPublisher, "announce", early), (Publisher, "flush", later))
 
-    def test_nobody_speaks_for_the_dead(self) -> None:
+    def test_dead_writers_are_not_announced(self) -> None:
         def only_its_own(proxy: ProxyAnnouncer, stream: str, writer: str) -> bool:
             return writer in (proxy._name, "sql")
 
@@ -135,7 +135,7 @@ class Speakers(OnTheBus):
 
         self.assert_caught("R2 R3 LIVENESS", (OwnWriter, "recovered", recovered))
 
-    def test_those_who_died_since_the_last_look_are_not_told_of(self) -> None:
+    def test_writers_that_died_since_the_last_check_are_not_announced(self) -> None:
         unannounced = ProxyAnnouncer.unannounced
 
         def quiet(proxy: ProxyAnnouncer) -> list[AnnouncedPosition]:
@@ -144,7 +144,7 @@ class Speakers(OnTheBus):
 
         self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "unannounced", quiet))
 
-    def test_the_dead_go_on_as_if_all_had_been_said(self) -> None:
+    def test_dead_writers_continue_as_if_everything_was_announced(self) -> None:
         unannounced = ProxyAnnouncer.unannounced
 
         def chained(proxy: ProxyAnnouncer) -> list[AnnouncedPosition]:

@@ -27,10 +27,10 @@ from synrepl.streams.synapse.caches import CACHES
 from tests.simulator.mutants import MutantTestCase
 
 
-class Writers(MutantTestCase):
+class WriterDefects(MutantTestCase):
     """In the process that makes a change."""
 
-    def test_effect_before_commit(self) -> None:
+    def test_caches_are_invalidated_before_the_commit(self) -> None:
         close, at_commit = ChangeOutbox.close, CoherentCommitListener.settled
 
         def early(outbox: ChangeOutbox) -> None:
@@ -53,7 +53,7 @@ class Writers(MutantTestCase):
             "R4", (ChangeOutbox, "close", early), (CoherentCommitListener, "settled", not_again)
         )
 
-    def test_whole_caches_are_forgotten(self) -> None:
+    def test_invalidate_all_does_nothing(self) -> None:
         def forget(outbox: ChangeOutbox, cache: str) -> None: ...
 
         self.assert_caught("R4 CRASH", (ChangeOutbox, "invalidate_all", forget))
@@ -89,7 +89,7 @@ class Writers(MutantTestCase):
         self.assert_caught("R4", (CoherentPositionListener, "writer_advanced", writer_advanced))
 
 
-class Loads(MutantTestCase):
+class LoadDefects(MutantTestCase):
     """In a cache."""
 
     def test_a_load_is_stored_after_the_invalidation(self) -> None:
@@ -126,7 +126,7 @@ class Loads(MutantTestCase):
             (Cache, "loaded", not_stored),
         )
 
-    def test_a_part_of_a_key_means_nothing(self) -> None:
+    def test_a_prefix_of_a_key_invalidates_nothing(self) -> None:
         invalidate = Cache.invalidate
 
         def only_full_keys(cache: Cache, key: Key | None) -> None:
@@ -136,7 +136,7 @@ class Loads(MutantTestCase):
         self.assert_caught("R4", (Cache, "invalidate", only_full_keys))
 
 
-class Expansions(MutantTestCase):
+class ExpansionDefects(MutantTestCase):
     """Of a name that stands for entries of several caches."""
 
     def assert_caught_without(self, pair: int) -> None:
@@ -160,7 +160,7 @@ class Expansions(MutantTestCase):
         self.assert_caught("R4", (coherence_module, "plan_of", without), (Coherence, "check", str))
 
 
-class Followers(MutantTestCase):
+class FollowerDefects(MutantTestCase):
     """In a process that follows."""
 
     def test_the_position_moves_before_caches_are_invalidated(self) -> None:
@@ -171,24 +171,24 @@ class Followers(MutantTestCase):
 
         self.assert_caught("R4", (Delivery, "_invalidate_caches", late))
 
-    def test_caches_keep_what_they_loaded_before_a_handlers_commit(self) -> None:
+    def test_caches_keep_entries_loaded_before_a_handlers_commit(self) -> None:
         def never(calls: HandlerCalls, batch: Batch) -> None: ...
 
         self.assert_caught("R4", (HandlerCalls, "_suspect_caches", never))
 
-    def test_a_position_is_taken_over_with_what_caches_hold(self) -> None:
+    def test_a_position_is_adopted_without_clearing_caches(self) -> None:
         def begin(coherence: Coherence, stream: str, writer: str, position: Token) -> None:
             coherence._linear_positions.setdefault(stream, position)
 
         self.assert_caught("R4", (Coherence, "begin", begin))
 
-    def test_the_linear_view_is_taken_for_complete(self) -> None:
+    def test_the_linear_view_counts_as_complete(self) -> None:
         def account(coherence: Coherence, stream: str, upto: Token, facts: int) -> None:
             coherence._linear_positions.setdefault(stream, upto)
 
         self.assert_caught("R4", (Coherence, "_account", account))
 
-    def test_a_wait_does_not_wait(self) -> None:
+    def test_a_wait_returns_at_once(self) -> None:
         async def wait_for(
             waiting: WaitFor, stream: str, writer: str, token: Token, timeout_s: float
         ) -> Token:
@@ -197,21 +197,21 @@ class Followers(MutantTestCase):
         self.assert_caught("R4", (WaitFor, "wait_for", wait_for))
 
 
-class Indexes(MutantTestCase):
+class IndexDefects(MutantTestCase):
     """Of what has changed."""
 
-    def test_a_change_is_not_noted(self) -> None:
+    def test_a_change_is_not_recorded(self) -> None:
         def changed(index: ChangeIndex, entity: object, token: Token) -> None: ...
 
         self.assert_caught("R4", (ChangeIndex, "changed", changed))
 
-    def test_what_came_before_is_taken_for_known(self) -> None:
+    def test_changes_before_the_start_count_as_known(self) -> None:
         def begin(index: ChangeIndex, token: Token) -> None:
             index._begun = True
 
         self.assert_caught("R4", (ChangeIndex, "begin", begin))
 
-    def test_what_is_dropped_is_taken_for_unchanged(self) -> None:
+    def test_evicted_keys_count_as_unchanged(self) -> None:
         drop = ChangeIndex._drop_lowest
 
         def forget(index: ChangeIndex) -> None:
@@ -222,16 +222,16 @@ class Indexes(MutantTestCase):
         self.assert_caught("R4", (ChangeIndex, "_drop_lowest", forget))
 
 
-class Trims(MutantTestCase):
+class TrimDefects(MutantTestCase):
     """Of what is deleted, and of who is told."""
 
-    def test_trimmed_past_a_follower_that_has_not_acknowledged(self) -> None:
+    def test_unacknowledged_facts_are_trimmed(self) -> None:
         def nobody(store: MemoryStore, stream: Stream) -> list[Any]:
             return []
 
         self.assert_caught("TRIM", (MemoryStore, "_followers_of", nobody))
 
-    def test_trimmed_before_its_time(self) -> None:
+    def test_facts_are_trimmed_too_early(self) -> None:
         mark = MemoryStore.mark
 
         async def old_enough(store: MemoryStore, stream: Stream, *ages: float) -> AgedPositions:
@@ -240,7 +240,7 @@ class Trims(MutantTestCase):
 
         self.assert_caught("TRIM", (MemoryStore, "mark", old_enough))
 
-    def test_caches_keep_what_they_have_when_facts_are_lost(self) -> None:
+    def test_caches_are_kept_when_facts_are_lost(self) -> None:
         def reset(coherence: Coherence, stream: str, writer: str, upto: Token) -> None: ...
 
         self.assert_caught("R4", (Coherence, "reset", reset))

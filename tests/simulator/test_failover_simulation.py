@@ -33,8 +33,8 @@ def play(seed: int) -> Result:
     return simulate(seed, Product(), lose_commits=True)
 
 
-class Seeds(TestCase):
-    def test_nothing_that_survives_is_missed_and_all_that_is_lost_is_told(self) -> None:
+class FailoverSeeds(TestCase):
+    def test_no_surviving_fact_is_missed_and_every_lost_fact_is_reported(self) -> None:
         totals: Counter[str] = Counter()
         for seed in range(1, SEEDS + 1):
             result = play(seed)
@@ -46,7 +46,7 @@ class Seeds(TestCase):
         self.assertGreater(totals["facts"], 10 * SEEDS)
 
 
-class Mutants(TestCase):
+class FailoverMutants(TestCase):
     """Defects made on purpose, which some seed must find."""
 
     def assert_caught(self, rules: str, owner: Any, name: str, defect: Any) -> None:
@@ -61,7 +61,7 @@ class Mutants(TestCase):
         print(f"{self.id()}: caught by seed {seed}: {violations[0][:100]}")
         self.assertIn(violations[0].partition(":")[0], rules.split(), violations[0])
 
-    def test_a_server_that_is_not_confirmed_is_written_to(self) -> None:
+    def test_an_unconfirmed_server_accepts_writes(self) -> None:
         self.assert_caught(
             "R1 R2 R3 R7 LIVENESS", MemoryServer, "require_confirmed", lambda self: None
         )
@@ -69,7 +69,7 @@ class Mutants(TestCase):
     def test_streams_are_not_moved_beyond_what_was_announced(self) -> None:
         self.assert_caught("R1 R2 R3 R7 LIVENESS", memory_stream, "MARGIN", 0)
 
-    def test_positions_are_not_written_anew(self) -> None:
+    def test_positions_are_not_rewritten(self) -> None:
         real = MemoryStream.fail_over
 
         def fail_over(
@@ -84,7 +84,7 @@ class Mutants(TestCase):
 
         self.assert_caught("R1 R2 R3 R7 LIVENESS CRASH", MemoryStream, "fail_over", fail_over)
 
-    def test_handlers_are_not_told(self) -> None:
+    def test_handlers_are_not_informed(self) -> None:
         real = HandlerCalls.reset
 
         async def reset(self: HandlerCalls, *place: Any) -> None:
@@ -93,7 +93,7 @@ class Mutants(TestCase):
 
         self.assert_caught("R3 LIVENESS", HandlerCalls, "reset", reset)
 
-    def test_records_are_not_read_again(self) -> None:
+    def test_recorded_positions_are_not_reread(self) -> None:
         def reread(
             self: PositionTracker, recorded: Token | None, incarnation: int, floor: Token
         ) -> None:

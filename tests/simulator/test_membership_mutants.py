@@ -20,17 +20,17 @@ from synrepl.streams.definition import Stream
 from tests.simulator.mutants import MutantTestCase
 
 
-class ComingAndGoing(MutantTestCase):
+class MembershipMutantTestCase(MutantTestCase):
     """Where who writes changes."""
 
     def may_show(self, scenario: Scenario) -> bool:
         return any(name in MEMBERSHIP_CHANGES for name in scenario.faults)
 
 
-class Drains(ComingAndGoing):
+class DrainDefects(MembershipMutantTestCase):
     """In the proof that a writer holds nothing."""
 
-    def test_nobody_looks_at_what_is_open(self) -> None:
+    def test_open_transactions_are_ignored(self) -> None:
         async def at_once(
             members: Membership, stream: Stream, writer: str, timeout_s: float
         ) -> None:
@@ -40,7 +40,7 @@ class Drains(ComingAndGoing):
 
         self.assert_caught("R8", (Membership, "drain", at_once))
 
-    def test_who_holds_something_is_not_remembered(self) -> None:
+    def test_holders_are_not_remembered(self) -> None:
         class Forgetful(SettlementTracker):
             def observe(self, last: Token, holders: Any) -> Token:
                 return last
@@ -53,7 +53,7 @@ class Drains(ComingAndGoing):
 
         self.assert_caught("R8", (Membership, "_conclude", at_once))
 
-    def test_a_dead_writer_is_taken_for_drained(self) -> None:
+    def test_a_dead_writer_counts_as_drained(self) -> None:
         look = Membership._look
 
         async def alive(members: Membership, stream: Stream, writer: str) -> Any:
@@ -63,10 +63,10 @@ class Drains(ComingAndGoing):
         self.assert_caught("R8", (Membership, "_look", alive))
 
 
-class Ghosts(ComingAndGoing):
+class RemovedWriterDefects(MembershipMutantTestCase):
     """In waiting for writers."""
 
-    def test_who_is_gone_is_waited_for(self) -> None:
+    def test_a_removed_writer_is_waited_for(self) -> None:
         bounds = StreamState.bounds
 
         def with_ghosts(state: StreamState, seen: Observation) -> dict[str, Token]:
@@ -80,7 +80,7 @@ class Ghosts(ComingAndGoing):
         self.assert_caught("LIVENESS R2 R3", (StreamState, "bounds", with_ghosts))
 
 
-class Names(ComingAndGoing):
+class NameDefects(MembershipMutantTestCase):
     """In who may write."""
 
     def test_a_writer_is_removed_without_proof(self) -> None:
@@ -95,7 +95,7 @@ class Names(ComingAndGoing):
 
         self.assert_caught("R8", (MemoryStore, "open_writer", at_once))
 
-    def test_who_takes_a_name_over_announces_what_its_predecessor_did_from_memory(self) -> None:
+    def test_a_successor_announces_positions_of_its_predecessor_from_memory(self) -> None:
         recover = LeaseKeeper._recover
 
         async def from_memory(

@@ -37,24 +37,24 @@ from synrepl.wire.session import ProtocolSession
 from tests.simulator.mutants import MutantTestCase
 
 
-class Mutants(MutantTestCase):
+class ReplicationDefects(MutantTestCase):
     """One defect each."""
 
-    def test_published_before_it_is_settled(self) -> None:
+    def test_facts_are_published_before_they_are_settled(self) -> None:
         def advance(ledger: Ledger) -> None:
             while ledger._settled_heap:
                 ledger._position = max(ledger._position, heappop(ledger._settled_heap))
 
         self.assert_caught("R1", (Ledger, "_advance", advance))
 
-    def test_other_writers_reservations_ignored(self) -> None:
+    def test_reservations_of_other_writers_are_ignored(self) -> None:
         def observe(settling: SettlementTracker, last: Token, holders: object) -> Token:
             settling._bound = max(settling._bound, last)
             return settling._bound
 
         self.assert_caught("R1", (SettlementTracker, "observe", observe))
 
-    def test_linear_position_without_one_writer(self) -> None:
+    def test_the_linear_position_ignores_a_writer(self) -> None:
         bounds = StreamState.bounds
 
         def forgetful(state: StreamState, observation: Observation) -> dict[str, Token]:
@@ -62,7 +62,7 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R1 R3", (StreamState, "bounds", forgetful))
 
-    def test_locks_read_before_the_sequence(self) -> None:
+    def test_locks_are_read_before_the_sequence(self) -> None:
         def observation(stream: MemoryStream) -> Observation:
             states = {name: writer.state for name, writer in stream.writers.items()}
             early = {name: self.before.get((stream, name), state) for name, state in states.items()}
@@ -72,7 +72,7 @@ class Mutants(MutantTestCase):
         self.before: dict[object, Any] = {}
         self.assert_caught("R1 R3", (MemoryStream, "observation", observation))
 
-    def test_gaps_are_not_looked_for(self) -> None:
+    def test_gaps_are_not_detected(self) -> None:
         def on_position(cursor: Cursor, prev: Token | None, new: Token) -> CursorDecision:
             cursor._connected, cursor._replaying = True, False
             cursor._move(new)
@@ -80,7 +80,7 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R3", (Cursor, "on_position", on_position))
 
-    def test_position_moves_before_the_handler_is_done(self) -> None:
+    def test_the_position_advances_before_the_handler_has_finished(self) -> None:
         deliver_ = Lane._deliver
 
         async def soon(lane: Lane, *arguments: Any) -> None:
@@ -88,7 +88,7 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R3", (Lane, "_deliver", soon))
 
-    def test_a_failed_handler_is_not_tried_again(self) -> None:
+    def test_a_failed_handler_is_not_retried(self) -> None:
         attempt = HandlerCalls.attempt
 
         async def once(
@@ -104,12 +104,12 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R3", (HandlerCalls, "attempt", once))
 
-    def test_keys_are_forgotten(self) -> None:
+    def test_idempotency_keys_are_forgotten(self) -> None:
         def recall(keys: MemoryKeys, stream: str, key: str, digest: bytes) -> None: ...
 
         self.assert_caught("ONCE", (MemoryKeys, "recall", recall))
 
-    def test_who_answers_a_repeated_request_names_itself(self) -> None:
+    def test_a_repeated_request_is_answered_with_the_wrong_writer(self) -> None:
         append = MemoryLease.append
 
         async def itself(lease: MemoryLease, *arguments: Any) -> Any:
@@ -117,7 +117,7 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("ONCE", (MemoryLease, "append", itself))
 
-    def test_an_append_of_unknown_outcome_is_tried_again(self) -> None:
+    def test_an_append_of_unknown_outcome_is_retried(self) -> None:
         append = MemoryLease.append
 
         async def again(lease: MemoryLease, *arguments: Any) -> Any:
@@ -128,7 +128,7 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("ONCE R3 R4", (MemoryLease, "append", again))
 
-    def test_nobody_is_fenced(self) -> None:
+    def test_dead_writers_are_not_fenced(self) -> None:
         def fence(stream: MemoryStream, name: str) -> bool:
             writer = stream.writers[name]
             writer.held = False
@@ -136,12 +136,12 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R1 R8", (MemoryStream, "fence", fence))
 
-    def test_the_dead_are_left_alone(self) -> None:
+    def test_dead_writers_are_not_detected(self) -> None:
         async def nobody(announcer: Announcer, stream: Stream, seen: Observation) -> None: ...
 
         self.assert_caught("R8", (Announcer, "_fence_the_dead", nobody))
 
-    def test_fenced_while_a_transaction_runs(self) -> None:
+    def test_a_writer_is_fenced_while_a_transaction_runs(self) -> None:
         def fence(stream: MemoryStream, name: str) -> bool:
             writer = stream.writers[name]
             if not writer.held or writer.session:
@@ -153,7 +153,7 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R1 R8", (MemoryStream, "fence", fence))
 
-    def test_no_poll_behind_notify(self) -> None:
+    def test_there_is_no_poll_behind_notify(self) -> None:
         async def watch(announcer: Announcer) -> None:
             while True:
                 await announcer._scheduler.sleep(1)
@@ -161,7 +161,7 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("LIVENESS R8", (Announcer, "_watch", watch))
 
-    def test_a_writer_forgets_what_it_committed_in_the_dark(self) -> None:
+    def test_a_writer_forgets_commits_of_unknown_outcome(self) -> None:
         recover = LeaseKeeper._recover
 
         async def forgetful(
@@ -185,7 +185,7 @@ class Mutants(MutantTestCase):
         # follower misses it.
         self.assert_caught("R3 R2 LIVENESS", (ProtocolSession, "_offer", lossy))
 
-    def test_a_row_too_long_is_announced_as_no_row(self) -> None:
+    def test_a_row_too_long_for_a_line_is_announced_as_no_row(self) -> None:
         def step_over(
             encoder: LineEncoder, stream: Stream, writer: str, facts: Sequence[Fact], _: object
         ) -> list[bytes]:
@@ -194,38 +194,38 @@ class Mutants(MutantTestCase):
 
         self.assert_caught("R2 R3", (LineEncoder, "_step_over", step_over))
 
-    def test_half_facts_of_a_legacy_catch_up(self) -> None:
+    def test_a_legacy_catch_up_splits_facts(self) -> None:
         self.assert_caught("R3", (Cursor, "is_replaying", property(lambda cursor: False)))
 
-    def test_a_transaction_is_applied_whatever_the_record_says(self) -> None:
+    def test_a_transaction_is_applied_regardless_of_the_recorded_position(self) -> None:
         def blind(txn: Any, follower: str, place: Place, batch: Batch, known: Token) -> Batch:
             handler_positions.put(txn, follower, place, batch.upto)
             return batch
 
         self.assert_caught("R3", (position_record, "_still_to_do", blind))
 
-    def test_the_record_goes_back(self) -> None:
+    def test_the_recorded_position_goes_back(self) -> None:
         async def back(store: Any, stream: Stream, linear: Token, at: Mapping[str, Token]) -> None:
             store._of(stream).recorded = linear if linear % 2 else linear // 2
 
         self.assert_caught("R7 R3", (MemoryStore, "record_positions", back))
 
 
-class Reconnecting(MutantTestCase):
+class ReconnectDefects(MutantTestCase):
     """Where followers connect again and again while lines gather for them."""
 
     def may_show(self, scenario: Scenario) -> bool:
         modern = sum(not kind.legacy for kind in scenario.followers.values())
         return scenario.redis is None and modern >= 3 and scenario.faults.get("cut_link", 0) >= 10
 
-    def test_positions_are_told_before_what_has_gathered(self) -> None:
+    def test_positions_are_announced_before_buffered_rows(self) -> None:
         def subscribe(publisher: Publisher, peer: Any, audience: Any, streams: Any) -> None:
             publisher._buffer(audience).peers[peer] = streams
 
         self.assert_caught("R2 R3", (Publisher, "subscribe", subscribe))
 
 
-class Handlers(MutantTestCase):
+class HandlerDefects(MutantTestCase):
     """Of handlers that have positions of their own."""
 
     def test_the_transactional_commit_records_the_position_of_all_handlers(self) -> None:
@@ -240,21 +240,21 @@ class Handlers(MutantTestCase):
 
         self.assert_caught("R3", (position_record, "_still_to_do", of_all))
 
-    def test_the_record_is_of_the_handler_that_is_furthest(self) -> None:
+    def test_the_recorded_position_is_that_of_the_furthest_handler(self) -> None:
         def furthest(progress: Progress, key: Key, *, on_record: bool = False) -> Token | None:
             lane = progress.lanes.get(key)
             return None if lane is None else lane.position
 
         self.assert_caught("R3 R4", (Progress, "position", furthest))
 
-    def test_who_is_behind_is_not_brought_to_the_lane(self) -> None:
+    def test_a_handler_that_is_behind_does_not_catch_up(self) -> None:
         async def join(feed: CatchUp, *_: object) -> None:
             feed._tracker.feed = None
             feed._tracker.reach(feed._lane.position or 0)
 
         self.assert_caught("R3", (CatchUp, "run", join))
 
-    def test_the_linear_view_passes_what_can_still_commit(self) -> None:
+    def test_the_linear_view_passes_unsettled_tokens(self) -> None:
         async def recorded(positions: StorePositions, stream: Stream) -> RecordedPositions:
             seen = (await positions._store.observe([stream]))[stream.name]
             writers = {name: state.position for name, state in seen.writers.items()}
@@ -263,7 +263,7 @@ class Handlers(MutantTestCase):
         self.assert_caught("R3", (StorePositions, "recorded", recorded))
 
 
-class Joining(MutantTestCase):
+class CatchUpDefects(MutantTestCase):
     """Of handlers that leave a lane and come back."""
 
     def may_show(self, scenario: Scenario) -> bool:
@@ -273,7 +273,7 @@ class Joining(MutantTestCase):
             for kind in scenario.followers.values()
         )
 
-    def test_who_has_caught_up_joins_amid_a_batch(self) -> None:
+    def test_a_handler_that_has_caught_up_joins_within_a_batch(self) -> None:
         self.assert_caught("R3", (LanePosition, "is_busy", Idle()))
 
 

@@ -29,7 +29,7 @@ AT_LEAST = {
 }
 
 
-class Seeds(TestCase):
+class SimulationSeeds(TestCase):
     """In parts, made below."""
 
     def run_seeds(self, first: int, last: int) -> None:
@@ -46,10 +46,10 @@ class Seeds(TestCase):
             self.assertGreater(totals[name], least * (last - first), name)
 
 
-def _service(first: int, last: int) -> Callable[[Seeds], None]:
+def _seeds_test(first: int, last: int) -> Callable[[SimulationSeeds], None]:
     return lambda case: case.run_seeds(first, last)
 
 
 for _first in range(1, SEEDS, SEEDS_OF_A_PART):
     _last = _first + SEEDS_OF_A_PART - 1
-    setattr(Seeds, f"test_seeds_{_first}_to_{_last}", _service(_first, _last))
+    setattr(SimulationSeeds, f"test_seeds_{_first}_to_{_last}", _seeds_test(_first, _last))
