@@ -1,7 +1,6 @@
-"""The rules that recorded traffic is judged by, as one table, and what breaks them.
+"""The rules by which recorded traffic is judged, as one table, and the findings against them.
 
-Sources: ``docs/protocol.md``; for the known faults of real servers their own
-recordings, in which each of them was found.
+Sources: ``docs/protocol.md``. Known faults of real servers were each found in their recordings.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ _CHAINED = ("modern", "current")
 
 
 class Severity(StrEnum):
-    """How bad it is that a rule is broken."""
+    """How serious a broken rule is."""
 
     BREACH = "breach"
-    #: Real servers do it, and whoever talks to them has to put up with it.
+    #: Real servers do it, and their peers have to tolerate it.
     KNOWN = "known"
 
 
@@ -29,9 +28,9 @@ class Severity(StrEnum):
 class Rule:
     """One rule.
 
-    :ivar name: how it is called in reports
-    :ivar sentence: what has to hold, or, of a known fault, what real servers do
-    :ivar dialects: names of the dialects it is a rule of
+    :ivar name: its name in reports
+    :ivar sentence: the requirement or, for a known fault, what real servers do
+    :ivar dialects: names of the dialects to which it applies
     """
 
     name: str
@@ -41,10 +40,10 @@ class Rule:
 
 
 class Finding(NamedTuple):
-    """A rule that was broken.
+    """A broken rule.
 
     :ivar line: number of the line in the recording, from 1
-    :ivar detail: what there was, in a few words
+    :ivar detail: what was found, in a few words
     """
 
     rule: Rule
@@ -56,85 +55,84 @@ def _known(name: str, sentence: str, dialects: tuple[str, ...] = _ALL) -> Rule:
     return Rule(name, sentence, dialects, Severity.KNOWN)
 
 
-# What a line is
+# Lines
 
 FORMAT = Rule("format", "Every line is a command of its dialect, with the arguments it has there.")
-DIRECTION = Rule("direction", "Each side says only what is for it to say.", _TCP)
+DIRECTION = Rule("direction", "Each side sends only the commands that its side may send.", _TCP)
 LENGTH = Rule("length", "A line has at most 16,384 bytes without its newline.", _TCP)
 ROW = Rule("row", "A row is one JSON value.")
 CHANNEL = Rule(
     "channel",
-    "USER_IP is published on '<server>/USER_IP', all else on '<server>'; among processes of synrepl"
-    " a stream may have a channel of its own.",
+    "USER_IP is published on '<server>/USER_IP', everything else on '<server>'; among processes"
+    " of synrepl a stream may have its own channel.",
     ("current",),
 )
 
-# A connection
+# Connections
 
-GREETING = Rule("greeting", "A server begins with SERVER, once, and PING.", _TCP)
-LAST_WORD = Rule("last-word", "Whoever sends ERROR sends nothing after it.", _TCP)
+GREETING = Rule("greeting", "A server begins with one SERVER, and PING.", _TCP)
+LAST_WORD = Rule("last-word", "The side that sends ERROR sends nothing after it.", _TCP)
 ECHO = Rule(
     "echo",
-    "REMOTE_SERVER_UP never goes back to who sent it; nobody says again what all of Redis has heard"
-    " (USER_SYNC, USER_IP, NEW_ACTIVE_TASK).",
+    "REMOTE_SERVER_UP never goes back to its sender; no process repeats what was published to all on"
+    " Redis (USER_SYNC, USER_IP, NEW_ACTIVE_TASK).",
 )
 ANSWER = Rule(
     "answer",
-    "REPLICATE is answered by POSITION, or refused, within 30 s; on Redis by every writer that is"
-    " there.",
+    "REPLICATE is answered by POSITION, or refused, within 30 s; on Redis by every writer that"
+    " is connected.",
 )
 UNASKED = Rule("unasked", "A client gets only the streams that it asked for.", ("legacy",))
-SILENCE = Rule("silence", "Who has sent a PING says something at least every 15 s.", _TCP)
+SILENCE = Rule("silence", "A side that has sent a PING sends something at least every 15 s.", _TCP)
 
-# A writer of a stream
+# Writers of a stream
 
-ORDER = Rule("order", "The tokens of a writer's rows go up.")
+ORDER = Rule("order", "The tokens of a writer's rows increase.")
 BATCH = Rule(
-    "batch", "Rows with 'batch' for a token are followed by one that has it, before a POSITION."
+    "batch",
+    "Rows with 'batch' for a token are followed by the row with the token, before a POSITION.",
 )
 CATCH_UP = Rule(
     "catch-up",
-    "The answer to REPLICATE has only rows above the token asked for, none above its POSITION.",
+    "The answer to REPLICATE has only rows above the requested token, none above its POSITION.",
     ("legacy",),
 )
-CATCH_UP_BATCH = Rule(
-    "catch-up-batch", "Rows that are caught up with never use 'batch'.", ("legacy",)
-)
+CATCH_UP_BATCH = Rule("catch-up-batch", "Rows of a catch-up never use 'batch'.", ("legacy",))
 CHAIN = Rule("chain", "The 'prev' of a POSITION is the token sent last.", _CHAINED)
 REVERSED = Rule("reversed", "The 'new' of a POSITION is not below its 'prev'.", _CHAINED)
 BACKWARDS = Rule(
-    "backwards", "A POSITION is not below what was sent before, except of a stream in memory."
+    "backwards", "A POSITION is not below what was sent before, except for an in-memory stream."
 )
 
-# What real servers do
+# Known faults of real servers
 
 UNORDERED = _known(
     "unordered",
     "Tokens of a real server are not strictly increasing on the wire: backfill rows come newest"
-    " first, caches rows are sent again or late, as are some of presence and federation.",
+    " first; rows of caches, and some of presence and federation, are repeated or late.",
 )
 CATCH_UP_ORDER = _known(
     "catch-up-order",
     "A real legacy server answers REPLICATE in the order of its tables (device_lists,"
-    " account_data, user_signature): the tokens of the answer go up and down.",
+    " account_data, user_signature): the tokens of the answer are not in order.",
     ("legacy",),
 )
 SHARED_SEQUENCE = _known(
     "shared-sequence",
-    "A stream that shares its sequence with another one (user_signature with device_lists) moves"
-    " without saying so, and tells it with 'prev' equal to 'new' when it is asked again.",
+    "A stream that shares its sequence with another one (user_signature with device_lists) advances"
+    " without announcing it, and answers the next REPLICATE with 'prev' equal to 'new'.",
     _CHAINED,
 )
 RESUMED = _known(
     "resumed",
-    "On Redis, where lines can be lost, a writer that comes back says where it is by a POSITION"
-    " with 'prev' equal to 'new': what lies before was not said, and followers fetch it.",
+    "On Redis, where lines can be lost, a writer that reconnects announces a POSITION with 'prev'"
+    " equal to 'new': rows before it were not published, and followers fetch them.",
     ("current",),
 )
 TOLD_AHEAD = _known(
     "told-ahead",
     "A real server answers any client's REPLICATE with its position in the database, which may be"
-    " ahead of rows that it sends only afterwards. A POSITION whose 'prev' and 'new' are both ahead"
+    " ahead of rows that it sends later. A POSITION whose 'prev' and 'new' are both ahead"
     " also announces a row that is too long for a line.",
 )
 TO_ALL = _known(
@@ -145,20 +143,20 @@ TO_ALL = _known(
 )
 FALLEN_BEHIND = _known(
     "fallen-behind",
-    "Real legacy servers refuse a catch-up of 10,000 rows or more, and can never get past a row"
+    "Real legacy servers refuse a catch-up of 10,000 rows or more, and can never skip a row"
     " that does not fit a line.",
     ("legacy",),
 )
 NO_GOODBYE = _known(
     "no-goodbye",
-    "On shutdown 'ERROR server shutting down' is due to every connection; a real server reaches"
-    " only every second one.",
+    "On shutdown every connection should get 'ERROR server shutting down'; a real server sends it"
+    " to every second one only.",
     _TCP,
 )
 GIVEN_UP = _known(
     "given-up",
-    "A side that had nothing to say, or could not, was given up with 'ERROR ping timeout': real"
-    " servers wait 25 to 30 s for it.",
+    "A side that was silent was disconnected with 'ERROR ping timeout': real servers wait 25 to"
+    " 30 s for it.",
     _TCP,
 )
 
