@@ -37,7 +37,7 @@ from synrepl.storage.launch.postgres_binaries import (
     DirectoryUnreachable,
     find_binaries,
 )
-from tests.driver.embedded import new_folder, one, used_folder
+from tests.driver.embedded_server import existing_data_dir, new_data_dir, query_one
 
 ROOT = Path(synrepl.__file__).parent.parent
 
@@ -71,7 +71,7 @@ class UnusableDataDir(FolderCase):
     """A folder that cannot be worked in is named, with what is wrong with it."""
 
     def setUp(self) -> None:
-        self.folder = new_folder(self)
+        self.folder = new_data_dir(self)
 
     def as_other_user(self) -> None:
         """Root may write everywhere, so the test goes on as somebody else."""
@@ -118,15 +118,15 @@ class NewCluster(FolderCase):
     """In a folder that is not there yet."""
 
     def setUp(self) -> None:
-        self.folder = new_folder(self)
+        self.folder = new_data_dir(self)
 
     def test_keeps_data_and_password_over_a_restart(self) -> None:
         server = self.server()
         dsn = server.start()
-        one(dsn, "CREATE TABLE t AS SELECT 5 AS n")
+        query_one(dsn, "CREATE TABLE t AS SELECT 5 AS n")
         server.stop()
         again = self.server()
-        self.assertEqual(one(again.start(), "SELECT n FROM t"), 5)
+        self.assertEqual(query_one(again.start(), "SELECT n FROM t"), 5)
         self.assertEqual(
             extensions.parse_dsn(dsn)["password"], extensions.parse_dsn(again.dsn)["password"]
         )
@@ -136,7 +136,7 @@ class NewCluster(FolderCase):
         file = self.folder / "postgres.dsn"
         dsn = server.start()
         self.assertEqual(file.read_text().strip(), dsn)
-        self.assertEqual(one(file.read_text().strip(), "SELECT 1"), 1)
+        self.assertEqual(query_one(file.read_text().strip(), "SELECT 1"), 1)
         for name in ("postgres.dsn", "postgres.password", "postgres.log", "postgres.lock"):
             self.assertEqual(mode(self.folder / name), 0o600, name)
         self.assertEqual(mode(self.folder / "postgres"), 0o700)
@@ -147,7 +147,7 @@ class NewCluster(FolderCase):
         half = self.folder / "postgres.new"
         half.mkdir(parents=True)
         (half / "PG_VERSION").write_text("18")
-        self.assertEqual(one(self.server().start(), "SELECT 1"), 1)
+        self.assertEqual(query_one(self.server().start(), "SELECT 1"), 1)
         self.assertFalse(half.exists())
 
     def test_refuses_a_directory_that_other_users_cannot_enter(self) -> None:
@@ -174,7 +174,7 @@ class NewCluster(FolderCase):
             lambda prefer: hidden_bin,
         )
         server = self.server()
-        self.assertEqual(one(server.start(), "SELECT 1"), 1)
+        self.assertEqual(query_one(server.start(), "SELECT 1"), 1)
         self.assertTrue(server.program("psql").is_relative_to(self.folder))
 
     def test_missing_binaries_are_named_with_the_package_to_install(self) -> None:
@@ -188,7 +188,7 @@ class ExistingCluster(FolderCase):
     """In a folder that holds a cluster."""
 
     def setUp(self) -> None:
-        self.folder = used_folder()
+        self.folder = existing_data_dir()
 
     def change(self, name: str, text: str) -> None:
         """Append to a file, or replace it when it is a short one, for this test."""
@@ -203,11 +203,11 @@ class ExistingCluster(FolderCase):
         for password in ("", "postgres", "x" * 32):
             with self.assertRaises(psycopg2.OperationalError):
                 psycopg2.connect(**{**parts, "password": password})
-        self.assertEqual(one(dsn, "SHOW listen_addresses"), "127.0.0.1")
-        self.assertEqual(one(dsn, "SHOW unix_socket_directories"), "")
-        self.assertEqual(one(dsn, "SHOW password_encryption"), "scram-sha-256")
+        self.assertEqual(query_one(dsn, "SHOW listen_addresses"), "127.0.0.1")
+        self.assertEqual(query_one(dsn, "SHOW unix_socket_directories"), "")
+        self.assertEqual(query_one(dsn, "SHOW password_encryption"), "scram-sha-256")
         methods = "SELECT string_agg(DISTINCT auth_method, ',') FROM pg_hba_file_rules"
-        self.assertEqual(one(dsn, methods), "scram-sha-256")
+        self.assertEqual(query_one(dsn, methods), "scram-sha-256")
 
     def test_the_server_has_the_expected_settings(self) -> None:
         dsn = self.server(fsync=True).start()
@@ -220,7 +220,7 @@ class ExistingCluster(FolderCase):
             "server_encoding": "UTF8",
             "timezone": "UTC",
         }.items():
-            self.assertEqual(one(dsn, f"SHOW {name}"), value, name)
+            self.assertEqual(query_one(dsn, f"SHOW {name}"), value, name)
 
     def test_second_owner_is_refused(self) -> None:
         server = self.server()
@@ -228,7 +228,7 @@ class ExistingCluster(FolderCase):
         with self.assertRaises(DataDirTaken) as caught:
             self.server().start()
         self.assertIn(f"process {os.getpid()}", str(caught.exception))
-        self.assertEqual(one(dsn, "SELECT 1"), 1)
+        self.assertEqual(query_one(dsn, "SELECT 1"), 1)
         self.assertTrue((self.folder / "postgres.dsn").exists())
 
     def test_uses_the_requested_port(self) -> None:
@@ -243,7 +243,7 @@ class ExistingCluster(FolderCase):
         with socket.create_server(("127.0.0.1", 0)) as other:
             server = self.server()
             server._port = other.getsockname()[1]  # chosen, and then taken
-            self.assertEqual(one(server.start(), "SELECT 1"), 1)
+            self.assertEqual(query_one(server.start(), "SELECT 1"), 1)
             self.assertNotIn(f":{other.getsockname()[1]}/", server.dsn)
 
     def test_refuses_data_of_another_major_version(self) -> None:
@@ -279,7 +279,7 @@ class LeftoverServers(SynchronousTestCase):
     """What a former owner left behind."""
 
     def setUp(self) -> None:
-        self.folder = used_folder()
+        self.folder = existing_data_dir()
         self.server = PostgresServer(self.folder, fsync=False)
         self.addCleanup(self.server.stop)
 
@@ -303,7 +303,7 @@ class LeftoverServers(SynchronousTestCase):
         self.addCleanup(os.close, handle)
         process.kill()
         self.assertTrue(select.select([handle], [], [], 30)[0])
-        self.assertEqual(one(self.server.start(), "SELECT 1"), 1)
+        self.assertEqual(query_one(self.server.start(), "SELECT 1"), 1)
 
     def test_second_owner_process_is_refused_by_name(self) -> None:
         process, _ = self.owner()
@@ -313,11 +313,11 @@ class LeftoverServers(SynchronousTestCase):
 
     def test_a_server_that_outlived_its_owner_is_stopped_first(self) -> None:
         former = PostgresServer(self.folder, fsync=False)
-        one(former.start(), "CREATE TABLE outlived AS SELECT 5 AS n")
+        query_one(former.start(), "CREATE TABLE outlived AS SELECT 5 AS n")
         assert former.child is not None
         assert former._lock is not None
         os.close(former._lock)  # as if the owner had died, and the server had not heard
-        self.assertEqual(one(self.server.start(), "SELECT n FROM outlived"), 5)
+        self.assertEqual(query_one(self.server.start(), "SELECT n FROM outlived"), 5)
         self.assertTrue(former.child.gone())
 
     def test_ignores_the_pid_file_of_a_dead_process(self) -> None:
@@ -326,7 +326,7 @@ class LeftoverServers(SynchronousTestCase):
         self.server.child.end([(signal.SIGKILL, 30.0)])
         self.assertTrue((self.folder / "postgres" / "postmaster.pid").exists())
         self.server.stop()
-        self.assertEqual(one(self.server.start(), "SELECT 1"), 1)
+        self.assertEqual(query_one(self.server.start(), "SELECT 1"), 1)
 
     def test_ignores_a_pid_file_whose_pid_was_reused(self) -> None:
         self.server.start()
@@ -341,7 +341,7 @@ class LeftoverServers(SynchronousTestCase):
         file = self.folder / "postgres" / "postmaster.pid"
         lines = file.read_text().splitlines()
         file.write_text("\n".join([str(other.pid), *lines[1:], ""]))
-        self.assertEqual(one(self.server.start(), "SELECT 1"), 1)
+        self.assertEqual(query_one(self.server.start(), "SELECT 1"), 1)
         self.assertIsNone(other.poll())
 
 
@@ -353,7 +353,7 @@ class EmbeddedPostgresRestarts(TestCase):
     async def setUp(self) -> None:
         self.crashes: list[str] = []
         self.crashed: Deferred[None] = Deferred()
-        self.folder = used_folder()
+        self.folder = existing_data_dir()
         self.postgres = EmbeddedPostgres(
             reactor,
             self.folder,

@@ -182,8 +182,8 @@ class AgainstTheModel(RuleBasedStateMachine):
         assert found == expected, f"{found} != {expected}"
 
 
-class Model(TestCase):
-    def test_against_the_model(self) -> None:
+class CacheProperties(TestCase):
+    def test_behaves_like_the_model(self) -> None:
         run_state_machine_as_test(AgainstTheModel, settings=MACHINE)
 
 
@@ -197,7 +197,7 @@ def fill(cache: Cache, *keys: Key) -> None:
         cache.loaded(key, cache.begin(key), key)
 
 
-class Tree(TestCase):
+class TreeOfKeys(TestCase):
     def setUp(self) -> None:
         self.cache = tree()
         self.keys = [("!a", "@x", "D"), ("!a", "@x", "E"), ("!a", "@y", "D"), ("!b", "@x", "D")]
@@ -206,30 +206,30 @@ class Tree(TestCase):
     def left(self) -> list[Key]:
         return [key for key in self.keys if key in self.cache.entries]
 
-    def test_a_part_takes_what_begins_so(self) -> None:
+    def test_a_prefix_invalidates_entries_that_begin_with_it(self) -> None:
         self.cache.invalidate(("!a", "@x"))
         self.assertEqual(self.left(), self.keys[2:])
         self.cache.invalidate(("!a",))
         self.assertEqual(self.left(), self.keys[3:])
 
-    def test_a_part_takes_no_more_than_that(self) -> None:
+    def test_a_prefix_invalidates_no_other_entries(self) -> None:
         for part in (("@x",), ("!",), ("!a", "@"), ("!b", "@y")):
             self.cache.invalidate(part)
         self.assertEqual(self.left(), self.keys)
 
-    def test_whole_keys_and_longer_ones(self) -> None:
+    def test_longer_keys_are_cut_to_the_arguments(self) -> None:
         self.cache.invalidate(self.keys[0])
         self.cache.invalidate((*self.keys[1], "an argument of another version", ["or", "two"]))
         self.assertEqual(self.left(), self.keys[2:])
 
-    def test_everything(self) -> None:
+    def test_the_empty_key_invalidates_everything(self) -> None:
         for key in ((), None, (["!a"],), ("!a", {}), ("!a", ("@x",)), "!a"):
             with self.subTest(str(key)):
                 fill(self.cache, *self.keys)
                 self.cache.invalidate(key)  # type: ignore[arg-type]
                 self.assertEqual((self.left(), self.cache._below), ([], {}))
 
-    def test_loads_below_a_part(self) -> None:
+    def test_a_prefix_invalidates_loads_in_progress(self) -> None:
         loads = {key: self.cache.begin(key) for key in self.keys}
         self.cache.invalidate(("!a", "@x"))
         self.assertEqual(list(self.cache.loads), self.keys[2:])
@@ -237,7 +237,7 @@ class Tree(TestCase):
             self.cache.loaded(key, load, "new")
         self.assertEqual(self.left(), self.keys[2:])
 
-    def test_one_argument(self) -> None:
+    def test_works_with_one_argument(self) -> None:
         cache = tree(arity=1)
         fill(cache, ("a",), ("b",))
         cache.invalidate(("a",))
@@ -245,7 +245,7 @@ class Tree(TestCase):
         cache.invalidate(("b", "more"))
         self.assertEqual((list(cache.entries), cache._below), ([], {}))
 
-    def test_no_argument(self) -> None:
+    def test_works_without_arguments(self) -> None:
         cache = tree(arity=0)
         for key in ((), ("more",), None):
             fill(cache, ())
@@ -253,15 +253,15 @@ class Tree(TestCase):
             self.assertEqual(list(cache.entries), [])
 
 
-class Refusals(TestCase):
-    def test_keys_that_no_row_can_name(self) -> None:
+class CacheRefusals(TestCase):
+    def test_refuses_keys_that_no_row_can_name(self) -> None:
         cache = tree(arity=1)
         for bad in (b"bytes", ("tuple",), float("nan"), float("-inf"), object()):
             with self.assertRaises(UnusableKey):
                 cache.begin((bad,))
         self.assertEqual(cache.loads, {})
 
-    def test_declarations(self) -> None:
+    def test_refuses_bad_declarations(self) -> None:
         good: dict[str, Any] = {"name": "get", "arity": 1, "max_entries": 1}
         Declaration(**good)
         for wrong, reason in (
@@ -279,15 +279,15 @@ class Refusals(TestCase):
                 Declaration(**{**good, **wrong})
 
 
-class Loads(TestCase):
-    def test_what_has_grown_too_large_leaves_nothing_behind(self) -> None:
+class LoadsOfACache(TestCase):
+    def test_a_value_that_grew_too_large_leaves_no_entry(self) -> None:
         declared = Declaration(name="get", arity=1, max_entries=9, max_bytes=9, size_of=len)
         cache = Cache(declared, lambda: 0.0, lambda: 0, lambda: None)
         for value in ("small", "far too large"):
             cache.loaded(("a",), cache.begin(("a",)), value)
         self.assertEqual(cache.counts()["size"], 0)
 
-    def test_result(self) -> None:
+    def test_returns_the_result_of_a_load(self) -> None:
         good, bad = Load(0), Load(0)
         good.succeed(5)
         good.fail(RuntimeError())  # a second end changes nothing

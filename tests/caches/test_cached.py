@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.caches.cache import Cache, UnusableKey
-from tests.caches import forms
-from tests.caches.forms import Form, Source, as_deferred, caches_under
+from tests.caches import cached_forms
+from tests.caches.cached_forms import Form, Source, as_deferred, caches_under
 
 Base: type[SynchronousTestCase] = SynchronousTestCase
 
@@ -43,8 +43,8 @@ class Declared:
         return self.caches.stats()["get"][name]
 
 
-class Contract(Declared):
-    """What holds of all forms."""
+class CachedContract(Declared):
+    """What holds of all cached_forms."""
 
     def ask(self: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
         return as_deferred(self.get(*args, **kwargs))
@@ -59,7 +59,7 @@ class Contract(Declared):
         except Exception as error:
             return fail(error)
 
-    def test_found_once_and_kept(self: Any) -> None:
+    def test_loads_once_and_caches_the_result(self: Any) -> None:
         self.declare()
         first = self.got("a")
         self.source.version = 2
@@ -67,7 +67,7 @@ class Contract(Declared):
         self.assertEqual(self.source.asked, [("a", "b")])
         self.assertEqual((self.count("hits"), self.count("misses")), (3, 1))
 
-    def test_the_kind_of_answer_is_always_the_same(self: Any) -> None:
+    def test_always_returns_the_same_kind_of_result(self: Any) -> None:
         self.declare()
         kinds = []
         for _ in range(3):
@@ -83,7 +83,7 @@ class Contract(Declared):
         self.assertEqual(self.source.asked, keys)
         self.assertEqual([self.got(*key) for key in keys], values)
 
-    def test_wrong_calls(self: Any) -> None:
+    def test_refuses_calls_with_wrong_arguments(self: Any) -> None:
         self.declare()
         for args, kwargs in (((), {}), (("a", "b", "c"), {}), (("a",), {"x": 1})):
             self.failureResultOf(self.answered(*args, **kwargs), TypeError)
@@ -92,14 +92,14 @@ class Contract(Declared):
             self.assertIn("cache 'get' cannot have the key ('a', ", str(failure.value))
         self.assertEqual((self.source.asked, len(self.cache.loads)), ([], 0))
 
-    def test_bounded_by_entries(self: Any) -> None:
+    def test_the_number_of_entries_is_limited(self: Any) -> None:
         self.declare(max_entries=2)
         for a in "abacb":  # c takes the place of b, which was used longest ago
             self.got(a)
         self.assertEqual(self.source.asked, [(a, "b") for a in "abcb"])
         self.assertEqual((self.count("size"), self.count("evictions")), (2, 2))
 
-    def test_bounded_by_bytes(self: Any) -> None:
+    def test_the_size_in_bytes_is_limited(self: Any) -> None:
         self.declare(max_bytes=10, size_of=lambda value: int(value[2]))
         for a in (4, 5, 4, 6):  # 6 takes the place of 5
             self.got(a)
@@ -121,7 +121,7 @@ class Contract(Declared):
                 self.failureResultOf(self.answered("a"), error)
                 self.assertEqual((self.count("size"), len(self.cache.loads)), (0, 0))
 
-    def test_loaded_again_when_it_is_too_old(self: Any) -> None:
+    def test_loads_again_after_the_ttl(self: Any) -> None:
         self.declare(ttl_s=10.0)
         self.got("a")
         self.clock.advance(9.9)
@@ -132,7 +132,7 @@ class Contract(Declared):
         self.assertEqual(self.got("a"), ("value", 2, "a", "b"))
         self.assertEqual((self.count("expirations"), self.count("size")), (1, 1))
 
-    def test_errors_are_not_kept(self: Any) -> None:
+    def test_errors_are_not_cached(self: Any) -> None:
         self.declare()
         self.source.error = Failing()
         self.failureResultOf(self.answered("a"), Failing)
@@ -141,7 +141,7 @@ class Contract(Declared):
         self.got("a")
         self.assertEqual((len(self.source.asked), self.count("size")), (3, 1))
 
-    def test_invalidated(self: Any) -> None:
+    def test_loads_again_after_an_invalidation(self: Any) -> None:
         self.declare()
         for name, key, left in (
             ("its own key", ("a", "b"), {("c", "b")}),
@@ -177,7 +177,7 @@ class Contract(Declared):
         self.assertEqual(self.count("size"), 0)
 
 
-class Eventual(Contract):
+class AsynchronousContract(CachedContract):
     """What holds of functions whose answer comes later."""
 
     def setUp(self) -> None:
@@ -189,11 +189,11 @@ class Eventual(Contract):
         self.source.answer_all()
         return waiting
 
-    def test_the_kind_of_answer_is_always_the_same(self: Any) -> None:
+    def test_always_returns_the_same_kind_of_result(self: Any) -> None:
         self.source.later = False
-        super().test_the_kind_of_answer_is_always_the_same()
+        super().test_always_returns_the_same_kind_of_result()
 
-    def test_one_load_for_all_who_ask_at_once(self: Any) -> None:
+    def test_concurrent_callers_share_one_load(self: Any) -> None:
         self.declare()
         waiting = [self.ask("a") for _ in range(3)]
         other = self.ask("c")
@@ -205,7 +205,7 @@ class Eventual(Contract):
         self.source.answer()
         self.successResultOf(other)
 
-    def test_an_error_reaches_all_who_wait(self: Any) -> None:
+    def test_an_error_reaches_all_waiting_callers(self: Any) -> None:
         self.declare()
         self.source.error = Failing()
         waiting = [self.ask("a") for _ in range(3)]
@@ -216,7 +216,7 @@ class Eventual(Contract):
         gc.collect()
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_who_gives_up_harms_nobody(self: Any) -> None:
+    def test_a_cancelled_caller_does_not_affect_others(self: Any) -> None:
         self.declare()
         first, second = self.ask("a"), self.ask("a")
         first.cancel()
@@ -226,7 +226,7 @@ class Eventual(Contract):
         self.got("a")
         self.assertEqual(len(self.source.asked), 1)
 
-    def test_when_all_give_up_what_comes_is_kept(self: Any) -> None:
+    def test_the_result_is_cached_even_if_all_callers_cancel(self: Any) -> None:
         self.declare()
         alone = self.ask("a")
         alone.cancel()
@@ -234,7 +234,7 @@ class Eventual(Contract):
         self.source.answer()
         self.assertEqual(self.count("size"), 1)
 
-    def test_when_all_give_up_an_error_is_nobodys(self: Any) -> None:
+    def test_an_error_is_dropped_if_all_callers_cancel(self: Any) -> None:
         self.declare()
         self.source.error = Failing()
         alone = self.ask("a")
@@ -245,7 +245,7 @@ class Eventual(Contract):
         gc.collect()
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_what_was_begun_before_an_invalidation_is_not_kept(self: Any) -> None:
+    def test_a_load_begun_before_an_invalidation_is_not_cached(self: Any) -> None:
         for name, key in (("key", ("a", "b")), ("part", ("a",)), ("whole", None)):
             with self.subTest(name):
                 self.setUp()
@@ -264,7 +264,7 @@ class Eventual(Contract):
                 self.assertEqual(self.successResultOf(joined)[1], 2)
                 self.assertEqual(self.got("a")[1], 2)
 
-    def test_what_comes_out_of_order_is_not_kept_either(self: Any) -> None:
+    def test_an_older_load_that_ends_last_is_not_cached(self: Any) -> None:
         self.declare()
         old = self.ask("a")
         self.caches.invalidate("get", ("a", "b"))
@@ -291,33 +291,33 @@ class Eventual(Contract):
         self.assertEqual(self.count("size"), 1)
 
 
-class PlainFunction(Contract, Base):
-    form = forms.plain_function
+class PlainFunction(CachedContract, Base):
+    form = cached_forms.plain_function
 
 
-class PlainMethod(Contract, Base):
-    form = forms.plain_method
+class PlainMethod(CachedContract, Base):
+    form = cached_forms.plain_method
 
 
-class DeferredFunction(Eventual, Base):
-    form = forms.deferred_function
+class DeferredFunction(AsynchronousContract, Base):
+    form = cached_forms.deferred_function
 
 
-class DeferredMethod(Eventual, Base):
-    form = forms.deferred_method
+class DeferredMethod(AsynchronousContract, Base):
+    form = cached_forms.deferred_method
 
 
-class InlineCallbacksMethod(Eventual, Base):
-    form = forms.inline_method
+class InlineCallbacksMethod(AsynchronousContract, Base):
+    form = cached_forms.inline_method
 
 
-class CoroutineFunction(Eventual, Base):
-    form = forms.coroutine_function
+class CoroutineFunction(AsynchronousContract, Base):
+    form = cached_forms.coroutine_function
 
 
-class CoroutineMethod(Eventual, Base):
-    form = forms.coroutine_method
+class CoroutineMethod(AsynchronousContract, Base):
+    form = cached_forms.coroutine_method
 
 
-class ReturnedCoroutine(Eventual, Base):
-    form = forms.returned_coroutine
+class ReturnedCoroutine(AsynchronousContract, Base):
+    form = cached_forms.returned_coroutine

@@ -11,13 +11,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.caches.cache import BadCache, UnusableKey
 from synrepl.caches.many import NotAMapping, NotMany
-from tests.caches import forms
-from tests.caches.forms import as_deferred, caches_under
+from tests.caches import cached_forms
+from tests.caches.cached_forms import as_deferred, caches_under
 from tests.caches.test_cached import Base, Declared, Failing
 
 
-class Contract(Declared):
-    """What holds of all forms."""
+class CachedListContract(Declared):
+    """What holds of all cached_forms."""
 
     def ask(self: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
         try:
@@ -38,7 +38,7 @@ class Contract(Declared):
     def value(self, b: Any, version: int = 1) -> Any:
         return ("value", version, "a", b)
 
-    def test_one_call_for_what_is_missing(self: Any) -> None:
+    def test_calls_once_for_the_missing_items(self: Any) -> None:
         self.declare()
         self.assertEqual(self.got("a", ["x", "y"]), {"x": self.value("x"), "y": self.value("y")})
         self.source.version = 2
@@ -62,7 +62,7 @@ class Contract(Declared):
         self.assertEqual(self.got("a", ["x"]), {"x": self.value("x")})
         self.assertEqual(self.source.asked, [])
 
-    def test_the_kind_of_answer_is_always_the_same(self: Any) -> None:
+    def test_always_returns_the_same_kind_of_result(self: Any) -> None:
         self.declare()
         self.got_one("a", "x")
         many = [self.get_many("a", ["x"]), self.get_many("a", ["x"]), self.get_many("a", ["y"])]
@@ -71,7 +71,7 @@ class Contract(Declared):
         for each in many:
             self.successResultOf(as_deferred(each))
 
-    def test_the_single_functions_kind_too(self: Any) -> None:
+    def test_the_single_function_keeps_its_kind_of_result(self: Any) -> None:
         self.declare()
         self.got("a", ["x", "y"])
         ones = [self.get("a", "x"), self.get("a", "x"), self.get("a", "z")]
@@ -79,18 +79,18 @@ class Contract(Declared):
         for each in ones:
             self.successResultOf(as_deferred(each))
 
-    def test_what_is_left_out_is_none_and_kept(self: Any) -> None:
+    def test_missing_results_are_cached_as_none(self: Any) -> None:
         self.declare()
         self.assertEqual(self.got("a", ["no", "x"]), {"no": None, "x": self.value("x")})
         self.assertEqual(self.got("a", ["no"]), {"no": None})
         self.assertEqual(len(self.source.asked), 1)
 
-    def test_twice_the_same(self: Any) -> None:
+    def test_accepts_duplicate_items(self: Any) -> None:
         self.declare()
         self.assertEqual(list(self.got("a", ["x", "y", "x"])), ["x", "y"])
         self.assertEqual(self.source.asked, [("a", ["x", "y"])])
 
-    def test_nothing_asked_for(self: Any) -> None:
+    def test_accepts_an_empty_list(self: Any) -> None:
         self.declare()
         self.assertEqual(self.got("a", []), {})
         self.assertEqual(self.source.asked, [])
@@ -102,7 +102,7 @@ class Contract(Declared):
         self.got(bs=("x",), a="a")
         self.assertEqual(self.source.asked, [("a", ["x"]), ("b", ["x"])])
 
-    def test_refused(self: Any) -> None:
+    def test_refuses_bad_items(self: Any) -> None:
         self.declare()
         for wrong, error in (
             (("a", "text"), NotMany),
@@ -118,7 +118,7 @@ class Contract(Declared):
                 self.assertEqual(self.caches.named("get") and len(self.cache.loads), 0)
         self.assertEqual(self.source.asked, [])
 
-    def test_errors_are_not_kept(self: Any) -> None:
+    def test_errors_are_not_cached(self: Any) -> None:
         self.declare()
         self.source.error = Failing()
         self.failureResultOf(self.answered("a", ["x", "y"]), Failing)
@@ -126,7 +126,7 @@ class Contract(Declared):
         self.source.error = None
         self.got("a", ["x"])
 
-    def test_no_mapping(self: Any) -> None:
+    def test_refuses_a_result_that_is_not_a_mapping(self: Any) -> None:
         self.declare()
         self.source.many = lambda a, bs: [a]
         failure = self.failureResultOf(self.answered("a", ["x", "y"]), NotAMapping)
@@ -135,7 +135,7 @@ class Contract(Declared):
         gc.collect()
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_a_mapping_that_fails(self: Any) -> None:
+    def test_an_error_of_the_mapping_fails_all_loads(self: Any) -> None:
         class Broken(dict[Any, Any]):
             def get(self, key: Any, default: Any = None) -> Any:
                 raise Failing
@@ -145,13 +145,13 @@ class Contract(Declared):
         self.failureResultOf(self.answered("a", ["x", "y"]), Failing)
         self.assertEqual((len(self.cache.loads), self.count("size")), (0, 0))
 
-    def test_more_than_the_cache_holds(self: Any) -> None:
+    def test_returns_more_items_than_the_cache_holds(self: Any) -> None:
         self.declare(max_entries=2)
         self.assertEqual(len(self.got("a", range(5))), 5)
         self.assertEqual(self.count("size"), 2)
 
 
-class Eventual(Contract):
+class AsynchronousListContract(CachedListContract):
     """What holds of functions whose answer comes later."""
 
     def setUp(self) -> None:
@@ -168,13 +168,13 @@ class Eventual(Contract):
         self.source.answer_all()
         return self.successResultOf(waiting)
 
-    def test_the_kind_of_answer_is_always_the_same(self: Any) -> None:
+    def test_always_returns_the_same_kind_of_result(self: Any) -> None:
         self.source.later = False
-        super().test_the_kind_of_answer_is_always_the_same()
+        super().test_always_returns_the_same_kind_of_result()
 
-    def test_the_single_functions_kind_too(self: Any) -> None:
+    def test_the_single_function_keeps_its_kind_of_result(self: Any) -> None:
         self.source.later = False
-        super().test_the_single_functions_kind_too()
+        super().test_the_single_function_keeps_its_kind_of_result()
 
     def known(self: Any) -> None:
         """Have it known what kind of functions they are, which some forms do not say."""
@@ -182,7 +182,7 @@ class Eventual(Contract):
         self.got_one("a", "known")
         self.source.asked.clear()
 
-    def test_joins_what_is_under_way(self: Any) -> None:
+    def test_joins_loads_in_progress(self: Any) -> None:
         self.declare()
         self.known()
         one = as_deferred(self.get("a", "x"))
@@ -198,7 +198,7 @@ class Eventual(Contract):
         self.assertEqual(list(self.successResultOf(more)), ["x", "w", "known"])
         self.assertEqual(self.successResultOf(other), self.value("w"))
 
-    def test_what_goes_stale_meanwhile_is_not_kept_but_the_rest_is(self: Any) -> None:
+    def test_caches_all_but_items_invalidated_meanwhile(self: Any) -> None:
         self.declare()
         self.known()
         many = self.ask("a", ["x", "y"])
@@ -213,7 +213,7 @@ class Eventual(Contract):
         found = self.successResultOf(again)
         self.assertEqual(found, {"x": self.value("x", 2), "y": self.value("y")})
 
-    def test_an_error_reaches_all_who_wait(self: Any) -> None:
+    def test_an_error_reaches_all_waiting_callers(self: Any) -> None:
         self.declare()
         self.known()
         self.source.error = Failing()
@@ -226,7 +226,7 @@ class Eventual(Contract):
         gc.collect()
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_who_gives_up_harms_nobody(self: Any) -> None:
+    def test_a_cancelled_caller_does_not_affect_others(self: Any) -> None:
         self.declare()
         self.known()
         first, second = self.ask("a", ["x", "y"]), self.ask("a", ["y"])
@@ -238,45 +238,45 @@ class Eventual(Contract):
         self.assertEqual(len(self.source.asked), 1)
 
 
-class PlainFunction(Contract, Base):
-    form = forms.plain_function
+class PlainFunction(CachedListContract, Base):
+    form = cached_forms.plain_function
 
 
-class PlainMethod(Contract, Base):
-    form = forms.plain_method
+class PlainMethod(CachedListContract, Base):
+    form = cached_forms.plain_method
 
 
-class DeferredFunction(Eventual, Base):
-    form = forms.deferred_function
+class DeferredFunction(AsynchronousListContract, Base):
+    form = cached_forms.deferred_function
 
 
-class DeferredMethod(Eventual, Base):
-    form = forms.deferred_method
+class DeferredMethod(AsynchronousListContract, Base):
+    form = cached_forms.deferred_method
 
 
-class InlineCallbacksMethod(Eventual, Base):
-    form = forms.inline_method
+class InlineCallbacksMethod(AsynchronousListContract, Base):
+    form = cached_forms.inline_method
 
 
-class CoroutineFunction(Eventual, Base):
-    form = forms.coroutine_function
+class CoroutineFunction(AsynchronousListContract, Base):
+    form = cached_forms.coroutine_function
 
 
-class CoroutineMethod(Eventual, Base):
-    form = forms.coroutine_method
+class CoroutineMethod(AsynchronousListContract, Base):
+    form = cached_forms.coroutine_method
 
 
-class ReturnedCoroutine(Eventual, Base):
-    form = forms.returned_coroutine
+class ReturnedCoroutine(AsynchronousListContract, Base):
+    form = cached_forms.returned_coroutine
 
 
-class Saying(SynchronousTestCase):
+class DeclaredKinds(SynchronousTestCase):
     """Functions that say what kind they are: nobody has to call them to find out."""
 
-    def test_before_they_are_called(self) -> None:
-        for form in (forms.deferred_method, forms.inline_method):
+    def test_knows_the_kind_of_result_before_the_first_call(self) -> None:
+        for form in (cached_forms.deferred_method, cached_forms.inline_method):
             with self.subTest(form.__name__):
-                source, caches = forms.Source(), caches_under(Clock())
+                source, caches = cached_forms.Source(), caches_under(Clock())
                 get, get_many = form(source, caches, {"name": "get"})
                 self.assertEqual(self.successResultOf(get_many("a", [])), {})
                 self.successResultOf(get_many("a", ["x"]))
@@ -284,10 +284,10 @@ class Saying(SynchronousTestCase):
                 self.assertEqual(source.asked, [("a", ["x"])])
 
 
-class Mixed(SynchronousTestCase):
+class MixedKinds(SynchronousTestCase):
     def test_a_plain_list_does_not_wait_for_what_is_under_way(self) -> None:
         """Its caller could not: it is called for those as well."""
-        source, caches = forms.Source(), caches_under(Clock())
+        source, caches = cached_forms.Source(), caches_under(Clock())
         source.later = True
 
         @caches.cached()
@@ -305,7 +305,7 @@ class Mixed(SynchronousTestCase):
         self.assertEqual(get_many(["x"]), {"x": ("plain", "x")})
 
     def test_a_plain_function_does_not_wait_for_a_list(self) -> None:
-        source, caches = forms.Source(), caches_under(Clock())
+        source, caches = cached_forms.Source(), caches_under(Clock())
         source.later = True
 
         @caches.cached()
@@ -322,8 +322,8 @@ class Mixed(SynchronousTestCase):
         self.assertEqual(self.successResultOf(waiting), {"x": ("list", "x")})
 
 
-class Declarations(SynchronousTestCase):
-    def test_refused(self) -> None:
+class ListDeclarations(SynchronousTestCase):
+    def test_refuses_bad_items(self) -> None:
         caches = caches_under(Clock())
 
         @caches.cached()

@@ -25,7 +25,7 @@ TOKENS = st.integers(0, 20)
 MACHINE = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-class AgainstTheModel(RuleBasedStateMachine):
+class ChangeIndexMachine(RuleBasedStateMachine):
     """Every answer, for every entity and every token, after every step."""
 
     @initialize(entries=st.integers(1, 6))
@@ -86,12 +86,12 @@ class AgainstTheModel(RuleBasedStateMachine):
                 assert anything is (YES if self.begun and kept else MAYBE)
 
 
-class Properties(TestCase):
-    def test_against_the_model(self) -> None:
-        run_state_machine_as_test(AgainstTheModel, settings=MACHINE)
+class ChangeIndexProperties(TestCase):
+    def test_behaves_like_the_model(self) -> None:
+        run_state_machine_as_test(ChangeIndexMachine, settings=MACHINE)
 
 
-class Examples(TestCase):
+class ChangeIndexExamples(TestCase):
     def index(self, entries: int = 3) -> ChangeIndex:
         index = ChangeIndex("rooms", entries)
         index.begin(10)
@@ -114,7 +114,7 @@ class Examples(TestCase):
         self.assertEqual(index.changed_among(["!c", "!b", "!a"], 9), ["!c", "!b", "!a"])
         self.assertEqual(index.changed_among(["!c", "!b", "!a"], 10), ["!a"])
 
-    def test_all_with_one_token_go_together(self) -> None:
+    def test_entities_of_one_token_are_dropped_together(self) -> None:
         index = self.index()
         for entity, token in (("!a", 12), ("!b", 12), ("!c", 13), ("!d", 14)):
             index.changed(entity, token)
@@ -122,27 +122,27 @@ class Examples(TestCase):
         self.assertEqual(index.has_changed("!b", 11), MAYBE)
         self.assertEqual(index.all_since(12), ["!c", "!d"])
 
-    def test_a_late_token_moves_nothing_back(self) -> None:
+    def test_a_late_token_does_not_move_a_change_back(self) -> None:
         index = self.index()
         index.changed("!a", 20)
         index.changed("!a", 15)  # of another writer
         index.changed("!b", 17)
         self.assertEqual(index.all_since(10), ["!b", "!a"])
 
-    def test_more_than_fits_at_one_token(self) -> None:
+    def test_drops_a_token_with_too_many_entities(self) -> None:
         index = self.index(entries=2)
         for entity in "abc":
             index.changed(entity, 11)
         self.assertEqual((len(index), index.horizon), (0, 11))
 
-    def test_everything(self) -> None:
+    def test_all_changed_raises_the_horizon(self) -> None:
         index = self.index()
         index.changed("!a", 12)
         index.all_changed(13)
         self.assertEqual((index.has_changed("!a", 12), index.has_changed("!b", 12)), (MAYBE, MAYBE))
         self.assertEqual((index.any_since(13), len(index)), (NO, 0))
 
-    def test_refusals(self) -> None:
+    def test_refuses_bad_entities(self) -> None:
         index = self.index()
         for bad in ((1,), b"x", float("nan"), object()):
             with self.subTest(bad):

@@ -15,7 +15,7 @@ from synrepl.caches.cache import BadCache, Declaration
 from synrepl.caches.registry import Caches
 from synrepl.core.errors import InputError
 from synrepl.streams.effects import Expansion, Group, Invalidates, whole
-from tests.caches.forms import as_deferred, caches_under
+from tests.caches.cached_forms import as_deferred, caches_under
 
 
 class Objects(SynchronousTestCase):
@@ -48,7 +48,7 @@ class Objects(SynchronousTestCase):
         self.assertEqual(len(self.asked), 2)
         self.assertEqual(self.registry.stats()["get"]["misses"], 2)
 
-    def test_all_of_a_name_go_stale_together(self) -> None:
+    def test_all_caches_of_a_name_are_invalidated_together(self) -> None:
         one, two = self.users("one"), self.users("two")
         for user in ("@a", "@b"):
             one.get(user)
@@ -106,7 +106,7 @@ class Objects(SynchronousTestCase):
         other.get("@a")
         self.assertEqual(self.sizes(), [1])
 
-    def test_objects_that_can_keep_nothing(self) -> None:
+    def test_refuses_objects_that_cannot_store_a_cache(self) -> None:
         registry = self.registry
 
         class Slots:
@@ -171,7 +171,7 @@ class Subclasses(SynchronousTestCase):
                         self.registry.invalidate("get", ("@a",))
                     self.assertEqual(self.got(made), [*words, version, "@a"])
 
-    def test_each_has_its_entries(self) -> None:
+    def test_each_class_has_its_own_entries(self) -> None:
         sub = self.sub()
         self.got(sub)
         self.got(sub)
@@ -185,7 +185,7 @@ class Subclasses(SynchronousTestCase):
 
 
 class Decorated(SynchronousTestCase):
-    def test_static_methods(self) -> None:
+    def test_caches_static_methods(self) -> None:
         registry = caches_under(Clock())
         asked = []
 
@@ -225,7 +225,7 @@ class Decorated(SynchronousTestCase):
         with self.assertRaisesRegex(TypeError, "Holder.get is a method: call it on an object"):
             Holder.get(Holder(), "@a")
 
-    def test_parameters_that_make_no_key(self) -> None:
+    def test_refuses_parameters_that_form_no_key(self) -> None:
         registry = caches_under(Clock())
         for function, parameter in (
             (lambda *users: users, r"\*users"),
@@ -238,7 +238,7 @@ class Decorated(SynchronousTestCase):
             ):
                 get(1)
 
-    def test_groups_are_several(self) -> None:
+    def test_groups_must_be_a_tuple(self) -> None:
         with self.assertRaisesRegex(BadCache, r"write groups=\('per_room',\)"):
             caches_under(Clock()).cached(groups="per_room")  # type: ignore[arg-type]
 
@@ -257,7 +257,7 @@ class Registry(SynchronousTestCase):
         self.assertIsNot(changing("a"), first[0])
         self.assertIs(fixed("a"), first[1])
 
-    def test_declared(self) -> None:
+    def test_lists_all_declarations(self) -> None:
         """All of one name, for one may be as it should be and the other not."""
         self.declare("get", by_name=True)
         self.declare("get")
@@ -265,7 +265,7 @@ class Registry(SynchronousTestCase):
         self.declare("other")("a")
         self.assertEqual([d.name for d in self.registry.declarations], ["get", "get", "other"])
 
-    def test_only_what_is_accepted(self) -> None:
+    def test_refuses_declarations_that_are_not_accepted(self) -> None:
         def accept(declared: Declaration) -> None:
             if declared.name == "bad":
                 raise BadCache(cache="bad", reason="the test says so")
@@ -284,7 +284,7 @@ class Registry(SynchronousTestCase):
         with self.assertRaisesRegex(BadCache, "this name is expanded already"):
             self.registry.expand(expansion)
 
-    def test_the_registry_of_this_process(self) -> None:
+    def test_the_process_has_one_registry(self) -> None:
         self.assertIs(of_this_process.cached.__self__, of_this_process.cache_registry)  # type: ignore[attr-defined]
         registry = make_caches()
         made = []

@@ -16,14 +16,14 @@ from tests.core.json_values import values
 
 class Canonical(TestCase):
     @given(values)
-    def test_as_canonicaljson_has_it(self, value: object) -> None:
+    def test_agrees_with_canonicaljson(self, value: object) -> None:
         try:
             wanted = canonicaljson.encode_canonical_json(value)
         except UnicodeEncodeError:  # a lone surrogate
             return
         self.assertEqual(jsons.canonical(value), wanted)
 
-    def test_what_json_has_no_word_for(self) -> None:
+    def test_refuses_values_that_json_lacks(self) -> None:
         for value in (float("nan"), float("inf"), [float("-inf")]):
             with self.assertRaises(ValueError):
                 jsons.canonical(value)
@@ -33,7 +33,7 @@ class Decode(TestCase):
     def test_whole_numbers_stay_exact(self) -> None:
         self.assertEqual(jsons.decode(b"18446744073709551616", "it"), 2**64)
 
-    def test_refusals(self) -> None:
+    def test_refuses_malformed_and_deep_json(self) -> None:
         deep = b"[" * (jsons.MAX_DEPTH + 2) + b"]" * (jsons.MAX_DEPTH + 2)
         for data in (b"", b"{", b"[1,]", b"NaN", b"\xff", deep, b"[" * 100_000):
             with self.assertRaisesRegex(jsons.BadJson, "^the body is not valid JSON: "):
@@ -43,7 +43,7 @@ class Decode(TestCase):
 
 
 class Names(TestCase):
-    def test_accepted(self) -> None:
+    def test_accepts_valid_names(self) -> None:
         for check, good in (
             (names.stream_name, ["events", "a_1", "x" * 45]),
             (names.writer_name, ["master", "W.1:x-y_z"]),
@@ -51,7 +51,7 @@ class Names(TestCase):
         ):
             self.assertEqual([check(name) for name in good], good)
 
-    def test_refused(self) -> None:
+    def test_refuses_bad_names(self) -> None:
         for check, bad in (
             (names.stream_name, ["", "Events", "1a", "_a", "a b", "a\n", "é", "x" * 46]),
             (names.writer_name, ["", "a b", "-a", "a\n", "x" * 64]),
@@ -63,7 +63,7 @@ class Names(TestCase):
 
 
 class Tokens(TestCase):
-    def test_parse(self) -> None:
+    def test_parses_tokens(self) -> None:
         self.assertEqual([parse_token("0"), parse_token(str(MAX_TOKEN))], [0, MAX_TOKEN])
         for text in ("", "-1", "+1", "1_0", "1.5", "٣", str(MAX_TOKEN + 1), "9" * 40):
             with self.subTest(text), self.assertRaises(BadToken):
@@ -81,7 +81,7 @@ class Errors(TestCase):
         self.assertIn("'x' is not a token", str(error))
         self.assertEqual(BadToken.placeholders(), {"value"})
 
-    def test_they_travel_between_processes(self) -> None:
+    def test_errors_can_be_pickled(self) -> None:
         error = pickle.loads(pickle.dumps(BadToken(value="x")))
         self.assertIsInstance(error, SynreplError)
         self.assertEqual((str(error), error.facts), (str(BadToken(value="x")), {"value": "x"}))

@@ -27,7 +27,7 @@ from synrepl.storage import startup
 from synrepl.storage.migrations import Schema, load, migrate
 from synrepl.testing.postgres import fresh_database
 from tests.cli.cli_world import REPOSITORY, CliCase, Command, free_port
-from tests.driver.embedded import one
+from tests.driver.embedded_server import query_one
 
 ORDERS = "streams: [{name: orders, columns: {order_id: text}}]\ncatalogue: none\n"
 
@@ -248,9 +248,9 @@ class Processes(CliCase):
         ended = (
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='becomes_wrong'"
         )
-        one(dsn, "CREATE ROLE becomes_wrong SUPERUSER LOGIN PASSWORD 'sesame'")
-        self.addCleanup(one, dsn, "DROP ROLE becomes_wrong")
-        self.addCleanup(one, dsn, "DROP OWNED BY becomes_wrong CASCADE")
+        query_one(dsn, "CREATE ROLE becomes_wrong SUPERUSER LOGIN PASSWORD 'sesame'")
+        self.addCleanup(query_one, dsn, "DROP ROLE becomes_wrong")
+        self.addCleanup(query_one, dsn, "DROP OWNED BY becomes_wrong CASCADE")
         given = {**extensions.parse_dsn(dsn), "user": "becomes_wrong", "password": "sesame"}
         ports = {"master": free_port(), "worker": free_port()}
         listener = free_port()
@@ -263,13 +263,13 @@ class Processes(CliCase):
             text = f"database: {extensions.make_dsn(**given)}\nhttp: {{port: {port}}}\n{own[role]}"
             processes[role] = self.start(role, "-c", self.configure(role, text))
             await self.until(port, "/ready", 200)
-        one(dsn, changed)
-        one(dsn, ended)
+        query_one(dsn, changed)
+        query_one(dsn, ended)
         for role, port in ports.items():
             while "refused the connection" not in str((await self.http(port, "/ready"))[1]):
                 await TwistedScheduler(reactor).sleep(0.05)
             await processes[role].said("password authentication failed")
-        one(dsn, restored)
+        query_one(dsn, restored)
         for port in ports.values():
             await self.until(port, "/ready", 200)
         for process in processes.values():

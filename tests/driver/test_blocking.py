@@ -14,7 +14,7 @@ from synrepl.driver.connection import DatabaseRefused
 from synrepl.storage.database import Transaction
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import DatabaseAway
-from tests.driver.embedded import one, used_folder
+from tests.driver.embedded_server import existing_data_dir, query_one
 
 #: The first commit to which it belongs loses its connection, undone.
 _CUT_AT_COMMIT = """
@@ -48,11 +48,11 @@ def number(txn: Transaction) -> int:
     return int(txn.execute("SELECT 1").fetchone()[0])
 
 
-class Blocking(SynchronousTestCase):
+class BlockingDatabaseTests(SynchronousTestCase):
     """One server, ended and started again."""
 
     def setUp(self) -> None:
-        self.server = PostgresServer(used_folder(), fsync=False)
+        self.server = PostgresServer(existing_data_dir(), fsync=False)
         self.server.start()
         self.addCleanup(self.server.stop)
 
@@ -86,7 +86,7 @@ class Blocking(SynchronousTestCase):
         self.assertEqual(self.database().run("work", work), 1)
         self.assertEqual(len(runs), 2)
 
-    def test_patience_is_for_the_server_not_for_the_work(self) -> None:
+    def test_long_work_does_not_count_towards_the_time_limit(self) -> None:
         clock = _Clock()
         self.patch(blocking, "time", clock)
         runs = []
@@ -102,13 +102,13 @@ class Blocking(SynchronousTestCase):
         self.assertEqual(self.database(60.0).run("work", work), 1)
         self.assertEqual(len(runs), 2)
 
-    def test_patience_ends(self) -> None:
+    def test_gives_up_after_the_time_limit(self) -> None:
         self.kill()
         error = self.assertRaises(DatabaseAway, self.database(0.0).run, "number", number)
         self.assertNotIsInstance(error, DatabaseRefused)
         self.assertNotIn(extensions.parse_dsn(self.server.dsn)["password"], str(error))
 
-    def test_who_is_refused_need_not_wait(self) -> None:
+    def test_a_refusal_is_raised_at_once(self) -> None:
         for parts in ({"password": "hunter2"}, {"dbname": "nowhere"}, {"user": "nobody"}):
             error: Any = self.assertRaises(
                 DatabaseRefused, self.database(10_000.0, **parts).run, "number", number
@@ -116,7 +116,7 @@ class Blocking(SynchronousTestCase):
             self.assertNotIn("hunter2", str(error))
 
     def test_a_commit_whose_answer_is_lost_runs_again(self) -> None:
-        one(self.server.dsn, _CUT_AT_COMMIT)
+        query_one(self.server.dsn, _CUT_AT_COMMIT)
         found = []
 
         def work(txn: Transaction) -> None:
@@ -126,7 +126,7 @@ class Blocking(SynchronousTestCase):
 
         self.database().run("work", work)
         self.assertEqual(found, [0, 0])
-        self.assertEqual(one(self.server.dsn, "SELECT count(*) FROM done"), 1)
+        self.assertEqual(query_one(self.server.dsn, "SELECT count(*) FROM done"), 1)
 
     def test_an_error_of_the_work_leaves_nothing_and_the_connection_serves_on(self) -> None:
         database = self.database()

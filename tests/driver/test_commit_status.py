@@ -13,24 +13,24 @@ from synrepl.driver.commit_status import CommitStatus, CommitTicket, look_up
 from synrepl.driver.connection import DatabaseAddress, PostgresConnection
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import DatabaseAway
-from tests.driver.embedded import one, used_folder
+from tests.driver.embedded_server import existing_data_dir, query_one
 
 
-class OutcomeOverACrash(SynchronousTestCase):
+class CommitStatusAfterACrash(SynchronousTestCase):
     """Transaction IDs are given out again after a crash: whose was the commit?"""
 
     def setUp(self) -> None:
-        self.server = PostgresServer(used_folder(), fsync=False)
+        self.server = PostgresServer(existing_data_dir(), fsync=False)
         self.server.start()
         self.addCleanup(self.server.stop)
-        if one(self.server.dsn, "SHOW wal_writer_delay") != "10s":
+        if query_one(self.server.dsn, "SHOW wal_writer_delay") != "10s":
             # Nothing reaches the disk but by a synchronous commit. Of a reload each process
             # hears in its own time, and the WAL writer would write once more.
-            one(self.server.dsn, "ALTER SYSTEM SET wal_writer_delay = '10s'")
-            one(self.server.dsn, "ALTER SYSTEM SET autovacuum = off")
+            query_one(self.server.dsn, "ALTER SYSTEM SET wal_writer_delay = '10s'")
+            query_one(self.server.dsn, "ALTER SYSTEM SET autovacuum = off")
             self.server.stop()
             self.server.start()
-        one(self.server.dsn, "CREATE TABLE IF NOT EXISTS t (n int)")
+        query_one(self.server.dsn, "CREATE TABLE IF NOT EXISTS t (n int)")
 
     def connect(self) -> PostgresConnection:
         connection = DatabaseAddress(self.server.dsn, "tests").connect()
@@ -52,13 +52,13 @@ class OutcomeOverACrash(SynchronousTestCase):
         self.server.child.end([(signal.SIGKILL, 30.0)])
         self.server.restart()
 
-    def test_on_disk(self) -> None:
+    def test_a_durable_commit_is_committed_until_a_restart(self) -> None:
         ticket = self.commit(self.connect(), synchronous=True)
         self.assertIs(look_up(self.connect(), ticket), CommitStatus.COMMITTED)
         self.crash()  # it was, but so may somebody else's under the same ID
         self.assertIs(look_up(self.connect(), ticket), CommitStatus.RESTARTED)
 
-    def test_lost_and_its_id_in_use_by_somebody_else(self) -> None:
+    def test_a_lost_commit_whose_id_is_in_use_again_is_aborted(self) -> None:
         lost = self.commit(self.connect(), synchronous=False)
         self.crash()
         connection = self.connect()
@@ -73,7 +73,7 @@ class OutcomeOverACrash(SynchronousTestCase):
         connection.cursor().execute("CHECKPOINT")
         self.assertIs(look_up(connection, lost), CommitStatus.RESTARTED)
 
-    def test_lost_and_its_id_in_use_in_a_life_that_nobody_here_saw(self) -> None:
+    def test_an_id_reused_in_an_unseen_incarnation_is_unknown(self) -> None:
         lost = self.commit(self.connect(), synchronous=False)
         self.crash()
         other = self.connect()
@@ -86,7 +86,7 @@ class OutcomeOverACrash(SynchronousTestCase):
             self.assertEqual(cursor.fetchone(), ("committed",))
         self.assertIs(look_up(connection, lost), CommitStatus.RESTARTED)
 
-    def test_open_when_it_crashed(self) -> None:
+    def test_a_transaction_open_at_a_crash_is_aborted(self) -> None:
         connection = self.connect()
         incarnation = connection.incarnation
         with connection.cursor() as cursor:

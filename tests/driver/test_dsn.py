@@ -21,7 +21,7 @@ sslmode=verify-full
 """
 
 
-class Transport(TestCase):
+class PlainTextConnections(TestCase):
     """Plain text goes nowhere but to this machine."""
 
     def refused_host(self, dsn: str, **environ: str) -> str | None:
@@ -32,7 +32,7 @@ class Transport(TestCase):
             return str(error.facts["host"])
         return None
 
-    def test_this_machine(self) -> None:
+    def test_accepts_plain_text_on_this_machine(self) -> None:
         for dsn in (
             "postgresql:///x",
             "dbname=x",
@@ -46,7 +46,7 @@ class Transport(TestCase):
             with self.subTest(dsn):
                 self.assertIsNone(self.refused_host(dsn))
 
-    def test_another_machine(self) -> None:
+    def test_refuses_plain_text_to_another_machine(self) -> None:
         for dsn, host in (
             ("postgresql://u:p@db.example.com/x", "db.example.com"),
             ("host=10.0.0.1", "10.0.0.1"),
@@ -65,7 +65,7 @@ class Transport(TestCase):
                     )
         self.assertIsNone(self.refused_host("host=db.example.com gssencmode=require"))
 
-    def test_what_libpq_takes_from_the_environment(self) -> None:
+    def test_reads_what_libpq_takes_from_the_environment(self) -> None:
         self.assertEqual(self.refused_host("dbname=x", PGHOST="db.example.com"), "db.example.com")
         self.assertEqual(self.refused_host("host=localhost", PGHOSTADDR="10.0.0.1"), "10.0.0.1")
         self.assertIsNone(self.refused_host("host=localhost", PGHOST="db.example.com"))
@@ -73,7 +73,7 @@ class Transport(TestCase):
         weaker = self.refused_host("host=db.example.com sslmode=prefer", PGSSLMODE="verify-full")
         self.assertEqual(weaker, "db.example.com")
 
-    def test_services(self) -> None:
+    def test_reads_service_files(self) -> None:
         with TemporaryDirectory() as directory:
             path = Path(directory) / "pg_service.conf"
             path.write_text(SERVICES)
@@ -89,14 +89,14 @@ class Transport(TestCase):
                     )
                     self.assertEqual(self.refused_host("service=gone", **where), "service gone")
 
-    def test_no_dsn(self) -> None:
+    def test_a_bad_dsn_is_refused_without_showing_it(self) -> None:
         for dsn in ("hunter2", "postgresql://u:hunter2@[x/"):
             with self.assertRaises(BadDsn) as caught:
                 refuse_plain_text(dsn, "")
             self.assertNotIn("hunter2", str(caught.exception))
 
 
-class Passwords(TestCase):
+class PasswordsInDsns(TestCase):
     def test_found_wherever_a_dsn_may_have_one(self) -> None:
         for dsn, found in (
             ("postgresql://u:p@localhost/x", True),

@@ -14,7 +14,7 @@ from synrepl.driver import refusals
 from synrepl.driver.connection import DatabaseAddress, DatabaseRefused
 from synrepl.storage.store import DatabaseAway
 from synrepl.testing.postgres import server
-from tests.driver.embedded import one
+from tests.driver.embedded_server import query_one
 
 #: Recorded from PostgreSQL 15 in German: pg_hba.conf rejects a user; the server shuts down.
 REJECTED = (
@@ -28,7 +28,7 @@ SHUTTING_DOWN = (
 )
 
 
-class Refusals(SynchronousTestCase):
+class PermanentRefusals(SynchronousTestCase):
     """Each fault of a DSN, and each state of a server."""
 
     def outcome(self, **parts: object) -> DatabaseAway:
@@ -41,11 +41,11 @@ class Refusals(SynchronousTestCase):
 
     def with_role(self, options: str) -> dict[str, str]:
         """A role that may log in, if it gets that far."""
-        one(server().dsn, f"CREATE ROLE refusals PASSWORD 'hunter2' {options}")
-        self.addCleanup(one, server().dsn, "DROP ROLE refusals")
+        query_one(server().dsn, f"CREATE ROLE refusals PASSWORD 'hunter2' {options}")
+        self.addCleanup(query_one, server().dsn, "DROP ROLE refusals")
         return {"user": "refusals", "password": "hunter2"}
 
-    def test_what_waiting_does_not_cure_is_a_refusal(self) -> None:
+    def test_errors_that_waiting_does_not_cure_are_refusals(self) -> None:
         for parts in (
             {"password": "hunter2"},
             {"password": ""},

@@ -8,7 +8,7 @@ from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.plan.chunks import plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadElsewhere
 from synrepl.pipeline.source.reading.schema import arrow_schema
-from tests.driver.embedded import one
+from tests.driver.embedded_server import query_one
 from tests.storage.failover import TwoServers
 from tests.storage.postgres import PostgresCase, prepare
 from tests.storage.samples import NOTES
@@ -71,7 +71,7 @@ class StandbyReaders(StandbyCase):
     async def test_refuses_a_standby_that_is_behind_the_observation(self) -> None:
         source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
         self.addCleanup(source.close)
-        one(self.standby.dsn, "SELECT pg_wal_replay_pause()")
+        query_one(self.standby.dsn, "SELECT pg_wal_replay_pause()")
         self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
         bound = source.observe(["notes"])["notes"].bound
         self.assertEqual(bound["sql"], 1)
@@ -87,6 +87,6 @@ class StandbyReaders(StandbyCase):
 
         error = self.assertRaises(ReadElsewhere, texts)
         self.assertIn("a standby that is behind it", str(error))
-        one(self.standby.dsn, "SELECT pg_wal_replay_resume()")
+        query_one(self.standby.dsn, "SELECT pg_wal_replay_resume()")
         await self.caught_up()
         self.assertEqual(texts(), ["a"])

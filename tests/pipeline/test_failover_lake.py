@@ -12,7 +12,7 @@ from synrepl.pipeline.lake.check.report import CheckReport, Outcome
 from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import NotConfirmed, OlderServer
-from tests.driver.embedded import one
+from tests.driver.embedded_server import query_one
 from tests.pipeline.landing_case import LandingCase
 from tests.storage.failover import FailoverCase
 from tests.storage.samples import NOTES, TAMPERING
@@ -25,8 +25,8 @@ def _failing_over(
     dsn: str, work: Callable[[], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     """Another server takes over before a task has read anything."""
-    one(dsn, PROMOTE)
-    one(dsn, CONFIRM)
+    query_one(dsn, PROMOTE)
+    query_one(dsn, CONFIRM)
     return work()
 
 

@@ -18,7 +18,7 @@ from synrepl.pipeline.lake.spark_tasks import TaskFailed
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.launch.postgres import PostgresServer
-from tests.driver.embedded import used_folder
+from tests.driver.embedded_server import existing_data_dir
 from tests.pipeline.landing_case import LandingCase
 from tests.pipeline.landing_child import die_once, wait_amid
 from tests.pipeline.spark_fixture import PATIENCE_S, REPOSITORY, ChildResult, shared_session
@@ -163,7 +163,7 @@ class KilledServers(KillCase):
     """The database."""
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.server = PostgresServer(used_folder(), fsync=False)
+        self.server = PostgresServer(existing_data_dir(), fsync=False)
         self.server.start()
         self.addCleanup(self.server.stop)
         self.dsn = self.server.dsn

@@ -34,7 +34,7 @@ from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.backfill import BACKFILL
-from tests.driver.embedded import used_folder
+from tests.driver.embedded_server import existing_data_dir
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import EVERYTHING, rows_of
 
@@ -275,7 +275,7 @@ class ReadingFromACrashingServer(SynchronousTestCase):
     """A server that dies in the middle."""
 
     def after_a_kill(self, work: Callable[[PostgresServer], None]) -> None:
-        server = PostgresServer(used_folder(), fsync=False)
+        server = PostgresServer(existing_data_dir(), fsync=False)
         server.start()
         self.addCleanup(server.stop)
         work(server)

@@ -25,10 +25,10 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.lake_case import LakeCase
 from tests.pipeline.spark_fixture import run_child
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import Process, prepare
 from tests.storage.samples import TAMPERING
-from tests.storage.watching import Announcing
 
 #: Streams that are numbered together.
 SHARED = {"account_data", "tag_account_data", "device_lists", "user_signature"}
@@ -258,7 +258,7 @@ class Replays(LakeCase):
         copy = await fresh_database(self, prepare)
         process = Process(copy, "master")
         self.addCleanup(lambda: Deferred.fromCoroutine(process.close()))
-        announcing = Announcing(self, process, "master", 0.05)
+        announcing = AnnouncingProcess(self, process, "master", 0.05)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         self.replayed(copy)

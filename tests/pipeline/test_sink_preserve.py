@@ -11,8 +11,8 @@ from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.tag_account_data import TAG_ACCOUNT_DATA
 from tests.pipeline.sink_case import SinkCase, error_in
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.samples import NOTES, note
-from tests.storage.watching import Announcing
 
 DDL = "stream_id bigint, row_no int, writer string, text string, n bigint"
 ROWS = [
@@ -31,8 +31,8 @@ FACTS = [
 class FollowersOfASink(SinkCase):
     """Somebody announces the stream while rows come."""
 
-    async def announcing(self, poll_s: float = 0.05) -> Announcing:
-        announcing = Announcing(self, self.process("master"), "master", poll_s)
+    async def announcing(self, poll_s: float = 0.05) -> AnnouncingProcess:
+        announcing = AnnouncingProcess(self, self.process("master"), "master", poll_s)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         return announcing

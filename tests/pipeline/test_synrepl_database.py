@@ -22,7 +22,7 @@ from synrepl.storage.tables import ensure_tables
 from synrepl.streams.columns import columns
 from synrepl.streams.declared import declare
 from synrepl.testing.postgres import fresh_database
-from tests.driver.embedded import used_folder
+from tests.driver.embedded_server import existing_data_dir
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import NOTES, STREAMS
 
@@ -269,7 +269,7 @@ class RestartedServer(SynchronousTestCase):
     """A server that is started again."""
 
     def test_a_restarted_server_has_the_same_identity(self) -> None:
-        server = PostgresServer(used_folder(), fsync=False)
+        server = PostgresServer(existing_data_dir(), fsync=False)
         server.start()
         self.addCleanup(server.stop)
         with BlockingDatabase(server.dsn, "tests") as database:

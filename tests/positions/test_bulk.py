@@ -15,10 +15,12 @@ SOME = settings(max_examples=150, deadline=None)
 groups = st.lists(st.lists(st.integers(1, 25), max_size=8), max_size=8)
 
 
-class Linear(TestCase):
+class LinearTrackerInBulk(TestCase):
     @SOME
     @given(groups, st.integers(0, 5))
-    def test_settled_tokens(self, tokens: list[list[int]], start: int) -> None:
+    def test_settling_in_bulk_equals_settling_one_by_one(
+        self, tokens: list[list[int]], start: int
+    ) -> None:
         bulk, single = LinearTracker(start), LinearTracker(start)
         for group in tokens:
             bulk.all_settled(group)
@@ -26,7 +28,7 @@ class Linear(TestCase):
                 single.settled(token)
             self.assertEqual((bulk.position, bulk.has_hole), (single.position, single.has_hole))
 
-    def test_in_order_and_with_a_hole(self) -> None:
+    def test_advances_to_a_hole_and_over_it(self) -> None:
         tracker = LinearTracker(0)
         tracker.all_settled([1, 2, 4])
         self.assertEqual((tracker.position, tracker.has_hole), (2, True))
@@ -34,10 +36,12 @@ class Linear(TestCase):
         self.assertEqual((tracker.position, tracker.has_hole), (5, False))
 
 
-class Applied(TestCase):
+class CursorInBulk(TestCase):
     @SOME
     @given(groups, st.booleans(), st.booleans())
-    def test_applied_facts(self, tokens: list[list[int]], unordered: bool, run: bool) -> None:
+    def test_applying_in_bulk_equals_applying_one_by_one(
+        self, tokens: list[list[int]], unordered: bool, run: bool
+    ) -> None:
         bulk, single = (Cursor(0, unordered=unordered) for _ in range(2))
         for cursor in (bulk, single):
             cursor.subscribed() if run else cursor.on_position(0, 0)

@@ -114,7 +114,7 @@ class ModernTests(TestCase):
         cursor.skip(6)
         self.assertEqual((cursor.position, cursor.on_rdata(7)), (6, CursorDecision.APPLY))
 
-    def test_who_wants_every_row_drops_only_what_it_has(self) -> None:
+    def test_with_every_row_only_received_rows_are_duplicates(self) -> None:
         cursor = Cursor(None, every_row=True)
         self.assertIs(cursor.on_position(8, 8), CursorDecision.ADVANCED)
         for token in (7, 8, 9):
@@ -129,7 +129,7 @@ class ModernTests(TestCase):
         cursor.caught_up(14)
         self.assertIs(cursor.on_rdata(13), CursorDecision.DUPLICATE)
 
-    def test_beginning_wherever_the_writer_is(self) -> None:
+    def test_begins_at_the_writers_position(self) -> None:
         cursor = Cursor(None)
         self.assertIs(cursor.on_rdata(7), CursorDecision.NOT_CONNECTED)
         self.assertIs(cursor.on_position(3, 8), CursorDecision.ADVANCED)
@@ -200,7 +200,7 @@ class LegacyTests(TestCase):
         cursor.connection_lost()
         self.assertEqual(cursor.subscribed(), 7)
 
-    def test_now(self) -> None:
+    def test_now_begins_at_the_answering_position(self) -> None:
         cursor = Cursor(None)
         self.assertIsNone(cursor.subscribed())
         self.assertIs(cursor.on_position(None, 12), CursorDecision.ADVANCED)
@@ -221,7 +221,7 @@ class LegacyTests(TestCase):
         self.assertIs(cursor.on_rdata(7), CursorDecision.DUPLICATE)
         self.assertIs(cursor.on_rdata(8), CursorDecision.APPLY)
 
-    def test_a_token_beyond_the_servers(self) -> None:
+    def test_a_token_beyond_the_servers_is_a_duplicate(self) -> None:
         kept, lost = Cursor(99), Cursor(99, in_memory=True)
         kept.subscribed()
         lost.subscribed()
@@ -418,10 +418,10 @@ class LegacyMachine(RuleBasedStateMachine):
         assert not self.held
 
 
-class Mixed(TestCase):
+class MixedLegacyTests(TestCase):
     """A legacy server that answers in no order."""
 
-    def test_nothing_is_taken_for_known_before_the_position(self) -> None:
+    def test_nothing_is_known_before_the_position(self) -> None:
         cursor = Cursor(10, mixed=True)
         self.assertEqual(cursor.subscribed(), 10)
         self.assertFalse(cursor.is_ordered)
@@ -434,7 +434,7 @@ class Mixed(TestCase):
         self.assertEqual((cursor.position, cursor.is_ordered), (80, True))
         self.assertEqual(cursor.on_rdata(79), CursorDecision.DUPLICATE)
 
-    def test_a_connection_that_is_lost_in_the_middle(self) -> None:
+    def test_a_connection_lost_in_the_middle_is_resumed(self) -> None:
         cursor = Cursor(10, mixed=True)
         cursor.subscribed()
         cursor.all_applied([73, 31])

@@ -56,7 +56,7 @@ class LedgerTests(TestCase):
         ledger.abandon(request)
         self.assertEqual((ledger.position, ledger.open_requests), (2, 0))
 
-    def test_an_abandoned_request_lets_go(self) -> None:
+    def test_an_abandoned_request_releases_the_position(self) -> None:
         ledger = Ledger(1)
         request = ledger.request()
         reserve(ledger, 7)
@@ -73,7 +73,7 @@ class LedgerTests(TestCase):
         reserve(ledger, 10)
         self.assertEqual(ledger.settle([10]), 10)
 
-    def test_an_idle_writer_goes_on_to_where_all_is_settled(self) -> None:
+    def test_an_idle_writer_advances_to_the_settled_bound(self) -> None:
         ledger = Ledger(2)
         self.assertTrue(ledger.skip(7))
         self.assertEqual((ledger.position, ledger.seen), (7, 7))

@@ -46,15 +46,15 @@ def verdicts(path: str) -> Counter[tuple[str, str]]:
     return counts
 
 
-class RecordingTests(TestCase):
+class CursorOnRecordings(TestCase):
     def troubles(self, path: str) -> dict[tuple[str, str], int]:
         fine = {"RDATA APPLY", "POSITION ADVANCED", "POSITION DUPLICATE"}
         return {key: count for key, count in verdicts(path).items() if key[1] not in fine}
 
-    def test_eight_processes_on_redis(self) -> None:
+    def test_follows_eight_processes_on_redis(self) -> None:
         self.assertEqual(self.troubles("1.163.2/redis.jsonl.gz"), {})
 
-    def test_modern_live(self) -> None:
+    def test_follows_a_modern_server(self) -> None:
         self.assertEqual(self.troubles("1.43.0/live.jsonl.gz"), {})
         self.assertEqual(self.troubles("1.43.0/live-large.jsonl.gz"), {})
 

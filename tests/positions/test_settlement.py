@@ -33,7 +33,7 @@ class LinearTrackerTests(TestCase):
         tracker.settled(5)
         self.assertEqual((tracker.position, tracker.has_hole), (6, False))
 
-    def test_what_is_known_already_changes_nothing(self) -> None:
+    def test_known_tokens_change_nothing(self) -> None:
         tracker = LinearTracker(5)
         tracker.settled(5)
         tracker.settled(2)
@@ -57,11 +57,11 @@ class LinearTrackerTests(TestCase):
         self.assertEqual((tracker.position, tracker.has_hole), (5, False))
 
 
-class SettlingTests(TestCase):
-    def test_nobody_there_means_all_is_settled(self) -> None:
+class SettlementTrackerTests(TestCase):
+    def test_without_holders_everything_is_settled(self) -> None:
         self.assertEqual(SettlementTracker().observe(9, []), 9)
 
-    def test_an_earlier_look_is_good_once_its_holders_are_gone(self) -> None:
+    def test_an_earlier_observation_counts_once_its_holders_are_gone(self) -> None:
         settling = SettlementTracker()
         self.assertEqual(settling.observe(5, ["a"]), 0)
         self.assertEqual(settling.observe(7, ["a", "b"]), 0)
@@ -69,7 +69,7 @@ class SettlingTests(TestCase):
         self.assertEqual(settling.observe(9, ["c"]), 7)
         self.assertEqual(settling.observe(9, []), 9)
 
-    def test_a_newcomer_does_not_hold_an_older_look_at_the_same_token(self) -> None:
+    def test_a_new_holder_does_not_hold_an_older_observation_of_the_same_token(self) -> None:
         settling = SettlementTracker()
         settling.observe(5, ["a"])
         for newcomer in range(MAX_PENDING):
@@ -83,13 +83,13 @@ class SettlingTests(TestCase):
         self.assertEqual(settling.observe(4, []), 9)
         self.assertEqual(settling.bound, 9)
 
-    def test_looks_above_a_sequence_that_went_back_are_forgotten(self) -> None:
+    def test_observations_above_a_sequence_that_was_set_back_are_forgotten(self) -> None:
         settling = SettlementTracker()
         settling.observe(50, ["a"])
         settling.observe(40, ["b"])
         self.assertEqual(settling.observe(41, ["c"]), 40)
 
-    def test_memory_is_bounded_and_the_oldest_and_newest_looks_are_kept(self) -> None:
+    def test_memory_is_bounded_and_the_oldest_and_newest_observations_are_kept(self) -> None:
         settling = SettlementTracker()
         for last in range(1, 10 * MAX_PENDING):
             settling.observe(last, range(last))  # holder n leaves never, more come

@@ -68,18 +68,18 @@ class VectorTests(TestCase):
         self.assertEqual(PositionVector().highest, 0)
         self.assertFalse(PositionVector({"w1": 99}).covers(PositionVector(linear=1)))
 
-    def test_spelling(self) -> None:
+    def test_has_a_text_form(self) -> None:
         vector = PositionVector({"writer2": 15, "writer1": 12}, linear=10)
         self.assertEqual(str(vector), "10~writer1.12~writer2.15")
         self.assertEqual(PositionVector.parse("7"), PositionVector(linear=7))
 
-    def test_it_cannot_be_changed_from_outside(self) -> None:
+    def test_is_immutable(self) -> None:
         given_writers = {"w1": 1}
         vector = PositionVector(given_writers)
         given_writers["w1"] = 2
         self.assertEqual(vector["w1"], 1)
 
-    def test_refusals_of_text(self) -> None:
+    def test_refuses_bad_text(self) -> None:
         for text, reason in {
             "": "whole number",
             "x": "whole number",
@@ -96,7 +96,7 @@ class VectorTests(TestCase):
             with self.assertRaisesRegex(BadVector, reason, msg=text[:20]):
                 PositionVector.parse(text)
 
-    def test_refusals_of_json(self) -> None:
+    def test_refuses_bad_json(self) -> None:
         for value, reason in [
             (None, "an object"),
             ([], "an object"),

@@ -23,10 +23,10 @@ from synrepl.storage.membership import (
 from synrepl.storage.store import Draft, Drained, Fenced, StreamNotMade, WriterRemoved
 from synrepl.storage.writers import register
 from synrepl.streams.definition import Fact
-from tests.storage.hasty import HastyScheduler
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.postgres import PostgresCase, Process, reactor
 from tests.storage.samples import NOTES, note
-from tests.storage.watching import Announcing
+from tests.storage.skipping_scheduler import SkippingScheduler
 
 #: Seconds; the tests end it sooner.
 LONG = 60.0
@@ -72,17 +72,17 @@ class MembershipCase(PostgresCase):
         self.operator = self.process("operator")
         self.membership = Membership(self.operator.scheduler, self.operator.database)
 
-    async def writing(self, name: str) -> tuple[Process, Announcing]:
+    async def writing(self, name: str) -> tuple[Process, AnnouncingProcess]:
         """Start a process that writes."""
         process = self.process(name)
-        announcing = Announcing(self, process, name)
+        announcing = AnnouncingProcess(self, process, name)
         await announcing.writer.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.writer.stop()))
         return process, announcing
 
-    async def announcing(self, name: str = "observer") -> Announcing:
+    async def announcing(self, name: str = "observer") -> AnnouncingProcess:
         """Start a process that writes and announces."""
-        announcing = Announcing(self, self.process(name), name)
+        announcing = AnnouncingProcess(self, self.process(name), name)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         return announcing
@@ -233,7 +233,7 @@ class Removing(MembershipCase):
             on=zombie,
         )
         await self.kill(process)
-        impatient = Membership(HastyScheduler(), self.operator.database)
+        impatient = Membership(SkippingScheduler(), self.operator.database)
         await self.is_refused(WriterBusy, impatient.remove(NOTES, "doomed"))
         await self.is_refused(StillOpen, impatient.drain(NOTES, "doomed", 1.0))
         zombie.rollback()

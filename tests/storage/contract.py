@@ -136,7 +136,7 @@ class FactStoreContract(Base):
         await lease.write(EVERYTHING, facts)
         self.assertEqual(await self.facts(EVERYTHING), facts)
 
-    async def test_several_drafts_at_once(self) -> None:
+    async def test_appends_several_drafts_at_once(self) -> None:
         lease = await self.lease()
         one, two, three = await lease.append(
             NOTES,
@@ -227,7 +227,7 @@ class FactStoreContract(Base):
             expected = [Fact(t, "w1", tuple(r)) for t, r in zip(tokens, facts, strict=True)]
             self.assertEqual(found, expected, limit)
 
-    async def test_a_page_is_of_the_range_only(self) -> None:
+    async def test_a_page_contains_only_facts_of_the_range(self) -> None:
         lease = await self.lease()
         tokens = await self.append(lease, *([note(str(n))] for n in range(6)))
         page = await self.store.page(NOTES, Range(tokens[1], tokens[4]), None, 100)
@@ -241,7 +241,7 @@ class FactStoreContract(Base):
                 (list(empty.facts), empty.upto, empty.is_limited), ([], span.after, False)
             )
 
-    async def test_pages_of_one_writer(self) -> None:
+    async def test_reads_pages_of_one_writer(self) -> None:
         one, two = await self.lease("w1"), await self.lease("w2")
         mine: list[Token] = []
         for n in range(5):
@@ -257,7 +257,7 @@ class FactStoreContract(Base):
         self.assertEqual((page.upto, page.is_limited), (end, False))
         self.assertEqual(await self.facts(writer="nobody"), [])
 
-    async def test_reached(self) -> None:
+    async def test_returns_the_largest_token_of_each_writer(self) -> None:
         one, two = await self.lease("w1"), await self.lease("w2")
         a = await self.append(one, [note("a")])
         b = await self.append(two, [note("b")])
@@ -310,7 +310,7 @@ class FactStoreContract(Base):
             },
         )
 
-    async def test_a_key_used_for_other_rows(self) -> None:
+    async def test_refuses_a_key_used_with_other_rows(self) -> None:
         lease = await self.lease()
         await lease.append(NOTES, [Draft([[note("a")]], key="k")], 0)
         with self.assertRaises(KeyReused):
@@ -324,7 +324,7 @@ class FactStoreContract(Base):
         (written,) = await lease.append(BACKFILL, [Draft([[row]], key="k")], 0)
         self.assertFalse(written.replayed)
 
-    async def test_one_key_by_several_at_once(self) -> None:
+    async def test_concurrent_requests_with_one_key_append_once(self) -> None:
         leases = [await self.lease(f"w{n}") for n in range(4)]
         draft = Draft([[note("once")]], key="k")
         outcomes = await DeferredList(
@@ -338,7 +338,7 @@ class FactStoreContract(Base):
 
     # -- writers ------------------------------------------------------------------------
 
-    async def test_a_name_is_for_one_process(self) -> None:
+    async def test_only_one_process_can_have_a_name(self) -> None:
         await self.lease("w1")
         other = await self.make_store("beta")
         with self.assertRaises(WriterTaken) as caught:
@@ -355,7 +355,7 @@ class FactStoreContract(Base):
         self.assertTrue(state is None or not (state.is_held or state.is_alive), state)
         await self.lease("w1", EVERYTHING)
 
-    async def test_a_name_given_back(self) -> None:
+    async def test_a_released_name_can_be_taken_again(self) -> None:
         first = await self.lease("w1")
         before = (await self.look()).writers["w1"]
         self.assertEqual((before.is_held, before.is_alive), (True, True))
@@ -369,7 +369,7 @@ class FactStoreContract(Base):
         self.assertTrue(before.epoch < between.epoch < after.epoch)
         await self.append(second, [note("mine now")])
 
-    async def test_whoever_was_replaced_is_fenced(self) -> None:
+    async def test_a_replaced_writer_is_fenced(self) -> None:
         first = await self.lease("w1")
         tokens = await first.reserve(NOTES, 2, 0)
         await self.cut(first)
@@ -382,7 +382,7 @@ class FactStoreContract(Base):
         self.assertEqual(await self.facts(), [])
         await self.append(second, [note("in time")])
 
-    async def test_losing_the_name(self) -> None:
+    async def test_reports_the_loss_of_the_name(self) -> None:
         lease = await self.lease("w1")
         reasons: list[str] = []
         lease.on_lost(reasons.append)
@@ -394,7 +394,7 @@ class FactStoreContract(Base):
             with self.assertRaises(DatabaseAway):
                 await attempt
 
-    async def test_closing_is_no_loss(self) -> None:
+    async def test_closing_is_not_reported_as_a_loss(self) -> None:
         lease = await self.lease("w1")
         reasons: list[str] = []
         lease.on_lost(reasons.append)
@@ -419,7 +419,7 @@ class FactStoreContract(Base):
         self.assertEqual((fenced.is_held, fenced.is_alive, fenced.holders), (False, False, ()))
         self.assertEqual([f.token for f in await self.facts()], [tokens[0]])
 
-    async def test_there_is_nobody_to_fence(self) -> None:
+    async def test_fencing_an_unknown_writer_changes_nothing(self) -> None:
         self.assertFalse(await self.store.fence(NOTES, "nobody"))
         lease = await self.lease("w1")
         await lease.close()
@@ -427,7 +427,7 @@ class FactStoreContract(Base):
 
     # -- reservations and observations --------------------------------------------------
 
-    async def test_reserve_write_release(self) -> None:
+    async def test_writes_facts_at_reserved_tokens(self) -> None:
         lease = await self.lease("w1")
         reserved = list(await lease.reserve(NOTES, 3, 0))
         self.assertEqual(reserved, sorted(set(reserved)))
@@ -473,12 +473,12 @@ class FactStoreContract(Base):
         (three,) = (await self.look()).writers["w1"].holders
         self.assertNotIn(three.identity, identities)
 
-    async def test_nothing_is_reserved(self) -> None:
+    async def test_reserving_no_tokens_takes_none(self) -> None:
         lease = await self.lease("w1")
         self.assertEqual(list(await lease.reserve(NOTES, 0, 0)), [])
         self.assertEqual((await self.look()).writers["w1"].holders, ())
 
-    async def test_observing_several_streams(self) -> None:
+    async def test_observes_several_streams(self) -> None:
         lease = await self.lease("w1", NOTES, BACKFILL)
         await self.append(lease, [note("a")], [note("b")])
         seen = await self.store.observe([BACKFILL, NOTES])
@@ -553,7 +553,7 @@ class FactStoreContract(Base):
         self.assertEqual((seen.writers["w1"].position, seen.writers["w2"].position), (9, 6))
         self.assertNotIn("stranger", seen.writers)
 
-    async def test_what_can_have_been_given_out(self) -> None:
+    async def test_knows_the_largest_token_given_out(self) -> None:
         self.assertEqual(await self.store.given_out(NOTES), 0)
         lease = await self.lease()
         tokens = await self.append(lease, [note("a")], [note("b")])
@@ -628,7 +628,7 @@ class FactStoreContract(Base):
     async def acknowledge(self, follower: str, token: Token, writer: str = "w1") -> None:
         await self.store.record_follower(follower, {("notes", writer): token})
 
-    async def test_what_all_have_acknowledged_goes(self) -> None:
+    async def test_trims_what_all_followers_have_acknowledged(self) -> None:
         tokens = await self.written(await self.lease(), 10)
         for follower in ("f1", "f2"):
             await self.store.renew_lease(follower, None, 60)
@@ -643,7 +643,7 @@ class FactStoreContract(Base):
         self.assertEqual(await self.trim(), TrimResult(tokens[9], 0, None))
         self.assertEqual(await self.left(), [])
 
-    async def test_with_no_followers_all_that_is_settled_goes(self) -> None:
+    async def test_trims_everything_settled_without_followers(self) -> None:
         lease = await self.lease()
         tokens = await self.written(lease, 3)
         await self.append(lease, [note("not on record")])
@@ -667,7 +667,7 @@ class FactStoreContract(Base):
         await self.acknowledge("f1", second[1], "w2")
         self.assertEqual(await self.trim(), TrimResult(third[0], 2, "f1"))
 
-    async def test_a_lease_that_has_run_out_lets_go(self) -> None:
+    async def test_an_expired_lease_retains_nothing(self) -> None:
         tokens = await self.written(await self.lease(), 3)
         await self.store.renew_lease("f1", None, 0)
         await self.store.renew_lease("f2", None, 60)
@@ -676,7 +676,7 @@ class FactStoreContract(Base):
         await self.store.renew_lease("f2", None, 0)
         self.assertEqual(await self.trim(), TrimResult(tokens[2], 1, None))
 
-    async def test_a_lease_is_of_some_streams(self) -> None:
+    async def test_a_lease_retains_only_its_streams(self) -> None:
         await self.written(await self.lease(), 3)
         await self.store.renew_lease("f1", ["everything"], 60)
         await self.store.renew_lease("f2", [], 60)
@@ -694,7 +694,7 @@ class FactStoreContract(Base):
         await self.acknowledge("f1", last[0], "")
         self.assertEqual(await self.trim(), TrimResult(last[0], 3, "f1"))
 
-    async def test_the_window_of_a_batch(self) -> None:
+    async def test_a_batch_trims_about_the_limit_of_rows(self) -> None:
         lease = await self.lease()
         sizes = [1, 3, 2, 7, 1]
         tokens = await self.append(lease, *([note("x")] * size for size in sizes))
@@ -711,7 +711,7 @@ class FactStoreContract(Base):
         await self.store.record_positions(NOTES, tokens[-1], {})
         self.assertEqual(await self.trim(limit=2), TrimResult(tokens[1], 2, None))
 
-    async def test_what_must_go_goes(self) -> None:
+    async def test_trims_forced_facts_without_acknowledgement(self) -> None:
         tokens = await self.written(await self.lease(), 5)
         await self.store.renew_lease("f1", None, 60)
         self.assertEqual(await self.trim(forced=tokens[2]), TrimResult(tokens[2], 3, "f1"))
@@ -720,14 +720,14 @@ class FactStoreContract(Base):
             await self.trim(cap=tokens[3], forced=EVERY), TrimResult(tokens[3], 1, None)
         )
 
-    async def test_nothing_above_the_cap_goes(self) -> None:
+    async def test_trims_nothing_above_the_cap(self) -> None:
         tokens = await self.written(await self.lease(), 5)
         self.assertEqual(await self.trim(cap=tokens[1]), TrimResult(tokens[1], 2, None))
         self.assertEqual(await self.trim(cap=tokens[0]), TrimResult(tokens[1], 0, None))
         self.assertEqual(await self.trim(cap=0), TrimResult(tokens[1], 0, None))
         self.assertEqual(await self.left(), tokens[2:])
 
-    async def test_who_reads_one_writer_hears_of_its_facts_alone(self) -> None:
+    async def test_a_reader_of_one_writer_is_refused_only_for_its_trimmed_facts(self) -> None:
         idle, busy = await self.lease("idle"), await self.lease("busy")
         (old,) = await self.written(idle, 1)
         many = await self.written(busy, 5)
@@ -747,7 +747,7 @@ class FactStoreContract(Base):
                 await self.store.page(NOTES, Range(after, late), writer, 10)
             self.assertEqual(caught.exception.facts["trimmed"], gone)
 
-    async def test_tokens_go_on_above_what_was_trimmed(self) -> None:
+    async def test_tokens_continue_above_trimmed_ones(self) -> None:
         lease = await self.lease()
         tokens = await self.written(lease, 3)
         await self.trim()
@@ -755,7 +755,7 @@ class FactStoreContract(Base):
         await self.set_sequence(NOTES, 1)
         self.assertGreater((await self.append(await self.lease(), [note("a")]))[0], tokens[-1])
 
-    async def test_trimming_a_stream_that_counts_down(self) -> None:
+    async def test_trims_a_stream_that_counts_down(self) -> None:
         tokens = await self.written(await self.lease("w1", BACKFILL), 5, BACKFILL)
         await self.store.renew_lease("f1", None, 60)
         await self.store.record_follower("f1", {("backfill", "w1"): tokens[2]})
@@ -763,7 +763,7 @@ class FactStoreContract(Base):
         self.assertEqual(await self.trim(stream=BACKFILL), TrimResult(tokens[2], 1, "f1"))
         self.assertEqual(await self.left(BACKFILL), tokens[3:])
 
-    async def test_trimming_at_once(self) -> None:
+    async def test_concurrent_trims_delete_each_fact_once(self) -> None:
         lease = await self.lease()
         tokens = await self.written(lease, 30)
         other = await self.make_store("beta")
@@ -779,12 +779,12 @@ class FactStoreContract(Base):
         self.assertEqual((await self.trim(cap=tokens[24])).upto, tokens[24])
         self.assertEqual(await self.left(), tokens[25:])
 
-    async def test_what_is_on_record_now_is_old_enough_when_nothing_is_to_be_kept(self) -> None:
+    async def test_everything_recorded_is_old_enough_without_a_minimum_age(self) -> None:
         tokens = await self.written(await self.lease(), 3)
         aged = await self.store.mark(NOTES, 0, 100)
         self.assertEqual((aged.past_keep, aged.past_max), (tokens[-1], 0))
 
-    async def test_marks_tell_ages(self) -> None:
+    async def test_marks_show_the_age_of_facts(self) -> None:
         lease = await self.lease()
         first = (await self.written(lease, 3))[-1]
         self.assertEqual(

@@ -54,7 +54,7 @@ class FailoverContract(Base):
         with self.assertRaises(NotConfirmed):
             await (await self.make_store("other")).open_writer("w2", [NOTES])
 
-    async def test_positions_that_may_be_of_another_server_do_not_go_on_record(self) -> None:
+    async def test_does_not_record_positions_from_another_server(self) -> None:
         await self.append(await self.lease("w1"), [note("a")])
         await self.promote(NOTES, EVERY)
         with self.assertRaises(NotConfirmed):
@@ -64,7 +64,7 @@ class FailoverContract(Base):
         with self.assertRaises(NotConfirmed):
             await self.store.observe([NOTES])
 
-    async def test_confirming_moves_everything_beyond_what_can_have_been_announced(self) -> None:
+    async def test_confirming_advances_beyond_everything_announced(self) -> None:
         tokens = await self.fail_over()
         self.assertEqual(await self.store.confirm({}), 2)
         seen = await self.look()
@@ -105,7 +105,7 @@ class FailoverContract(Base):
         with self.assertRaises(Fenced):
             await lease.append(NOTES, [Draft([[note("late")]])], 0)
 
-    async def test_who_saw_lost_facts_is_told(self) -> None:
+    async def test_a_reader_that_saw_lost_facts_is_refused(self) -> None:
         tokens = await self.fail_over()
         await self.store.confirm({})
         floor = (await self.look()).floor
@@ -115,7 +115,7 @@ class FailoverContract(Base):
             kept = tokens[3] if writer == "w1" else 0
             self.assertEqual((caught.exception.kept, caught.exception.floor), (kept, floor))
 
-    async def test_who_saw_only_what_is_kept_is_given_what_is_left(self) -> None:
+    async def test_a_reader_that_saw_only_surviving_facts_gets_the_rest(self) -> None:
         tokens = await self.fail_over()
         await self.store.confirm({})
         floor = (await self.look()).floor
@@ -124,7 +124,7 @@ class FailoverContract(Base):
             self.assertEqual([fact.token for fact in page.facts], tokens[2:6])
             self.assertEqual(page.upto, upto)
 
-    async def test_what_is_left_is_read_part_by_part(self) -> None:
+    async def test_surviving_facts_are_read_page_by_page(self) -> None:
         tokens = await self.fail_over()
         await self.store.confirm({})
         floor = (await self.look()).floor
@@ -137,7 +137,7 @@ class FailoverContract(Base):
         self.assertEqual(found, tokens[4:6])
         self.assertEqual((await self.page(Range(floor - 1, floor + 9))).facts, ())
 
-    async def test_what_followers_have_on_record_has_survived(self) -> None:
+    async def test_recorded_positions_of_followers_count_as_surviving(self) -> None:
         lease = await self.lease("w1")
         tokens = await self.append(lease, *([note(str(n))] for n in range(10)))
         await self.store.record_follower("f1", {("notes", "w1"): tokens[4]})
@@ -150,7 +150,7 @@ class FailoverContract(Base):
                 await self.page(Range(tokens[8], floor), writer)
             self.assertEqual(caught.exception.kept, kept)
 
-    async def test_two_failovers_in_a_row(self) -> None:
+    async def test_survives_two_failovers_in_a_row(self) -> None:
         tokens = await self.fail_over()
         await self.store.confirm({})
         first = (await self.look()).floor
@@ -164,7 +164,7 @@ class FailoverContract(Base):
                 await self.page(Range(after, seen.floor), writer)
             self.assertEqual(caught.exception.kept, kept)
 
-    async def test_a_stream_that_counts_down(self) -> None:
+    async def test_advances_a_stream_that_counts_down(self) -> None:
         rows: Sequence[BackfillRow] = list(rows_of(BACKFILL))  # type: ignore[misc]
         lease = await self.lease("w1", BACKFILL)
         tokens = await self.append(lease, *([rows[0]] for _ in range(5)), stream=BACKFILL)

@@ -41,7 +41,7 @@ else:
     Base = object
 
 
-class Refusal(Exception):
+class RefusedWork(Exception):
     """What a work function raises."""
 
 
@@ -102,7 +102,7 @@ class TransactContract(Base):
         self.assertEqual((await self.facts(), await self.changes()), ([], []))
         self.assertEqual((await self.look()).writers["w1"].holders, ())
 
-    async def test_a_change_and_facts_of_several_streams(self) -> None:
+    async def test_commits_a_change_with_facts_of_several_streams(self) -> None:
         row = BackfillRow("$e", "!r", "m", None, None, None)
         everything = tuple(rows_of(EVERYTHING))
 
@@ -131,7 +131,7 @@ class TransactContract(Base):
         seen = await self.look()
         self.assertEqual((seen.last, seen.writers["w1"].holders), (tokens[-1], ()))
 
-    async def test_many_facts(self) -> None:
+    async def test_commits_many_facts(self) -> None:
         def work(txn: Transaction, outbox: Outbox) -> None:
             for n in range(500):
                 outbox.append(NOTES, [note(str(n))])
@@ -140,12 +140,12 @@ class TransactContract(Base):
         self.assertEqual(len(done.facts["notes"]), 500)
         self.assertEqual(await self.facts(), list(done.facts["notes"]))
 
-    async def test_a_stream_named_twice(self) -> None:
+    async def test_accepts_a_stream_named_twice(self) -> None:
         done = await self.transact(lambda txn, out: out.append(NOTES, [note("a")]), NOTES, NOTES)
         self.assertEqual(await self.facts(), list(done.facts["notes"]))
         self.assertEqual(len(done.facts["notes"]), 1)
 
-    async def test_a_change_without_facts(self) -> None:
+    async def test_commits_a_change_without_facts(self) -> None:
         done = await self.transact(lambda txn, out: txn.execute(CHANGE, ("x",)) and None)
         self.assertEqual((done.result, dict(done.facts)), (None, {}))
         self.assertEqual((await self.changes(), await self.facts()), (["x"], []))
@@ -155,15 +155,15 @@ class TransactContract(Base):
         def work(txn: Transaction, outbox: Outbox) -> None:
             txn.execute(CHANGE, ("x",))
             outbox.append(NOTES, [note("a")])
-            raise Refusal
+            raise RefusedWork
 
-        with self.assertRaises(Refusal):
+        with self.assertRaises(RefusedWork):
             await self.transact(work)
         await self.check_nothing_happened()
         await self.transact(lambda txn, out: out.append(NOTES, [note("goes on")]))
         self.assertEqual(len(await self.facts()), 1)
 
-    async def test_facts_that_are_refused(self) -> None:
+    async def test_refused_facts_roll_back_the_change(self) -> None:
         cases: list[tuple[type[Exception], Stream, Any]] = [
             (NotNamed, BACKFILL, BackfillRow("$e", "!r", "m", None, None, None)),
             (BadRow, NOTES, TypingRow("!r", [])),
@@ -187,13 +187,13 @@ class TransactContract(Base):
             self.assertEqual(raised_in_work, [caught.exception])
             await self.check_nothing_happened()
 
-    async def test_an_outbox_whose_transaction_is_over(self) -> None:
+    async def test_refuses_facts_after_the_work_returned(self) -> None:
         kept: list[Outbox] = []
         await self.transact(lambda txn, outbox: kept.append(outbox))
         with self.assertRaises(OutboxClosed):
             kept[0].append(NOTES, [note("late")])
 
-    async def test_several_at_once(self) -> None:
+    async def test_runs_several_transactions_at_once(self) -> None:
         def work(n: int) -> Work:
             def run(txn: Transaction, outbox: Outbox) -> int:
                 txn.execute(CHANGE, (f"change {n}",))
@@ -217,7 +217,7 @@ class TransactContract(Base):
             )
             self.assertLess(first.token, second.token)
 
-    async def test_who_is_fenced_changes_nothing(self) -> None:
+    async def test_a_fenced_writer_changes_nothing(self) -> None:
         await self.cut(self.lease)
         # Until it is fenced, it may still write.
         await self.transact(lambda txn, out: out.append(NOTES, [note("in time")]))
@@ -245,7 +245,7 @@ class TransactContract(Base):
         self.assertEqual(tokens, {"notes": [51], "backfill": [71]})
         self.assertEqual(dict(await self.store.reached(BACKFILL, Range(0, EVERY))), {"w1": 71})
 
-    async def test_a_sequence_behind_the_table(self) -> None:
+    async def test_repairs_a_sequence_behind_the_table(self) -> None:
         for rows in ([note("a")], [note("a"), note("b")]):
             for _ in range(5):
                 await self.transact(lambda txn, out: out.append(NOTES, rows))  # noqa: B023

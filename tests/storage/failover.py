@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synrepl.testing.standby import PrimaryAndStandby
-from tests.driver.embedded import new_folder
+from tests.driver.embedded_server import new_data_dir
 from tests.storage.postgres import PostgresCase, prepare
 
 
@@ -16,7 +16,7 @@ class TwoServers(PrimaryAndStandby):
     """
 
     def __init__(self, case: Any) -> None:
-        super().__init__(new_folder(case))
+        super().__init__(new_data_dir(case))
         case.addCleanup(self.stop)
         self.dsn = self.start()
 

@@ -18,14 +18,14 @@ from synrepl.services.writing.reservation import ReservationVoid
 from synrepl.storage.store import Fenced
 from synrepl.streams.definition import Fact
 from tests.storage import doomed_writer
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.postgres import PostgresCase, reactor
 from tests.storage.samples import NOTES, note
-from tests.storage.watching import Announcing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-class Child(ProcessProtocol):
+class DoomedProcess(ProcessProtocol):
     """A process that says what it holds, and ends when it is killed."""
 
     def __init__(self) -> None:
@@ -60,13 +60,13 @@ class DeadWriters(PostgresCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.observer = self.process("observer")
-        self.announcing = Announcing(self, self.observer, "observer")
+        self.announcing = AnnouncingProcess(self, self.observer, "observer")
         self.heard = self.announcing.heard
         await self.announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(self.announcing.stop()))
 
-    def spawn(self, how: str) -> Child:
-        child = Child()
+    def spawn(self, how: str) -> DoomedProcess:
+        child = DoomedProcess()
         arguments = [sys.executable, "-m", doomed_writer.__name__, self.dsn, how]
         reactor.spawnProcess(
             child, sys.executable, arguments, env={**os.environ}, path=str(REPOSITORY)
@@ -103,12 +103,12 @@ class DeadWriters(PostgresCase):
         self.assertEqual([f.rows for f in self.heard.linear_facts], [(note("above"),)])
         self.assertEqual(await self.facts(), self.heard.linear_facts)
 
-    async def test_killed_with_a_reservation(self) -> None:
+    async def test_a_writer_killed_with_a_reservation_is_fenced(self) -> None:
         await self.check_killed("reserved")
         # One whose transaction ended with it may leave nothing to release.
         self.assertIn("writer doomed of notes is dead", " ".join(self.announcing.log.lines))
 
-    async def test_killed_inside_its_transaction(self) -> None:
+    async def test_a_writer_killed_inside_its_transaction_is_fenced(self) -> None:
         await self.check_killed("inserted")
 
     async def test_a_successor_may_have_the_name_of_one_that_was_killed(self) -> None:
@@ -136,7 +136,7 @@ class DeadWriters(PostgresCase):
 
     async def test_a_late_service_is_told_that_its_reservation_is_void(self) -> None:
         process = self.process("late")
-        late = Announcing(self, process, doomed_writer.WRITER)
+        late = AnnouncingProcess(self, process, doomed_writer.WRITER)
         await late.writer.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(late.writer.stop()))
         async with await late.writer.reserve(NOTES, 2) as reservation:

@@ -12,22 +12,22 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import FactsLost, NotConfirmed
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.failover import FailoverCase
 from tests.storage.samples import NOTES, note
-from tests.storage.watching import Announcing
 
 APPEND = "SELECT synrepl.append('notes', '[{\"text\": \"sql\"}]')"
 
 
-class Masters(FailoverCase):
+class MastersOverAFailover(FailoverCase):
     """A master that announces, and appends that the standby never got."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.master = await self.start("master")
 
-    async def start(self, name: str) -> Announcing:
-        announcing = Announcing(self, self.process(name), name, poll_s=0.05)
+    async def start(self, name: str) -> AnnouncingProcess:
+        announcing = AnnouncingProcess(self, self.process(name), name, poll_s=0.05)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         return announcing
@@ -89,7 +89,7 @@ class Masters(FailoverCase):
             await self.until(lambda each=each: each.heard.linear >= token)  # type: ignore[misc]
             self.assertIn(token, [fact.token for fact in each.heard.facts])
 
-    async def test_what_has_survived_is_told_from_what_may_be_lost(self) -> None:
+    async def test_distinguishes_surviving_facts_from_those_that_may_be_lost(self) -> None:
         kept, lost = await self.lose()
         self.fail_over()
         floor = await self.confirmed()

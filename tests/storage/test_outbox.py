@@ -10,17 +10,17 @@ from synrepl.streams.synapse.backfill import BACKFILL
 from tests.storage.samples import NOTES, note
 
 
-class Filling(TestCase):
+class FillingAnOutbox(TestCase):
     def setUp(self) -> None:
         self.outbox = Outbox({"notes": RowCodec(NOTES)})
 
-    def test_facts_in_order(self) -> None:
+    def test_keeps_facts_in_order(self) -> None:
         for rows in ([note("a")], [], [note("b"), note("c")]):
             self.outbox.append(NOTES, rows)
         facts = {"notes": [(note("a"),), (), (note("b"), note("c"))]}
         self.assertEqual(self.outbox.facts, facts)
 
-    def test_what_is_refused_leaves_nothing(self) -> None:
+    def test_a_refused_fact_leaves_nothing(self) -> None:
         with self.assertRaises(NotNamed) as caught:
             self.outbox.append(BACKFILL, [])
         self.assertIn("'backfill'", str(caught.exception))
@@ -29,7 +29,7 @@ class Filling(TestCase):
             self.outbox.append(NOTES, [note("good"), note("\0")])
         self.assertEqual(self.outbox.facts, {})
 
-    def test_it_is_bounded(self) -> None:
+    def test_refuses_too_many_rows(self) -> None:
         self.outbox.append(NOTES, [note("a")] * (OUTBOX_ROWS - 1))
         with self.assertRaises(OutboxFull):
             self.outbox.append(NOTES, [note("a")] * 2)
@@ -39,7 +39,7 @@ class Filling(TestCase):
                 self.outbox.append(NOTES, rows)
         self.assertEqual(len(self.outbox.facts["notes"]), 2)
 
-    def test_when_the_work_is_over(self) -> None:
+    def test_refuses_facts_after_it_is_closed(self) -> None:
         self.outbox.append(NOTES, [note("a")])
         self.outbox.close()
         with self.assertRaises(OutboxClosed):

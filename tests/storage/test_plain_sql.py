@@ -14,10 +14,10 @@ from synrepl.storage.store import Draft, WriterTaken
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from synrepl.streams.synapse.events import EVENTS
-from tests.storage.hasty import HastyScheduler
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import EVERYTHING, NOTES, note, rows_of
-from tests.storage.watching import Announcing
+from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class PlainSql(PostgresCase):
@@ -26,7 +26,7 @@ class PlainSql(PostgresCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.connection = self.connect()
-        self.store = self.process("reader", HastyScheduler()).store
+        self.store = self.process("reader", SkippingScheduler()).store
 
     def append(self, *rows: object, stream: str = "notes", writer: str | None = None) -> int:
         as_writer = "" if writer is None else ", %s"
@@ -51,7 +51,7 @@ class PlainSql(PostgresCase):
 
     # -- what goes in -------------------------------------------------------------------
 
-    async def test_rows(self) -> None:
+    async def test_appends_rows(self) -> None:
         first = self.append({"text": "a"}, {"text": "b\t\\", "n": 2**63 - 1})
         second = self.append({"text": "c", "n": None})
         empty = self.append()
@@ -64,14 +64,14 @@ class PlainSql(PostgresCase):
             ],
         )
 
-    async def test_rows_of_every_type(self) -> None:
+    async def test_appends_rows_of_every_type(self) -> None:
         rows = [row for row in rows_of(EVERYTHING) if row.doc is not None]  # type: ignore[attr-defined]
         fields = EVERYTHING.kinds[""].__struct_fields__
         objects = [{field: getattr(row, field) for field in fields} for row in rows]
         token = self.append(*objects, stream="everything")
         self.assertEqual(await self.facts(EVERYTHING), [Fact(token, "sql", tuple(rows))])
 
-    async def test_a_stream_that_counts_down(self) -> None:
+    async def test_appends_to_a_stream_that_counts_down(self) -> None:
         row = {"event_id": "$e", "room_id": "!r", "type": "m"}
         self.assertEqual(self.append(row, stream="backfill"), -1)
         self.assertEqual(self.append(row, stream="backfill"), -2)
@@ -81,7 +81,7 @@ class PlainSql(PostgresCase):
             [(1, (expected,)), (2, (expected,))],
         )
 
-    async def test_rows_with_kinds(self) -> None:
+    async def test_appends_rows_with_kinds(self) -> None:
         await self.store.prepare([EVENTS])
         row = {"kind": "state-all", "room_id": "!r"}
         token = self.append(row, stream="events")
@@ -89,14 +89,14 @@ class PlainSql(PostgresCase):
         self.assertEqual((fact.token, type(fact.rows[0])), (token, EVENTS.kinds["state-all"]))
         self.refused(lambda: self.append({**row, "kind": "new"}, stream="events"), "_events_kind")
 
-    async def test_a_sequence_behind(self) -> None:
+    async def test_repairs_a_sequence_that_is_behind(self) -> None:
         tokens = [self.append({"text": str(n)}) for n in range(40)]
         self.sql("SELECT setval('synrepl._notes_seq', 8)")
         self.assertEqual(self.append({"text": "again"}), tokens[-1] + 1)
         await self.store.record_positions(NOTES, 1000, {"sql": 2000})
         self.assertEqual(self.append({"text": "again"}), 2001)
 
-    async def test_a_writer_of_its_own(self) -> None:
+    async def test_appends_as_a_separate_writer(self) -> None:
         self.sql("SELECT synrepl.add_writer('notes', 'billing-1')")
         self.sql("SELECT synrepl.add_writer('notes', 'billing-1')")
         token = self.append({"text": "a"}, writer="billing-1")
@@ -104,7 +104,7 @@ class PlainSql(PostgresCase):
 
     # -- what does not ------------------------------------------------------------------
 
-    async def test_unknown_names(self) -> None:
+    async def test_refuses_unknown_names(self) -> None:
         for stream, words in (
             ("note", ('there is no stream "note"', 'did you mean "notes"?', "declared")),
             ("notse", ('there is no stream "notse"', 'did you mean "notes"?')),
@@ -135,7 +135,7 @@ class PlainSql(PostgresCase):
             )
         self.assertEqual(await self.facts(), [])
 
-    async def test_what_are_no_rows(self) -> None:
+    async def test_refuses_what_are_not_rows(self) -> None:
         for rows in ('{"text": "a"}', '["a"]', "[[]]", "5", "null", None):
             self.refused(
                 lambda rows=rows: self.sql("SELECT synrepl.append('notes', %s)", rows),
@@ -146,14 +146,14 @@ class PlainSql(PostgresCase):
         self.refused(lambda: self.append({"text": "a", "n": "many"}), '"many"')
         self.assertEqual(await self.facts(), [])
 
-    async def test_the_name_of_a_process(self) -> None:
+    async def test_refuses_the_name_of_a_process(self) -> None:
         process = self.process("the process")
         lease = await process.store.open_writer("w1", [NOTES])
         self.refused(lambda: self.append({"text": "a"}, writer="w1"), '"w1"', "the process")
         await lease.close()
         self.append({"text": "a"}, writer="w1")
 
-    async def test_the_name_of_a_process_that_came_after_the_snapshot(self) -> None:
+    async def test_refuses_the_name_of_a_process_newer_than_the_snapshot(self) -> None:
         self.sql("SELECT synrepl.add_writer('notes', 'w1')")
         self.connection.set_session(isolation_level="REPEATABLE READ", autocommit=False)
         self.sql("SELECT count(*) FROM synrepl._writers", on=self.connection)
@@ -170,7 +170,7 @@ class PlainSql(PostgresCase):
         self.connection.commit()
         await self.store.open_writer("w1", [NOTES])
 
-    async def test_a_writer_that_is_not_committed_yet(self) -> None:
+    async def test_waits_for_a_writer_that_is_not_committed_yet(self) -> None:
         self.connection.autocommit = False
         self.sql("SELECT synrepl.add_writer('notes', 'w1')", on=self.connection)
         self.refused(
@@ -185,7 +185,7 @@ class PlainSql(PostgresCase):
     # -- how it is seen -----------------------------------------------------------------
 
     async def test_a_long_transaction_holds_only_the_linear_position(self) -> None:
-        announcing = Announcing(self, self.process("master"), "master", poll_s=0.05)
+        announcing = AnnouncingProcess(self, self.process("master"), "master", poll_s=0.05)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         heard = announcing.heard

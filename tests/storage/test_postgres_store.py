@@ -13,15 +13,15 @@ from synrepl.storage.store import AppendResult, Draft, FactStore, Fenced, Writer
 from synrepl.storage.tables import sequence_name, table_name
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.contract import FactStoreContract
 from tests.storage.contract_failover import FailoverContract
-from tests.storage.hasty import HastyScheduler
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, STREAMS, note
-from tests.storage.watching import Announcing
+from tests.storage.skipping_scheduler import SkippingScheduler
 
 
-class Contract(FailoverContract, FactStoreContract, PostgresCase):
+class PostgresStoreContract(FailoverContract, FactStoreContract, PostgresCase):
     """The same as for the store in memory."""
 
     streams = tuple(stream for stream in STREAMS if not stream.in_memory)
@@ -32,7 +32,7 @@ class Contract(FailoverContract, FactStoreContract, PostgresCase):
         await FactStoreContract.setUp(self)
 
     async def make_store(self, holder: str) -> FactStore:
-        process = self.process(holder, HastyScheduler())
+        process = self.process(holder, SkippingScheduler())
         self.processes.append(process)
         return process.store
 
@@ -59,7 +59,7 @@ class Contract(FailoverContract, FactStoreContract, PostgresCase):
         self.sql(f"SELECT setval('{sequence_name(stream)}', %s)", stream.stream_id(token))
 
 
-class OnlyHere(PostgresCase):
+class PostgresSpecifics(PostgresCase):
     """What the store in memory has no counterpart of."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -88,7 +88,7 @@ class OnlyHere(PostgresCase):
             await self.lease.reserve(NOTES, 1, 0)
         self.assertEqual((await self.state()).holders, ())
 
-    async def test_lock_numbers_come_round(self) -> None:
+    async def test_lock_numbers_wrap_around(self) -> None:
         self.lease._next_lock = 2**31 - 1
         first = await self.lease.reserve(NOTES, 1, 0)
         second = await self.lease.reserve(NOTES, 1, 0)
@@ -96,7 +96,7 @@ class OnlyHere(PostgresCase):
         await self.lease.release(NOTES, [*first, *second])
         self.assertEqual((await self.state()).holders, ())
 
-    async def test_who_holds_a_name_and_a_token_is_told(self) -> None:
+    async def test_describes_the_holders_of_names_and_tokens(self) -> None:
         await self.lease.reserve(NOTES, 1, 0)
         (holder,) = (await self.state()).holders
         for word in ("backend", "synrepl one"):
@@ -128,7 +128,7 @@ class OnlyHere(PostgresCase):
             (again,) = await other.append(stream, [draft], 0)
             self.assertEqual(again, AppendResult(written.tokens, "w2", replayed=True))
 
-    async def test_an_answer_whose_facts_are_gone_names_who_asks(self) -> None:
+    async def test_an_answer_whose_facts_are_gone_names_the_requesting_writer(self) -> None:
         draft = Draft([[]], key="k")  # without rows it leaves as little
         (written,) = await self.lease.append(NOTES, [draft], 0)
         self.sql("UPDATE synrepl._idempotency_keys SET writer = NULL")
@@ -149,11 +149,11 @@ class OnlyHere(PostgresCase):
         self.assertEqual([notice.payload for notice in listener.notifies], ["notes"])
 
 
-class LoneRows(PostgresCase):
+class SingleRowAppends(PostgresCase):
     """Appended by a statement alone; what became of a lost one is found out all the same."""
 
-    async def test_cut_while_it_runs(self) -> None:
-        here = Announcing(self, self.process("one"), "w1")
+    async def test_a_connection_lost_during_an_append_is_reported(self) -> None:
+        here = AnnouncingProcess(self, self.process("one"), "w1")
         await here.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(here.stop()))
         await here.writer.append(NOTES, [[note("first")]])

@@ -18,12 +18,12 @@ from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.position_marks import PositionMark, add_mark, aged_positions
 from synrepl.storage.store import AgedPositions, Draft, FactStore, Trimmed
 from tests.storage.contract import EVERY
-from tests.storage.hasty import HastyScheduler
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import NOTES, note
+from tests.storage.skipping_scheduler import SkippingScheduler
 
 
-class Marks(TestCase):
+class PositionMarks(TestCase):
     """A few marks stand for all times."""
 
     @given(
@@ -31,7 +31,9 @@ class Marks(TestCase):
         st.sampled_from([0.0, 1.0, 600.0, 30_000.0]),
     )
     @settings(max_examples=60, deadline=None)
-    def test_ages(self, steps: list[tuple[float, int]], keep_s: float) -> None:
+    def test_marks_show_the_age_of_positions(
+        self, steps: list[tuple[float, int]], keep_s: float
+    ) -> None:
         """Never too young; and too old by no more than is known to be lost."""
         max_s = 30_000.0
         marks: list[PositionMark] = []
@@ -51,7 +53,7 @@ class Marks(TestCase):
                 coarse = max_s / 100 * 2 + longest
                 self.assertGreaterEqual(token, at(history, now - age_s - coarse))
 
-    def test_their_number_is_bounded(self) -> None:
+    def test_the_number_of_marks_is_bounded(self) -> None:
         for keep_s, at_most in ((0.0, 102), (600.0, 115), (7 * 86_400.0, 103)):
             marks: list[PositionMark] = []
             for minute in range(20_000):
@@ -59,12 +61,12 @@ class Marks(TestCase):
             self.assertLessEqual(len(marks), at_most)
             self.assertGreater(len(marks), 95)
 
-    def test_a_stream_that_stands_still_needs_none(self) -> None:
+    def test_an_idle_stream_needs_no_new_marks(self) -> None:
         marks = add_mark([], 5.0, 3, 10, 100)
         for now in range(6, 50):
             self.assertEqual(add_mark(marks, float(now), 3, 10, 100), [PositionMark(5.0, 3)])
 
-    def test_a_clock_that_goes_back(self) -> None:
+    def test_tolerates_a_clock_that_goes_back(self) -> None:
         marks = [PositionMark(1000.0, 5)]
         self.assertEqual(add_mark(marks, 10.0, 9, 1, 100), marks)
         self.assertEqual(aged_positions(marks, 10.0, 9, 1, 100), AgedPositions(0, 0))
@@ -75,13 +77,13 @@ def at(history: list[PositionMark], when: float) -> Token:
     return max((mark.token for mark in history if mark.at <= when), default=0)
 
 
-class Alike(PostgresCase):
+class MemoryAndPostgres(PostgresCase):
     """The store in memory trims exactly what the real one trims, whatever has happened."""
 
     timeout = 120
 
-    async def test_whatever_happens(self) -> None:
-        memory, real = MemoryStore(HastyScheduler()), self.process("real").store
+    async def test_memory_and_postgres_trim_alike(self) -> None:
+        memory, real = MemoryStore(SkippingScheduler()), self.process("real").store
         for seed in range(4):
             random = Random(seed)
             writers = [f"w{seed}.{n}" for n in range(3)]
@@ -138,7 +140,7 @@ class Alike(PostgresCase):
         return answers
 
 
-class Racing(PostgresCase):
+class TrimmingDuringReads(PostgresCase):
     """A page and a trim at the same time."""
 
     async def test_a_page_never_shows_a_trimmed_fact_as_none_at_all(self) -> None:
@@ -167,7 +169,7 @@ class Racing(PostgresCase):
 class Interrupted:
     """Reads a page, and has the stream trimmed behind its first statement."""
 
-    def __init__(self, case: Racing, limit: int) -> None:
+    def __init__(self, case: TrimmingDuringReads, limit: int) -> None:
         self._case = case
         self._limit = limit
 
@@ -204,7 +206,7 @@ class _Trimming:
         return getattr(self._txn, name)
 
 
-class OnTheRealThing(PostgresCase):
+class TrimmingInPostgres(PostgresCase):
     """What only Postgres has."""
 
     async def test_marks_and_leases_are_there_after_a_restart(self) -> None:

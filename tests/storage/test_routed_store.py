@@ -9,23 +9,23 @@ from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.store import AgedPositions, DatabaseAway, Draft, TrimResult, WriterTaken
 from synrepl.streams.synapse.typing import TYPING, TypingRow
-from tests.storage.hasty import HastyScheduler
 from tests.storage.samples import NOTES, note
+from tests.storage.skipping_scheduler import SkippingScheduler
 
 
-class Routed(TestCase):
+class RoutedStoreTests(TestCase):
     """Both sides are memory here; what counts is which one is asked."""
 
     def setUp(self) -> None:
-        self.tables = MemoryStore(HastyScheduler())
-        self.memory = MemoryStore(HastyScheduler())
+        self.tables = MemoryStore(SkippingScheduler())
+        self.memory = MemoryStore(SkippingScheduler())
         self.store = RoutedStore(self.tables, self.memory)
 
     async def last(self, store: MemoryStore) -> dict[str, int]:
         seen = await store.observe([NOTES, TYPING])
         return {name: observation.last for name, observation in seen.items()}
 
-    async def test_each_stream_goes_where_it_belongs(self) -> None:
+    async def test_routes_each_stream_by_where_it_is_kept(self) -> None:
         lease = await self.store.open_writer("w1", [NOTES, TYPING])
         typing = TypingRow("!r", ["@u:h"])
         await lease.append(NOTES, [Draft([[note("a")], [note("b")]])], 0)
@@ -38,7 +38,7 @@ class Routed(TestCase):
         self.assertEqual([fact.rows for fact in page.facts], [(typing,)])
         self.assertEqual(await self.store.reached(NOTES, Range(0, 9)), {"w1": 2})
 
-    async def test_reservations(self) -> None:
+    async def test_routes_reservations(self) -> None:
         lease = await self.store.open_writer("w1", [NOTES, TYPING])
         tokens = await lease.reserve(TYPING, 1, 0)
         self.assertEqual(len((await self.holders())["typing"]), 1)
@@ -61,7 +61,7 @@ class Routed(TestCase):
             await lease.close()
         await self.store.open_writer("w1", [NOTES, TYPING])
 
-    async def test_only_one_kind_of_stream(self) -> None:
+    async def test_works_with_only_one_kind_of_stream(self) -> None:
         for stream in (NOTES, TYPING):
             lease = await self.store.open_writer("w1", [stream])
             lease.on_lost(self.fail)
@@ -74,7 +74,7 @@ class Routed(TestCase):
             await self.store.open_writer("w1", [NOTES, TYPING])
         await self.tables.open_writer("w1", [NOTES])
 
-    async def test_what_is_on_record(self) -> None:
+    async def test_records_positions_where_the_stream_is_kept(self) -> None:
         await self.store.open_writer("w1", [NOTES, TYPING])
         await self.store.record_positions(NOTES, 4, {"w1": 5})
         await self.store.record_positions(TYPING, 6, {"w1": 7})
@@ -94,7 +94,7 @@ class Routed(TestCase):
         self.assertEqual(await self.store.trim(NOTES, 1, 0, 9), TrimResult(0, 0, "f"))
         self.assertEqual(await self.store.trim(TYPING, 1, 0, 9), TrimResult(1, 1, None))
 
-    async def test_fencing(self) -> None:
+    async def test_routes_fencing(self) -> None:
         lease = await self.tables.open_writer("w1", [NOTES])
         lease.crash()
         self.assertTrue(await self.store.fence(NOTES, "w1"))

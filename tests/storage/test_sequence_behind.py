@@ -8,15 +8,15 @@ from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.tables import sequence_name
+from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import NOTES, note
-from tests.storage.watching import Announcing
 
 #: So far ahead Postgres logs a sequence, so that much it may forget.
 LOGGED_AHEAD = 32
 
 
-class SetBack(PostgresCase):
+class SequencesSetBack(PostgresCase):
     """Two processes write, both announce."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -25,13 +25,13 @@ class SetBack(PostgresCase):
         self.one = await self.start("one")
         self.two = await self.start("two")
 
-    async def start(self, name: str) -> Announcing:
-        announcing = Announcing(self, self.process(name), name, poll_s=0.05)
+    async def start(self, name: str) -> AnnouncingProcess:
+        announcing = AnnouncingProcess(self, self.process(name), name, poll_s=0.05)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         return announcing
 
-    async def append(self, by: Announcing, how_many: int = 1) -> Sequence[Token]:
+    async def append(self, by: AnnouncingProcess, how_many: int = 1) -> Sequence[Token]:
         texts = [f"{by.writer.writer} {len(self.written) + n}" for n in range(how_many)]
         self.written += texts
         return (await by.writer.append(NOTES, [[note(text)] for text in texts])).tokens
@@ -41,7 +41,7 @@ class SetBack(PostgresCase):
         last = self.sql(f"SELECT last_value FROM {sequence}")
         self.sql(f"SELECT setval('{sequence}', %s)", last - LOGGED_AHEAD)
 
-    async def check_nothing_is_lost(self, *listening: Announcing) -> None:
+    async def check_nothing_is_lost(self, *listening: AnnouncingProcess) -> None:
         store = self.process("reader").store
         facts = list((await store.page(NOTES, Range(0, 10**9), None, 10**6)).facts)
         texts = [note_.text for fact in facts for note_ in fact.rows]  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ class SetBack(PostgresCase):
             self.assertEqual(heard.linear_facts, seen)
             self.assertEqual(sorted(heard.facts, key=lambda fact: fact.token), facts)
 
-    async def test_under_running_writers(self) -> None:
+    async def test_running_writers_go_on_above_a_sequence_that_was_set_back(self) -> None:
         for _ in range(25):
             await self.append(self.one)
             await self.append(self.two, 2)
@@ -69,7 +69,7 @@ class SetBack(PostgresCase):
         await self.append(self.two)
         await self.check_nothing_is_lost(self.one, self.two)
 
-    async def test_at_start(self) -> None:
+    async def test_starting_repairs_a_sequence_that_was_set_back(self) -> None:
         for _ in range(25):
             await self.append(self.one)
             await self.append(self.two, 2)

@@ -24,7 +24,7 @@ WIDER = declare("jobs", {"job": "text", "size": "bigint", "note": "text?", "tags
 LOOSER = declare("jobs", {"job": "text", "size": "bigint?"})
 
 
-class Names(PostgresCase):
+class NamesInPostgres(PostgresCase):
     """Names of columns and streams, against those that the database has already."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -99,7 +99,7 @@ class Names(PostgresCase):
         self.assertEqual(refused, RESERVED_STREAMS - {"all", "batch", "now"})
 
 
-class Tables(PostgresCase):
+class StreamTables(PostgresCase):
     """A stream ``jobs`` that has rows already."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -120,7 +120,7 @@ class Tables(PostgresCase):
         page = await store.page(stream, Range(0, 100), None, 100)
         return [row for fact in page.facts for row in fact.rows]
 
-    async def test_widening(self) -> None:
+    async def test_adds_new_columns(self) -> None:
         there = self.process("there")
         await there.store.prepare([WIDER])
         await self.append(there, WIDER, "new", 2, "a note", ["a", "b"])
@@ -147,7 +147,7 @@ class Tables(PostgresCase):
         loose = LOOSER.kinds[UNTAGGED]
         self.assertEqual(await self.rows(LOOSER), [loose("old", 1), loose("new", None)])
 
-    async def test_changes_that_the_table_does_not_allow(self) -> None:
+    async def test_refuses_changes_that_the_table_does_not_allow(self) -> None:
         await self.here.store.prepare([LOOSER])
         for declared, word in (
             ({"job": "text", "size": "bigint?", "note": "text"}, "'note' that is not nullable"),

@@ -21,13 +21,13 @@ from synrepl.storage.tables import sequence_name
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.typing import TYPING
-from tests.storage.contract_transact import CHANGE, EVERY, Refusal, TransactContract
-from tests.storage.hasty import HastyScheduler
+from tests.storage.announcing_process import AnnouncingProcess
+from tests.storage.contract_transact import CHANGE, EVERY, RefusedWork, TransactContract
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.recorded_changes import RecordedChanges
 from tests.storage.samples import NOTES, note
+from tests.storage.skipping_scheduler import SkippingScheduler
 from tests.storage.test_memory_store import SteppedStore
-from tests.storage.watching import Announcing
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class InMemory(TransactContract, TestCase):
     async def make_store(self) -> FactStore:
         self.table: list[str] = []
         self.memory = MemoryStore(
-            HastyScheduler(), begin_changes=lambda: RecordedChanges(self.table)
+            SkippingScheduler(), begin_changes=lambda: RecordedChanges(self.table)
         )
         return self.memory
 
@@ -61,7 +61,7 @@ class InPostgres(TransactContract, PostgresCase):
         await TransactContract.setUp(self)
 
     async def make_store(self) -> FactStore:
-        self.one = self.process("one", HastyScheduler())
+        self.one = self.process("one", SkippingScheduler())
         return self.one.store
 
     async def changes(self) -> list[str]:
@@ -114,7 +114,7 @@ class Steps(TestCase):
     async def holders(self) -> int:
         return len((await self.store.observe([NOTES]))["notes"].writers["w1"].holders)
 
-    async def test_all_is_seen_at_once(self) -> None:
+    async def test_changes_and_facts_become_visible_at_once(self) -> None:
         first, second = self.transact("first"), self.transact("second")
         self.assertEqual((await self.texts(), self.table, await self.holders()), ([], [], 2))
         self.store.go_on(1)
@@ -145,7 +145,7 @@ class Steps(TestCase):
         await self.assertFailure(running, DatabaseAway)
         self.assertEqual((await self.texts(), self.table), ([], []))
 
-    async def test_a_sequence_that_is_put_back_meanwhile(self) -> None:
+    async def test_retries_when_the_sequence_was_set_back_meanwhile(self) -> None:
         running = self.transact("twice")
         self.store.set_sequence(NOTES, 0)
         await self.lease.append(NOTES, [Draft([[note("between")]])], 0)
@@ -154,14 +154,14 @@ class Steps(TestCase):
         self.assertEqual([fact.token for fact in (await running).facts["notes"]], [2])
         self.assertEqual((await self.texts(), self.table), (["between", "twice"], ["twice"]))
 
-    async def test_nobody_has_said_what_tables_there_are(self) -> None:
-        lease = await MemoryStore(HastyScheduler()).open_writer("w1", [NOTES])
+    async def test_the_memory_store_refuses_sql_by_default(self) -> None:
+        lease = await MemoryStore(SkippingScheduler()).open_writer("w1", [NOTES])
         with self.assertRaises(NoTables) as caught:
             await lease.transact("a test", [NOTES], changing("a"), lambda: {"notes": 0})
         self.assertIn("INSERT INTO changes", str(caught.exception))
 
-    async def test_a_stream_in_memory_behind_a_routed_store(self) -> None:
-        store = RoutedStore(self.store, MemoryStore(HastyScheduler()))
+    async def test_refuses_a_stream_in_memory(self) -> None:
+        store = RoutedStore(self.store, MemoryStore(SkippingScheduler()))
         lease = await store.open_writer("w2", [NOTES, TYPING])
         floors = {"notes": 0, "typing": 0}
         self.store.stop_at = set()
@@ -172,7 +172,7 @@ class Steps(TestCase):
         self.assertEqual((await self.texts(), self.table), (["b"], ["b"]))
 
 
-class Unanswered:
+class UnansweredCommits:
     """A database that loses the answers of some transactions.
 
     :ivar commits: of each transaction named ``lost`` whose answer is lost, in turn,
@@ -189,19 +189,19 @@ class Unanswered:
 
         def undone(txn: Transaction) -> None:
             work(txn)
-            raise Refusal
+            raise RefusedWork
 
-        with contextlib.suppress(Refusal):
+        with contextlib.suppress(RefusedWork):
             await self._database.run(name, work if self.commits.pop(0) else undone, **how)
         raise CommitUnknown(where="here", name=name, xid=7, reason="a test says so")
 
 
-class Forgetful(Process):
+class ForgetfulProcess(Process):
     """A process whose database may not answer."""
 
     def __init__(self, dsn: str, name: str) -> None:
         super().__init__(dsn, name)
-        self.unanswered = Unanswered(self.database)
+        self.unanswered = UnansweredCommits(self.database)
         self.store = PostgresStore(self.scheduler, self.unanswered, self.open_session, name)
 
 
@@ -211,9 +211,9 @@ class OnlyInPostgres(PostgresCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.sql("CREATE TABLE changes (what text)")
-        self.one = Forgetful(self.dsn, "one")
+        self.one = ForgetfulProcess(self.dsn, "one")
         self.addCleanup(lambda: Deferred.fromCoroutine(self.one.close()))
-        self.here = Announcing(self, self.one, "w1")
+        self.here = AnnouncingProcess(self, self.one, "w1")
         await self.here.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(self.here.stop()))
 
@@ -233,14 +233,14 @@ class OnlyInPostgres(PostgresCase):
     def changes(self) -> list[str]:
         return self.sql("SELECT array_agg(what ORDER BY what) FROM changes") or []
 
-    async def test_nothing_is_stuck_after_a_rollback(self) -> None:
+    async def test_a_rollback_does_not_hold_the_position(self) -> None:
         def failing(txn: Transaction, outbox: Outbox) -> None:
             changing("never")(txn, outbox)
             txn.execute("SELECT nextval(%s)", (sequence_name(NOTES),))  # a token that nobody gets
-            raise Refusal
+            raise RefusedWork
 
         await self.here.writer.append(NOTES, [[note("before")]])
-        await self.assertFailure(self.transact(failing), Refusal)
+        await self.assertFailure(self.transact(failing), RefusedWork)
         await self.transact(changing("after"))
         await self.settled("before", "after")
         self.assertEqual(self.changes(), ["after"])
@@ -265,7 +265,7 @@ class OnlyInPostgres(PostgresCase):
         await self.settled("meanwhile", *(f"transaction {n}" for n in range(3)))
         self.assertEqual(self.here.heard.facts[0].token, written.tokens[0])
 
-    async def test_cut_in_the_middle(self) -> None:
+    async def test_retries_when_the_connection_is_lost_in_the_middle(self) -> None:
         killer = self.connect()
         runs: list[int] = []
 
@@ -301,7 +301,7 @@ class OnlyInPostgres(PostgresCase):
         self.assertEqual(self.changes(), [])
         await self.settled()
 
-    async def test_only_streams_with_facts_are_notified_of(self) -> None:
+    async def test_notifies_only_of_streams_with_facts(self) -> None:
         listener = self.connect()
         self.sql("LISTEN synrepl", on=listener)
         lease = await self.one.store.open_writer("w2", [NOTES, BACKFILL])
@@ -310,19 +310,19 @@ class OnlyInPostgres(PostgresCase):
         self.sql("SELECT 1", on=listener)
         self.assertEqual([notice.payload for notice in listener.notifies], ["notes"])
 
-    async def test_its_commit_is_not_answered(self) -> None:
+    async def test_an_unanswered_commit_is_looked_up(self) -> None:
         self.one.unanswered.commits = [True]
         self.assertEqual((await self.transact(changing("a"), "lost")).result, "a")
         self.assertEqual(self.changes(), ["a"])
         await self.settled("a")
 
-    async def test_it_is_not_answered_that_it_was_rolled_back(self) -> None:
+    async def test_an_unanswered_rollback_is_retried(self) -> None:
         self.one.unanswered.commits = [False, False, True]
         self.assertEqual((await self.transact(changing("a"), "lost")).result, "a")
         self.assertEqual(self.changes(), ["a"])
         await self.settled("a")
 
-    async def test_nobody_can_say_whether_it_was_committed(self) -> None:
+    async def test_reports_a_commit_whose_outcome_is_unknown(self) -> None:
         def silent(txn: Transaction, outbox: Outbox) -> None:
             txn.execute(CHANGE, ("a",))
 

@@ -14,13 +14,13 @@ from tests.streams.recordings import announced
 class CatalogueTests(TestCase):
     catalogue = Catalogue(SYNAPSE_STREAMS)
 
-    def test_by_name(self) -> None:
+    def test_finds_streams_by_name(self) -> None:
         self.assertIs(self.catalogue["events"], EVENTS)
         self.assertIn("typing", self.catalogue)
         self.assertNotIn("nosuch", self.catalogue)
         self.assertEqual(len(self.catalogue), len(SYNAPSE_STREAMS))
 
-    def test_unknown_names(self) -> None:
+    def test_suggests_names_for_unknown_ones(self) -> None:
         with self.assertRaisesRegex(UnknownStream, "'pushes'; did you mean pushers"):
             self.catalogue["pushes"]
         with self.assertRaisesRegex(UnknownStream, "no stream 'zzzz'$"):
@@ -29,7 +29,7 @@ class CatalogueTests(TestCase):
             self.catalogue["x" * 100_000]
         self.assertLess(len(str(caught.exception)), 200)
 
-    def test_duplicates(self) -> None:
+    def test_refuses_duplicates(self) -> None:
         with self.assertRaisesRegex(DuplicateStream, "'events' is declared twice"):
             Catalogue([EVENTS, TYPING, EVENTS])
         with self.assertRaisesRegex(DuplicateStream, "'events'"):
@@ -71,7 +71,7 @@ class SynapseTests(TestCase):
         )
         self.assertEqual(together["account_data"], {"account_data", "tag_account_data"})
 
-    def test_properties(self) -> None:
+    def test_streams_have_the_documented_properties(self) -> None:
         def named(flag: str) -> set[str]:
             return {stream.name for stream in SYNAPSE_STREAMS if getattr(stream, flag)}
 

@@ -67,7 +67,7 @@ class OptionalText(Row, frozen=True):
 
 
 class ColumnTests(TestCase):
-    def test_every_type(self) -> None:
+    def test_maps_every_type(self) -> None:
         self.assertEqual(
             [(c.name, c.type.sql, c.nullable) for c in row_columns(AllTypes)],
             [
@@ -89,7 +89,7 @@ class ColumnTests(TestCase):
         with self.assertRaisesRegex(UnsupportedField, "use str, BigInt"):
             row_columns(Plain)
 
-    def test_kinds_are_united(self) -> None:
+    def test_the_columns_of_all_kinds_are_united(self) -> None:
         names = [column.name for column in columns(EVENTS)]
         self.assertEqual(names[:4], ["kind", "event_id", "room_id", "type"])
         self.assertEqual(names[-1], "outlier")
@@ -113,7 +113,7 @@ class ColumnTests(TestCase):
 
 
 class TypeWordTests(TestCase):
-    def test_words(self) -> None:
+    def test_parses_type_names(self) -> None:
         for type_ in ColumnType:
             self.assertEqual(parse_type(type_), (type_, False))
             self.assertEqual(parse_type(f"{type_}?"), (type_, True))
@@ -138,7 +138,7 @@ class SqlInputTests(TestCase):
         self.assertIsNone(self.convert(ColumnType.JSON, True, None))
         self.assertEqual(self.convert(ColumnType.JSON, True, {"a": ["ü"]}), '{"a":["ü"]}')
 
-    def test_arrays(self) -> None:
+    def test_writes_array_literals(self) -> None:
         self.assertEqual(self.convert(ColumnType.TEXT_ARRAY, False, []), "{}")
         self.assertEqual(
             self.convert(ColumnType.TEXT_ARRAY, False, ['a,"}', "\\", "", "NULL"]),
@@ -146,6 +146,6 @@ class SqlInputTests(TestCase):
         )
         self.assertIsNone(self.convert(ColumnType.TEXT_ARRAY, True, None))
 
-    def test_the_others_go_as_they_are(self) -> None:
+    def test_other_values_are_passed_as_they_are(self) -> None:
         for type_ in (ColumnType.TEXT, ColumnType.BIGINT, ColumnType.BOOLEAN, ColumnType.DOUBLE):
             self.assertIsNone(sql_input(Column("x", type_, False)))

@@ -12,7 +12,7 @@ from synrepl.streams.rows import BadRow, RowCodec
 
 
 class DeclareTests(TestCase):
-    def test_a_stream_like_any_other(self) -> None:
+    def test_makes_a_stream_like_any_other(self) -> None:
         stream = declare("print_jobs", {"id": "bigint", "note": "text?"})
         row = stream.kinds[""]
         self.assertEqual(row.__name__, "PrintJobsRow")
@@ -34,11 +34,11 @@ class DeclareTests(TestCase):
         with self.assertRaises(BadRow):
             after.decode(b"[null]")
 
-    def test_names_that_python_keeps_for_itself(self) -> None:
+    def test_accepts_names_that_python_reserves(self) -> None:
         codec = RowCodec(declare("class", {"class": "text", "self": "text", "def": "text?"}))
         self.assertEqual(codec.cells(codec.decode(b'["a","b"]')), ("a", "b", None))
 
-    def test_refusals(self) -> None:
+    def test_refuses_bad_declarations(self) -> None:
         for name in ("", "Jobs", "1st", "a b", "x" * 46, 'a"b'):
             with self.assertRaises(BadName):
                 declare(name, {"a": "text"})

@@ -12,7 +12,7 @@ COLUMNS = {"order_id": "text", "customer": "bigint?", "note": "json?", "tags": "
 
 
 class DeclaredEffectsTests(TestCase):
-    def test_columns_make_keys_and_entities(self) -> None:
+    def test_columns_form_keys_and_entities(self) -> None:
         stream = declare(
             "orders",
             COLUMNS,
@@ -35,7 +35,7 @@ class DeclaredEffectsTests(TestCase):
         self.assertTrue(stream.ephemeral)
         self.assertFalse(declare("orders", COLUMNS).ephemeral)
 
-    def test_columns_that_cannot_be_used(self) -> None:
+    def test_refuses_columns_that_cannot_be_used(self) -> None:
         for effects, words in (
             ({"invalidates": {"get_order": ["id"]}}, "'orders'.*there is no column 'id'"),
             ({"invalidates": {"get_order": ["note"]}}, "'note' is 'json\\?'.*part of a key"),

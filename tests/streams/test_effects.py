@@ -169,20 +169,20 @@ def happens(effects: Effects, source: Any) -> tuple[dict[Any, list[Any]], dict[s
 class Pairs(TestCase):
     maxDiff = None
 
-    def test_names_that_stand_for_many(self) -> None:
+    def test_expands_names_that_stand_for_many_caches(self) -> None:
         for name, keys, caches, marks in NAMES:
             with self.subTest(name, keys=keys):
                 self.assertEqual(happens(EXPANSIONS[name].effects, keys), (caches, marks))
         self.assertEqual({name for name, *_ in NAMES}, set(EXPANSIONS))
 
-    def test_rows_of_events(self) -> None:
+    def test_rows_of_events_invalidate_caches(self) -> None:
         effects = CATALOGUE["events"].effects
         for row, caches, marks in ROWS:
             with self.subTest(str(row)):
                 self.assertEqual(happens(effects[type(row)], row), (caches, marks))
         self.assertEqual({type(row) for row, *_ in ROWS}, set(effects))
 
-    def test_rows_of_other_streams(self) -> None:
+    def test_rows_of_other_streams_invalidate_caches(self) -> None:
         for name, columns, caches, marks in OTHERS:
             with self.subTest(name):
                 kind = CATALOGUE[name].kinds[UNTAGGED]
@@ -191,7 +191,7 @@ class Pairs(TestCase):
         told = {name for name, *_ in OTHERS} | {"events"}
         self.assertEqual(told, {stream.name for stream in CATALOGUE if stream.effects})
 
-    def test_a_thousand_members(self) -> None:
+    def test_handles_a_thousand_members(self) -> None:
         members = [f"@u{n}:host{n % 10}" for n in range(1_000)]
         caches, marks = happens(EXPANSIONS["cs_cache_fake"].effects, ["!r", *members])
         self.assertEqual(len(caches["is_host_joined"]), 10)
@@ -199,7 +199,7 @@ class Pairs(TestCase):
         self.assertEqual(caches["get_users_in_room"], [("!r",)])
         self.assertEqual(marks, {"room_state": ["!r"], "membership": members})
 
-    def test_hosts(self) -> None:
+    def test_finds_the_host_of_a_user(self) -> None:
         for user, host in (
             ("@a:x", "x"),
             ("@a:[::1]:80", "[::1]:80"),
@@ -211,13 +211,13 @@ class Pairs(TestCase):
 
 
 class Keys(TestCase):
-    def test_good(self) -> None:
+    def test_accepts_valid_keys(self) -> None:
         for keys in (["!r"], ["!r", None, True, 1, 2.5]):
             for expansion in SYNAPSE_EXPANSIONS:
                 self.assertIs(expansion.check(keys), keys)
         Expansion("any", (), least=0).check([])
 
-    def test_bad(self) -> None:
+    def test_refuses_bad_keys(self) -> None:
         for expansion in SYNAPSE_EXPANSIONS:
             for bad in (None, [], [["!r"]], ["!r", {}], ["!r", float("nan")], [b"!r"]):
                 with self.subTest(expansion.name, keys=bad), self.assertRaises(BadKeys) as raised:
@@ -226,12 +226,12 @@ class Keys(TestCase):
         with self.assertRaises(BadKeys):
             Expansion("two", (), least=2).check(["one"])
 
-    def test_long_ones_are_not_repeated_whole(self) -> None:
+    def test_long_keys_are_shortened_in_errors(self) -> None:
         with self.assertRaises(BadKeys) as raised:
             EXPANSIONS["cs_cache_fake"].check(["x" * 10_000, []])
         self.assertLess(len(str(raised.exception)), 300)
 
-    def test_scalars(self) -> None:
+    def test_recognises_scalars(self) -> None:
         self.assertTrue(scalar(("a", 1, 2.5, True, None)))
         for bad in ([], {}, (), b"", object(), float("nan"), float("inf"), -float("inf")):
             self.assertFalse(scalar(("a", bad)))

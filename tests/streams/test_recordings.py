@@ -34,17 +34,17 @@ class RecordedRows(TestCase):
             self.assertIn(generation, codecs[stream].stream.generations)
             codecs[stream].check_storable(row)
 
-    def test_oldest(self) -> None:
+    def test_decodes_rows_of_the_oldest_servers(self) -> None:
         self.check("1.0.0", Generation.OLDEST, 1000)
 
-    def test_transitional(self) -> None:
+    def test_decodes_rows_of_transitional_servers(self) -> None:
         self.check("1.20.1", Generation.TRANSITIONAL, 2000)
 
-    def test_legacy(self) -> None:
+    def test_decodes_rows_of_legacy_servers(self) -> None:
         self.check("1.11.1", Generation.LEGACY, 4000)
 
-    def test_modern(self) -> None:
+    def test_decodes_rows_of_modern_servers(self) -> None:
         self.check("1.43.0", Generation.MODERN, 4000)
 
-    def test_current(self) -> None:
+    def test_decodes_rows_of_current_servers(self) -> None:
         self.check("1.163.2", Generation.CURRENT, 1500)

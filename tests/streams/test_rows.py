@@ -61,7 +61,7 @@ class RoundTrips(TestCase):
 
     @settings(max_examples=400, deadline=None)
     @given(st.data())
-    def test_wire(self, data: st.DataObject) -> None:
+    def test_rows_survive_the_wire(self, data: st.DataObject) -> None:
         codec = data.draw(st.sampled_from(CODECS), "codec")
         row = data.draw(rows(codec.stream), "row")
         codec.check_storable(row)
@@ -72,7 +72,7 @@ class RoundTrips(TestCase):
 
     @settings(max_examples=200, deadline=None)
     @given(st.data())
-    def test_database(self, data: st.DataObject) -> None:
+    def test_rows_survive_the_database(self, data: st.DataObject) -> None:
         codec = data.draw(st.sampled_from(CODECS), "codec")
         row = data.draw(rows(codec.stream), "row")
         cells = codec.cells(row)
@@ -89,7 +89,7 @@ class RoundTrips(TestCase):
 
 
 class DecodeTests(TestCase):
-    def test_generations_of_events(self) -> None:
+    def test_decodes_events_of_every_generation(self) -> None:
         codec = RowCodec(EVENTS)
         legacy = codec.decode(b'["ev", ["$e", "!r", "t", null, null, null]]')
         self.assertEqual(legacy, EventRow("$e", "!r", "t", None, None, None, None, False, False))
@@ -98,7 +98,7 @@ class DecodeTests(TestCase):
         self.assertEqual(codec.decode(b'["state-all",["!r"]]'), AllStateRow("!r"))
         self.assertEqual(codec.kind_of(StateRow("!r", "t", "", None)), "state")
 
-    def test_generations_of_device_lists(self) -> None:
+    def test_decodes_device_lists_of_every_generation(self) -> None:
         codec = RowCodec(DEVICE_LISTS)
         for line, row in {
             b'["@u",null]': DeviceListsRow("@u"),
@@ -108,7 +108,7 @@ class DecodeTests(TestCase):
         }.items():
             self.assertEqual(codec.decode(line), row)
 
-    def test_generations_of_receipts(self) -> None:
+    def test_decodes_receipts_of_every_generation(self) -> None:
         codec = RowCodec(RECEIPTS)
         self.assertEqual(
             codec.decode(b'["!r","m.read","@u","$e",{"ts":1}]'),
@@ -148,7 +148,7 @@ class DecodeTests(TestCase):
         self.check(TYPING, b'["\\ud800",[]]', "$", "surrogate")
         self.check(FEDERATION, b'["p",1e999]', "$[1]", "range")
 
-    def test_nesting_is_bounded(self) -> None:
+    def test_refuses_deep_nesting(self) -> None:
         codec = RowCodec(FEDERATION)
         deep = b'["p",' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"]"
         wide = b'["p",[' + b"[]," * 500 + b"[]]]"
@@ -184,13 +184,13 @@ class StorableTests(TestCase):
     def receipt(self, data: object) -> ReceiptRow:
         return ReceiptRow("!r", "m.read", "@u", "$e", data)
 
-    def test_text(self) -> None:
+    def test_refuses_text_that_cannot_be_stored(self) -> None:
         self.check(TYPING, TypingRow("!r", ["@a", "\0"]), "$[1][1]", "NUL")
         self.check(TYPING, TypingRow("\ud800", []), "$[0]", "surrogate")
         self.check(EVENTS, AllStateRow("!\0"), "$[1][0]", "NUL")
         RowCodec(TYPING).check_storable(TypingRow("\\u0000", []))  # the text, not the character
 
-    def test_inside_json(self) -> None:
+    def test_refuses_bad_values_inside_json(self) -> None:
         for data, path, reason in [
             ({"a": [1, "\0"]}, "$[4].a[1]", "NUL"),
             ({"\0": 1}, "$[4]", "in a key"),
@@ -211,23 +211,23 @@ class StorableTests(TestCase):
             with self.assertRaisesRegex(BadRow, "deeper"):
                 RowCodec(RECEIPTS).check_storable(self.receipt(data))
 
-    def test_types_that_the_constructor_did_not_check(self) -> None:
+    def test_refuses_types_that_the_constructor_did_not_check(self) -> None:
         presence = PresenceRow("@u", "online", 2**63, 0, 0, None, True)
         self.check(RowCodec(SYNAPSE_STREAMS[2]).stream, presence, "$[2]", "9223372036854775807")
         self.check(TYPING, TypingRow(5, []), "$[0]", "`str`")  # type: ignore[arg-type]
         self.check(EVENTS, AllStateRow(None), "$[1][0]", "`str`")  # type: ignore[arg-type]
 
-    def test_floats(self) -> None:
+    def test_refuses_floats_that_json_lacks(self) -> None:
         row = JOBS.kinds[""]
         RowCodec(JOBS).check_storable(row(1, [], 2, True))
         self.check(JOBS, row(1, [], float("inf"), True), "$[2]", "inf")
 
-    def test_rows_of_other_streams(self) -> None:
+    def test_refuses_rows_of_other_streams(self) -> None:
         codec = RowCodec(TYPING)
         for refuse in (codec.check_storable, codec.cells, codec.kind_of):
             with self.assertRaisesRegex(BadRow, "AllStateRow is not a row of this stream"):
                 refuse(AllStateRow("!r"))
 
-    def test_an_unknown_kind_in_the_table(self) -> None:
+    def test_refuses_an_unknown_kind_in_the_table(self) -> None:
         with self.assertRaisesRegex(BadRow, "'later' is not known"):
             RowCodec(EVENTS).from_cells(["later", *[None] * 9])

@@ -47,7 +47,7 @@ MAX = 2**63 - 1
 class RoundTrips(TestCase):
     """What is written is read back equal."""
 
-    def test_every_command_in_every_dialect(self) -> None:
+    def test_every_command_survives_every_dialect(self) -> None:
         for dialect, layout in layouts():
             with self.subTest(dialect=dialect.name, usage=layout.usage):
                 self.check_round_trip(dialect, layout)
@@ -83,7 +83,7 @@ class RoundTrips(TestCase):
         [b"RDATA", b"events", b"w1", b"batch", b"7", b"", b"-1", b"+1", b"1_0", b"x" * 300,
          b"9223372036854775807", b"9223372036854775808", b"[1]", b"\xc3\xa9", b"\xff", b"\t", b"\r"]
     ), max_size=7))  # fmt: skip
-    def test_the_quick_way_and_the_table_agree(self, pieces: list[bytes]) -> None:
+    def test_the_fast_path_agrees_with_the_table(self, pieces: list[bytes]) -> None:
         # A CR at the end sends the line through the table.
         line = b" ".join([b"RDATA", *pieces])
         for dialect in DIALECTS.values():
@@ -105,7 +105,7 @@ class Reading(TestCase):
     def read(self, line: bytes, dialect: Dialect, sender: Side) -> c.Command:
         return parse_line(line, dialect, sender)
 
-    def test_lines(self) -> None:
+    def test_parses_lines(self) -> None:
         row = b'["ev", ["$e", null]]'
         examples: list[tuple[bytes, Dialect, Side, c.Command]] = [
             (b"RDATA events 5 " + row, LEGACY, SERVER, c.Rdata("events", None, 5, row)),
@@ -153,12 +153,12 @@ class Reading(TestCase):
         self.assertIs(first.stream, second.stream)
         self.assertIs(first.writer, second.writer)
 
-    def test_redis_has_no_sides(self) -> None:
+    def test_redis_accepts_commands_of_both_sides(self) -> None:
         for sender in Side:
             parse_line(b"RDATA events w1 1 []", CURRENT, sender)
             parse_line(b"REPLICATE ", CURRENT, sender)
 
-    def test_redis_of_the_first_releases_that_had_it(self) -> None:
+    def test_parses_redis_lines_of_the_first_releases(self) -> None:
         """They neither told the previous token, nor named devices."""
         for line, command in (
             (b"POSITION events w1 7", c.Position("events", "w1", None, 7)),
@@ -166,11 +166,11 @@ class Reading(TestCase):
         ):
             self.assertEqual(parse_line(line, CURRENT, Side.CLIENT), command)
 
-    def test_blank(self) -> None:
+    def test_recognises_blank_lines(self) -> None:
         self.assertTrue(is_blank(b"") and is_blank(b"\r"))
         self.assertFalse(is_blank(b" ") or is_blank(b"\r\r"))
 
-    def test_opening_takes_both(self) -> None:
+    def test_an_undecided_server_accepts_both_dialects(self) -> None:
         either = opening(MODERN)
         for line in (
             b"USER_SYNC @a:b start 1",
@@ -188,7 +188,7 @@ class Reading(TestCase):
 class Refusals(TestCase):
     """What is not taken, and by which name."""
 
-    def test_refusals(self) -> None:
+    def test_refuses_bad_lines(self) -> None:
         examples: list[tuple[bytes, Dialect, Side, type[RemoteProtocolError]]] = [
             (b"FOO bar", MODERN, CLIENT, UnknownCommand),
             (b"ping 1", MODERN, CLIENT, UnknownCommand),
@@ -265,7 +265,7 @@ class Refusals(TestCase):
 class Writing(TestCase):
     """What is written differently per dialect, and what cannot be written."""
 
-    def test_one_command_in_all_dialects(self) -> None:
+    def test_writes_one_command_in_all_dialects(self) -> None:
         position = c.Position("events", "w1", 4, 5)
         self.assertEqual(
             [write_line(position, dialect) for dialect in DIALECTS.values()],
@@ -294,7 +294,7 @@ class Writing(TestCase):
         with self.assertRaises(Unwritable):
             rdata_prefix("my events", "w1", MODERN)
 
-    def test_unwritable(self) -> None:
+    def test_refuses_values_that_cannot_be_written(self) -> None:
         examples: list[tuple[c.Command, Dialect]] = [
             (c.Rdata("events", None, 1, b"[]"), MODERN),
             (c.Rdata("e v", "w1", 1, b"[]"), MODERN),
@@ -324,7 +324,7 @@ class Writing(TestCase):
             with self.subTest(command=command), self.assertRaises(Unwritable):
                 write_line(command, dialect)
 
-    def test_not_in_the_dialect(self) -> None:
+    def test_refuses_commands_that_the_dialect_lacks(self) -> None:
         with self.assertRaises(NotInDialect):
             write_line(c.ClearUserSync("i"), LEGACY)
         with self.assertRaises(NotInDialect):

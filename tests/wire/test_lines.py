@@ -15,8 +15,8 @@ from synrepl.wire.lines import (
 )
 
 
-class Splitting(TestCase):
-    def test_lines_and_halves(self) -> None:
+class LineSplitterTests(TestCase):
+    def test_splits_lines_and_keeps_the_rest(self) -> None:
         splitter = LineSplitter()
         self.assertEqual(splitter.feed(b"a\nb\n\nc"), [b"a", b"b", b""])
         self.assertEqual(splitter.half, 1)
@@ -48,19 +48,19 @@ class Splitting(TestCase):
                 LineSplitter(256).feed(b"a\nb\n" + b"x" * 300 + tail)
             self.assertEqual(caught.exception.before, [b"a", b"b"])
 
-    def test_a_million_bytes_are_not_kept(self) -> None:
+    def test_does_not_buffer_a_line_that_is_too_long(self) -> None:
         splitter = LineSplitter()
         with self.assertRaises(LineTooLong):
             splitter.feed(b"A" * 1_000_000)
         self.assertEqual(splitter.half, 0)
 
-    def test_there_is_always_a_limit(self) -> None:
+    def test_refuses_to_be_without_a_limit(self) -> None:
         for limit in (0, -1, 255, MAX_LINE_LIMIT + 1, None, True, 1e9):
             with self.assertRaises(BadLineLimit):
                 LineSplitter(limit)  # type: ignore[arg-type]
 
     @given(st.lists(st.lists(st.sampled_from([b"a", b"bc", b"\n"])).map(b"".join)))
-    def test_pieces_do_not_matter(self, pieces: list[bytes]) -> None:
+    def test_the_result_does_not_depend_on_how_bytes_are_cut(self, pieces: list[bytes]) -> None:
         splitter = LineSplitter()
         lines = [line for piece in pieces for line in splitter.feed(piece)]
         *whole, rest = b"".join(pieces).split(b"\n")
@@ -68,8 +68,8 @@ class Splitting(TestCase):
         self.assertEqual(splitter.half, len(rest))
 
 
-class Chunks(TestCase):
-    def test_measures(self) -> None:
+class LineChunkTests(TestCase):
+    def test_measures_chunks(self) -> None:
         self.assertEqual(LineChunk.of(b"ab\nabc\n"), LineChunk(b"ab\nabc\n", 2, 3))
         self.assertEqual(LineChunk.of(b"").lines, 0)
         self.assertEqual(LineChunk.of(b"a\nbcd").longest, 3)

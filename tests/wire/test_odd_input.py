@@ -167,14 +167,14 @@ class OddClients(TestCase):
             with self.subTest(version=version, case=case):
                 self.assertEqual(got[: len(answers[case]) or None], answers[case])
 
-    def test_an_undecided_server(self) -> None:
+    def test_an_undecided_server_survives_odd_clients(self) -> None:
         self.check("1.11.1", None, ANSWERS)
         self.check("1.43.0", None, ANSWERS)
 
-    def test_a_legacy_server(self) -> None:
+    def test_a_legacy_server_survives_odd_clients(self) -> None:
         self.check("1.11.1", LEGACY, {**ANSWERS, **IN_LEGACY})
 
-    def test_a_modern_server(self) -> None:
+    def test_a_modern_server_survives_odd_clients(self) -> None:
         # 1.43.0's recording has the arguments of its own dialect.
         self.check("1.43.0", MODERN, {**ANSWERS, **IN_MODERN, "relay-sender": OPEN})
 
@@ -210,10 +210,10 @@ class OddServers(TestCase):
                 if case == "wrong-server-name":
                     self.assertIs(session.closed_reason, CloseReason.WRONG_REMOTE)
 
-    def test_a_legacy_worker(self) -> None:
+    def test_a_legacy_worker_survives_odd_servers(self) -> None:
         self.check("1.11.1", LEGACY, WORKER_ANSWERS)
 
-    def test_a_modern_worker(self) -> None:
+    def test_a_modern_worker_survives_odd_servers(self) -> None:
         self.check("1.43.0", MODERN, WORKER_ANSWERS_MODERN)
 
 

@@ -11,8 +11,8 @@ from synrepl.wire.dialects import Side
 from tests.wire.recordings import DIALECT_OF, SIDES, captures, cases, genuine_lines
 
 
-class Recordings(TestCase):
-    def test_every_genuine_line(self) -> None:
+class RecordedLines(TestCase):
+    def test_parses_and_writes_every_recorded_line(self) -> None:
         total = 0
         for version, name in captures():
             dialect = DIALECT_OF[version]
@@ -34,7 +34,7 @@ class Recordings(TestCase):
             for sender in Side:
                 parse_line(line, DIALECT_OF["1.163.2"], sender)
 
-    def test_what_real_servers_and_workers_said_in_scripted_cases(self) -> None:
+    def test_reproduces_scripted_sessions_of_real_servers_and_workers(self) -> None:
         seen: Counter[tuple[str, str]] = Counter()
         for version in ("1.11.1", "1.43.0"):
             # In "worker-reactions" the server is a script and only the worker is real.

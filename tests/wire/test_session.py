@@ -53,7 +53,7 @@ class Transcripts(TestCase):
 
     maxDiff = None
 
-    def test_greeting_modern(self) -> None:
+    def test_greets_in_the_modern_dialect(self) -> None:
         pair = ConnectionPair(MODERN)
         pair.client.send(c.Replicate(), pair.now)
         pair.deliver()
@@ -100,7 +100,7 @@ class Transcripts(TestCase):
         self.assertEqual(pair.advance(60)[-1][2:7], " PING")
         self.assertFalse(pair.server.closing or pair.client.closing)
 
-    def test_wrong_server(self) -> None:
+    def test_refuses_the_wrong_server(self) -> None:
         pair = ConnectionPair(expected="other.example")
         self.assertEqual(
             pair.deliver(),
@@ -120,7 +120,7 @@ class Transcripts(TestCase):
         self.assertEqual(pair.server.connection_lost(), 0)
         self.assertIs(pair.server.closed_reason, CloseReason.PEER_CLOSED)
 
-    def test_shutting_down(self) -> None:
+    def test_sends_an_error_when_shutting_down(self) -> None:
         pair = ConnectionPair(expected=None)
         pair.deliver()
         pair.server.close(CloseReason.SHUTTING_DOWN, "server shutting down")
@@ -131,7 +131,7 @@ class Transcripts(TestCase):
         self.assertFalse(pair.client.closing)
 
 
-class Hearing(TestCase):
+class Receiving(TestCase):
     """Bytes in, commands out."""
 
     def test_commands_before_a_fault_count_and_those_after_it_do_not(self) -> None:
@@ -148,13 +148,13 @@ class Hearing(TestCase):
         session.tick(NOW + 100)
         self.assertEqual(session.data_to_send(), b"")
 
-    def test_a_line_too_long(self) -> None:
+    def test_refuses_a_line_that_is_too_long(self) -> None:
         session = started(SERVER)
         self.assertEqual(session.receive(b"NAME x\n" + b"A" * 1_000_000, NOW), [c.Name("x")])
         self.assertIs(session.closed_reason, CloseReason.LINE_TOO_LONG)
         self.assertTrue(session.data_to_send().startswith(b"ERROR Line length exceeded"))
 
-    def test_not_utf8(self) -> None:
+    def test_refuses_a_line_that_is_not_utf8(self) -> None:
         session = started(SERVER)
         session.receive(b"NAME \xff\n", NOW)
         self.assertIs(session.closed_reason, CloseReason.NOT_UTF8)
@@ -217,7 +217,7 @@ class Hearing(TestCase):
         self.assertEqual(len(session.receive(b"PING 1\nPOSITION a m 0 0\n", NOW)), 2)
         self.assertFalse(session.closing)
 
-    def test_half_a_line_at_the_end(self) -> None:
+    def test_reports_an_unfinished_line_at_the_end(self) -> None:
         session = started(SERVER)
         self.assertEqual(session.receive(b"PING 1\nPING", NOW), [c.Ping("1")])
         self.assertEqual(session.connection_lost(), 4)
@@ -229,10 +229,10 @@ class Hearing(TestCase):
         self.assertEqual(session.peer_name, "n" * 200)
 
 
-class Speaking(TestCase):
+class Sending(TestCase):
     """What our own callers may do: a refusal changes nothing."""
 
-    def test_refused(self) -> None:
+    def test_refuses_commands_that_may_not_be_sent(self) -> None:
         undecided = started(SERVER, None)
         decided = started(SERVER, MODERN)
         long_row = b'"%s"' % (b"x" * 16_384)
@@ -252,13 +252,13 @@ class Speaking(TestCase):
                 self.assertFalse(session.closing)
         self.assertTrue(undecided.send(c.RemoteServerUp("x"), NOW))
 
-    def test_the_longest_line_goes(self) -> None:
+    def test_sends_a_line_of_the_maximum_length(self) -> None:
         session = started(SERVER)
         row = b'"%s"' % (b"x" * (16_384 - len(b'RDATA a m 1 ""')))
         session.send(c.Rdata("a", "m", 1, row), NOW)
         self.assertEqual(len(session.data_to_send()), 16_385)
 
-    def test_chunks(self) -> None:
+    def test_sends_chunks(self) -> None:
         session = started(SERVER)
         data = b"RDATA a m 1 []\nRDATA a m 2 []\n"
         session.send_chunk(data, NOW)
@@ -273,7 +273,7 @@ class Speaking(TestCase):
                 session.send_chunk(bad, NOW)
         self.assertEqual(session.data_to_send(), b"")
 
-    def test_before_the_start(self) -> None:
+    def test_refuses_calls_before_the_start(self) -> None:
         session = ProtocolSession(SERVER, server_name="s", dialect=MODERN, now=NOW)
         self.assertIsNone(session.next_tick)
         session.tick(NOW + 100)
@@ -291,7 +291,7 @@ class Speaking(TestCase):
         unused.close(CloseReason.LOCAL, "never mind")
         self.assertEqual(unused.data_to_send(), b"")
 
-    def test_constructor(self) -> None:
+    def test_refuses_a_client_without_a_dialect(self) -> None:
         with self.assertRaises(NoDialect):
             ProtocolSession(CLIENT, server_name=None, now=NOW)
         with self.assertRaises(BadLineLimit):
@@ -307,7 +307,7 @@ class Speaking(TestCase):
         self.assertFalse(session.send_chunk(b"PING 1\n", NOW))
         self.assertEqual(session.data_to_send(), b"")
 
-    def test_a_peer_that_does_not_read(self) -> None:
+    def test_closes_a_session_whose_peer_does_not_read(self) -> None:
         session = started(SERVER, queued_lines=3)
         line = b"RDATA a m 1 []\n"
         session.send_chunk(line * 5, NOW)  # one burst is no sign of a slow reader
@@ -327,7 +327,7 @@ class Speaking(TestCase):
         self.assertEqual((len(data), data.count(b"\n")), (257, 1))
 
 
-class Time(TestCase):
+class TimeOuts(TestCase):
     """Pings and time-outs."""
 
     def test_only_a_peer_that_pings_is_timed_out(self) -> None:
@@ -345,7 +345,7 @@ class Time(TestCase):
         self.assertIsInstance(session.fault, PingTimeout)
         self.assertTrue(session.data_to_send().endswith(b"\nERROR ping timeout\n"))
 
-    def test_a_peer_that_never_sends_a_line_is_given_up(self) -> None:
+    def test_a_peer_that_never_sends_a_line_times_out(self) -> None:
         for side in (SERVER, CLIENT):
             session = started(side)
             session.receive(b"REPLICA", NOW + 30)
@@ -362,7 +362,7 @@ class Time(TestCase):
             session.tick(NOW + second)
         self.assertFalse(session.closing)
 
-    def test_who_is_not_read_is_not_silent(self) -> None:
+    def test_a_paused_peer_does_not_count_as_silent(self) -> None:
         session = started(SERVER)
         session.receive(b"PING 1\n", NOW)
         for second in range(5, 100, 5):
@@ -425,7 +425,9 @@ _VALID = st.lists(
 class Properties(TestCase):
     @settings(max_examples=300)
     @given(_JUNK, st.sampled_from(list(Side)), st.sampled_from([None, *DIALECTS.values()]))
-    def test_no_bytes_raise(self, data: bytes, side: Side, dialect: Dialect | None) -> None:
+    def test_no_input_raises_an_exception(
+        self, data: bytes, side: Side, dialect: Dialect | None
+    ) -> None:
         if dialect is CURRENT or (dialect is None and side is CLIENT):
             dialect = MODERN
         session = started(side, dialect, line=256)
@@ -440,7 +442,9 @@ class Properties(TestCase):
 
     @settings(max_examples=200)
     @given(st.one_of(_VALID, _JUNK, st.tuples(_VALID, _JUNK).map(b"".join)), st.data())
-    def test_how_bytes_are_cut_does_not_matter(self, stream: bytes, data: st.DataObject) -> None:
+    def test_the_result_does_not_depend_on_how_bytes_are_cut(
+        self, stream: bytes, data: st.DataObject
+    ) -> None:
         whole = started(SERVER, None, line=256)
         expected = whole.receive(stream, NOW)
         pieces = started(SERVER, None, line=256)

@@ -1,4 +1,4 @@
-"""A scheduler for those who would only wait."""
+"""A scheduler that skips waiting times."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 from synrepl.adapters.scheduler import TwistedScheduler
 
 
-class HastyScheduler(TwistedScheduler):
-    """A scheduler whose sleeps are over at once, although its time has passed."""
+class SkippingScheduler(TwistedScheduler):
+    """A scheduler whose sleeps end at once and advance its clock."""
 
     def __init__(self) -> None:
         self.time = Clock()

@@ -1,4 +1,4 @@
-"""A process that writes and announces, and what it was heard to announce."""
+"""A process that writes and announces, and a listener that records the announcements."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.storage.postgres import Process
 from tests.storage.samples import NOTES
 
 
-class Heard:
-    """Everything that was announced; whatever breaks the rules of announcing fails the test."""
+class RecordingListener:
+    """Records all announcements, and fails the test if one breaks the rules of announcing."""
 
     def __init__(self, case: TestCase) -> None:
         self._case = case
@@ -29,7 +29,7 @@ class Heard:
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        """Of Movements."""
+        """Implements PositionListener."""
         if prev == new and prev != self.positions.get(writer):  # moved on by a failover
             self._case.assertGreater(new, self.positions.get(writer, -1))
             self.jumps.append(Range(self.positions.get(writer, 0), new))
@@ -47,22 +47,22 @@ class Heard:
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        """Of Movements."""
+        """Implements PositionListener."""
         self._case.assertTrue(self.linear <= prev < new)
         self.linear = new
-        if facts is None:  # as at the start: whoever wants them reads the table
+        if facts is None:  # as at the start: followers read them from the table
             self.unseen.append(Range(prev, new))
             return
         self._case.assertTrue(all(prev < fact.token <= new for fact in facts))
         self.linear_facts += facts
 
     def missed(self, fact: Fact) -> bool:
-        """True for a fact that linear followers were sent to the table for."""
+        """Whether linear followers have to read this fact from the table."""
         return any(fact.token in span for span in self.unseen)
 
 
-class Silent:
-    """A log that keeps what it is told."""
+class RecordingLog:
+    """A log that records its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -73,12 +73,12 @@ class Silent:
     warn = info
 
 
-class Announcing:
+class AnnouncingProcess:
     """One process that writes :data:`NOTES` and announces them."""
 
     def __init__(self, case: TestCase, process: Process, writer: str, poll_s: float = 1.0) -> None:
-        self.log = Silent()
-        self.heard = Heard(case)
+        self.log = RecordingLog()
+        self.heard = RecordingListener(case)
         self.announcer = Announcer(
             process.scheduler,
             process.store,
@@ -93,21 +93,21 @@ class Announcing:
         )
 
     async def start(self) -> None:
-        """As a master does."""
+        """Start or stop, as a master does."""
         await self.writer.start()
         await self.announcer.start()
 
     async def stop(self) -> None:
-        """As a master does."""
+        """Start or stop, as a master does."""
         await self.announcer.stop()
         await self.writer.stop()
 
     @property
     def state(self) -> StreamState:
-        """Where the stream stands."""
+        """The state of the stream."""
         return self.announcer.states[NOTES.name]
 
     def sees(self, writer: str) -> bool:
-        """True when the last look found that ``writer`` may hold unsettled tokens."""
+        """Whether ``writer`` may hold unsettled tokens, according to the last observation."""
         seen = self.state.observation
         return seen is not None and writer in seen.writers and bool(seen.writers[writer].holders)

@@ -1,4 +1,4 @@
-"""Folders for servers that a test starts by itself, and a question to any server."""
+"""Data folders of servers that a test starts by itself, and a query on any server."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psycopg2
 from synrepl.storage.launch.postgres import PostgresServer
 
 
-def new_folder(case: Any) -> Path:
-    """A data folder that is not there yet. Not trial's own: another user has to be able to enter it."""
+def new_data_dir(case: Any) -> Path:
+    """A data folder that does not exist yet, outside trial's folder so that another user can enter it."""
     folder = Path(mkdtemp(prefix="synrepl-test-"))
     folder.chmod(0o755)
     case.addCleanup(shutil.rmtree, folder, ignore_errors=True)
@@ -23,8 +23,8 @@ def new_folder(case: Any) -> Path:
 
 
 @cache
-def used_folder() -> Path:
-    """The data folder of a server that is not running; tests share it, for making one takes a while."""
+def existing_data_dir() -> Path:
+    """The data folder of a stopped server, which tests share because making one takes a while."""
     folder = Path(mkdtemp(prefix="synrepl-test-"))
     folder.chmod(0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -34,7 +34,7 @@ def used_folder() -> Path:
     return folder / "data"
 
 
-def one(dsn: str, sql: str) -> Any:
+def query_one(dsn: str, sql: str) -> Any:
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     try:

@@ -1,4 +1,4 @@
-"""A cached function in each form it can have, and the source that it loads from."""
+"""Cached functions of every form, and the source that they load from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def start(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Source:
-    """What cached functions load from.
+    """The source of cached functions.
 
-    :ivar asked: the keys, or lists of items, that were asked for, in order
-    :ivar version: part of every value; a test raises it when it changes what is true
-    :ivar later: nothing is answered before :meth:`answer`
-    :ivar error: raised instead of an answer
+    :ivar asked: the requested keys, or lists of items, in order
+    :ivar version: part of every value; a test increases it to change all values
+    :ivar later: whether results wait for :meth:`answer`
+    :ivar error: raised instead of a result
     """
 
     def __init__(self) -> None:
