@@ -8,7 +8,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
 from tests.cli.lake_world import LakeCase
 from tests.pipeline.landing_case import rows_of
-from tests.pipeline.synthetic_lake import add, begin, shape_of
+from tests.pipeline.synthetic_lake import add, begin, schema_of
 from tests.storage.postgres import prepare
 from tests.storage.samples import TAMPERING
 
@@ -127,7 +127,7 @@ class Few(LakeCase):
             }
             for n in range(1, 7)
         ]
-        add(begin(self.lake), shape_of("caches"), rows, files=3)
+        add(begin(self.lake), schema_of("caches"), rows, files=3)
 
     def test_a_job(self) -> None:
         picture = self.directory / "heat.png"

@@ -12,7 +12,7 @@ from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.testing.postgres import fresh_database
 from tests.cli.cli_world import free_port
 from tests.cli.lake_world import LakeCase
-from tests.pipeline.synthetic_lake import add, shape_of
+from tests.pipeline.synthetic_lake import add, schema_of
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import prepare
 
@@ -32,7 +32,7 @@ class Refusals(LakeCase):
     def begun(self) -> Lake:
         """A lake of this database with one stream, of which it has two facts."""
         lake = Lake.open_or_create(self.lake, self.server, False)
-        add(lake, shape_of("backfill"), [{"stream_id": -1, "event_id": "$a"},
+        add(lake, schema_of("backfill"), [{"stream_id": -1, "event_id": "$a"},
                                          {"stream_id": -2, "event_id": "$b"}])  # fmt: skip
         return lake
 

@@ -1,4 +1,4 @@
-"""What jobs should answer, computed from the same rows without Spark and without their code."""
+"""Reference results of the jobs, computed from the same rows without Spark and without their code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.pipeline.synthetic_lake import Rows
 
-#: By stream, what is in the lake.
+#: The rows of the lake, by stream.
 Streams = Mapping[str, Rows]
 
 #: Stream, token, and the time in seconds since the epoch.

@@ -1,4 +1,4 @@
-"""A database with facts, and a lake of them."""
+"""Test case with a database, and a lake that is landed without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.storage.postgres import PostgresCase
 
 
 class LakeCase(PostgresCase):
-    """Lands without Spark: what is checked must not be what checks."""
+    """Lands without Spark, so that the code under test does not check itself."""
 
     timeout = 600
 
@@ -43,7 +43,7 @@ class LakeCase(PostgresCase):
         return source
 
     def notes(self, facts: int, rows: int = 1, first: int = 1) -> None:
-        """Facts of two writers, in turn, put straight into the table."""
+        """Insert facts of two alternating writers into the table."""
         self.sql(
             "INSERT INTO synrepl.notes (stream_id, row_no, writer, text, n)"
             " SELECT fact, row, CASE WHEN fact %% 2 = 0 THEN 'even' ELSE 'odd' END,"
@@ -54,7 +54,7 @@ class LakeCase(PostgresCase):
         self.sql("ANALYZE synrepl.notes")
 
     def land(self, stream: str, upto: PositionVector, files: int = 1) -> StreamTable:
-        """Bring a stream from where the lake is to a position."""
+        """Land a stream up to a position."""
         stream_schema = self.source.stream_schema(stream)
         table = self.lake.ensure_table(stream_schema)
         names = [column.name for column in stream_schema.columns]
@@ -68,7 +68,7 @@ class LakeCase(PostgresCase):
         return table
 
     def write(self, table: StreamTable, rows: pa.Table) -> DataFile:
-        """A file in a table's folder, which the table does not know yet."""
+        """Write a file into a table's folder, without committing it."""
         name = f"part-{len(list(table.path.iterdir()))}.parquet"
         # As the lake has them, any cell may be null.
         pq.write_table(rows.cast(arrow_schema(table.stream_schema.columns)), table.path / name)

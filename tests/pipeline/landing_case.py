@@ -1,4 +1,4 @@
-"""Landing for tests: a database, a lake, and what each of them holds."""
+"""Test case with a database, a lake of it, and comparisons of both."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from tests.pipeline.source_case import SourceCase
 
-#: Called in a task instead of its work, which it is given and may do.
+#: Called in a task instead of its work, with the work as an argument.
 Hook = Callable[[Callable[[], Iterator[pa.RecordBatch]]], Iterator[pa.RecordBatch]]
 
 
 class HookedLanding(Landing):
-    """A landing to whose tasks things happen."""
+    """A landing whose tasks are wrapped by a hook."""
 
     hook: Hook
 
@@ -39,7 +39,7 @@ def _hooked(hook: Hook, work: Any, part: bytes) -> Iterator[object]:
 
 
 class LandingCase(SourceCase):
-    """A lake of a database with a few streams; what is in one has to be in the other."""
+    """A lake of a database with a few streams."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -49,16 +49,16 @@ class LandingCase(SourceCase):
         self.lake = self.new_lake()
 
     def opened(self, source: Any) -> Any:
-        """The source, closed when the test is over."""
+        """Close the source after the test."""
         self.addCleanup(source.close)
         return source
 
     def new_lake(self) -> Lake:
-        """An empty one."""
+        """Create an empty lake."""
         return Lake.open_or_create(Path(self.mktemp()), self.source.server, self.source.is_lossy)
 
     def landing(self, hook: Hook | None = None, **options: Any) -> Landing:
-        """A landing of all that there is."""
+        """Create a landing."""
         kind = Landing if hook is None else HookedLanding
         made = kind(self.spark, self.lake, self.source, self.dsn, **options)
         if hook is not None:
@@ -66,7 +66,7 @@ class LandingCase(SourceCase):
         return made
 
     def land(self, hook: Hook | None = None, **options: Any) -> list[LandingRound]:
-        """Land once what is settled; what each round told."""
+        """Land what is settled; returns the result of each round."""
         return list(self.landing(hook, **options).rounds(self.source.streams))
 
     def in_lake(self, stream: str) -> list[tuple[Any, ...]]:
@@ -87,12 +87,12 @@ class LandingCase(SourceCase):
             return sorted(cursor.fetchall(), key=_place)
 
     def assert_landed(self, *streams: str) -> None:
-        """Each row is in the lake, once, as it is in the database."""
+        """Assert that the lake has each row of the database once."""
         for stream in streams or self.source.streams:
             self.assertEqual(self.in_lake(stream), self.in_table(stream), stream)
 
     def assert_no_leftovers(self) -> None:
-        """What belongs to no table can be removed, and only that."""
+        """Assert that removing unused files leaves exactly the files of the tables."""
         with self.lake.write_lock(), self.lake.removal_lock():
             for stream in self.lake.streams:
                 table = self.lake.table(stream)

@@ -1,4 +1,4 @@
-"""A process that lands and is killed at some point of it: ``python -m tests.pipeline.landing_child``."""
+"""A process that lands and is killed at some step: ``python -m tests.pipeline.landing_child``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Work = Callable[[], Iterator[pa.RecordBatch]]
 
 
 def just(work: Work) -> Iterator[pa.RecordBatch]:
-    """Nothing happens."""
+    """Do the work unchanged."""
     return work()
 
 
 def kill(pid: int, work: Work) -> Iterator[pa.RecordBatch]:
-    """A process is killed when a task has written its files."""
+    """Kill a process when a task has written its files."""
     done = list(work())
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -42,9 +42,9 @@ def kill(pid: int, work: Work) -> Iterator[pa.RecordBatch]:
 
 
 def die_once(flag: Path, work: Work, executor: bool = False) -> Iterator[pa.RecordBatch]:
-    """The worker is killed when it has written its files; it is the first one to.
+    """Kill the first worker that has written its files.
 
-    :param executor: what is killed is its executor: the JVM that started what started it
+    :param executor: kill its executor instead: the JVM that started the worker's parent
     """
     done = list(work())
     try:
@@ -61,7 +61,7 @@ def _parent(pid: int) -> int:
 
 
 def wait_amid(reached: Path, go_on: Path, work: Work) -> Iterator[pa.RecordBatch]:
-    """A task has read its first rows: it says so in one pipe, and goes on when told in another."""
+    """Signal in one pipe that a task has read its first rows, and wait for another pipe."""
     real = ChunkReader.batches
 
     def batches(self: ChunkReader, *args: Any) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""A database with streams, and Spark that reads it."""
+"""Test case with a database of streams that Spark reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.storage.postgres import PostgresCase
 
 
 class SourceCase(PostgresCase):
-    """Facts go in by plain SQL, so that transactions can stay open for as long as a test wants."""
+    """Facts are appended in plain SQL, so that transactions can stay open as long as a test needs."""
 
     timeout = 300
 
@@ -30,7 +30,7 @@ class SourceCase(PostgresCase):
         self.checkpoint = self.mktemp()
 
     def add_writers(self, stream: str, *writers: str) -> None:
-        """Let these write."""
+        """Add writers to a stream."""
         for writer in writers:
             self.sql("SELECT synrepl.add_writer(%s, %s)", stream, writer)
 
@@ -41,7 +41,7 @@ class SourceCase(PostgresCase):
         writer: str = "sql",
         on: extensions.connection | None = None,
     ) -> int:
-        """Add a fact; its ID."""
+        """Append a fact, and return its ID."""
         return int(
             self.sql("SELECT synrepl.append(%s, %s, %s)", stream, json.dumps(rows), writer, on=on)
         )
@@ -49,12 +49,12 @@ class SourceCase(PostgresCase):
     def notes(
         self, first: int, last: int, writer: str = "sql", on: extensions.connection | None = None
     ) -> None:
-        """Facts of the stream of notes, with these numbers."""
+        """Append facts with these numbers to the stream ``notes``."""
         for n in range(first, last + 1):
             self.append("notes", {"text": f"n{n}", "n": n}, writer=writer, on=on)
 
     def open(self) -> extensions.connection:
-        """A connection whose transactions end when a test says so."""
+        """A connection without autocommit."""
         found = self.connect()
         found.autocommit = False
         return found
@@ -67,7 +67,7 @@ class SourceCase(PostgresCase):
     def query(self, stream: str = "notes", now: bool = True, **options: object) -> StreamingQuery:
         """A query from the source into files.
 
-        :param now: ends when it has read what there is
+        :param now: end when everything available has been read
         """
         options.setdefault("database", self.dsn)
         reader = self.spark.readStream.format("synrepl").options(
@@ -84,15 +84,15 @@ class SourceCase(PostgresCase):
         return query
 
     def landed(self) -> DataFrame:
-        """What the query has written."""
+        """The rows that the query has written."""
         return self.spark.read.parquet(self.out)
 
     def numbers(self) -> list[int]:
-        """The notes among it, by number."""
+        """The numbers of the notes that the query has written."""
         return sorted(row.n for row in self.landed().select("n").collect())
 
     def uncommit(self) -> None:
-        """As if the driver had been killed in its last batch, before the sink had it, too."""
+        """Remove the last batch's commit, as if the driver had been killed before the sink had it."""
         folders = [Path(self.checkpoint, "commits"), Path(self.out, "_spark_metadata")]
         last = max(int(path.name) for path in folders[0].glob("[0-9]*"))
         for folder in folders:
@@ -100,7 +100,7 @@ class SourceCase(PostgresCase):
             (folder / f".{last}.crc").unlink()
 
     def ours(self, call: Any, *args: Any, **options: Any) -> SynreplError:
-        """The error of ours that a call ends with, through Spark."""
+        """Our own error that a call through Spark ends with."""
         try:
             call(*args, **options)
         except Exception as error:

@@ -1,10 +1,10 @@
-"""Real Spark for tests: one session a process, begun when first asked for and ended with it.
+"""Real Spark for tests: one session per process, started on first use and ended with the process.
 
     class Landing(TestCase):
         def test_counts(self):
             self.assertEqual(shared_session().range(3).count(), 3)
 
-A process has one session. A test that wants another one, or ends one, plays in a child: see
+A process has one session. A test that needs another one, or ends one, runs in a child process: see
 :func:`run_child`.
 """
 
@@ -41,7 +41,7 @@ CLUSTER = SessionOptions(
     conf=EXECUTORS,
 )
 
-#: Seconds a child may take, when nothing is wrong by far the most.
+#: Time limit of a child process, in seconds; far more than it needs.
 PATIENCE_S = 300
 
 _kept = ExitStack()
@@ -49,16 +49,16 @@ _shared: list[SparkSession] = []
 
 
 def shared_session() -> SparkSession:
-    """The session of this process; what a test registers in it, it takes back."""
+    """The session of this process; a test has to undo what it registers in it."""
     if not _shared:
-        # Ended by the interpreter's end: a test runner has no place for what outlives all tests.
+        # Ended by atexit, because a test runner has no hook after all tests.
         _shared.append(_kept.enter_context(open_session(LOCAL)))
         atexit.register(_kept.close)
     return _shared[0]
 
 
 class ChildResult(NamedTuple):
-    """How a child ended."""
+    """Exit status and output of a child process."""
 
     status: int
     output: str
@@ -66,7 +66,7 @@ class ChildResult(NamedTuple):
 
 
 def run_child(script: str, *arguments: str, **environ: str) -> ChildResult:
-    """Run a script in a Python of its own; it is gone, and its children are, when this returns."""
+    """Run a script in a new Python process; it and its children have ended when this returns."""
     process = subprocess.Popen(
         [sys.executable, "-c", dedent(script), *arguments],
         stdin=subprocess.DEVNULL,

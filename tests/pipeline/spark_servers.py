@@ -1,4 +1,4 @@
-"""Real servers of Spark for tests, out of the pip package: Connect, and a standalone cluster; all on loopback."""
+"""Real Spark servers for tests, from the pip package, on loopback: Connect, and a standalone cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOME = Path(pyspark.__file__).parent
 
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
-    """A Spark Connect server; gives its address for ``sc://``."""
+    """Run a Spark Connect server; yields its address for ``sc://``."""
     settings = {
         "spark.master": "local[1]",
         "spark.driver.memory": "512m",
@@ -45,7 +45,7 @@ def connect_server(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def standalone_cluster(folder: Path) -> Iterator[str]:
-    """A master with one worker of two cores; gives the master's URL, ``spark://…``."""
+    """Run a master with one worker of two cores; yields the master's URL, ``spark://…``."""
     package = "org.apache.spark.deploy"
     master = ["spark-class", f"{package}.master.Master", "--host", "127.0.0.1"]
     worker = ["spark-class", f"{package}.worker.Worker", "--host", "127.0.0.1"]
@@ -60,7 +60,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _running(folder: Path, command: list[str], said: str) -> Iterator[str]:
-    """A command of Spark's that runs until the end; gives what it says of itself when it is ready."""
+    """Run a command of Spark; yields the group that ``said`` matches in its output once it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
         [_HOME / "bin" / command[0], *command[1:]],

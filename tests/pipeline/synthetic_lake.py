@@ -26,8 +26,8 @@ Rows = Sequence[Mapping[str, Any]]
 _CATALOGUE = Catalogue(SYNAPSE_STREAMS)
 
 
-def shape_of(stream: str) -> StreamSchema:
-    """The stream_schema of a stream of Synapse."""
+def schema_of(stream: str) -> StreamSchema:
+    """The schema of a stream of Synapse."""
     known = _CATALOGUE[stream]
     return StreamSchema(stream, known.counts_down, columns(known))
 

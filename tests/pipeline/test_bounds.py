@@ -135,13 +135,13 @@ class OwnBoundsMachine(RuleBasedStateMachine):
     @rule(locks=st.sampled_from([True, True, True, False]))
     def look_at_the_locks(self, locks: bool) -> None:
         assert self.sequence is not None
-        standing = self.observe(self.sequence, locks)
+        safe = self.observe(self.sequence, locks)
         self.sequence = None
         if not locks:
-            assert standing.complete
+            assert safe.is_complete
 
     def observe(self, sequence: int, locks: bool) -> SafeBound:
-        standing = self.bounds.update(
+        safe = self.bounds.update(
             Observation(
                 sequence,
                 self.recorded,
@@ -161,13 +161,13 @@ class OwnBoundsMachine(RuleBasedStateMachine):
             ),
             locks,
         )
-        assert standing.bound.covers(self.bound)
-        assert all(standing.bound[name] >= self.bound[name] for name in NAMES)
-        self.bound = standing.bound
+        assert safe.bound.covers(self.bound)
+        assert all(safe.bound[name] >= self.bound[name] for name in NAMES)
+        self.bound = safe.bound
         for name in NAMES:
             unsettled = self.writers.get(name, Writer()).unsettled
             assert self.bound[name] < min(unsettled, default=self.last + 1), (name, unsettled)
-        return standing
+        return safe
 
     def teardown(self) -> None:
         for writer in self.writers.values():
@@ -176,9 +176,9 @@ class OwnBoundsMachine(RuleBasedStateMachine):
             writer.void.clear()
             writer.held = writer.alive
         if self.writers:
-            standing = self.observe(self.last, True)
-            assert standing.complete
-            assert standing.bound.linear == self.last
+            safe = self.observe(self.last, True)
+            assert safe.is_complete
+            assert safe.bound.linear == self.last
 
 
 @dataclass
@@ -264,21 +264,21 @@ class SynapseBoundsMachine(RuleBasedStateMachine):
 
     def observe(self, sequence: int) -> SafeBound:
         open_ = [use.transaction for use in self.uses.values() if use.transaction is not None]
-        standing = self.bounds.update(self.recorded, sequence, [*open_, *self.others], self.now)
-        assert standing.bound.covers(self.bound)
-        self.bound = standing.bound
+        safe = self.bounds.update(self.recorded, sequence, [*open_, *self.others], self.now)
+        assert safe.bound.covers(self.bound)
+        self.bound = safe.bound
         for token, use in self.uses.items():
             assert self.bound[use.writer] < token, (token, use, self.bound)
-        return standing
+        return safe
 
     def teardown(self) -> None:
         self.uses.clear()
         self.others.clear()
         self.observe(self.last)
         self.now += SETTLE_S
-        standing = self.observe(self.last)
-        assert standing.complete
-        assert standing.bound.linear == self.last
+        safe = self.observe(self.last)
+        assert safe.is_complete
+        assert safe.bound.linear == self.last
 
 
 class SafeBoundsOverRandomHistories(SynchronousTestCase):

@@ -20,7 +20,7 @@ from synrepl.storage.position_marks import PositionMark
 from synrepl.streams.columns import Column, ColumnType
 from tests.pipeline import job_reference as reference
 from tests.pipeline.spark_fixture import shared_session
-from tests.pipeline.synthetic_lake import add, begin, foreign_rows, shape_of
+from tests.pipeline.synthetic_lake import add, begin, foreign_rows, schema_of
 from tests.storage.foreign_databases import foreign_database
 
 #: 2025-06-15 12:00 UTC.
@@ -192,7 +192,7 @@ class JobsOverSyntheticRows(TestCase):
         lake = begin(Path(self.mktemp()))
         streams = written()
         for stream, rows in streams.items():
-            stream_schema = ORDERS if stream == "orders" else shape_of(stream)
+            stream_schema = ORDERS if stream == "orders" else schema_of(stream)
             add(lake, stream_schema, rows, files=3) if rows else lake.ensure_table(stream_schema)
         marks: reference.Marks = [
             ("events", 200 + 100 * n, NOON + DAY / 3 * n + 0.5) for n in range(12)
@@ -243,7 +243,7 @@ class JobsWithoutWatermarks(TestCase):
         lake = begin(Path(self.mktemp()))
         streams = {name: rows for name, rows in written().items() if name in ("events", "caches")}
         for stream, rows in streams.items():
-            add(lake, shape_of(stream), rows)
+            add(lake, schema_of(stream), rows)
         activity = run_job(shared_session(), lake, find_job("activity")).collect()
         self.assertEqual({row.day for row in activity if row.stream == "events"}, {None})
         days = {row.day for row in reference.lines({"caches": streams["caches"]}, [])}
@@ -261,7 +261,7 @@ class JobsInTimeZones(TestCase):
         ends = [NOON + DAY // 2 - 1, NOON + DAY // 2]
         add(
             lake,
-            shape_of("caches"),
+            schema_of("caches"),
             [{"stream_id": n, **row, "invalidation_ts": 1000 * at} for n, at in enumerate(ends, 1)],
         )
         zone = spark.conf.get("spark.sql.session.timeZone")

@@ -18,7 +18,7 @@ from synrepl.pipeline.jobs.longform import NothingToRead
 from synrepl.pipeline.jobs.run import OtherSchema, explain_job, run_job
 from synrepl.pipeline.lake.watermarks import Watermarks
 from tests.pipeline.spark_fixture import shared_session
-from tests.pipeline.synthetic_lake import add, begin, shape_of
+from tests.pipeline.synthetic_lake import add, begin, schema_of
 
 
 class JobCatalogue(TestCase):
@@ -61,10 +61,10 @@ class RunningJobs(TestCase):
 
     def fill(self) -> None:
         row = {"cache_func": "a", "keys": '["k"]', "invalidation_ts": 1_750_000_000_000}
-        add(self.lake, shape_of("caches"), [{"stream_id": n, **row} for n in range(1, 9)])
+        add(self.lake, schema_of("caches"), [{"stream_id": n, **row} for n in range(1, 9)])
         add(
             self.lake,
-            shape_of("receipts"),
+            schema_of("receipts"),
             [{"stream_id": n, "room_id": "!r", "user_id": "@u", "data": "{}"} for n in range(1, 9)],
         )
 
@@ -74,11 +74,11 @@ class RunningJobs(TestCase):
             f"the lake {self.lake.path} has none of the streams that are wanted (any);"
             " it has none; land them first",
         )
-        add(self.lake, shape_of("push_rules"), [{"stream_id": 1, "user_id": "@u"}])
+        add(self.lake, schema_of("push_rules"), [{"stream_id": 1, "user_id": "@u"}])
         self.assertIn("(caches, receipts); it has push_rules;", self.refusal(find_job("lag")))
 
     def test_a_stream_without_rows_gives_none(self) -> None:
-        self.lake.ensure_table(shape_of("caches"))
+        self.lake.ensure_table(schema_of("caches"))
         self.assertEqual(run_job(self.spark, self.lake, find_job("heat")).collect(), [])
 
     def test_a_result_that_differs_from_the_declared_schema_is_refused(self) -> None:

@@ -138,9 +138,9 @@ class Looking(ForeignCase):
             source = self.source(await foreign_database(version))
             self.assertTrue(source.is_lossy)
             bounds = source.observe(source.streams)
-            for name, standing in bounds.items():
+            for name, safe in bounds.items():
                 # Nobody is in a transaction, and nobody needs time: all of it is settled.
-                self.assertTrue(standing.complete, (version, name, standing))
+                self.assertTrue(safe.is_complete, (version, name, safe))
                 self.assertIsNone(source.trimmed_sql(name))
 
     async def test_what_is_on_record_is_safe_at_once_and_the_rest_later(self) -> None:
@@ -152,9 +152,9 @@ class Looking(ForeignCase):
             "SELECT setval('events_stream_seq', 1000000)",
         )
         source = self.source(dsn, settle_s=3600.0)
-        standing = source.observe(["events"])["events"]
-        self.assertEqual(standing.bound, PositionVector({"w1": 20, "w2": 10}, 10))
-        self.assertEqual((standing.last, standing.complete), (1_000_000, False))
+        safe = source.observe(["events"])["events"]
+        self.assertEqual(safe.bound, PositionVector({"w1": 20, "w2": 10}, 10))
+        self.assertEqual((safe.last, safe.is_complete), (1_000_000, False))
         at_once = self.source(dsn).observe(["events"])["events"]
         self.assertEqual(at_once.bound, PositionVector({"w1": 20, "w2": 10}, 1_000_000))
 
@@ -165,9 +165,9 @@ class Looking(ForeignCase):
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
             fresh = self.source(dsn)
-            standing = fresh.observe(["events"])["events"]
-            self.assertFalse(standing.complete)
-            self.assertEqual(standing.last, before + 1)
+            safe = fresh.observe(["events"])["events"]
+            self.assertFalse(safe.is_complete)
+            self.assertEqual(safe.last, before + 1)
             other.rollback()
             self.assertEqual(fresh.observe(["events"])["events"].bound.linear, before + 1)
 
@@ -187,7 +187,7 @@ class Looking(ForeignCase):
         source._settle_s = 0.0
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
-            self.assertFalse(source.observe(["events"])["events"].complete)
+            self.assertFalse(source.observe(["events"])["events"].is_complete)
         # Its name for the server lacks what only others may ask for.
         self.assertEqual(source.server.rpartition("/")[2], extensions.parse_dsn(dsn)["dbname"])
 

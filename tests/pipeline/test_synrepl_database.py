@@ -67,7 +67,7 @@ class StreamSchemas(OwnCase):
             )
         # Streams that share a sequence are looked at by it.
         looked = self.source.observe(self.source.streams)
-        self.assertEqual({standing.last for standing in looked.values()}, {0})
+        self.assertEqual({safe.last for safe in looked.values()}, {0})
 
     def test_an_unknown_stream_is_refused_with_a_suggestion(self) -> None:
         for ask in (self.source.stream_schema, lambda name: self.source.observe([name])):
@@ -227,8 +227,8 @@ class SafeBounds(OwnCase):
         one.commit()
         self.assertEqual(self.bound().linear, 5)
         three.commit()
-        standing = self.source.observe(["notes"])["notes"]
-        self.assertEqual((standing.bound.linear, standing.complete), (6, True))
+        safe = self.source.observe(["notes"])["notes"]
+        self.assertEqual((safe.bound.linear, safe.is_complete), (6, True))
 
     def test_an_open_transaction_holds_the_bound_for_as_long_as_it_is_open(self) -> None:
         lasting = self.transaction()
@@ -237,7 +237,7 @@ class SafeBounds(OwnCase):
             self.append("x", "w2")
             bound = self.bound()
             self.assertEqual((bound.linear, bound["w1"]), (held - 1, held - 1))
-            self.assertFalse(self.source.observe(["notes"])["notes"].complete)
+            self.assertFalse(self.source.observe(["notes"])["notes"].is_complete)
         lasting.commit()
         self.assertEqual(self.bound().linear, 31)
 

@@ -73,7 +73,7 @@ def command(
     session: SessionOptions,
     as_json: bool,
 ) -> None:
-    """Prove that the folder LAKE has exact_value what the database has, up to where it was landed.
+    """Prove that the folder LAKE has exactly what the database has, up to where it was landed.
 
     Both sides are counted and summed up, range by range; ranges that differ are then
     compared row by row, and named. What is to be erased counts as erased on both sides.

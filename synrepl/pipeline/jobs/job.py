@@ -19,12 +19,12 @@ class JobInput:
     :ivar streams: names of streams, of which those in the lake are read; None for all
     :ivar columns: columns of the streams to add to those of :mod:`.longform`; null in the rows of
         streams without a column of this name and type
-    :ivar seen: the job needs ``seen_ms``, which costs a join
+    :ivar needs_seen_ms: the job needs ``seen_ms``, which costs a join
     """
 
     streams: tuple[str, ...] | None = None
     columns: tuple[Column, ...] = ()
-    seen: bool = True
+    needs_seen_ms: bool = True
 
 
 class PlotKind(StrEnum):

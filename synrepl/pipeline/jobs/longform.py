@@ -62,7 +62,7 @@ def longform(spark: SparkSession, lake: Lake, job_input: JobInput) -> DataFrame:
     :raises NothingToRead: no such stream is in the lake
     """
     names = streams_for(lake, job_input)
-    when = seen_times(Watermarks(lake).table() if job_input.seen else MARKS.empty_table())
+    when = seen_times(Watermarks(lake).table() if job_input.needs_seen_ms else MARKS.empty_table())
     tables = [lake.table(name) for name in sorted(names)]
     # Spark would start tasks for empty tables, too.
     filled = [table for table in tables if table.files] or tables[:1]

@@ -30,7 +30,7 @@ def run_job(spark: SparkSession, lake: Lake, job: LakeJob) -> DataFrame:
     answer = job.transform(longform(spark, lake, job.input))
     found, declared = _columns(answer.schema), _columns(job.schema)
     if found != declared:
-        raise OtherSchema(job=job.name, found=_told(found), declared=_told(declared))
+        raise OtherSchema(job=job.name, found=_describe(found), declared=_describe(declared))
     return answer
 
 
@@ -51,5 +51,5 @@ def _columns(schema: t.StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema]
 
 
-def _told(columns: list[tuple[str, str]]) -> str:
+def _describe(columns: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in columns)

@@ -57,7 +57,7 @@ def transform(rows: DataFrame) -> DataFrame:
 SKEW = LakeJob(
     "skew",
     "How unevenly the rows of each stream lie in rooms",
-    JobInput(seen=False),
+    JobInput(needs_seen_ms=False),
     schema(stream=TEXT, rooms=COUNT, rows=COUNT, largest=NUMBER, top_10=NUMBER, gini=NUMBER),
     Plot(
         PlotKind.BARS, y="gini", series=("stream",), label="Gini coefficient (0 even, 1 one room)"

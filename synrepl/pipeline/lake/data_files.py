@@ -44,13 +44,13 @@ class DataFile(msgspec.Struct, frozen=True):
         Only of the stream ID: extremes of other columns would keep values in the log that are to be
         erased.
         """
-        told = {
+        statistics = {
             "numRecords": self.rows,
             "minValues": {"stream_id": self.low},
             "maxValues": {"stream_id": self.high},
             "nullCount": {"stream_id": 0},
         }
-        return msgspec.json.encode(told).decode()
+        return msgspec.json.encode(statistics).decode()
 
 
 class FileNotAsWritten(StorageError):

@@ -31,7 +31,7 @@ MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
 READERS = "synrepl-lake.readers"
 
-#: ErrorInTask when a later release can no longer read what this one writes.
+#: Incremented when a later release can no longer read what this one writes.
 FORMAT = 1
 
 #: Characters that a path may not contain: Delta tables are written to one place and read from another then.

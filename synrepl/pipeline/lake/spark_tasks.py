@@ -73,8 +73,8 @@ def _lost(error: Exception) -> StorageError:
     said = [*lines[:1], *(line for line in reversed(lines[1:]) if line.strip())][:2]
     if found := _LACKING.match(said[-1] if said else ""):
         return WorkerLacks(module=found[1])
-    told = said if any(line.startswith("Traceback ") for line in lines) else said[:1]
-    return TaskFailed(reason=" ".join(" ".join(told).split())[:500] or type(error).__name__)
+    shown = said if any(line.startswith("Traceback ") for line in lines) else said[:1]
+    return TaskFailed(reason=" ".join(" ".join(shown).split())[:500] or type(error).__name__)
 
 
 def _run(

@@ -163,9 +163,9 @@ class StreamTable:
 
     def record_failovers(self, failovers: TableFailovers) -> None:
         """Record failovers, before anything of the new server is landed."""
-        told = msgspec.json.encode(failovers).decode()
+        encoded = msgspec.json.encode(failovers).decode()
         with _failing(self.path, "written"):
-            self._delta.alter.set_table_properties({_FAILOVERS: told}, raise_if_not_exists=False)
+            self._delta.alter.set_table_properties({_FAILOVERS: encoded}, raise_if_not_exists=False)
         self.refresh()
 
     @property

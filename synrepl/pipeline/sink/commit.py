@@ -60,7 +60,7 @@ def commit_job(
         _clean_up(database, job.stream, job.job)
     if done.bad:
         reason = next(task.reason for task in ordered if task.reason)
-        _tell(job, done.bad, done.rows + done.bad, reason)
+        _report_quarantined(job, done.bad, done.rows + done.bad, reason)
     return done
 
 
@@ -113,7 +113,7 @@ def _clean_up(database: BlockingDatabase, stream: str, job: str) -> None:
         )
 
 
-def _tell(job: StagingJob, bad: int, rows: int, reason: str) -> None:
+def _report_quarantined(job: StagingJob, bad: int, rows: int, reason: str) -> None:
     words = (
         f"{bad} of {rows} rows did not fit stream {job.stream!r} and are in synrepl._quarantine"
         f" (job {job.job!r}); the first: {reason}"

@@ -159,8 +159,8 @@ def _look_through(folder: Path, masking: _Masking, part: bytes) -> Iterator[pa.R
             new, changed = _rewritten(folder, file, masking)
             swaps.append((file, new))
             rows += changed
-    told = {"files": len(files), "rows": rows, "rewritten": msgspec.json.encode(swaps).decode()}
-    yield pa.RecordBatch.from_pylist([told], schema=_LOOKED)
+    report = {"files": len(files), "rows": rows, "rewritten": msgspec.json.encode(swaps).decode()}
+    yield pa.RecordBatch.from_pylist([report], schema=_LOOKED)
 
 
 def _has_hit(path: Path, masking: _Masking) -> bool:

@@ -21,7 +21,7 @@ from synrepl.positions.vector import BadVector, PositionVector
 
 RECORD_FILE = "synrepl-lake.erased"
 
-#: ErrorInTask when a later release can no longer read what this one writes.
+#: Incremented when a later release can no longer read what this one writes.
 VERSION = 1
 
 _KEY_BYTES = 32

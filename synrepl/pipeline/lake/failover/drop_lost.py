@@ -112,5 +112,5 @@ def _without(
             lost = pc.is_in(batch.column("stream_id"), value_set=ids)
             writer.write(batch.filter(pc.invert(lost)))
         swaps.append((file, writer.close()))
-    told = msgspec.json.encode(swaps).decode()
-    yield pa.RecordBatch.from_pylist([{"files": told}], schema=_SWAPPED)
+    encoded = msgspec.json.encode(swaps).decode()
+    yield pa.RecordBatch.from_pylist([{"files": encoded}], schema=_SWAPPED)

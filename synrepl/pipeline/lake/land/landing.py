@@ -76,6 +76,25 @@ class LandingRound:
     lost: dict[str, list[LostRows]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _StreamRound:
+    """One stream's part of a round.
+
+    :ivar start: the position of the lake before the round
+    :ivar goal: the position up to which the source is settled
+    :ivar end: the position that this round lands up to
+    :ivar files: the files that tasks have written
+    :ivar quarantined: the files of the quarantine that tasks have written
+    """
+
+    table: StreamTable
+    start: PositionVector
+    goal: PositionVector
+    end: PositionVector
+    files: list[DataFile] = field(default_factory=list)
+    quarantined: list[DataFile] = field(default_factory=list)
+
+
 class Landing:
     """Lands streams round by round; use it within :meth:`.Lake.write_lock`.
 
@@ -158,43 +177,50 @@ class Landing:
                 return
 
     def _land_round(self, bounds: Mapping[str, SafeBound]) -> LandingRound:
-        tables = {stream: self._table(stream) for stream in bounds}
         landed = LandingRound()
+        tables = {stream: self._table(stream) for stream in bounds}
         for stream, table in tables.items():
             self._record_failovers(stream, table, landed)
-        starts = {stream: self._start(stream, tables[stream], at) for stream, at in bounds.items()}
-        # A new process may have proven less to be settled than another one has landed.
-        goals = {stream: starts[stream].merge(at.bound) for stream, at in bounds.items()}
-        ends: dict[str, PositionVector] = {}
-        for stream, goal in goals.items():
-            ends |= limit_rows(self._source, starts, {stream: goal}, self._round_rows)
-        columns = {
-            stream: [column.name for column in self._stream_schemas[stream].columns]
-            for stream in ends
-        }
-        wanted = plan_chunks(self._source, starts, ends, columns, self._task_rows)
-        parts = [
-            msgspec.json.encode(part)
-            for part in pack(wanted, lambda chunk: chunk.rows, self._task_rows)
-        ]
-        files: dict[tuple[str, bool], list[DataFile]] = {}
-        for row in self._read(parts, ends):
-            stream, quarantined = row["stream"], row["quarantined"]
-            file = msgspec.json.decode(row["file"], type=DataFile)
+        parts = {stream: self._stream_round(tables[stream], at) for stream, at in bounds.items()}
+        for row in self._read(
+            self._chunks(parts), {name: part.end for name, part in parts.items()}
+        ):
+            part, file = parts[row["stream"]], msgspec.json.decode(row["file"], type=DataFile)
             # Before any commit of any stream: if one file is missing here, all of them may be.
-            verify_files(
-                self._lake.quarantine_folder(stream) if quarantined else tables[stream].path, [file]
-            )
-            files.setdefault((stream, quarantined), []).append(file)
-        for stream, end in ends.items():
-            self._commit(stream, starts[stream], end, files, landed)
-            landed.upto[stream] = end
-            landed.behind[stream] = _between(end, goals[stream])
-        self._watermarks.record_all(
-            {stream: end.linear for stream, end in ends.items()}, time.time()
-        )
-        self._acknowledge(ends)
+            if row["quarantined"]:
+                verify_files(self._lake.quarantine_folder(row["stream"]), [file])
+                part.quarantined.append(file)
+            else:
+                verify_files(part.table.path, [file])
+                part.files.append(file)
+        for part in parts.values():
+            self._commit(part, landed)
+        tokens = {stream: part.end.linear for stream, part in parts.items()}
+        self._watermarks.record_all(tokens, time.time())
+        self._acknowledge(landed.upto)
         return landed
+
+    def _stream_round(self, table: StreamTable, at: SafeBound) -> _StreamRound:
+        stream, start = table.stream, self._start(table.stream, table, at)
+        # A new process may have proven less to be settled than another one has landed.
+        goal = start.merge(at.bound)
+        ends = limit_rows(self._source, {stream: start}, {stream: goal}, self._round_rows)
+        return _StreamRound(table, start, goal, ends[stream])
+
+    def _chunks(self, parts: Mapping[str, _StreamRound]) -> list[bytes]:
+        """The chunks to read, as JSON, grouped for tasks."""
+        chunks = plan_chunks(
+            self._source,
+            {stream: part.start for stream, part in parts.items()},
+            {stream: part.end for stream, part in parts.items()},
+            {
+                stream: [column.name for column in self._stream_schemas[stream].columns]
+                for stream in parts
+            },
+            self._task_rows,
+        )
+        groups = pack(chunks, lambda chunk: chunk.rows, self._task_rows)
+        return [msgspec.json.encode(group) for group in groups]
 
     def _record_failovers(self, stream: str, table: StreamTable, landed: LandingRound) -> None:
         """Find the rows of the lake that failovers have lost, and record the failovers."""
@@ -254,25 +280,19 @@ class Landing:
             )
         return partial(land_part, self._dsn, tasks, self._erasures())
 
-    def _commit(
-        self,
-        stream: str,
-        start: PositionVector,
-        end: PositionVector,
-        files: Mapping[tuple[str, bool], list[DataFile]],
-        landed: LandingRound,
-    ) -> None:
-        quarantined = files.get((stream, True), [])
-        if quarantined:
+    def _commit(self, part: _StreamRound, landed: LandingRound) -> None:
+        stream, table = part.table.stream, part.table
+        if part.quarantined:
             # First: if the process dies after it, the next round finds these rows in quarantine.
             quarantine = self._lake.ensure_quarantine(self._stream_schemas[stream])
-            quarantine.append(quarantined, quarantine.position, quarantine.position.merge(end))
-        mine = files.get((stream, False), [])
-        table = self._tables[stream]
-        if mine or end != start or not table.has_position:
-            table.append(mine, start, end)
-        landed.rows[stream] += sum(file.rows for file in mine)
-        landed.quarantined[stream] += sum(file.rows for file in quarantined)
+            position = quarantine.position
+            quarantine.append(part.quarantined, position, position.merge(part.end))
+        if part.files or part.end != part.start or not table.has_position:
+            table.append(part.files, part.start, part.end)
+        landed.rows[stream] += sum(file.rows for file in part.files)
+        landed.quarantined[stream] += sum(file.rows for file in part.quarantined)
+        landed.upto[stream] = part.end
+        landed.behind[stream] = _between(part.end, part.goal)
 
 
 def _between(at: PositionVector, goal: PositionVector) -> Token:

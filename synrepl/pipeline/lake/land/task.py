@@ -53,8 +53,8 @@ def land_part(
     for stream in dict.fromkeys(chunk.stream for chunk in chunks):
         mine = [chunk for chunk in chunks if chunk.stream == stream]
         for quarantined, file in _land(reader, streams[stream], erasures, mine):
-            told = msgspec.json.encode(file).decode()
-            files.append({"stream": stream, "quarantined": quarantined, "file": told})
+            encoded = msgspec.json.encode(file).decode()
+            files.append({"stream": stream, "quarantined": quarantined, "file": encoded})
     yield pa.RecordBatch.from_pylist(files, schema=LANDED)
 
 

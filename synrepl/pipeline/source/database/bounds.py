@@ -133,6 +133,6 @@ class SafeBound(NamedTuple):
     waits_for: tuple[str, ...] = ()
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if no write is in flight: the bound is the end of the stream."""
         return self.bound.linear >= self.last

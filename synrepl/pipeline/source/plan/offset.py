@@ -9,7 +9,7 @@ from typing import Any
 from synrepl.core.errors import InputError, Refused
 from synrepl.positions.vector import BadVector, PositionVector
 
-#: ErrorInTask when a later release can no longer read what this one writes.
+#: Incremented when a later release can no longer read what this one writes.
 VERSION = 1
 
 
