@@ -1,1 +1,1 @@
-"""Clients of a process's HTTP listener: append facts, and wait until a process has applied them."""
+"""Clients of a process's HTTP listener, which append facts and wait until a process has applied them."""

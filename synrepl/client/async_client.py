@@ -1,4 +1,4 @@
-"""The client for coroutines."""
+"""The asynchronous client, for asyncio and Trio."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """As :class:`Client`, for coroutines under asyncio (or Trio).
+    """The counterpart of :class:`Client` for coroutines under asyncio or Trio.
 
     >>> import asyncio
     >>> from synrepl import AsyncClient
@@ -37,7 +37,7 @@ class AsyncClient:
     >>> asyncio.run(order()) >= 1
     True
 
-    Its parameters, and its methods, are those of :class:`Client`.
+    Its parameters and methods are those of :class:`Client`.
     """
 
     def __init__(

@@ -21,10 +21,10 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.names import idempotency_key
 from synrepl.core.tokens import Token
 
-#: How much longer a client waits for an answer than it lets the process wait for a position.
+#: Seconds that a client waits for an answer beyond the timeout of a wait for a position.
 WAIT_MARGIN_S = 5.0
 
-#: Sizes of the requests of ``append_batches``; a master writes about as much in one transaction.
+#: Size of the requests of ``append_batches``; a master writes about this much in one transaction.
 BATCH_ROWS, BATCH_BYTES = 5_000, 2**20
 
 _JSON_BODY = {"Content-Type": "application/json"}
@@ -32,12 +32,12 @@ _JSON_BODY = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Facts that are committed.
+    """Committed facts, as an append returns them.
 
     :ivar stream: the stream
     :ivar writer: the writer that appended them; wait for its tokens
     :ivar ids: the stream IDs of the facts, in order; negative in a stream that counts down
-    :ivar replayed: the idempotency key had been used before: this is the first answer again
+    :ivar replayed: whether the idempotency key was used before, and this repeats the first answer
     :ivar attempts: the number of requests that it took
     """
 
@@ -54,17 +54,17 @@ class Appended:
 
     @property
     def token(self) -> Token:
-        """The largest token: a process that has reached it has all of the facts; 0 without facts."""
+        """The largest token; a process at this position has all of the facts. 0 without facts."""
         return max(self.tokens, default=0)
 
 
 def append_call(
     stream: str, body: bytes, key: str | None, facts: int | None = None
 ) -> ClientCall[Appended]:
-    """Append the facts of a body.
+    """The call that appends the facts of a body.
 
     :param key: idempotency key; None for a new one
-    :param facts: their number, which the answer has to match
+    :param facts: the number of facts, which the answer has to match
     :raises BadKey: the key is not acceptable
     """
     used = secrets.token_urlsafe(16) if key is None else idempotency_key(key)
@@ -92,7 +92,7 @@ def append_call(
 
 
 def wait_call(stream: str, writer: str | None, token: Token, timeout_s: float) -> ClientCall[Token]:
-    """Wait until a process has a token."""
+    """The call that waits until a process has reached a token."""
 
     def path(left: float) -> str:
         seconds = min(timeout_s, max(left - WAIT_MARGIN_S, 0.0))
@@ -110,16 +110,16 @@ def wait_call(stream: str, writer: str | None, token: Token, timeout_s: float) -
 
 
 def get_call(path: str, *, also: int | None = None) -> ClientCall[dict[str, Any]]:
-    """Get a JSON object.
+    """The call that gets a JSON object.
 
-    :param also: a status besides 200 whose answer is the result
+    :param also: a status besides 200 whose body is the result
     """
     accept = frozenset({200} if also is None else {200, also})
     return ClientCall("GET", lambda left: path, lambda found, tries: found, accept=accept)
 
 
 def audit_call(keys: int) -> ClientCall[dict[str, Any]]:
-    """Have a process audit entries of its caches."""
+    """The call that makes a process audit entries of its caches."""
     body = jsons.encode({"keys": keys})
     return ClientCall(
         "POST", lambda left: "/caches/audit", lambda found, tries: found, body, _JSON_BODY
@@ -130,16 +130,16 @@ def audit_call(keys: int) -> ClientCall[dict[str, Any]]:
 
 
 def encode_rows(stream: str, rows: Iterable[Sequence[Any]]) -> tuple[bytes, int]:
-    """A body in which each row is a fact, and their number.
+    """Encode a body in which each row is a fact; also returns the number of facts.
 
-    :raises BadRows: one is not a list, or has a value that is not JSON
+    :raises BadRows: a row is not a list, or has a value that is not JSON
     """
     encoded = [_encode_row(stream, row, f"rows[{number}]") for number, row in enumerate(rows)]
     return b'{"rows":[%b]}' % b",".join(encoded), len(encoded)
 
 
 def encode_facts(stream: str, facts: Iterable[Iterable[Sequence[Any]]]) -> tuple[bytes, int]:
-    """A body of facts with any number of rows, and their number.
+    """Encode a body of facts with any number of rows; also returns the number of facts.
 
     :raises BadRows: a row is not a list, or has a value that is not JSON
     """
@@ -155,7 +155,7 @@ def encode_facts(stream: str, facts: Iterable[Iterable[Sequence[Any]]]) -> tuple
 def encode_batches(
     stream: str, rows: Iterable[Sequence[Any]], batch_rows: int
 ) -> Iterable[tuple[bytes, int]]:
-    """Bodies of at most ``batch_rows`` rows and about 1 MiB, and the number of rows of each."""
+    """Encode bodies of at most ``batch_rows`` rows and about 1 MiB, each with its number of rows."""
     batch: list[bytes] = []
     size = 0
     for number, row in enumerate(rows):

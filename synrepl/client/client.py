@@ -1,4 +1,4 @@
-"""The client for programs that may block."""
+"""The blocking client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Appends facts to a process, and waits for its positions; blocks the calling thread.
+    """Appends facts to a process and waits for its positions, blocking the calling thread.
 
     >>> from synrepl import Client
     >>> with Client("http://127.0.0.1:9393") as client:
@@ -34,20 +34,20 @@ class Client:
     >>> appended.writer, appended.tokens
     ('master', (1, 2))
 
-    Each call is repeated while the process is away or busy, with pauses that grow, until its time
-    is over. Appends carry an idempotency key, so a repeated one is not appended twice.
+    Each call is retried with back-off while the process is away or busy, until its timeout. Appends
+    carry an idempotency key, so a retry does not append twice.
 
-    A client keeps connections open: make one per process of your application and use it in all
-    threads; make it after a fork. Proxies that the environment names are not used. The logger
-    ``synrepl.client`` has a line of level INFO for each attempt that failed.
+    A client keeps connections open: make one per process of your application, after a fork, and
+    use it in all threads. Proxies from the environment are not used. The logger
+    ``synrepl.client`` has a line of level INFO for each failed attempt.
 
     :param url: such as ``http://127.0.0.1:9393``: the ``http`` listener of the process
     :param secret: sent as ``Authorization: Bearer …``; never in a message or a log
-    :param timeout_s: seconds that one call may take, with all its attempts
+    :param timeout_s: timeout of a call with all its attempts, in seconds
     :param retries: False to report at once that a process is away or busy
-    :param unix_socket: path of a socket to connect to, in place of the host of ``url``
+    :param unix_socket: path of a unix socket to connect to, instead of the host of ``url``
     :param tls: how to verify the server of an ``https`` URL; None for the system's authorities
-    :raises BadUrl: ``url`` has a path, credentials, or is none
+    :raises BadUrl: ``url`` is not a URL, or has a path or credentials
     :raises BadSecret: ``secret`` cannot be sent in a header
     """
 
@@ -79,7 +79,7 @@ class Client:
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> Appended:
-        """Append one fact per row, all or none; returns once they are committed.
+        """Append one fact per row, all or none, and wait until they are committed.
 
         >>> client.append("orders", [["o3", 1]], key="order-o3").replayed
         False
@@ -88,11 +88,11 @@ class Client:
 
         :param rows: lists of JSON values, in the order of the stream's columns
         :param key: idempotency key: the same request with the same key is appended once, and
-            answered as the first time; by default a new one for each call
-        :param timeout_s: in place of the client's
-        :raises BadRows: a row is not a list, or holds something that is not JSON
-        :raises AppendRefused: the process refuses them, and appended nothing
-        :raises AppendUnconfirmed: there was no answer in time; its ``key`` is the one to repeat with
+            returns the first answer again; by default, each call has a new key
+        :param timeout_s: timeout of this call, instead of the client's
+        :raises BadRows: a row is not a list, or contains a value that is not JSON
+        :raises AppendRefused: the process refused the facts, and appended nothing
+        :raises AppendUnconfirmed: there was no answer in time; repeat the call with its ``key``
         :raises Unavailable: the process was away or busy all the time, and appended nothing
         """
         return self.append_body(
@@ -126,18 +126,18 @@ class Client:
         batch_rows: int = BATCH_ROWS,
         timeout_s: float | None = None,
     ) -> list[Appended]:
-        """Append many rows in several requests, of which each is appended as a whole.
+        """Append many rows in several requests, each of which is appended as a whole.
 
         >>> batches = client.append_batches("orders", ([f"b{n}", n] for n in range(12_000)), key="load-1")
         >>> [len(batch.tokens) for batch in batches]
         [5000, 5000, 2000]
 
-        :param rows: any number; they are not held in memory
+        :param rows: any number of rows; they are not held in memory
         :param key: idempotency key of the whole. After an error, repeat the call with the same rows
-            and key: what was appended is not appended again
-        :param batch_rows: the most rows of one request
-        :param timeout_s: of each request
-        :raises SynreplError: what :meth:`append` raises; the batches before are appended
+            and key: batches that were appended are not appended again
+        :param batch_rows: maximum number of rows of a request
+        :param timeout_s: timeout of each request
+        :raises SynreplError: as for :meth:`append`; earlier batches are appended
         """
         return [
             self.append_body(stream, body, count, key=f"{key}-{number}", timeout_s=timeout_s)
@@ -153,18 +153,18 @@ class Client:
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> Appended:
-        """Append facts that are encoded already; see :meth:`append`.
+        """Append facts that are already encoded; see :meth:`append`.
 
         :param body: JSON: ``{"rows": […]}`` or ``{"facts": […]}``
-        :param facts: how many it holds, to be compared with the answer
+        :param facts: the number of facts in it, which the answer has to match
         """
         return self._call(calls.append_call(stream, body, key, facts), timeout_s)
 
     def wait(self, appended: Appended, *, timeout_s: float = 10.0) -> Token:
-        """Wait until the process of this client has what was appended, at any process.
+        """Wait until the process of this client has facts that were appended at any process.
 
-        Read your writes: after this, handlers of that process have handled the facts, and its
-        caches are not older.
+        Read your writes: afterwards, handlers of that process have handled the facts, and its
+        caches are at least as new.
 
         >>> with Client("http://127.0.0.1:9394") as worker:
         ...     position = worker.wait(client.append("orders", [["o6", 5]]))
@@ -173,8 +173,8 @@ class Client:
 
         :param appended: what an append returned
         :param timeout_s: seconds to wait, 300 at most
-        :returns: the position of its writer at the process
-        :raises WaitExpired: the process did not get there in time; the message says who holds it up
+        :returns: the position of the writer at the process
+        :raises WaitExpired: the process did not reach the token in time; the message says what delays it
         :raises ServerRefused: the process does not follow the stream
         """
         return self.wait_for(appended.stream, appended.writer, appended.token, timeout_s=timeout_s)
@@ -182,11 +182,11 @@ class Client:
     def wait_for(
         self, stream: str, writer: str | None, token: Token, *, timeout_s: float = 10.0
     ) -> Token:
-        """Wait until the process has everything of a writer up to a token.
+        """Wait until the process has all facts of a writer up to a token.
 
-        :param writer: None where one position stands for all writers
+        :param writer: None to wait for the linear position of all writers
         :param timeout_s: seconds to wait, 300 at most
-        :returns: the position, at ``token`` or above
+        :returns: the position, ``token`` or above
         :raises WaitExpired: as for :meth:`wait`
         :raises ServerRefused: as for :meth:`wait`
         """
@@ -194,7 +194,7 @@ class Client:
         return self._call(call, timeout_s + WAIT_MARGIN_S)
 
     def status(self) -> dict[str, Any]:
-        """The streams, positions, followers and lag of the process, as ``GET /status`` gives them.
+        """The streams, positions, followers and lag of the process: the answer of ``GET /status``.
 
         >>> "master" in client.status()["streams"]["orders"]["writers"]
         True
@@ -202,7 +202,7 @@ class Client:
         return self._call(calls.get_call("/status"), None)
 
     def ready(self) -> dict[str, Any]:
-        """Whether the process can do its work: ``{"ready": …, "reasons": […]}``.
+        """Whether the process is ready: ``{"ready": …, "reasons": […]}``.
 
         >>> client.ready()["ready"]
         True
@@ -210,13 +210,13 @@ class Client:
         return self._call(calls.get_call("/ready", also=503), None)
 
     def caches(self) -> dict[str, Any]:
-        """What the caches of the process have counted, by name."""
+        """The counts of the process's caches, by name."""
         return self._call(calls.get_call("/caches"), None)
 
     def audit_caches(self, keys: int) -> dict[str, Any]:
-        """Have the process compare entries of its caches with the database.
+        """Make the process compare entries of its caches with the database.
 
-        :param keys: how many entries, chosen at random
+        :param keys: number of entries, chosen at random
         :returns: the report, as ``synrepl doctor caches --json`` prints it
         """
         return self._call(calls.audit_call(keys), None)

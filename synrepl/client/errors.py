@@ -1,4 +1,4 @@
-"""Errors of the clients, with what the process said."""
+"""Errors of the clients, with the process's message."""
 
 from __future__ import annotations
 

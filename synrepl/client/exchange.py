@@ -30,17 +30,17 @@ T = TypeVar("T")
 
 _log = logging.getLogger("synrepl.client")
 
-#: Between two attempts.
+#: Back-off between two attempts.
 BACK_OFF = BackOff(0.1, 2.0)
 
 #: Statuses after which the same request may succeed: the server's own 503, and those of proxies.
 _TRANSIENT = frozenset({429, 502, 503, 504})
 
-#: Statuses after which the request may have been carried out: 200 with an unusable body, errors
-#: while it was carried out, and those of proxies that lost the server's answer.
+#: Statuses after which the request may have been executed: 200 with an unusable body, errors
+#: during execution, and those of proxies that lost the server's answer.
 _AMBIGUOUS = frozenset({200, 500, 502, 504})
 
-#: Refusals of the body or of the key: the same request was refused each time.
+#: Refusals of the body or the key, which apply to every attempt of the same request.
 _ABOUT_CONTENT = frozenset({400, 413, 422})
 
 
@@ -60,11 +60,11 @@ class HttpReply:
 class ClientCall(Generic[T]):
     """A request and the decoding of its answer.
 
-    :ivar path: path and query, given the seconds that are left for the call
+    :ivar path: makes path and query, given the seconds left for the call
     :ivar read: makes the result from the decoded body and the number of attempts
     :ivar accept: statuses whose body is the result
     :ivar refused: makes the error of a refusal
-    :ivar unconfirmed: makes the error of a failed call that may have been carried out; None for
+    :ivar unconfirmed: makes the error of a failed call that may have been executed; None for
         calls that change nothing
     """
 
@@ -82,7 +82,7 @@ class ClientCall(Generic[T]):
 class Send:
     """Asks the driver to send a request.
 
-    :ivar timeout_s: limit of this attempt
+    :ivar timeout_s: timeout of this attempt
     """
 
     method: str
@@ -124,8 +124,8 @@ def exchange(
 ) -> Generator[Step, SendOutcome, T]:
     """Carry out a call. The driver answers each :class:`Send` with a reply or a :class:`NoReply`.
 
-    :param timeout_s: limit of all attempts and pauses together
-    :param retries: repeat the request after a temporary failure
+    :param timeout_s: timeout of all attempts and pauses together
+    :param retries: whether to repeat the request after a temporary failure
     :param random: source of the jitter
     :raises SynreplError: the call failed
     """
@@ -196,7 +196,7 @@ def _result(call: ClientCall[T], url: str, answer: HttpReply, tries: int) -> T:
 
 
 def retry_after(value: str | None) -> float | None:
-    """The seconds of a ``Retry-After`` header, a number or a date; None when there is none."""
+    """The seconds of a ``Retry-After`` header, which is a number or a date; None without one."""
     if value is None:
         return None
     if re.fullmatch(r"\d{1,9}", value.strip(), re.ASCII):

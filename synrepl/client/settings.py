@@ -1,4 +1,4 @@
-"""Connection settings of the clients, and the meaning of transport errors."""
+"""Connection settings of the clients, and the translation of transport errors."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from synrepl.client.exchange import (
 T = TypeVar("T")
 X = TypeVar("X", bound=BaseException)
 
-#: Longest answer that is read, in bytes.
+#: Maximum size of an answer, in bytes.
 MAX_ANSWER = 64 * 2**20
 
-#: Limit of one attempt to connect, in seconds.
+#: Timeout for connecting, in seconds.
 CONNECT_S = 5.0
 
-#: Default limit of a call, in seconds.
+#: Default timeout of a call, in seconds.
 TIMEOUT_S = 30.0
 
-#: Errors before anything was sent.
+#: Errors that occur before anything is sent.
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 _CREDENTIALS = re.compile(r"(?<=//)[^/]*@")
@@ -71,7 +71,7 @@ class ClientSettings:
         self.retries = retries
         self.headers = {
             "Accept": "application/json",
-            "Accept-Encoding": "identity",  # the limit of answers counts these bytes
+            "Accept-Encoding": "identity",  # so that MAX_ANSWER limits the decoded size too
             "User-Agent": "synrepl",
         }
         if secret is not None:
@@ -87,7 +87,7 @@ class ClientSettings:
     def steps(
         self, call: ClientCall[T], timeout_s: float | None
     ) -> Generator[Step, SendOutcome, T]:
-        """The steps of a call, within ``timeout_s`` or the client's own limit."""
+        """The steps of a call, within ``timeout_s`` or the client's own timeout."""
         limit = self.timeout_s if timeout_s is None else timeout_s
         return exchange(call, self.url, limit, self.retries, time.monotonic)
 
@@ -118,7 +118,7 @@ class ClientSettings:
 def _checked_url(url: str) -> str:
     """The URL without a trailing slash.
 
-    :raises BadUrl: it is none of a process; its credentials are not repeated
+    :raises BadUrl: it is not the base URL of a process; its credentials are not repeated
     """
     shown = _CREDENTIALS.sub("***@", url)[:200]
     try:
@@ -133,7 +133,7 @@ def _checked_url(url: str) -> str:
 
 
 def request_of(send: Send) -> dict[str, Any]:
-    """The arguments of a request."""
+    """The arguments of the HTTP library for a request."""
     limit = send.timeout_s
     return {
         "method": send.method,
@@ -145,22 +145,22 @@ def request_of(send: Send) -> dict[str, Any]:
 
 
 def reply_of(response: httpx2.Response, body: bytearray) -> HttpReply:
-    """An answer whose body was read."""
+    """The reply for an answer whose body was read."""
     after = retry_after(response.headers.get("Retry-After"))
     return HttpReply(response.status_code, bytes(body), after)
 
 
 def _system_reason(error: BaseException) -> str:
-    """What the operating system says, from the innermost cause that has it."""
+    """The operating system's message, from the first cause that has one."""
     refused = _cause(error, ConnectionError)
     if refused is not None and refused.errno:
-        return os.strerror(refused.errno)  # asyncio puts words of its own in place of this
+        return os.strerror(refused.errno)  # asyncio replaces the system's message
     failed = _cause(error, OSError)
     return (failed.strerror if failed is not None else None) or str(error) or type(error).__name__
 
 
 def _cause(error: BaseException, kind: type[X]) -> X | None:
-    """The first of an error and its causes that is of a kind."""
+    """The first of an error and its causes that is an instance of ``kind``."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, kind):

@@ -155,7 +155,7 @@ def _mismatches(
     streams = getattr(cls, "streams", None)  # a class of another base may set it when it is made
     if isinstance(streams, str):
         yield f"its 'streams' must be a set of names, not the text {streams!r}"
-    elif isinstance(streams, Collection):  # nor a property, of which only an instance knows
+    elif isinstance(streams, Collection):  # not a property, which needs an instance
         yield from _unknown(streams, config, catalogue)
 
 

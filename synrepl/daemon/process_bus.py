@@ -156,7 +156,7 @@ class MasterBus:
     :param joined: called when the bus is connected
     :param left: called when the bus is disconnected
     :param process_joined: called when another process has joined
-    :ivar proxy: announces all advances of positions that it is told of on the bus
+    :ivar proxy: listener of positions, which announces them on the bus
     :ivar mirror: holds the mirrored streams
     :ivar relay: relays the commands of TCP clients to the bus
     """

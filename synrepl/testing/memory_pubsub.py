@@ -172,7 +172,9 @@ class MemoryPubSub:
         self._pair = pair = MemoryConnectionPair(
             self._redis, name, self._channels, self._pace, self._messages_received, self._lost
         )
-        self._redis.join(pair)  # from now on it is heard, and nobody listens before it speaks, too
+        self._redis.join(
+            pair
+        )  # it receives from now on, before it can publish, as over the real one
         self._clock.callLater(self._pace.delay(), self._connected, pair)
 
     def _connected(self, pair: MemoryConnectionPair) -> None:

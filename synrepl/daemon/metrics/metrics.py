@@ -230,7 +230,7 @@ def _named_followers(followers: Sequence[Mapping[str, Any]]) -> Iterable[Metric]
         (
             "missing",
             FollowerHealth.MISSING,
-            "1 if a follower that has to run gives no sign of life.",
+            "1 if a follower that has to run has no heartbeat.",
         ),
         ("stuck", FollowerHealth.STUCK, "1 if a follower does not advance while its stream does."),
     ):

@@ -122,7 +122,7 @@ function showFacts(status) {
   }
   const bus = status.bus;
   if (bus) {
-    tiles.push(tile(`Redis ${bus.where}`, bus.standing ? "heard" : "away", bus.standing ? "good" : "bad"));
+    tiles.push(tile(`Redis ${bus.where}`, bus.standing ? "connected" : "away", bus.standing ? "good" : "bad"));
   }
   tiles.push(tile("up", duration(status.uptime_s)));
   at("facts").replaceChildren(...tiles);
@@ -206,8 +206,8 @@ function startsAt(handler) {
       (places[at.started_from] ??= []).push(writer === "(all)" ? stream : `${stream} of ${writer}`);
     }
   }
-  const told = Object.entries(places).map(([token, of]) => `${number.format(Number(token))} in ${some(of)}`);
-  return some(told, "; ") || "oldest fact";
+  const starts = Object.entries(places).map(([token, of]) => `${number.format(Number(token))} in ${some(of)}`);
+  return some(starts, "; ") || "oldest fact";
 }
 
 function some(texts, separator = ", ", most = 4) {
@@ -240,8 +240,8 @@ function showHandlers(handlers, letters) {
   );
 }
 
-function showCaches(told) {
-  const caches = Object.entries(told?.by_name ?? {});
+function showCaches(section) {
+  const caches = Object.entries(section?.by_name ?? {});
   at("caches-section").hidden = !caches.length;
   fill(
     at("caches"),
@@ -264,7 +264,7 @@ function showCounters(status) {
   if (status.bus) {
     const { connections, echoes, bad } = status.bus;
     add("bus", { connections, echoes, "bad messages": bad });
-    add("heard on the bus", status.bus.commands);
+    add("received on the bus", status.bus.commands);
   }
   add("connections closed", status.close_reasons);
   add("users syncing through", status.syncing_users?.by_instance);
