@@ -1,1 +1,1 @@
-"""What the processes do: coroutines that name their collaborators."""
+"""The services of a process: coroutines that take their collaborators as parameters."""

@@ -69,16 +69,24 @@ class FakeConnection:
 
 
 class CommandSender:
-    """The commands of one worker, named ``w1``."""
+    """A worker that sends commands.
 
-    def __init__(self, dialect: Dialect, name: str = "w1") -> None:
+    :param clears_first: see :class:`.OutgoingCommands`
+    """
+
+    def __init__(self, dialect: Dialect, name: str = "w1", *, clears_first: bool = True) -> None:
         self.clock = manual_clock()
         self.clock.advance(NOW)
         self.scheduler = TwistedScheduler(self.clock)
         self.log = RecordingLog()
         self.dialect = dialect
         self.outgoing = OutgoingCommands(
-            self.scheduler, Slices(self.scheduler), name, dialect, self.log
+            self.scheduler,
+            Slices(self.scheduler),
+            name,
+            dialect,
+            self.log,
+            clears_first=clears_first,
         )
         self.commands = Commands(name, self.outgoing, self.scheduler.seconds, (dialect,))
 

@@ -169,8 +169,7 @@ class MatchingRealWorkers(TestCase):
                 command = parse_line(line, dialect, side)
                 instance = getattr(command, "instance", None) or "w1"
                 if instance not in senders:
-                    sender = CommandSender(dialect, instance)
-                    sender.outgoing._clears_first = False
+                    sender = CommandSender(dialect, instance, clears_first=False)
                     senders[instance] = sender, sender.connect()
                 sender, connection = senders[instance]
                 if self.say(sender.commands, command):

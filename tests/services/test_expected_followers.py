@@ -87,9 +87,8 @@ class FollowersWithLeases(ExpectedFollowersCase):
 
     def test_no_follower_is_missing_before_the_master_has_run_long_enough(self) -> None:
         self.world.clock.advance(CHECK_S)
-        lease = self.world.store._leases
         done(self.world.store.renew_lease("w1", None, 3_600.0))
-        lease["w1"] = lease["w1"]._replace(seen_at=-500.0)
+        self.world.store.set_heartbeat("w1", -500.0)
         self.wait(20)
         self.assertEqual(self.health("w1"), "ok")
         self.wait(20)
@@ -146,8 +145,7 @@ class FollowersWithLeases(ExpectedFollowersCase):
     def test_a_lake_need_not_run_all_the_time(self) -> None:
         self.append(3)
         done(self.world.store.renew_lease("lake", None, 3_600.0))
-        lease = self.world.store._leases
-        lease["lake"] = lease["lake"]._replace(seen_at=None)
+        self.world.store.set_heartbeat("lake", None)
         self.wait(300)
         report = self.report("lake")
         self.assertEqual((report.health, report.lags["jobs"].tokens), (FollowerHealth.UNWATCHED, 3))
@@ -183,7 +181,6 @@ class ConfiguredFollowers(ExpectedFollowersCase):
 
     def test_a_configured_lake_has_to_run(self) -> None:
         done(self.world.store.renew_lease("listed", None, 3_600.0))
-        lease = self.world.store._leases
-        lease["listed"] = lease["listed"]._replace(seen_at=None)
+        self.world.store.set_heartbeat("listed", None)
         self.wait(40)
         self.assertEqual(self.health("listed"), "missing")

@@ -44,10 +44,14 @@ class TrimmingAcknowledgedFacts(SynchronousTestCase):
         for _ in range(10):
             world.clock.advance(0)
 
+    def trimmed(self, world: MasterWorld) -> int:
+        """The last trimmed token."""
+        return done(world.store.observe([FEDERATION]))[FEDERATION.name].trimmed
+
     def kept(self, world: MasterWorld) -> int:
-        """How many facts there are."""
-        memory = world.store._of(FEDERATION)
-        page = done(world.store.page(FEDERATION, Range(memory.trimmed, 100_000), None, 100_000))
+        """The number of facts that are left."""
+        trimmed = self.trimmed(world)
+        page = done(world.store.page(FEDERATION, Range(trimmed, 100_000), None, 100_000))
         return len(page.facts)
 
     def test_trims_up_to_the_sender_that_is_furthest_behind(self) -> None:
@@ -75,7 +79,7 @@ class TrimmingAcknowledgedFacts(SynchronousTestCase):
         for _ in range(10):
             self.append(world, 10)
         self.assertLessEqual(self.kept(world), 20)
-        gone = world.store._of(FEDERATION).trimmed
+        gone = self.trimmed(world)
         self.assertEqual(
             federation_status(self.acks, gone),
             {

@@ -47,7 +47,7 @@ class LosingTheLease(SynchronousTestCase):
         self.wait(self.writer.start())
         gate: Deferred[None] = Deferred()
         self.store.gate = gate
-        self.store._of(JOBS).writer("w1").session.crash()  # type: ignore[attr-defined]
+        self.store.crash_session(JOBS, "w1")
         self.other: Any = self.wait(self.store.open_writer("w1", [JOBS]))
         gate.callback(None)
 

@@ -409,7 +409,7 @@ class LosingTheLease(TransactCase):
     """While a transaction runs."""
 
     def lose_name(self) -> None:
-        self.store._of(JOBS).writer("master").session.crash()  # type: ignore[union-attr]
+        self.store.crash_session(JOBS, "master")
 
     def test_a_transaction_may_still_commit(self) -> None:
         self.store.stop = ["transact committed"]

@@ -130,7 +130,7 @@ class LosingTheAnswerToAnAppend(SynchronousTestCase):
         self.store.hung.callback(None)
         self.clock.pump([0.1] * 20)
         seen = self.wait(self.store.observe([JOBS]))
-        self.assertFalse(seen["jobs"].writers["master"].held)  # type: ignore[index]
+        self.assertFalse(seen["jobs"].writers["master"].is_held)  # type: ignore[index]
         self.assertFalse(self.writer.is_open)
 
     def cut_and_stopped(self) -> Deferred[AppendResult]:

@@ -1,1 +1,1 @@
-"""What settles becomes positions, and lines for followers."""
+"""Announcing: settled facts become positions, and lines for followers."""

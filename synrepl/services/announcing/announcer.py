@@ -192,7 +192,7 @@ class Announcer:
             self._failed_over(observation.incarnation)
             state.fail_over(observation)
             self._log.warn(
-                "the database failed over: {stream} goes on above {floor}",
+                "the database failed over: {stream} continues above {floor}",
                 stream=state.stream.name,
                 floor=observation.floor,
             )

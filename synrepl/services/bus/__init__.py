@@ -1,1 +1,1 @@
-"""What a process says and hears on a bus, where everybody hears everything."""
+"""Replication over Redis pub/sub, where every process receives every message."""

@@ -27,7 +27,7 @@ from synrepl.wire.dialects import CURRENT, Dialect
 
 
 class BusSubscriber(Protocol):
-    """Receives the commands of other processes, like a :class:`~synrepl.services.following.follower.Follower`, say."""
+    """Receives the commands of other processes, like a :class:`.Follower`."""
 
     def connected(self, upstream: Upstream) -> None:
         """Messages can be received and sent from now on."""

@@ -100,7 +100,7 @@ class Commands:
         self._sink.send(command)
 
     def clear_user_syncs(self) -> None:
-        """Nobody syncs through this process any more (CLEAR_USER_SYNC).
+        """No user syncs through this process any more (CLEAR_USER_SYNC).
 
         In the legacy dialect, which has no such command, it is one USER_SYNC per user.
         """

@@ -233,7 +233,7 @@ class OutgoingCommands:
         self._count -= 1
         if devices is not None:
             del devices[device]
-            if devices:  # others of this user go on
+            if devices:  # other devices of this user still sync
                 return
             del self._devices[key]
         del self._syncing[key]

@@ -1,1 +1,1 @@
-"""What a master answers its clients."""
+"""Serving: a master answers its clients."""

@@ -1,1 +1,1 @@
-"""How far everything is, and how that is told."""
+"""Lag, health and readiness of a process, and its status as data."""

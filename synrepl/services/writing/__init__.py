@@ -1,1 +1,1 @@
-"""Facts from callers to the tables: names, reservations, transactions, settlement."""
+"""Writing: leases of writers, reservations, transactions, settlement."""

@@ -41,7 +41,7 @@ class WriteOutcome(Enum):
 
     COMMITTED = "it was committed"
     ROLLED_BACK = "it was rolled back"
-    UNKNOWN = "nobody can say"
+    UNKNOWN = "neither is proved"
 
 
 def deduce_outcome(

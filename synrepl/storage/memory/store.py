@@ -259,6 +259,18 @@ class MemoryStore:
             if lease.expires_at > now and (lease.streams is None or stream.name in lease.streams):
                 yield follower, self.on_record(follower)
 
+    # -- accidents, for tests -----------------------------------------------------------
+
+    def crash_session(self, stream: Stream, writer: str) -> None:
+        """Lose the session that holds a writer, as when its process dies."""
+        session = self._of(stream).writer(writer).session
+        assert session is not None
+        session.crash()
+
+    def set_heartbeat(self, follower: str, seen_at: float | None) -> None:
+        """Change the time of a follower's last heartbeat, in seconds by the clock; None for never."""
+        self._leases[follower] = self._leases[follower]._replace(seen_at=seen_at)
+
     def _of(self, stream: Stream) -> MemoryStream:
         found = self._streams.get(stream.name)
         if found is None:
