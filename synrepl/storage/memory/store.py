@@ -262,9 +262,9 @@ class MemoryStore:
     # -- accidents, for tests -----------------------------------------------------------
 
     def crash_session(self, stream: Stream, writer: str) -> None:
-        """Lose the session that holds a writer, as when its process dies."""
+        """Lose the session that holds a writer; see :meth:`.MemoryLease.crash`."""
         session = self._of(stream).writer(writer).session
-        assert session is not None
+        assert isinstance(session, MemoryLease)
         session.crash()
 
     def set_heartbeat(self, follower: str, seen_at: float | None) -> None:
