@@ -1,1 +1,1 @@
-"""What the product costs, held against what it cannot do without; see README.md."""
+"""Benchmarks: the cost of the product relative to a bare minimum; see README.md."""

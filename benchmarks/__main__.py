@@ -47,7 +47,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "lake": lake.run,
 }
 
-#: Only where they are named, for they take their minutes.
+#: Run only when named, because they take minutes.
 LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "soak": lambda scale, options: soak.run(scale, options.minutes, options.seed),
     "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
@@ -70,7 +70,7 @@ _LIBRARIES = (
 
 
 def main(arguments: list[str]) -> int:
-    """Run, print, write; 1 when a bound was missed."""
+    """Run, print and write; the exit status is 1 when a bound was missed."""
     options = _parser().parse_args(arguments)
     scale = QUICK if options.quick else FULL
     found: dict[str, list[Row]] = {}
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
 
 
 def machine() -> dict[str, str]:
-    """Where and on what this runs."""
+    """The machine, the libraries and the commit."""
     info = Path("/proc/cpuinfo").read_text()
     models = [line.partition(": ")[2] for line in info.splitlines() if "model name" in line]
     return {
@@ -107,7 +107,7 @@ def machine() -> dict[str, str]:
 
 
 def results(found: dict[str, list[Row]]) -> str:
-    """``RESULTS.md``."""
+    """The content of ``RESULTS.md``."""
     parts = ["# Results", "", "Made by `python -m benchmarks --write-results`.", ""]
     parts += [f"- {name}: {text}" for name, text in machine().items()]
     for name, rows in found.items():
@@ -116,7 +116,7 @@ def results(found: dict[str, list[Row]]) -> str:
 
 
 def updated_results(text: str, found: dict[str, list[Row]], names: Collection[str]) -> str:
-    """``RESULTS.md`` after a run of ``names``, or of all but the soak: what did not run stays."""
+    """``RESULTS.md`` after a run of ``names``, or of all but the long ones; other sections are kept."""
     head, *sections = text.split("\n## ")
     kept = {section.partition("\n")[0]: section.partition("\n")[2] for section in sections}
     if not names:
@@ -129,16 +129,20 @@ def updated_results(text: str, found: dict[str, list[Row]], names: Collection[st
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ratios, and bounds.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure ratios and check bounds."
+    )
     long = ", ".join(LONG)
-    names = ", ".join([*BENCHMARKS, f"{long} (only where they are named)"])
+    names = ", ".join([*BENCHMARKS, f"{long} (only when named)"])
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures to FILE as JSON"
+    )
     parser.add_argument("--quick", action="store_true", help="a fifth of the work, rougher figures")
     parser.add_argument("--write-results", action="store_true", help="write benchmarks/RESULTS.md")
-    parser.add_argument("--minutes", type=float, help=f"of {long}: for how long things happen")
-    parser.add_argument("--seed", type=int, help=f"of {long}: which things")
-    parser.add_argument("--kills", type=int, default=200, help="of lake_kills: how many")
+    parser.add_argument("--minutes", type=float, help=f"duration of {long}")
+    parser.add_argument("--seed", type=int, help=f"seed of {long}")
+    parser.add_argument("--kills", type=int, default=200, help="number of kills of lake_kills")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""Appending facts to PostgreSQL, against a bare psycopg2 loop that inserts the same values.
+"""Appending facts to PostgreSQL, compared with a bare psycopg2 loop that inserts the same values.
 
-Facts per second of wall time, for most of the work is another process's: the
-database's. Everything is committed and synced.
+Measures facts per second of wall time, because most of the work is done by the database.
+Everything is committed and synced.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The appending process: ``DSN SINGLES IN_FLIGHT BATCHES REPETITIONS``.
 
-Says, for each way to append, the facts per second of both sides by repetition.
+Reports, for each way to append, the facts per second of both sides by repetition.
 ``bare`` is a psycopg2 loop that inserts the same values into a table of the same
 shape, with IDs from a sequence, and commits as often.
 """
@@ -44,7 +44,7 @@ _CELLS = "(nextval('bare_seq'), 0, %s" + ", %s" * len(columns(EVENTS)) + ")"
 
 
 class Baseline:
-    """What nobody can do without: INSERT, and COMMIT."""
+    """The bare minimum: INSERT and COMMIT."""
 
     def __init__(self, dsn: str, rows: Sequence[Row]) -> None:
         self._connection = psycopg2.connect(dsn)
@@ -100,7 +100,7 @@ class Product:
 
 
 async def measure(clock: Any, arguments: Sequence[str]) -> None:
-    """Alternate the two."""
+    """Measure both sides alternately."""
     dsn, singles, in_flight, batches, repetitions = arguments[0], *map(int, arguments[1:])
     scheduler, log = TwistedScheduler(clock), Logger()
     database = PostgresDatabase(clock, dsn, "master")

@@ -1,10 +1,8 @@
-"""Catching up on a long stream, against ``COPY … TO STDOUT`` of the same table.
+"""Catching up on a long stream, compared with ``COPY … TO STDOUT`` of the same table.
 
-Rows per second of wall time, one reader at a time: through the legacy
-catch-up lane over TCP, through pages over HTTP, and through pages out of the
-database (which the follower reads by itself). With each goes how much memory
-the master takes for it, at its peak and above what it uses when idle; a last
-reader is slow, and must not cost more.
+Measures rows per second of wall time, one reader at a time: the legacy catch-up lane over TCP, pages
+over HTTP, and pages from the database (read by the follower itself). Also measures the peak memory of
+the master above its idle memory; a slow reader must not cost more.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from synrepl.streams.synapse.events import EVENTS
 _ROWS = 1_000_000
 _REPETITIONS = 3
 
-#: The slow reader: bytes per second, and when it has had enough.
+#: The slow reader: bytes per second, and bytes after which it stops.
 _SLOW, _SLOW_BYTES = 2_000_000, 8_000_000
 
-#: What the master may take to serve one catch-up, in MiB.
+#: Maximum memory of the master for one catch-up, in MiB.
 _MEMORY = at_most(64)
 
 _MIB = 2**20
@@ -94,7 +92,7 @@ def _memory(name: str, found: list[float]) -> Row:
 
 
 def copy_out(filled: FilledDatabase) -> float:
-    """Rows per second that Postgres gives at best."""
+    """Rows per second of COPY, the maximum for Postgres."""
     connection = psycopg2.connect(filled.dsn)
     with connection, connection.cursor() as cursor:
         began = perf_counter()
@@ -105,7 +103,7 @@ def copy_out(filled: FilledDatabase) -> float:
 
 
 def tcp(port: int, filled: FilledDatabase) -> float:
-    """Rows per second to a client that asks from the beginning and only counts."""
+    """Rows per second to a client that requests everything and only counts lines."""
     end = f"POSITION events {filled.upto}|"
     with Child(
         "counting_reader", port, 1, "NAME reader|PING 1|REPLICATE events 0|", "--end", end
@@ -119,7 +117,7 @@ def tcp(port: int, filled: FilledDatabase) -> float:
 
 
 def slow_reader(port: int) -> None:
-    """Begin a catch-up, read it slowly, go away in the middle."""
+    """Start a catch-up, read slowly, and disconnect in the middle."""
     limits = ("--rate", _SLOW, "--limit", _SLOW_BYTES)
     with Child(
         "counting_reader", port, 1, "NAME slow|PING 1|REPLICATE events 0|", *limits
@@ -139,7 +137,7 @@ def pages(kind: str, where: str, filled: FilledDatabase) -> float:
 
 @contextmanager
 def _filled(rows: int) -> Iterator[FilledDatabase]:
-    """A database with about so many rows of recorded events, again and again."""
+    """A database with about ``rows`` rows of recorded events, repeated."""
     facts = event_facts()
     times = max(1, rows // sum(map(len, facts)))
     names = ", ".join(f'"{column.name}"' for column in columns(EVENTS))
@@ -173,6 +171,6 @@ def _filled(rows: int) -> Iterator[FilledDatabase]:
 
 
 class _NullWriter:
-    """Takes a COPY and forgets it."""
+    """Discards the output of COPY."""
 
     def write(self, data: bytes, /) -> None: ...

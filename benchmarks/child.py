@@ -1,4 +1,4 @@
-"""Processes of a benchmark: each says what it found as JSON, one object per line."""
+"""Child processes of a benchmark, which report JSON objects, one per line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-#: No process of a benchmark lives longer, in seconds.
+#: Maximum lifetime of a child process, in seconds.
 LONGEST_LIFE = 240
 
 
 class ChildFailed(Exception):
-    """A process of a benchmark ended before it said what it should."""
+    """A child process ended before it reported."""
 
 
 class Child:
@@ -40,7 +40,7 @@ class Child:
         return self._process.pid
 
     def receive(self) -> dict[str, Any]:
-        """What it says next.
+        """Its next report.
 
         :raises ChildFailed: it ended instead
         """
@@ -52,7 +52,7 @@ class Child:
         return message
 
     def resume(self) -> None:
-        """Let it go on: it waits for a line."""
+        """Send a line, for which the child waits."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -80,10 +80,10 @@ class Child:
 
 
 def limit_lifetime() -> None:
-    """To be called first in a child: it does not outlive a benchmark that went wrong."""
+    """End this process after the maximum lifetime; call it first in a child."""
     signal.alarm(LONGEST_LIFE)
 
 
 def report(facts: Mapping[str, Any]) -> None:
-    """Tell the parent."""
+    """Report to the parent."""
     print(json.dumps(facts), flush=True)

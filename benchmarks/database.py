@@ -1,4 +1,4 @@
-"""A real PostgreSQL for a benchmark: a folder of its own, everything synced to disk."""
+"""A temporary PostgreSQL server for a benchmark, with fsync on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synrepl.storage.launch.postgres import PostgresServer
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """Run a server; gives its DSN, and leaves nothing behind."""
+    """Run a temporary server; yields its DSN."""
     directory = Path(mkdtemp(prefix="synrepl-benchmark-"))
     server = PostgresServer(directory)
     try:

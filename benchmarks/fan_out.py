@@ -1,4 +1,4 @@
-"""One master, many followers: deliveries per CPU second against bare writes of the same bytes."""
+"""One master, many followers: deliveries per CPU second, compared with bare writes of the same bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CASES = ((1, 200_000, None), (16, 200_000, at_least(0.5)), (50, 100_000, at_lea
 def deliveries(kind: str, clients: int, facts: int) -> float:
     """Rows delivered per CPU second of the serving process.
 
-    :raises ChildFailed: when a client did not get every byte
+    :raises ChildFailed: a client did not receive every byte
     """
     with Child("fan_out_server", kind, clients, facts) as server:
         port = int(server.receive()["port"])

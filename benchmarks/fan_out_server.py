@@ -1,13 +1,11 @@
 """The serving side of the fan-out: ``ours|bare CLIENTS FACTS``.
 
-Says ``{"port": p}``, waits until so many clients want data, sends them the
-facts in groups, one a reactor turn, closes the connections, and says what
-that took: CPU seconds of this process, rows, and the bytes that each client
-must have received.
+Reports ``{"port": p}``, waits for the clients, sends them the facts in groups, one per reactor turn,
+closes the connections, and reports the CPU seconds of this process, the rows, and the bytes that each
+client must have received.
 
-``ours`` is the product's own path from a settled fact on. ``bare`` is a Twisted
-server that is given the very same lines joined already, and does one
-``transport.write`` per client and group.
+``ours`` is the product's path from a settled fact on. ``bare`` is a Twisted server that has the same
+lines joined in memory, and does one ``transport.write`` per client and group.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from synrepl.streams.synapse.events import EVENTS
 from synrepl.wire.dialects import MODERN
 from synrepl.wire.lines import DEFAULT_LINE_LIMIT
 
-#: Facts that settle in one reactor turn, as when one transaction brought them.
+#: Facts that settle in one reactor turn, like those of one transaction.
 GROUP = 100
 
 #: Zope's interfaces say nothing to a type checker.
@@ -91,7 +89,7 @@ class Product:
 
 
 class _BaselineClient(Protocol):
-    """Writes what it is given, and is a producer as every client of ours is."""
+    """A plain connection, registered as a producer like the product's."""
 
     transport: Any
 
@@ -115,7 +113,7 @@ class _BaselineClient(Protocol):
 
 
 class Baseline:
-    """What nobody can do without: write these bytes to these sockets."""
+    """The bare minimum: write these bytes to these sockets."""
 
     def __init__(self, groups: Sequence[bytes]) -> None:
         self._groups = groups
@@ -144,7 +142,7 @@ class Baseline:
 
 
 def lines_of(groups: Sequence[Sequence[Fact]]) -> list[bytes]:
-    """What goes out for each group, joined."""
+    """The joined lines of each group."""
     audience = Audience(MODERN, Generation.MODERN, DEFAULT_LINE_LIMIT)
     encoder = LineEncoder(audience, {"events": RowCodec(EVENTS)})
     joined = []
@@ -163,7 +161,7 @@ def cpu_seconds() -> float:
 def drive(
     subject: Product | Baseline, clients: int, groups: int, done: Callable[[float], None]
 ) -> None:
-    """Wait for the clients, send one group a turn unless somebody's buffers are full, close."""
+    """Wait for the clients, send one group per turn unless buffers are full, and close."""
     later = reactor.callLater
     started = 0.0
 

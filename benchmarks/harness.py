@@ -1,4 +1,4 @@
-"""Repetitions, ratios, bounds, and rows that a person can read."""
+"""Repetitions, ratios, bounds, and the rows of the output."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """What a figure must keep to.
+    """The bound of a figure.
 
-    :ivar at_least: True when more is better
+    :ivar at_least: whether the figure must not be below the limit; otherwise it must not be above
     """
 
     limit: float
     at_least: bool
 
     def holds(self, figure: float) -> bool:
-        """True when ``figure`` keeps to it."""
+        """Whether ``figure`` is within the bound."""
         return figure >= self.limit if self.at_least else figure <= self.limit
 
     def __str__(self) -> str:
@@ -27,23 +27,23 @@ class Bound(NamedTuple):
 
 
 def at_least(limit: float) -> Bound:
-    """More is better."""
+    """A lower bound."""
     return Bound(limit, True)
 
 
 def at_most(limit: float) -> Bound:
-    """Less is better."""
+    """An upper bound."""
     return Bound(limit, False)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the outcome.
+    """One row of the results.
 
     :ivar name: what was measured
-    :ivar figure: what is judged: a ratio, or a number of ``unit``
+    :ivar figure: a ratio, or a number of ``unit``
     :ivar spread: smallest and largest figure of the repetitions
-    :ivar detail: both sides of the ratio and the like, for a person
+    :ivar detail: both sides of the ratio, and other details, as text
     """
 
     name: str
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """``PASS``, ``MISS``, or nothing without a bound."""
+        """``PASS`` or ``MISS``; empty without a bound."""
         if self.bound is None:
             return ""
         return "PASS" if self.bound.holds(self.figure) else "MISS"
@@ -73,10 +73,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work a run does.
+    """The amount of work of a run.
 
-    :ivar factor: of the full run's work
-    :ivar repetitions: of each side of a ratio
+    :ivar factor: relative to a full run
+    :ivar repetitions: measurements of each side of a ratio
     """
 
     factor: float
@@ -94,9 +94,9 @@ QUICK = Scale(0.2, 3)
 def interleaved(
     sides: Mapping[str, Callable[[], float]], repetitions: int
 ) -> dict[str, list[float]]:
-    """Call the sides in turn, so that a machine that changes its pace changes it for all.
+    """Measure the sides in turn, so that changes of the machine's speed affect all of them.
 
-    A first round warms up and is thrown away.
+    The first round is a warm-up and is discarded.
     """
     found: dict[str, list[float]] = {name: [] for name in sides}
     for nth in range(repetitions + 1):
@@ -117,11 +117,11 @@ def ratio(
     bound: Bound | None,
     scale: float = 1.0,
 ) -> Row:
-    """Ours over the other's, as the median of the pairs that were measured next to each other.
+    """The ratio of ours to the other, as the median over pairs of adjacent measurements.
 
-    :param of: what the other is
-    :param measured_in: the unit of both, for a person
-    :param scale: of both figures, for a person (1e6 for microseconds)
+    :param of: the name of the other side
+    :param measured_in: the unit of both, for display
+    :param scale: the factor of both, for display (1e6 for microseconds)
     """
     ratios = [one / two for one, two in zip(ours, other, strict=True)]
     here, there = median(ours) * scale, median(other) * scale
@@ -144,7 +144,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def shown(number: float) -> str:
-    """Three digits that matter, thousands apart."""
+    """A number with three significant digits and thousands separators."""
     if abs(number) >= 1000:
         return f"{float(f'{number:.3g}'):,.0f}"
     return f"{number:.3g}"

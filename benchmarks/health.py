@@ -1,8 +1,8 @@
-"""How soon ``/health`` answers while somebody makes trouble for a master's listeners.
+"""The latency of ``/health`` while a master's listeners are under attack.
 
-Each attack has a master of its own, with a Redis beside it, and is mounted from another process.
-A third process asks for ``/health`` the whole time, before it begins and for a while after it; a
-fourth one asks a master to whom nothing happens, which shows what the machine contributes.
+Each attack has its own master, with Redis, and runs in another process. A third process requests
+``/health`` from before the attack until some seconds after it; a fourth one requests it from an idle
+master, which shows what the machine contributes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from benchmarks.harness import Row, Scale, at_most
 from benchmarks.running_master import RunningMaster
 from synrepl.testing.redis import RedisTestServer
 
-#: Milliseconds that the slowest answer may take.
+#: Maximum latency, in milliseconds.
 BOUND_MS = 100.0
 
-#: What a request counts that was not answered.
+#: The latency counted for an unanswered request, in milliseconds.
 UNANSWERED_MS = 60_000.0
 
-#: Seconds for which a master is watched when nothing happens to it, and after an attack.
+#: Seconds of observation of an idle master, and after an attack.
 QUIET_S, AFTER_S = 5.0, 3.0
 
 
@@ -35,7 +35,7 @@ class Attack(NamedTuple):
 
     :ivar kind: see :mod:`benchmarks.health_attack`
     :ivar amount: of a full run
-    :ivar descriptors: that the master may have open; None for plenty
+    :ivar descriptors: file descriptor limit of the master; None for no limit
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The processes below one, as /proc tells of them."""
+"""Descendants of a process, and their memory, from /proc."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def descendants(parent: int, name: str) -> list[int]:
-    """The process IDs below ``parent`` that have a word in their command's name."""
+    """Process IDs of the descendants of ``parent`` whose command contains ``name``."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     for each in Path("/proc").iterdir():
@@ -28,7 +28,7 @@ def descendants(parent: int, name: str) -> list[int]:
 
 
 def peak_mib(pid: int) -> float:
-    """The most resident memory that a process ever had, in MiB; 0 when it has ended."""
+    """Peak resident memory of a process in MiB; 0 when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

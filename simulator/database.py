@@ -15,7 +15,7 @@ from simulator.membership_database import MembershipDatabase
 from simulator.plain_sql import SQL, PlainSqlTransaction
 from simulator.position_checker import CommitChecker, RecordChecker
 from simulator.process_store import ProcessStore
-from simulator.scenario import Scenario
+from simulator.scenario import SimulationScenario
 from simulator.standby import Standby, lost_since, proofs
 from simulator.transcript import Transcript
 from simulator.trim_checker import TrimChecker
@@ -74,7 +74,7 @@ class SimulatedDatabase(MemoryStore):
         transcript: Transcript,
         violations: Violations,
         truth: Truth,
-        scenario: Scenario,
+        scenario: SimulationScenario,
         data: ApplicationData,
     ) -> None:
         super().__init__(CurrentProcess(clock), begin_changes=data.begin)

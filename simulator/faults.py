@@ -19,7 +19,7 @@ from simulator.clock import VirtualClock
 from simulator.database import SimulatedDatabase
 from simulator.follower_checker import Checkpoint
 from simulator.network import Network
-from simulator.scenario import Scenario
+from simulator.scenario import SimulationScenario
 from simulator.standby import Standby
 from simulator.transcript import Transcript
 from simulator.workload import CATALOGUE
@@ -52,7 +52,7 @@ class Faults:
         writers: Sequence[WriterActor],
         followers: Sequence[FollowerActor],
         write: Callable[[WritingActor], object],
-        scenario: Scenario,
+        scenario: SimulationScenario,
     ) -> None:
         self._clock = clock
         self._random = random

@@ -64,7 +64,7 @@ class RedisSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class SimulationScenario:
     """The processes and faults of one run.
 
     :ivar writers: names of the pure writer processes
@@ -96,7 +96,7 @@ class Scenario:
     redis: RedisSetup | None
 
     @classmethod
-    def draw(cls, random: Random, lose_commits: bool = False) -> Scenario:
+    def draw(cls, random: Random, lose_commits: bool = False) -> SimulationScenario:
         """Draw a scenario. Every run leaves out some faults, so that others get further.
 
         :param lose_commits: the database fails over to a standby that lacks commits

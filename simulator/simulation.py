@@ -37,7 +37,7 @@ from simulator.network import Network, NetworkConditions
 from simulator.operators import Operators
 from simulator.position_checker import AnnouncementListener, PositionChecker
 from simulator.read_workload import ReadWorkload
-from simulator.scenario import BUS_FAULTS, MEMBERSHIP_CHANGES, Scenario
+from simulator.scenario import BUS_FAULTS, MEMBERSHIP_CHANGES, SimulationScenario
 from simulator.transcript import Transcript
 from simulator.truth import Truth, Violations
 from simulator.wire_checker import WireChecker
@@ -81,7 +81,7 @@ class Simulation:
         self._clock = clock = VirtualClock()
         self.transcript = Transcript(clock.seconds)
         self.violations = Violations(self.transcript)
-        self.scenario = scenario = Scenario.draw(random, lose_commits)
+        self.scenario = scenario = SimulationScenario.draw(random, lose_commits)
         self._truth = truth = Truth()
         self._data = data = ApplicationData(self.transcript, self.violations)
         self._processes: list[Process] = []

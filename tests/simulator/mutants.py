@@ -13,7 +13,7 @@ from unittest import TestCase
 from unittest.mock import patch
 
 from simulator.product import Product
-from simulator.scenario import Scenario
+from simulator.scenario import SimulationScenario
 from simulator.simulation import simulate
 
 #: The most seeds that a defect may need to show.
@@ -41,13 +41,13 @@ def known_first(test: str, seeds: Iterable[int]) -> Iterator[int]:
 class MutantTestCase(TestCase):
     """Base of tests of one defect each."""
 
-    def may_show(self, scenario: Scenario) -> bool:
+    def may_show(self, scenario: SimulationScenario) -> bool:
         """Whether it is worth while to play a plan."""
         return True
 
     def seeds(self) -> Iterator[int]:
         """Seeds of such plans."""
-        seeds = (seed for seed in count(1) if self.may_show(Scenario.draw(Random(seed))))
+        seeds = (seed for seed in count(1) if self.may_show(SimulationScenario.draw(Random(seed))))
         return known_first(self.id(), islice(seeds, SEEDS))
 
     def assert_caught(self, rules: str, *mutations: tuple[type[Any] | Any, str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simulator.scenario import Scenario
+from simulator.scenario import SimulationScenario
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.bus_publisher import AnnouncedPosition, BusPublisher
@@ -20,7 +20,7 @@ from tests.simulator.mutants import MutantTestCase
 class BusMutantTestCase(MutantTestCase):
     """Where Redis is in use."""
 
-    def may_show(self, scenario: Scenario) -> bool:
+    def may_show(self, scenario: SimulationScenario) -> bool:
         return scenario.redis is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.scenario import MEMBERSHIP_CHANGES, Scenario
+from simulator.scenario import MEMBERSHIP_CHANGES, SimulationScenario
 from synrepl.core.tokens import Token
 from synrepl.positions.settlement import SettlementTracker
 from synrepl.services import membership as service
@@ -23,7 +23,7 @@ from tests.simulator.mutants import MutantTestCase
 class MembershipMutantTestCase(MutantTestCase):
     """Where who writes changes."""
 
-    def may_show(self, scenario: Scenario) -> bool:
+    def may_show(self, scenario: SimulationScenario) -> bool:
         return any(name in MEMBERSHIP_CHANGES for name in scenario.faults)
 
 

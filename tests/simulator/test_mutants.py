@@ -7,7 +7,7 @@ from dataclasses import replace
 from heapq import heappop
 from typing import Any
 
-from simulator.scenario import Scenario
+from simulator.scenario import SimulationScenario
 from synrepl.core.tokens import Token
 from synrepl.positions.cursor import Cursor, CursorDecision
 from synrepl.positions.ledger import Ledger
@@ -214,7 +214,7 @@ class ReplicationDefects(MutantTestCase):
 class ReconnectDefects(MutantTestCase):
     """Where followers connect again and again while lines gather for them."""
 
-    def may_show(self, scenario: Scenario) -> bool:
+    def may_show(self, scenario: SimulationScenario) -> bool:
         modern = sum(not kind.legacy for kind in scenario.followers.values())
         return scenario.redis is None and modern >= 3 and scenario.faults.get("cut_link", 0) >= 10
 
@@ -266,7 +266,7 @@ class HandlerDefects(MutantTestCase):
 class CatchUpDefects(MutantTestCase):
     """Of handlers that leave a lane and come back."""
 
-    def may_show(self, scenario: Scenario) -> bool:
+    def may_show(self, scenario: SimulationScenario) -> bool:
         """Those in which some fail while others take their time."""
         return any(
             len(kind.handlers) > 1 and kind.fails and kind.slow_s
