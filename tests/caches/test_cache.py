@@ -1,4 +1,4 @@
-"""One cache: against a naive model, and what its tree of key parts is for."""
+"""One cache, against a naive model, and its index of key prefixes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MACHINE = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 def size_of(value: tuple[Key, int]) -> int:
-    """One byte for some keys, up to more than there is room for."""
+    """Sizes from one byte to more than the limit."""
     return {"D": 1, "E": 3}[value[0][2]] * (3 if value[0][1] == 1 else 1)
 
 
@@ -125,7 +125,7 @@ class AgainstTheModel(RuleBasedStateMachine):
 
     @rule(part=PARTS)
     def changed(self, part: Key | None) -> None:
-        """Something changes, and the cache is told; it may have to forget more than that."""
+        """A value changes and is invalidated, perhaps with other entries."""
         self.cache.invalidate(part)
         known = part[:ARITY] if part else ()
         everything = not known or ["@x"] in known or (len(known) < ARITY and not self.declared.tree)

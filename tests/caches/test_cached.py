@@ -17,7 +17,7 @@ Base: type[SynchronousTestCase] = SynchronousTestCase
 
 
 class Failing(Exception):
-    """What a source fails with."""
+    """The error of a failing source."""
 
 
 class Declared:
@@ -53,7 +53,7 @@ class CachedContract(Declared):
         return self.successResultOf(self.answered(*args, **kwargs))
 
     def answered(self: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
-        """Ask, and have it answered."""
+        """Call the function, and supply the result."""
         try:
             return as_deferred(self.get(*args, **kwargs))
         except Exception as error:
@@ -163,7 +163,7 @@ class CachedContract(Declared):
         self.assertEqual(self.count("evictions"), 0)
 
     def test_invalidated_while_it_is_loaded_by_the_load_itself(self: Any) -> None:
-        """Also a plain function may have its entry made stale while it runs."""
+        """The entry of a plain function, too, may be invalidated while it runs."""
         self.declare()
         one = self.source.one
 
@@ -178,7 +178,7 @@ class CachedContract(Declared):
 
 
 class AsynchronousContract(CachedContract):
-    """What holds of functions whose answer comes later."""
+    """The contract of functions whose result comes later."""
 
     def setUp(self) -> None:
         super().setUp()

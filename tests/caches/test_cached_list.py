@@ -26,7 +26,7 @@ class CachedListContract(Declared):
             return fail(error)
 
     def answered(self: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
-        """Ask for many, and have it answered."""
+        """Call for many items, and supply the result."""
         return self.ask(*args, **kwargs)
 
     def got(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -152,7 +152,7 @@ class CachedListContract(Declared):
 
 
 class AsynchronousListContract(CachedListContract):
-    """What holds of functions whose answer comes later."""
+    """The contract of functions whose result comes later."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -177,7 +177,7 @@ class AsynchronousListContract(CachedListContract):
         super().test_the_single_function_keeps_its_kind_of_result()
 
     def known(self: Any) -> None:
-        """Have it known what kind of functions they are, which some forms do not say."""
+        """Make the kind of each function known, which some forms do not declare."""
         self.got("a", ["known"])
         self.got_one("a", "known")
         self.source.asked.clear()
@@ -271,7 +271,7 @@ class ReturnedCoroutine(AsynchronousListContract, Base):
 
 
 class DeclaredKinds(SynchronousTestCase):
-    """Functions that say what kind they are: nobody has to call them to find out."""
+    """Functions that declare their kind of result, so that no call is needed."""
 
     def test_knows_the_kind_of_result_before_the_first_call(self) -> None:
         for form in (cached_forms.deferred_method, cached_forms.inline_method):
@@ -286,7 +286,7 @@ class DeclaredKinds(SynchronousTestCase):
 
 class MixedKinds(SynchronousTestCase):
     def test_a_plain_list_does_not_wait_for_what_is_under_way(self) -> None:
-        """Its caller could not: it is called for those as well."""
+        """Its caller cannot wait, so the function is called for those items, too."""
         source, caches = cached_forms.Source(), caches_under(Clock())
         source.later = True
 

@@ -82,7 +82,7 @@ class Objects(SynchronousTestCase):
         self.assertTrue(self.registry.is_declared("get"))
 
     def test_an_object_may_be_collected_in_another_thread(self) -> None:
-        """What is opened here at that moment must not be lost: it would never go stale."""
+        """A cache opened at that moment must not be lost, or it would never be invalidated."""
         gone, users = self.users("gone"), self.users("stays")
         gone.get("@a")
         (cache,) = self.registry.named("get")
@@ -258,7 +258,7 @@ class Registry(SynchronousTestCase):
         self.assertIs(fixed("a"), first[1])
 
     def test_lists_all_declarations(self) -> None:
-        """All of one name, for one may be as it should be and the other not."""
+        """All declarations of a name are listed, because only some may be valid."""
         self.declare("get", by_name=True)
         self.declare("get")
         self.declare("get")

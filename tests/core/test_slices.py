@@ -1,4 +1,4 @@
-"""Work in slices: bounded per turn, in order, and nobody waits for somebody who wants more."""
+"""Work in slices: bounded per turn, in order, and fair to those with little work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SlicesOfTurns(SynchronousTestCase):
         self.scheduler.spawn(name, self.work(name, steps, cost))
 
     def turn(self) -> list[str]:
-        """What one turn of the reactor does; a clock that is advanced runs all of them."""
+        """The calls of one reactor turn; advancing a clock would run all turns."""
         self.done.clear()
         calls, self.clock.calls = self.clock.calls, []
         for call in calls:

@@ -1,4 +1,4 @@
-"""A database for callers that wait, beside servers that come and go."""
+"""The blocking database, with servers that stop and restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CUT_AT_COMMIT = """
 
 
 class _Clock:
-    """In the place of ``time``: it stands still, unless it is told otherwise."""
+    """Replaces ``time``; it stands still unless a test advances it."""
 
     now = 0.0
 

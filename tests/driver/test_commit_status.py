@@ -1,4 +1,4 @@
-"""What became of a commit, asked of real servers that crashed."""
+"""The outcome of commits, looked up on real servers that crashed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.driver.embedded_server import existing_data_dir, query_one
 
 
 class CommitStatusAfterACrash(SynchronousTestCase):
-    """Transaction IDs are given out again after a crash: whose was the commit?"""
+    """Transaction IDs are assigned again after a crash."""
 
     def setUp(self) -> None:
         self.server = PostgresServer(existing_data_dir(), fsync=False)
@@ -109,7 +109,7 @@ class CommitStatusAfterACrash(SynchronousTestCase):
         self.assertNotEqual(self.connect_patiently().incarnation, before)
 
     def connect_patiently(self) -> PostgresConnection:
-        """Recovery takes a moment, in which the server refuses."""
+        """Connect again; the server refuses during recovery."""
         for _ in range(10_000):
             with contextlib.suppress(DatabaseAway):
                 return self.connect()

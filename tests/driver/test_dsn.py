@@ -1,4 +1,4 @@
-"""What is known of a DSN before anybody connects."""
+"""Checks of DSNs without connecting."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ sslmode=verify-full
 
 
 class PlainTextConnections(TestCase):
-    """Plain text goes nowhere but to this machine."""
+    """Plain text is allowed only on this machine."""
 
     def refused_host(self, dsn: str, **environ: str) -> str | None:
-        """The host to which plain text is refused."""
+        """The host for which plain text is refused."""
         try:
             refuse_plain_text(dsn, "'insecure: true'", environ)
         except PlainTextDatabase as error:

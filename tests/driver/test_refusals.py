@@ -1,4 +1,4 @@
-"""Which failed connections are refusals, by what real servers answer."""
+"""Which failed connections are permanent refusals, according to real servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PermanentRefusals(SynchronousTestCase):
     """Each fault of a DSN, and each state of a server."""
 
     def outcome(self, **parts: object) -> DatabaseAway:
-        """How connecting fails."""
+        """The error of connecting."""
         given = {**extensions.parse_dsn(server().dsn), **parts}
         dsn = extensions.make_dsn(**{key: value for key, value in given.items() if value != ""})
         error: Any = self.assertRaises(DatabaseAway, DatabaseAddress(dsn, "tests").connect)

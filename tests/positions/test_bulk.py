@@ -1,4 +1,4 @@
-"""What is told in bulk comes to the same as what is told one by one."""
+"""Bulk operations give the same result as single ones."""
 
 from __future__ import annotations
 

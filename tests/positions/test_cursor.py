@@ -1,4 +1,4 @@
-"""A follower's verdicts, and that following them loses nothing (invariant R3)."""
+"""A follower's decisions, and that obeying them loses nothing (invariant R3)."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ class UnorderedMachine(FollowingMachine):
 
 
 class LegacyMachine(RuleBasedStateMachine):
-    """A legacy server; the follower holds a run's rows back until their fact is complete."""
+    """A legacy server; the follower holds a replay's rows back until their fact is complete."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -419,7 +419,7 @@ class LegacyMachine(RuleBasedStateMachine):
 
 
 class MixedLegacyTests(TestCase):
-    """A legacy server that answers in no order."""
+    """A legacy server that replays rows in no order."""
 
     def test_nothing_is_known_before_the_position(self) -> None:
         cursor = Cursor(10, mixed=True)

@@ -126,7 +126,7 @@ class LedgerTests(TestCase):
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Several requests under way at once, answered in any order, beside other writers."""
+    """Several concurrent requests, resolved in any order, beside other writers."""
 
     requests = Bundle("requests")
     answers = Bundle("answers")
@@ -190,7 +190,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert moved == (self.ledger.position > before)
 
     def barrier(self) -> int | None:
-        """What holds the position."""
+        """The tokens that hold the position back."""
         open_ = [*self.floors.values(), *(token - 1 for token in self.unsettled)]
         return min(open_, default=None)
 

@@ -1,4 +1,4 @@
-"""Cursors fed with what real servers said: nothing may look missing that was not."""
+"""Cursors on lines of real servers: nothing may seem missing that was not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lines(path: str) -> Iterator[list[str]]:
 
 
 def verdicts(path: str) -> Counter[tuple[str, str]]:
-    """What a follower that begins with the recording makes of it, by stream."""
+    """The cursors of a follower that starts with the recording, by stream."""
     cursors: dict[tuple[str, str], Cursor] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for command, *rest in lines(path):

@@ -1,4 +1,4 @@
-"""The linear position and looks from outside, against a sequence with several writers."""
+"""The linear position and observations, against a sequence with several writers."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class SequenceMachine(RuleBasedStateMachine):
         assert max(self.settling.bound, self.tracker.position) <= self.last_given
 
     def teardown(self) -> None:
-        """Liveness: one writer stays busy for ever, yet what the others did comes through."""
+        """Liveness: one writer stays busy for ever, yet the others' tokens are settled."""
         end = self.last_given
         self.held = {self.next_holder + 1: []}
         self.settling.observe(end, self.held.keys())

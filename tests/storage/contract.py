@@ -1,4 +1,4 @@
-"""What every store of facts keeps to, whatever it is made of.
+"""The contract of every store of facts.
 
 Mix :class:`FactStoreContract` into a trial test case that says how to make one.
 """
@@ -46,7 +46,7 @@ else:
 
 
 class FactStoreContract(Base):
-    """The tests. What raises NotImplementedError is for the implementation to say."""
+    """The tests. Implementations override the methods that raise NotImplementedError."""
 
     timeout = 60
 
@@ -54,22 +54,22 @@ class FactStoreContract(Base):
     streams: Sequence[Stream]
 
     async def make_store(self, holder: str) -> FactStore:
-        """The store as the process ``holder`` uses it; its data are the same for all of a test."""
+        """The store of the process ``holder``; all stores of a test share their data."""
         raise NotImplementedError
 
     async def prepare_all(self) -> None:
-        """Make room for all :attr:`streams`; for a few of them there is from the start."""
+        """Create all :attr:`streams`; a few of them exist from the start."""
 
     async def cut(self, lease: Any) -> None:
         """Cut a lease's session; returns once the lease knows."""
         raise NotImplementedError
 
     async def set_sequence(self, stream: Stream, token: Token) -> None:
-        """Put the sequence of a stream somewhere else."""
+        """Set the sequence of a stream to another token."""
         raise NotImplementedError
 
     async def pass_time(self, seconds: float) -> None:
-        """Let marks become older."""
+        """Make the marks older."""
         raise NotImplementedError
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -601,7 +601,7 @@ class FactStoreContract(Base):
     # -- trimming -----------------------------------------------------------------------
 
     async def written(self, lease: WriterLease, count: int, stream: Stream = NOTES) -> list[Token]:
-        """Facts of one row each, settled and on record."""
+        """Append settled facts of one row each, and record their position."""
         row = note("x") if stream is NOTES else rows_of(stream)[0]
         tokens = await self.append(lease, *([row] for _ in range(count)), stream=stream)
         await self.store.record_positions(stream, tokens[-1], {})
@@ -610,7 +610,7 @@ class FactStoreContract(Base):
     async def trim(
         self, cap: Token = EVERY, forced: Token = 0, limit: int = 1000, stream: Stream = NOTES
     ) -> TrimResult:
-        """Trim a batch; what it says must be so."""
+        """Trim a batch, and check its result."""
         before = await self.look(stream)
         trim = await self.store.trim(stream, cap, forced, limit)
         seen = await self.look(stream)
@@ -621,7 +621,7 @@ class FactStoreContract(Base):
         return trim
 
     async def left(self, stream: Stream = NOTES) -> list[Token]:
-        """The tokens of the facts that are there."""
+        """The tokens of the remaining facts."""
         trimmed = (await self.look(stream)).trimmed
         return [fact.token for fact in await self.facts(stream, after=trimmed)]
 

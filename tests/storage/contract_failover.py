@@ -1,4 +1,4 @@
-"""What every store keeps to when its server was promoted and lacks facts, whatever it is made of.
+"""The contract of every store whose server was promoted and lacks facts.
 
 Mix :class:`FailoverContract` into a test case that has :class:`~.contract.FactStoreContract`.
 """
@@ -23,14 +23,14 @@ else:
 
 
 class FailoverContract(Base):
-    """The tests. What raises NotImplementedError is for the implementation to say."""
+    """The tests. Implementations override the methods that raise NotImplementedError."""
 
     async def promote(self, lacks: Stream, above: Token) -> None:
-        """Another server takes over, which lacks the facts of a stream above a token."""
+        """Promote another server, which lacks the facts of a stream above a token."""
         raise NotImplementedError
 
     async def fail_over(self, announced: int = 10, recorded: int = 4) -> list[Token]:
-        """Writer w1 has announced facts, of which the new server has fewer; the tokens."""
+        """Fail over after writer w1 announced facts that the new server lacks; return the tokens."""
         lease = await self.lease("w1")
         tokens = await self.append(lease, *([note(str(n))] for n in range(announced)))
         await self.store.record_positions(NOTES, 0, {"w1": tokens[recorded - 1]})

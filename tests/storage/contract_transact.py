@@ -1,4 +1,4 @@
-"""What every lease keeps to when it runs transactions of callers, whatever its store is made of.
+"""The contract of every lease that runs callers' transactions.
 
 Mix :class:`TransactContract` into a trial test case that says how to make one.
 """
@@ -42,20 +42,20 @@ else:
 
 
 class RefusedWork(Exception):
-    """What a work function raises."""
+    """Raised by a work function."""
 
 
 class TransactContract(Base):
-    """The tests. What raises NotImplementedError is for the implementation to say."""
+    """The tests. Implementations override the methods that raise NotImplementedError."""
 
     timeout = 60
 
     async def make_store(self) -> FactStore:
-        """The store; it understands :data:`CHANGE`."""
+        """The store; it supports :data:`CHANGE`."""
         raise NotImplementedError
 
     async def changes(self) -> list[str]:
-        """What was changed and committed, sorted."""
+        """The committed changes, sorted."""
         raise NotImplementedError
 
     async def cut(self, lease: Any) -> None:
@@ -63,7 +63,7 @@ class TransactContract(Base):
         raise NotImplementedError
 
     async def set_sequence(self, stream: Stream, token: Token) -> None:
-        """Put the sequence of a stream somewhere else."""
+        """Set the sequence of a stream to another token."""
         raise NotImplementedError
 
     async def setUp(self) -> None:  # type: ignore[override]

@@ -23,12 +23,12 @@ WRITER = "doomed"
 
 
 def tell(tokens: Sequence[Token]) -> None:
-    """Say what is held."""
+    """Print the held tokens."""
     print(*tokens, flush=True)
 
 
 async def hold(dsn: str, how: str) -> None:
-    """Take tokens, and keep them for ever."""
+    """Reserve tokens, and keep them for ever."""
     process = Process(dsn, "doomed")
     lease = await process.store.open_writer(WRITER, [NOTES])
     if how == "reserved":

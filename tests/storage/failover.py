@@ -10,7 +10,7 @@ from tests.storage.postgres import PostgresCase, prepare
 
 
 class TwoServers(PrimaryAndStandby):
-    """Both, for as long as a test runs.
+    """Both servers, for the duration of a test.
 
     :ivar dsn: leads to whichever of them takes writes
     """
@@ -32,11 +32,11 @@ class FailoverCase(PostgresCase):
         self.dsn = self.servers.dsn
 
     async def disconnect(self) -> None:
-        """What is committed from now on will be lost."""
+        """Disconnect the standby: later commits will be lost."""
         await self.until(self.servers.has_caught_up)
         self.servers.disconnect()
         await self.until(self.servers.is_disconnected)
 
     def fail_over(self) -> None:
-        """The standby takes over, without what was committed since :meth:`disconnect`."""
+        """Promote the standby, which lacks the commits since :meth:`disconnect`."""
         self.servers.fail_over()

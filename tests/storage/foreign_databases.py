@@ -1,4 +1,4 @@
-"""Databases of real Synapse servers, and what the same servers sent."""
+"""Databases of real Synapse servers, and the lines that the same servers sent."""
 
 from __future__ import annotations
 

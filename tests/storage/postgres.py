@@ -34,7 +34,7 @@ async def prepare(dsn: str) -> None:
 
 
 class Process:
-    """What one process has: connections, a store, and the sessions of its leases.
+    """The resources of one process: connections, a store, and the sessions of its leases.
 
     :param scheduler: for the store's waiting
     """
@@ -55,7 +55,7 @@ class Process:
         )
 
     async def open_session(self) -> DatabaseSession:
-        """A connection of its own, for a lease."""
+        """Open a separate connection for a lease."""
         session = await open_session(reactor, self.dsn, self.name)
         self.sessions.append(session)
         return session
@@ -65,7 +65,7 @@ class Process:
         return next(session for session in self.sessions if session is lease._session)
 
     async def close(self) -> None:
-        """Stop what waits, and close every connection."""
+        """Stop waiting calls, and close every connection."""
         self.scheduler.stop()
         for session in self.sessions:
             await session.close()
@@ -75,7 +75,7 @@ class Process:
 
 
 class PostgresCase(TestCase):
-    """A database of its own for each test."""
+    """A test case with a separate database for each test."""
 
     timeout = 60
 
@@ -83,13 +83,13 @@ class PostgresCase(TestCase):
         self.dsn = await fresh_database(self, prepare)
 
     def process(self, name: str, scheduler: Any = None) -> Process:
-        """A make-believe process, closed when the test is over."""
+        """A simulated process, closed at the end of the test."""
         process = Process(self.dsn, name, scheduler)
         self.addCleanup(lambda: Deferred.fromCoroutine(process.close()))
         return process
 
     def connect(self) -> psycopg2.extensions.connection:
-        """A plain connection that commits by itself, closed when the test is over."""
+        """A plain autocommit connection, closed at the end of the test."""
         connection = psycopg2.connect(self.dsn)
         connection.autocommit = True
         self.addCleanup(connection.close)
@@ -98,7 +98,7 @@ class PostgresCase(TestCase):
     def sql(
         self, statement: str, *params: object, on: psycopg2.extensions.connection | None = None
     ) -> Any:
-        """Run a statement from outside; the first cell of the answer, if there is one."""
+        """Run a statement on a plain connection; return the first cell of its result, if there is one."""
         with (on or self.connect()).cursor() as cursor:
             cursor.execute(statement, params or None)
             row = cursor.fetchone() if cursor.description else None
@@ -109,6 +109,6 @@ class PostgresCase(TestCase):
         await TwistedScheduler(reactor).sleep(0.005)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so; the test's time limit ends a vain wait."""
+        """Wait until a condition holds, up to the time limit of the test."""
         while not condition():
             await self.tick()

@@ -1,4 +1,4 @@
-"""Changes for the store in memory: one table, of which only commits are seen."""
+"""Changes for the in-memory store: one table, in which only commits are visible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synrepl.storage.memory.changes import MemoryChanges
 
 
 class RecordedChanges(MemoryChanges):
-    """Understands one statement, an INSERT of one value.
+    """Supports one statement, an INSERT of one value.
 
     :param table: the values that were committed
     """

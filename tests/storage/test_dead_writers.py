@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class DoomedProcess(ProcessProtocol):
-    """A process that says what it holds, and ends when it is killed."""
+    """A process that prints its tokens, and runs until it is killed."""
 
     def __init__(self) -> None:
         self.holds: Deferred[list[Token]] = Deferred()
@@ -43,7 +43,7 @@ class DoomedProcess(ProcessProtocol):
         self._errors += data
 
     def kill(self) -> None:
-        """End it without any chance to tidy up."""
+        """Kill it without any chance to clean up."""
         transport: Any = self.transport
         transport.signalProcess("KILL")
 
@@ -55,7 +55,7 @@ class DoomedProcess(ProcessProtocol):
 
 
 class DeadWriters(PostgresCase):
-    """Watched by a process that writes and announces."""
+    """Writers observed by a process that writes and announces."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()

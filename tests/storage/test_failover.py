@@ -1,4 +1,4 @@
-"""Writers and those who announce them, over a failover that loses commits, on real servers."""
+"""Writers and announcers over a failover that loses commits, on real servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MastersOverAFailover(FailoverCase):
         return announcing
 
     async def append(self, by: StreamWriter, how_many: int = 1) -> Sequence[Token]:
-        """Append, and try again for as long as the database or the name is away."""
+        """Append, and retry while the database or the name is unavailable."""
         while True:
             try:
                 return (await by.append(NOTES, [[note("a")] for _ in range(how_many)])).tokens
@@ -50,7 +50,7 @@ class MastersOverAFailover(FailoverCase):
         return kept, lost
 
     async def confirmed(self) -> Token:
-        """Where everything goes on, once the master has confirmed the server."""
+        """The floor, once the master has confirmed the server."""
         await self.until(lambda: bool(self.master.heard.jumps))
         return self.master.heard.jumps[0].upto
 

@@ -1,4 +1,4 @@
-"""A failover from a primary that hangs: connections to it stay open, and say nothing."""
+"""A failover from a primary that hangs: connections to it stay open, but never answer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class HungSession(FailoverCase):
         return proxy, extensions.make_dsn(**parts)
 
     async def append(self) -> Sequence[Token]:
-        """Append, and try again while that is not possible."""
+        """Append, and retry until it succeeds."""
         while True:
             try:
                 return (await self.writer.append(NOTES, [[note("a")]])).tokens

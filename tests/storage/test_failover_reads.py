@@ -51,7 +51,7 @@ class OldServer(FailoverCase):
         await process.close()
 
     async def at_once(self, count: int) -> None:
-        """Have so many connections of the reader in use at the same time."""
+        """Use this number of the reader's connections at the same time."""
         barrier = threading.Barrier(count, timeout=30)
 
         def work(txn: Transaction) -> None:
@@ -61,13 +61,13 @@ class OldServer(FailoverCase):
         await gatherResults([ensureDeferred(run) for run in runs])
 
     async def fail_over_beside(self) -> None:
-        """The standby takes over and is confirmed; new connections lead there."""
+        """Promote and confirm the standby; new connections lead to it."""
         self.servers.promote()
         self.proxy.target = self.port_of(self.servers.standby.dsn)
         await self.on(self.servers.standby.dsn, "master").store.confirm({})
 
     async def read_at_once(self, count: int) -> list[Any]:
-        """What so many reads at the same time say is kept, and how much was given out."""
+        """The results of concurrent reads: the surviving position and the largest token given out."""
         reads = [self.reader.store.page(NOTES, Range(0, 100), None, 100) for _ in range(count)]
         looks = [self.reader.store.given_out(NOTES) for _ in range(count)]
         pages = await gatherResults([ensureDeferred(read) for read in reads])

@@ -1,4 +1,4 @@
-"""A server that was promoted, as plain SQL meets it."""
+"""Plain SQL on a promoted server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESTORE = "UPDATE synrepl._incarnations SET system_identifier = '1', server_star
 
 
 class PlainSql(PostgresCase):
-    """It is refused by name until somebody confirms the server."""
+    """It is refused until the server is confirmed."""
 
     def refused(self, on: psycopg2.extensions.connection | None = None) -> psycopg2.Error:
         error: psycopg2.Error = self.assertRaises(psycopg2.Error, self.sql, APPEND, on=on)

@@ -1,4 +1,4 @@
-"""Facts out of the tables of four real servers, against what the same servers sent."""
+"""Facts read from the tables of four real servers, against the lines that they sent."""
 
 from __future__ import annotations
 
@@ -194,12 +194,12 @@ class RowsOfRealServers(TestCase):
 
 
 def told_of(row: Any) -> tuple[str, str | None, str, str | None]:
-    """What a row of ``events`` tells of. A redaction changes the rest of it."""
+    """The columns of an ``events`` row that a redaction does not change."""
     return type(row).__name__, row.event_id, row.type, row.state_key
 
 
 def comparable(row: Row, version: str, changed: bool) -> str:
-    """A row without what is known to differ."""
+    """A row without the cells that are known to differ."""
     if isinstance(row, TagAccountDataRow):  # a text that holds JSON, escaped in another way
         return repr((row.user_id, row.room_id, json.loads(row.data)))
     if isinstance(row, DeviceListsRow) and version == "1.11.1":  # who was to be told is forgotten

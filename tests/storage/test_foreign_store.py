@@ -1,4 +1,4 @@
-"""A real Synapse's database as a source: by writer, in pages, and without leaving a trace."""
+"""A real Synapse's database as a source: by writer, in pages, and read-only."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ONLY_NEWEST = {"sticky_events", "thread_subscriptions", "quarantined_media", "pr
 
 
 async def standing_of(store: ForeignStore) -> Mapping[str, ForeignProgress]:
-    """How far each stream is."""
+    """The progress of each stream."""
     release = await store.release()
     return await store.read("standing", lambda txn: observe(txn, release))
 
@@ -147,7 +147,7 @@ class Pages(ForeignCase):
 
 
 class IssuedTokens(ForeignCase):
-    """What a real server's sequences can have given out."""
+    """The tokens that a real server's sequences can have given out."""
 
     async def test_reads_the_last_token_of_a_sequence(self) -> None:
         store = await self.store("1.163.2")
@@ -165,7 +165,7 @@ class IssuedTokens(ForeignCase):
 
 
 class Positions(TestCase):
-    """What is on record against what is in the tables."""
+    """Recorded positions against rows in the tables."""
 
     def positions(self, tables: Mapping[str, int], recorded: Mapping[str, int]) -> dict[str, int]:
         return ForeignProgress("seq", 99, tables, recorded).positions
@@ -194,7 +194,7 @@ class Positions(TestCase):
 
 
 class FollowerOfForeignTables(ForeignCase):
-    """It fills its gaps from there."""
+    """A follower that fills its gaps from the tables."""
 
     async def test_none_of_the_unordered_rows_is_lost(self) -> None:
         seen: list[Batch] = []
@@ -258,7 +258,7 @@ class ReadOnlyAccess(ForeignCase):
 
 
 class Recognition(ForeignCase):
-    """What a database is, or why it is not known."""
+    """Recognising releases, and refusing other databases."""
 
     def sql(self, dsn: str, statement: str) -> None:
         connection = psycopg2.connect(dsn)

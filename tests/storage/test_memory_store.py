@@ -1,4 +1,4 @@
-"""The store in memory: the contract, and what only it can do."""
+"""The in-memory store: the contract, and its own features."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class MemoryStoreContract(FailoverContract, FactStoreContract, TestCase):
-    """The same as for the real thing."""
+    """The contract that the PostgreSQL store fulfils, too."""
 
     streams = STREAMS
 
@@ -56,7 +56,7 @@ class MemoryStoreContract(FailoverContract, FactStoreContract, TestCase):
 
 
 class SteppedStore(MemoryStore):
-    """Stops at the steps that a test names, until it is told how to go on."""
+    """Stops at the steps that a test names, until the test resumes it."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = Clock()
@@ -214,7 +214,7 @@ class StepsOfOperations(TestCase):
 
 
 class LimitsOfTheMemoryStore(TestCase):
-    """Nothing grows without end."""
+    """Limits on memory use."""
 
     def setUp(self) -> None:
         self.store = MemoryStore(SkippingScheduler(), max_rows_per_stream=10, max_keys=3)

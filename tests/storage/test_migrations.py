@@ -1,4 +1,4 @@
-"""Migrations: the folder, the order, and what may be wrong with a database."""
+"""Migrations: folders, their order, and faulty databases."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def folder(case: Any, files: dict[str, str]) -> Path:
 
 
 class MigrationFolders(SynchronousTestCase):
-    """What a folder may hold."""
+    """The contents of a folder."""
 
     def load(self, *names: str) -> Schema:
         return load(folder(self, {name: f"-- {name}" for name in names}))

@@ -201,7 +201,7 @@ class OldSnapshots(PostgresCase):
         self.old[0].commit()
 
     def drain_at_once(self, writer: str) -> None:
-        """What becomes of draining a writer of which nothing is open."""
+        """Drain a writer without open reservations; return the result."""
         for change in ("draining = true", "drained = true, generation = generation + 1"):
             self.sql(f"UPDATE synrepl._writers SET {change} WHERE writer = %s", writer)
 

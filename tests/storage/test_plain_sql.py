@@ -21,7 +21,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class PlainSql(PostgresCase):
-    """A connection of somebody who only knows SQL."""
+    """Appends over a plain SQL connection."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -40,7 +40,7 @@ class PlainSql(PostgresCase):
         return id_
 
     def refused(self, call: Any, *words: str) -> None:
-        """A call is refused, in words that help."""
+        """Check that a call is refused with a helpful message."""
         with self.assertRaises(psycopg2.Error) as caught:
             call()
         for word in words:
@@ -225,7 +225,7 @@ class PlainSql(PostgresCase):
         self.assertEqual(await self.told(listener), ["notes"])
 
     async def told(self, listener: extensions.connection) -> list[str]:
-        """What was notified of up to now."""
+        """The notifications so far."""
         self.sql("SELECT 1", on=listener)
         payloads = [notice.payload for notice in listener.notifies]
         listener.notifies.clear()

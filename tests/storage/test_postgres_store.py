@@ -1,4 +1,4 @@
-"""The store in PostgreSQL: the contract, on the real thing."""
+"""The PostgreSQL store: the contract, and its own features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class PostgresStoreContract(FailoverContract, FactStoreContract, PostgresCase):
-    """The same as for the store in memory."""
+    """The contract that the in-memory store fulfils, too."""
 
     streams = tuple(stream for stream in STREAMS if not stream.in_memory)
 
@@ -60,7 +60,7 @@ class PostgresStoreContract(FailoverContract, FactStoreContract, PostgresCase):
 
 
 class PostgresSpecifics(PostgresCase):
-    """What the store in memory has no counterpart of."""
+    """Features without a counterpart in memory."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -150,7 +150,7 @@ class PostgresSpecifics(PostgresCase):
 
 
 class SingleRowAppends(PostgresCase):
-    """Appended by a statement alone; what became of a lost one is found out all the same."""
+    """Appends in a single statement; the outcome of a lost one is still determined."""
 
     async def test_a_connection_lost_during_an_append_is_reported(self) -> None:
         here = AnnouncingProcess(self, self.process("one"), "w1")

@@ -1,4 +1,4 @@
-"""What may go when: marks, the two stores against each other, trimming in the middle of a page."""
+"""Retention: marks, the two stores against each other, trimming during a read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class PositionMarks(TestCase):
-    """A few marks stand for all times."""
+    """A few marks represent all times."""
 
     @given(
         st.lists(st.tuples(st.floats(0.01, 400), st.integers(0, 3)), max_size=120),
@@ -73,12 +73,12 @@ class PositionMarks(TestCase):
 
 
 def at(history: list[PositionMark], when: float) -> Token:
-    """Where the stream was at a time."""
+    """The position of the stream at a time."""
     return max((mark.token for mark in history if mark.at <= when), default=0)
 
 
 class MemoryAndPostgres(PostgresCase):
-    """The store in memory trims exactly what the real one trims, whatever has happened."""
+    """The in-memory store always trims exactly what the PostgreSQL store trims."""
 
     timeout = 120
 
@@ -109,7 +109,7 @@ class MemoryAndPostgres(PostgresCase):
         writers: list[str],
         names: list[str],
     ) -> list[Any]:
-        """Do one thing to both stores; what each has answered."""
+        """Apply one operation to both stores; return their results."""
         last = (await stores[0].observe([NOTES]))["notes"].last
         which, token = random.randrange(3), random.randint(max(0, last - 20), last)
         limit, other = random.randint(1, 8), random.randint(max(0, last - 20), last)
@@ -144,7 +144,7 @@ class TrimmingDuringReads(PostgresCase):
     """A page and a trim at the same time."""
 
     async def test_a_page_never_shows_a_trimmed_fact_as_none_at_all(self) -> None:
-        """The bound is looked at last, or the rest would seem to be empty."""
+        """The trimmed position is read last, or trimmed facts would look like none."""
         one, two = self.process("one"), self.process("two")
         await one.store.open_writer("w1", [NOTES])
         for writer, limit in ((None, 100), ("w1", 100), (None, 2), ("w1", 2)):
@@ -167,7 +167,7 @@ class TrimmingDuringReads(PostgresCase):
 
 
 class Interrupted:
-    """Reads a page, and has the stream trimmed behind its first statement."""
+    """Reads a page, and trims the stream after its first statement."""
 
     def __init__(self, case: TrimmingDuringReads, limit: int) -> None:
         self._case = case
@@ -188,7 +188,7 @@ class Interrupted:
 
 
 class _Trimming:
-    """A transaction in front of whose second statement somebody trims."""
+    """A transaction with a trim before its second statement."""
 
     def __init__(self, txn: Any, trim: Any) -> None:
         self._txn = txn
@@ -207,7 +207,7 @@ class _Trimming:
 
 
 class TrimmingInPostgres(PostgresCase):
-    """What only Postgres has."""
+    """Features that only Postgres has."""
 
     async def test_marks_and_leases_are_there_after_a_restart(self) -> None:
         store = self.process("one").store

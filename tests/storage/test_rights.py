@@ -1,4 +1,4 @@
-"""The rights of an application's role, and what keeps facts as they are, with real roles."""
+"""The rights of an application's role, and the immutability of facts, with real roles."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RightsCase(PostgresCase):
         self.shop = self.role("shop")
 
     def role(self, name: str, more: str = "") -> str:
-        """A role that can log in, and goes with the test."""
+        """A role that can log in, dropped at the end of the test."""
         role = f"{name}_{next(_numbers)}"
         self.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'secret' {more}")
         self.addCleanup(self.sql, f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -77,7 +77,7 @@ class RightsCase(PostgresCase):
         )
 
     def refused(self, connection: Any, *statements: str) -> None:
-        """The role may not do any of that."""
+        """Check that the role may run none of the statements."""
         for statement in statements:
             with self.subTest(statement):
                 self.assertRaises(InsufficientPrivilege, self.sql, statement, on=connection)
@@ -173,7 +173,7 @@ class Applications(RightsCase):
         )
 
     async def test_a_function_that_is_added_is_for_processes_until_it_is_granted(self) -> None:
-        """Whoever adds a function has to revoke it from PUBLIC, and to pin its search path."""
+        """A new function must be revoked from PUBLIC, and must pin its search path."""
         functions = self.rows(
             "SELECT proname, has_function_privilege(%s, oid, 'EXECUTE'),"
             " coalesce('search_path=pg_catalog, pg_temp' = ANY (proconfig), false), prosecdef"
@@ -228,7 +228,7 @@ class Applications(RightsCase):
         self.sql(APPEND, on=connection)
 
     async def test_a_function_that_runs_as_its_owner_appends_for_others(self) -> None:
-        """As an application's own functions for users that have no rights themselves."""
+        """As in an application's own functions for users without rights."""
         guest = self.role("guest")
         self.sql(f"CREATE SCHEMA api AUTHORIZATION {self.shop}")
         self.sql(f"GRANT USAGE ON SCHEMA api TO {guest}")
@@ -306,7 +306,7 @@ class Applications(RightsCase):
 
 
 class Granting(RightsCase):
-    """What is granted, and what is taken."""
+    """Granting and revoking."""
 
     async def test_a_role_may_append_to_some_streams_only(self) -> None:
         await self.grant(None, "notes", append=True)

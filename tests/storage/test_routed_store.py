@@ -14,7 +14,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class RoutedStoreTests(TestCase):
-    """Both sides are memory here; what counts is which one is asked."""
+    """Both sides are in memory here; the tests check which one is used."""
 
     def setUp(self) -> None:
         self.tables = MemoryStore(SkippingScheduler())

@@ -1,4 +1,4 @@
-"""Transactions of callers: the contract on both stores, and what only one of them has."""
+"""Callers' transactions: the contract on both stores, and the features of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class InMemory(TransactContract, TestCase):
 
 
 class InPostgres(TransactContract, PostgresCase):
-    """The contract on the real thing."""
+    """The contract on PostgreSQL."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await PostgresCase.setUp(self)
@@ -221,7 +221,7 @@ class OnlyInPostgres(PostgresCase):
         return Deferred.fromCoroutine(self.here.writer.transact(name, [NOTES], work))
 
     async def settled(self, *texts: str) -> None:
-        """Everything was announced, in order; nothing is stuck."""
+        """Check that everything was announced in order, and nothing holds the position back."""
         stored = self.sql("SELECT array_agg(text ORDER BY stream_id) FROM synrepl.notes") or []
         self.assertEqual(sorted(stored), sorted(texts))
         await self.until(lambda: len(self.here.heard.linear_facts) >= len(texts))

@@ -20,7 +20,7 @@ def traffic(version: str) -> list[Path]:
 
 
 def commands(path: Path, name: str) -> Iterator[str]:
-    """What follows the command ``name``, for each line of it that a server sent."""
+    """The arguments of the command ``name``, for each such line that a server sent."""
     with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape") as capture:
         for text in capture:
             if f'"line": "{name} ' not in text:

@@ -1,4 +1,4 @@
-"""The catalogue, and what the streams of Synapse say of themselves."""
+"""The catalogue, and the properties of Synapse's streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What declared streams do to caches, and whether they are kept."""
+"""The effects of declared streams on caches."""
 
 from __future__ import annotations
 

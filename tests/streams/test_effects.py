@@ -1,4 +1,4 @@
-"""What rows make stale: the pairs of the protocol's document, written out by hand."""
+"""The invalidations of rows: the pairs of docs/protocol.md, listed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows to bytes and cells and back, and what is refused."""
+"""Rows to bytes and cells and back, and refused rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CODECS = [RowCodec(stream) for stream in (*SYNAPSE_STREAMS, JOBS)]
 
 
 def narrowed(row: Row, stream: Stream, generation: Generation) -> Row:
-    """What is left of a row after a peer of ``generation`` has passed it on."""
+    """The row that remains after a peer of ``generation`` has relayed it."""
     kind = next(kind for kind, cls in stream.kinds.items() if cls is type(row))
     shape = stream.shape(generation, kind)
     return type(row)(**{name: getattr(row, name) for name in shape})

@@ -1,4 +1,4 @@
-"""Two sessions joined in memory, and what they said as a transcript."""
+"""Two sessions connected in memory, with a transcript of their lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ConnectionPair:
         self.client.start()
 
     def deliver(self) -> list[str]:
-        """Carry bytes both ways; returns the lines that went, which also join the transcript."""
+        """Deliver bytes both ways; return the delivered lines, which are also added to the transcript."""
         lines: list[str] = []
         moved = True
         while moved:
@@ -59,7 +59,7 @@ class ConnectionPair:
         return lines
 
     def advance(self, seconds: float) -> list[str]:
-        """Let time pass, ticking both sides when they asked for it."""
+        """Advance the time, and tick both sides when due."""
         lines: list[str] = []
         end = self.now + seconds
         for _ in range(1000):

@@ -53,7 +53,7 @@ def captures() -> Iterator[tuple[str, str]]:
 
 
 def genuine_lines(version: str, name: str) -> Iterator[tuple[Side, bytes]]:
-    """Who said what; on Redis nobody is a server or a client, so it is put down to a client."""
+    """Senders and lines; lines on Redis, which has no sides, are attributed to a client."""
     for record in records(version, name):
         side = SIDES.get(record.get("dir", "C"))
         if side is not None:
@@ -61,7 +61,7 @@ def genuine_lines(version: str, name: str) -> Iterator[tuple[Side, bytes]]:
 
 
 def sent_bytes(record: Mapping[str, Any]) -> bytes:
-    """The bytes of a client's line in ``errors``; long ones go on as they begin."""
+    """The bytes of a client's line in ``errors``; long lines repeat their beginning."""
     if "hex" not in record:
         line: str = record["line"]
         return line.encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Commands for Hypothesis, made from the table of dialects: a new one is covered by itself."""
+"""Commands for Hypothesis, made from the table of dialects, so that new ones are covered."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _outcome(line: bytes, dialect: Dialect) -> object:
 
 
 class Reading(TestCase):
-    """Lines as they may come, dialect by dialect."""
+    """Valid lines, by dialect."""
 
     def read(self, line: bytes, dialect: Dialect, sender: Side) -> c.Command:
         return parse_line(line, dialect, sender)
@@ -159,7 +159,7 @@ class Reading(TestCase):
             parse_line(b"REPLICATE ", CURRENT, sender)
 
     def test_parses_redis_lines_of_the_first_releases(self) -> None:
-        """They neither told the previous token, nor named devices."""
+        """They neither sent the previous token nor named devices."""
         for line, command in (
             (b"POSITION events w1 7", c.Position("events", "w1", None, 7)),
             (b"USER_SYNC w1 @u:x start 5", c.UserSync("w1", "@u:x", None, True, 5)),
@@ -186,7 +186,7 @@ class Reading(TestCase):
 
 
 class Refusals(TestCase):
-    """What is not taken, and by which name."""
+    """Refused lines, and their errors."""
 
     def test_refuses_bad_lines(self) -> None:
         examples: list[tuple[bytes, Dialect, Side, type[RemoteProtocolError]]] = [
@@ -263,7 +263,7 @@ class Refusals(TestCase):
 
 
 class Writing(TestCase):
-    """What is written differently per dialect, and what cannot be written."""
+    """Lines that differ between dialects, and values that cannot be written."""
 
     def test_writes_one_command_in_all_dialects(self) -> None:
         position = c.Position("events", "w1", 4, 5)

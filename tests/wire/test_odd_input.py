@@ -1,4 +1,4 @@
-"""Wrong and odd input that was tried on real servers and workers, and what ours say to it.
+"""Wrong and odd input that was tried on real servers and workers, and our answers to it.
 
 The cases and the bytes come from the recordings; the expected answers are
 ours, and differ from the recorded ones where those are bugs.
@@ -132,7 +132,7 @@ IN_MODERN = {
 
 
 def let_time_pass(session: ProtocolSession, until: float) -> None:
-    """Tick whenever the session wants to."""
+    """Tick whenever the session requests it."""
     ticks = 0
     while (due := session.next_tick) is not None and due <= until:
         session.tick(due)
@@ -141,7 +141,7 @@ def let_time_pass(session: ProtocolSession, until: float) -> None:
 
 
 def answer(session: ProtocolSession, script: list[tuple[float, bytes]], end: float) -> str:
-    """The text of the ERROR that a session says to timed input; empty when it stays open."""
+    """The text of the ERROR that a session sends on timed input; empty if it stays open."""
     session.start()
     for at, data in script:
         let_time_pass(session, at)
@@ -155,7 +155,7 @@ def answer(session: ProtocolSession, script: list[tuple[float, bytes]], end: flo
 
 
 class OddClients(TestCase):
-    """Our server, and clients as they were tried on real servers."""
+    """Our server with the clients that were tried on real servers."""
 
     def check(self, version: str, dialect: Dialect | None, answers: Mapping[str, str]) -> None:
         found = cases(version, "errors")
@@ -194,7 +194,7 @@ WORKER_ANSWERS_MODERN = {**WORKER_ANSWERS, "sync": "invalid command: 'SYNC'"}
 
 
 class OddServers(TestCase):
-    """Our worker, and a server that misbehaves as it did to real workers."""
+    """Our worker with the misbehaving servers that were tried on real workers."""
 
     def check(self, version: str, dialect: Dialect, answers: Mapping[str, str]) -> None:
         name = {"1.11.1": "localhost:18301", "1.43.0": "localhost:18501"}[version]

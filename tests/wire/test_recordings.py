@@ -1,4 +1,4 @@
-"""Every line that real servers and workers said is read, and written back byte for byte."""
+"""Every line of real servers and workers is parsed, and written back byte for byte."""
 
 from __future__ import annotations
 

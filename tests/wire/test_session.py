@@ -38,7 +38,7 @@ NOW = 1000.0
 
 
 def started(side: Side, dialect: Dialect | None = MODERN, **more: object) -> ProtocolSession:
-    """A session that has said its greeting."""
+    """A session that has sent its greeting."""
     limits = SessionLimits(**more)  # type: ignore[arg-type]
     session = ProtocolSession(
         side, server_name="s", name="w1", dialect=dialect, now=NOW, limits=limits
@@ -49,7 +49,7 @@ def started(side: Side, dialect: Dialect | None = MODERN, **more: object) -> Pro
 
 
 class Transcripts(TestCase):
-    """What goes over the wire, both sides real."""
+    """Lines on the wire between two real sessions."""
 
     maxDiff = None
 
@@ -230,7 +230,7 @@ class Receiving(TestCase):
 
 
 class Sending(TestCase):
-    """What our own callers may do: a refusal changes nothing."""
+    """Calls of our own code; a refusal changes nothing."""
 
     def test_refuses_commands_that_may_not_be_sent(self) -> None:
         undecided = started(SERVER, None)
