@@ -1,4 +1,4 @@
-"""What a process says on a bus, and in which order; what it makes of what it hears."""
+"""Sending and receiving on a bus: which messages, and in which order."""
 
 from __future__ import annotations
 

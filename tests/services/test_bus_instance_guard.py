@@ -1,4 +1,4 @@
-"""Of processes with one name on a bus, one has it; the others say nothing, and ask again."""
+"""Of several processes with one name on a bus, exactly one gets it; the others send nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections are lost at any time, with all that is on its way: no fact is (R3), in order, once."""
+"""However connections and messages are lost, every fact arrives once and in order (R3)."""
 
 from __future__ import annotations
 

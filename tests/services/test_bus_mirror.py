@@ -1,4 +1,4 @@
-"""What a master makes of streams that others keep in memory, heard on a bus that loses things."""
+"""A master's mirror of in-memory streams, on a bus that loses messages."""
 
 from __future__ import annotations
 

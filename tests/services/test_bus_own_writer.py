@@ -1,4 +1,4 @@
-"""A process announces its own writer by what settles, in the order of positions."""
+"""A process announces its own writer from settled tokens, in the order of positions."""
 
 from __future__ import annotations
 

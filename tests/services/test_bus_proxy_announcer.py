@@ -1,4 +1,4 @@
-"""A master on the bus: it speaks for itself, for plain SQL and for the dead, and for nobody else."""
+"""A master on the bus announces itself, plain SQL and dead writers, and no other writer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AnnouncingForOthers(TestCase):
         self.pubsub.wires.append(wires)
         bus.connected(wires)
         scheduler.spawn(
-            "speak for the dead", announce_dead_writers(scheduler, proxy, bus_publisher)
+            "announce dead writers", announce_dead_writers(scheduler, proxy, bus_publisher)
         )
         self.worker = PubSubProcess(self.pubsub, "worker")
         self.look()

@@ -1,4 +1,4 @@
-"""What handlers can send: the bytes of every dialect, those of real workers, and refusals."""
+"""Commands of handlers: their bytes in every dialect, those of real workers, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named followers that are missing or do not get on, as their master sees them."""
+"""The health of named followers, as their master sees it."""
 
 from __future__ import annotations
 

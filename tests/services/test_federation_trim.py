@@ -1,4 +1,4 @@
-"""What becomes of the federation stream as its senders acknowledge, or do not."""
+"""Trimming of the federation stream by acknowledgements."""
 
 from __future__ import annotations
 

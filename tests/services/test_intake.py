@@ -1,4 +1,4 @@
-"""JSON rows in, tokens out; nothing is written unless every row is good."""
+"""JSON rows in, tokens out; nothing is written unless every row is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoded lines against the rule written down naively, and read back."""
+"""Encoded lines agree with a naive model, and can be parsed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer that has lost its name tells whether that will mend itself."""
+"""A writer that has lost its lease reports whether an operator is needed."""
 
 from __future__ import annotations
 

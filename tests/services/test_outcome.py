@@ -1,4 +1,4 @@
-"""What is proved of a transaction whose commit was not answered is so."""
+"""Outcomes that are deduced for unanswered commits are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on their way: over lost connections, slow ones, and at the end."""
+"""Outgoing commands over lost and slow connections, and at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many clients a master takes, who makes room for whom, and who is given up."""
+"""Limits on the connections of a master: who is refused, displaced or closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that say very much: what each line costs, who waits for whom, and what is ignored."""
+"""Clients that send very many commands: cost per line, waiting, and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process tells about itself, how far behind it is, and whether it is ready."""
+"""The status of a process, its lag, and its readiness."""
 
 from __future__ import annotations
 

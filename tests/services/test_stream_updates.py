@@ -1,4 +1,4 @@
-"""Ranges of streams over HTTP: what an answer promises."""
+"""Ranges of streams over HTTP, and what an answer guarantees."""
 
 from __future__ import annotations
 

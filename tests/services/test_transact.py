@@ -1,4 +1,4 @@
-"""Transactions of callers at a writer: settled, announced, and told the truth about."""
+"""Transactions of callers at a writer: settled, announced, and answered truthfully."""
 
 from __future__ import annotations
 

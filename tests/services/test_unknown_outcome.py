@@ -1,4 +1,4 @@
-"""Appends whose commit was not answered: nothing doubled, nothing lost, and the caller is told."""
+"""Appends whose COMMIT was not answered: nothing is doubled or lost, and callers are told the truth."""
 
 from __future__ import annotations
 

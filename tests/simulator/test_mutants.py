@@ -139,7 +139,7 @@ class ReplicationDefects(MutantTestCase):
     def test_dead_writers_are_not_detected(self) -> None:
         async def nobody(announcer: Announcer, stream: Stream, seen: Observation) -> None: ...
 
-        self.assert_caught("R8", (Announcer, "_fence_the_dead", nobody))
+        self.assert_caught("R8", (Announcer, "_fence_dead_writers", nobody))
 
     def test_a_writer_is_fenced_while_a_transaction_runs(self) -> None:
         def fence(stream: MemoryStream, name: str) -> bool:

@@ -23,7 +23,7 @@ class LivePeer(Protocol):
         """Send these lines, or queue them; the bytes are shared, not copied."""
 
     def left_behind(self, stream: Stream, after: Token) -> None:
-        """The live lane has skipped facts of a stream: catch up above ``after`` (linear view only)."""
+        """The live lane has skipped facts: catch up above ``after`` (linear view only)."""
 
 
 class Publisher:

@@ -23,7 +23,7 @@ from synrepl.streams.definition import Fact, Stream
 
 
 class PositionListener(Protocol):
-    """Is notified when positions advance; see :class:`~synrepl.services.announcing.publisher.Publisher`."""
+    """Is notified when positions advance; for instance a :class:`.Publisher`."""
 
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
@@ -77,7 +77,7 @@ class StreamState:
 
     @property
     def has_hole(self) -> bool:
-        """Whether settled tokens wait behind one of unknown fate, so that the database must be read."""
+        """Whether settled tokens wait behind an unknown one, so that a poll is needed."""
         return self._linear.has_hole
 
     def positions_to_announce(self) -> Iterator[tuple[str, Token]]:
@@ -143,7 +143,7 @@ class StreamState:
         self.incarnation = observation.incarnation
         self._linear = LinearTracker(observation.recorded)
         self._announced = observation.recorded
-        # Facts above the linear position may have been announced before; they are only in the table.
+        # Facts above the linear position may have been announced; they are only in the table.
         self._spilled_upto = observation.last
         for writer, seen in observation.writers.items():
             if writer == self._own:

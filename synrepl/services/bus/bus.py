@@ -40,7 +40,7 @@ class BusSubscriber(Protocol):
 
 
 class Bus:
-    """The bus, which looks to the subscriber like a connection to a master; see :class:`.follow.Upstream`.
+    """The bus, which the subscriber uses like a connection to a master (:class:`.Upstream`).
 
     :param streams: the names of all streams
     :param name_guard: claims the name before anything is sent; None for no such check

@@ -26,7 +26,7 @@ class BusConnections(Protocol):
     """The two connections to the bus; see ``synrepl.adapters.redis.pubsub.RedisBusConnections``."""
 
     def publish(self, channel: str, lines: Iterable[bytes]) -> None:
-        """Publish lines, one message each, in order. Too many queued lines close the connections."""
+        """Publish lines, one message each, in order. Too many queued lines end the connections."""
 
     @property
     def full(self) -> bool:

@@ -1,4 +1,7 @@
-"""A master announces itself, plain SQL and dead writers on the bus; live writers announce themselves."""
+"""A master announces itself, plain SQL and dead writers on the bus.
+
+Live writers announce themselves.
+"""
 
 from __future__ import annotations
 

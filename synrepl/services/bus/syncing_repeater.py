@@ -37,7 +37,7 @@ class SyncingRepeater:
         self._start()
 
     def process_joined(self) -> None:
-        """Another process has joined: repeat, at most once in :data:`.outgoing_commands.REPEAT_S`."""
+        """Another process has joined: repeat, at most once in :data:`.REPEAT_S`."""
         if self._repeat is None and self._user_syncs.count:
             wait = max(0.0, self._repeated_at + REPEAT_S - self._scheduler.seconds())
             self._repeat = self._scheduler.callLater(wait, self._start)

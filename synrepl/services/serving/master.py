@@ -260,7 +260,7 @@ class Master:
     def _send_position_lines(
         self, connection: ClientConnection, encoder: LineEncoder, stream: Stream
     ) -> None:
-        """Send the positions of a stream's writers; a client with a lower one has missed something."""
+        """Send the positions of a stream's writers; a client with a lower one must fetch."""
         for writer, position in self._states[stream.name].positions_to_announce():
             connection.write_live(encoder.position(stream, writer, position, position))
 
@@ -312,7 +312,7 @@ class Master:
         self._publisher.subscribe(follower.connection, audience(follower.connection), live)
 
     def left_behind(self, connection: ClientConnection, stream: Stream, after: Token) -> None:
-        """Go back to the catch-up lane: a slow writer held up more rows than the live lane holds."""
+        """Go back to the catch-up lane: more rows were held up than the live lane holds."""
         self._answer_linear(self.followers[connection], stream, after, asked=False)
 
     def stream_restarted(self, stream: Stream) -> None:

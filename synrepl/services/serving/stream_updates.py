@@ -56,7 +56,7 @@ class StreamNotKnownThen(InputError):
 
 
 class KnownPositions(Protocol):
-    """The positions of a stream; for instance a :class:`~synrepl.services.announcing.stream_state.StreamState`."""
+    """The positions of a stream; for instance a :class:`.StreamState`."""
 
     @property
     def positions(self) -> Mapping[str, Token]:

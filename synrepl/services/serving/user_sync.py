@@ -115,7 +115,7 @@ class UserSyncs(Generic[C]):
         return set(self._by_user)
 
     def by_instance(self) -> dict[str, set[str]]:
-        """The users by instance, as a copy; :data:`UNNAMED` stands for an instance without a name."""
+        """The users by instance, as a copy; :data:`UNNAMED` for an instance without a name."""
         found: dict[str, set[str]] = {}
         for of_connection in self._syncing.values():
             for instance, users in of_connection.instances.items():

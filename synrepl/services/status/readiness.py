@@ -82,7 +82,7 @@ def handlers_succeed(failures: HandlerFailures) -> Check:
 
 
 def lag_below(watch: LagTracker, seconds: float) -> Check:
-    """A check that no stream has been behind for longer than ``seconds``; see :class:`~.stream_progress.LagTracker`."""
+    """A check that no stream has been behind for longer than ``seconds``; see :class:`.LagTracker`."""
 
     def check() -> str | None:
         late = {n: lag for n, lag in watch.measure().items() if lag.seconds > seconds}
