@@ -99,7 +99,7 @@ class CommandRelay(CliCase):
         self.main = self.on_bus(RedisAddress(path=redis.path), MAIN)
         await self.happenings.until(lambda: bool(self.all.wires and self.main.wires))
         self.server = await self.master(
-            redis=f"{{path: {redis.path}}}", handlers=f"['{__name__}:Kept']"
+            redis=f"{{path: {redis.path}}}", handlers=f"['{__name__}:RecordingHandler']"
         )
         bus = self.server.services.bus
         assert bus is not None
