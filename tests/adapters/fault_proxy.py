@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that cuts a PostgreSQL connection where a test wants it cut."""
+"""A fault-injecting TCP proxy on loopback, which cuts PostgreSQL connections at a chosen point."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FaultProxy:
         return int(self.listener.getHost().port)
 
     def query(self) -> bool:
-        """A client asks something; False when that is what ends all connections."""
+        """Count a client's query; False if it ends all connections."""
         if self.cut_at is None:
             return True
         self.cut_at -= 1
@@ -64,11 +64,11 @@ class FaultProxy:
         return False
 
     def back(self) -> None:
-        """Refuse no more."""
+        """Accept connections again."""
         self.refusing = False
 
     def freeze(self) -> None:
-        """Connections that there are stay open, and nothing comes through any more."""
+        """Forward nothing any more; connections stay open."""
         for side in self.sides:
             side.frozen = True
 
@@ -95,7 +95,7 @@ class _Side(Protocol):
             self.lost()
 
     def lost(self) -> None:
-        """The other side has to go as well."""
+        """Close the other side as well."""
 
 
 class _ClientSide(_Side):

@@ -1,4 +1,4 @@
-"""A client that sends whatever bytes a test wants, over a real connection."""
+"""An HTTP client that sends arbitrary bytes over a real connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ reactor: Any = _reactor
 
 
 class ListeningServer:
-    """A factory that listens on a port of this machine."""
+    """A listening port of this machine for a given factory."""
 
     def __init__(self, factory: Factory[Any]) -> None:
         self._factory = factory
@@ -25,21 +25,21 @@ class ListeningServer:
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def stop(self) -> None:
-        """Listen no more; returns once the factory's connections are gone."""
+        """Stop listening, and wait until the factory's connections are closed."""
         await self._port.stopListening()
         while getattr(self._factory, "connections", None):
             await turn()
 
 
 async def turn() -> None:
-    """Let the reactor do something."""
+    """Let the reactor run one turn."""
     passed: Deferred[None] = Deferred()
     reactor.callLater(0, passed.callback, None)
     await passed
 
 
 class Reply(NamedTuple):
-    """One answer, taken apart."""
+    """A parsed answer."""
 
     status: int
     headers: dict[str, str]
@@ -53,7 +53,7 @@ class Reply(NamedTuple):
 
 
 class RawHttpClient(Protocol):
-    """One connection."""
+    """One connection to an HTTP server."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -61,7 +61,7 @@ class RawHttpClient(Protocol):
         self._waiting: Deferred[None] | None = None
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         transport: Any = self.transport
         transport.write(data)
 
@@ -74,7 +74,7 @@ class RawHttpClient(Protocol):
         self._wake()
 
     async def reply(self) -> Reply:
-        """The next answer."""
+        """Wait for the next answer."""
         while (found := self._take()) is None:
             assert not self.closed.called, f"closed after {self.data!r}"
             self._waiting = Deferred()
@@ -82,7 +82,7 @@ class RawHttpClient(Protocol):
         return found
 
     async def close(self) -> None:
-        """Close, and wait until it is."""
+        """Close the connection, and wait until it is closed."""
         transport: Any = self.transport
         transport.loseConnection()
         if not self.closed.called:
@@ -109,7 +109,7 @@ class RawHttpClient(Protocol):
 
 
 async def connect(port: int) -> RawHttpClient:
-    """A connection to a port of this machine."""
+    """Connect to a port of this machine."""
     client = RawHttpClient()
     await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), client)
     return client
@@ -118,7 +118,7 @@ async def connect(port: int) -> RawHttpClient:
 def request(
     method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> bytes:
-    """The bytes of a request."""
+    """Encode a request."""
     all_headers = {"Host": "localhost", **(headers or {})}
     if body:
         all_headers["Content-Length"] = str(len(body))

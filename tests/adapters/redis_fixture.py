@@ -1,4 +1,4 @@
-"""Processes' worth of services over one real Redis, with facts in one store in memory."""
+"""Fixture: the services of several processes over one real Redis, with one in-memory store."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ NOTES = declare("notes", {"text": "text"})
 
 
 class EventWaiter:
-    """Lets a test wait for what it says, looked at whenever something happens."""
+    """Lets a test wait for conditions, which are checked whenever an event happens."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
 
     def happened(self) -> None:
-        """Look at what is waited for."""
+        """Check the conditions: an event has happened."""
         for pair in list(self._waiting):
             if pair[0]():
                 self._waiting.remove(pair)
                 pair[1].callback(None)
 
     def until(self, true: Callable[[], bool]) -> Deferred[None]:
-        """Fires once ``true()`` is."""
+        """Fires once ``true()`` returns True."""
         found: Deferred[None] = Deferred()
         self._waiting.append((true, found))
         self.happened()
@@ -63,10 +63,10 @@ class EventWaiter:
 
 
 class RecordingHandler(Handler):
-    """Keeps what comes.
+    """Records rows and commands.
 
-    :ivar texts: of the notes of each writer, in order
-    :ivar rows: how many of each stream
+    :ivar texts: texts of the notes of each writer, in order
+    :ivar rows: number of rows of each stream
     """
 
     def __init__(self, happenings: EventWaiter) -> None:
@@ -76,7 +76,7 @@ class RecordingHandler(Handler):
         self.commands: list[Command] = []
 
     async def on_rows(self, batch: Batch) -> None:
-        """Keep them."""
+        """Record the rows."""
         self.rows[batch.stream] += len(batch.rows)
         if batch.stream == NOTES.name:
             texts = self.texts.setdefault(batch.writer, [])
@@ -84,15 +84,15 @@ class RecordingHandler(Handler):
         self._happenings.happened()
 
     async def on_command(self, source: str, command: Command) -> None:
-        """Keep it."""
+        """Record the command."""
         self.commands.append(command)
         self._happenings.happened()
 
 
 class Site:
-    """What the processes have in common.
+    """What the processes share: scheduler, store and catalogue.
 
-    :ivar fetches: of which writers gaps were filled from the store
+    :ivar fetches: number of gaps filled from the store, by writer
     """
 
     def __init__(self) -> None:
@@ -103,26 +103,26 @@ class Site:
         self.fetches: Counter[str] = Counter()
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
-        """A gap is filled."""
+        """Fill a gap from the store."""
         self.fetches[writer or ""] += 1
         return await self.store.page(stream, span, writer, limit)
 
 
 class WatchedBus(Bus):
-    """Lets tests wait for what is heard."""
+    """A bus that reports each batch of received messages as an event."""
 
     happenings: EventWaiter
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
-        """As always."""
+        """Handle the messages, and report the event."""
         super().messages_received(messages)
         self.happenings.happened()
 
 
 class Process:
-    """One process: it writes notes under its name, and follows everybody else's.
+    """The services of one process, which writes notes under its name and follows those of others.
 
-    :param clock: of its connections; by default real time
+    :param clock: the clock of its connections; by default, real time
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Process:
     warn = info
 
     async def start(self, case: Any) -> Process:
-        """Take the name and join; returns once the bus stands."""
+        """Acquire the writer's lease, and wait until the bus is connected."""
         await self.writer.start()
         self.pubsub.start()
         case.addCleanup(lambda: Deferred.fromCoroutine(self.stop()))
@@ -182,28 +182,28 @@ class Process:
         return self
 
     async def stop(self) -> None:
-        """Leave."""
+        """Disconnect."""
         await self.pubsub.stop()
         await self.writer.stop()
 
     async def stands(self, connections: int = 1) -> None:
-        """Wait until the bus has stood so often."""
+        """Wait until the bus was connected ``connections`` times."""
         await self.site.happenings.until(
             lambda: self.pubsub.connections >= connections and self.bus.is_connected
         )
 
     async def falls(self) -> None:
-        """Wait until it does not stand."""
+        """Wait until the bus is disconnected."""
         await self.site.happenings.until(lambda: not self.bus.is_connected)
 
     async def say(self, *texts: str, facts: bool = True) -> None:
-        """Append notes: as many facts, or one fact of as many rows."""
+        """Append notes, as one fact each, or as the rows of one fact."""
         decode = RowCodec(NOTES).decode
         rows = [decode(json.dumps([text]).encode()) for text in texts]
         await self.writer.append(NOTES, [[row] for row in rows] if facts else [rows])
 
     async def hears(self, writer: str, texts: Sequence[str]) -> None:
-        """Wait for notes of another process, which are all there are of it."""
+        """Wait until exactly these notes of another process have arrived."""
         heard = self.handler.texts
         await self.site.happenings.until(lambda: len(heard.get(writer, [])) >= len(texts))
         if heard[writer] != list(texts):

@@ -1,4 +1,4 @@
-"""Handlers that do not fit, for tests of what is refused."""
+"""Handlers that violate their interface or do not fit their process, and a few that are right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NoHandler:
 
 @implementer(IHandler)
 class Incomplete:
-    """Lacks a method, and another one takes too little."""
+    """Lacks a method, and another one accepts too few arguments."""
 
     streams = frozenset({"orders"})
     view = None
@@ -30,17 +30,17 @@ class Incomplete:
 
 
 class NarrowRows(Handler):
-    """Overrides a method with one that takes too little."""
+    """Overrides a method with one that accepts too few arguments."""
 
     async def on_rows(self) -> None: ...  # type: ignore[override]
 
 
 class NoApply(TransactionalHandler):
-    """Lacks what a transactional handler is for."""
+    """A transactional handler without ``apply``."""
 
 
 class AsyncApply(TransactionalHandler):
-    """Its coroutine would never be awaited."""
+    """A transactional handler whose ``apply`` is a coroutine, which would never be awaited."""
 
     async def apply(self, txn: Any, batch: Batch) -> None:  # type: ignore[override]
         raise AssertionError("nobody calls it")
@@ -66,7 +66,7 @@ class Independent:
 
 
 class NoView(Independent):
-    """Forgets an attribute of the interface."""
+    """Lacks an attribute of the interface."""
 
     def __init__(self, streams: list[str]) -> None:
         super().__init__(streams)
@@ -75,14 +75,14 @@ class NoView(Independent):
 
 @implementer(ITransactionalHandler)
 class IndependentTotals(Independent):
-    """Inherits from no base class of the product, and works in the database."""
+    """A transactional handler that inherits from no base class of the product."""
 
     def apply(self, txn: Any, batch: Batch) -> None:
         self.seen.append(batch)
 
 
 class NeedsArgument(Handler):
-    """Wants an argument."""
+    """Has a required argument."""
 
     def __init__(self, path: str) -> None:
         raise AssertionError("a check makes no handlers")

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over a pipe in the DevTools protocol."""
+"""A headless Chromium, controlled over a pipe by the DevTools protocol."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def chromium() -> str | None:
-    """The program; None where there is none."""
+    """The path of Chromium; None if it is not installed."""
     return next((found for name in NAMES if (found := shutil.which(name)) is not None), None)
 
 
 class Browser:
-    """One browser with one page; blocks, so it is for a thread."""
+    """A browser with one page. Its methods block, so it is for use in a thread."""
 
     def __init__(self, program: str) -> None:
         # What it started may still be writing when it is gone.
@@ -71,7 +71,7 @@ class Browser:
         self.ask("Page.enable")
 
     def close(self) -> None:
-        """End it, and everything of it."""
+        """End the browser and all its processes."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._commands)
@@ -79,7 +79,7 @@ class Browser:
         self._directory.cleanup()
 
     def size(self, width: int, height: int) -> None:
-        """Make the window so large, in CSS pixels."""
+        """Set the size of the window, in CSS pixels."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -93,7 +93,7 @@ class Browser:
         self.ask("Page.navigate", url=url)
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript gives, as JSON."""
+        """The value of a JavaScript expression, as JSON."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise AssertionError(answer["exceptionDetails"])
@@ -115,7 +115,7 @@ class Browser:
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def ask(self, method: str, **parameters: object) -> Any:
-        """Send a command; its answer. What the browser says otherwise is left out."""
+        """Send a command, and return its answer; other messages of the browser are ignored."""
         self._number += 1
         message: dict[str, object] = {
             "id": self._number,
@@ -143,7 +143,7 @@ class Browser:
 
 
 def in_browser(work: Callable[[Browser], None]) -> None:
-    """Run something with a browser, which ends with it."""
+    """Run a function with a browser, which is closed afterwards."""
     program = chromium()
     assert program is not None
     browser = Browser(program)

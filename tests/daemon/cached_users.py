@@ -1,4 +1,4 @@
-"""A handler with a cache, for tests of whole processes, and a socket to ask it by.
+"""A handler with a cache, for tests of whole processes, and a socket to query it.
 
 A question is a line of JSON, a list of a method and its arguments; so is the
 answer, ``["ok", result]`` or ``["error", name, message]``.
@@ -22,9 +22,9 @@ from synrepl.storage.database import Transaction
 
 
 class Users(Handler):
-    """Names of users, out of a table.
+    """Caches the names of users from a table.
 
-    :param socket: where to listen for questions
+    :param socket: path of the unix socket on which it answers questions
     """
 
     def __init__(self, socket: str) -> None:
@@ -59,11 +59,11 @@ class Users(Handler):
         return await getattr(self, f"do_{method}")(*arguments)
 
     async def do_name(self, user_id: str) -> Any:
-        """The name, and how many have been loaded so far."""
+        """The name, and the number of loads so far."""
         return [await self.get_name(user_id), self.loads]
 
     async def do_rename(self, user_id: str, name: str, fail: bool = False) -> Any:
-        """Change a name everywhere; the writer and the token to wait for."""
+        """Change a name, and invalidate it everywhere; the writer and the token to wait for."""
 
         def work(txn: Transaction, outbox: ChangeOutbox) -> None:
             txn.execute(

@@ -1,4 +1,4 @@
-"""Handlers that send commands when an order says so, and that keep what they hear."""
+"""Handlers that send commands when an order says so, and that record received commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from synrepl.wire.dialects import CURRENT, LEGACY
 
 
 class CommandSender(Handler):
-    """An order's name is JSON: the name of a method, and its arguments.
+    """Sends a command for each order, whose name is JSON: the name of a method, and its arguments.
 
-    :param path: gets a line for each refusal
+    :param path: file that gets a line for each refusal
     """
 
     streams = ("orders",)
@@ -40,9 +40,9 @@ class CommandSender(Handler):
 
 
 class CommandRecorder(Handler):
-    """Writes what is heard into a file, one line each, and who syncs then.
+    """Writes a line into a file for each received command, with the users that sync then.
 
-    :param path: of the file
+    :param path: path of the file
     """
 
     streams = ()
@@ -66,9 +66,9 @@ class CommandRecorder(Handler):
 
 
 class FederationSender(Handler):
-    """Acknowledges what it was given of the federation stream.
+    """Acknowledges the facts of the federation stream.
 
-    :param path: gets each token
+    :param path: file that gets each token
     """
 
     streams = ("federation",)
@@ -92,7 +92,7 @@ def _add(path: Path, line: str) -> None:
 
 
 class SendOnStart(CommandSender):
-    """Sends a command as soon as it can."""
+    """Sends a command in ``on_start``."""
 
     streams = ()
 

@@ -1,4 +1,4 @@
-"""A handler for tests of whole processes."""
+"""Handlers for tests of whole processes, which record what they get."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synrepl.services.handlers import Access, Batch, Handler
 
 
 class RowRecorder(Handler):
-    """Writes the order of every row it sees into a file."""
+    """Writes the order ID of every row into a file."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -21,7 +21,7 @@ class RowRecorder(Handler):
 
 
 class TokenRecorder(Handler):
-    """Writes the token of every fact it sees into a file, and says so when all are there."""
+    """Writes the token of every fact into a file, and reports when all of them are there."""
 
     def __init__(self, path: str, tokens: int) -> None:
         self._path = Path(path)
@@ -39,7 +39,7 @@ class TokenRecorder(Handler):
 
 
 class QueryOnStart(Handler):
-    """Asks the database something before the process starts."""
+    """Queries the database in ``on_start``."""
 
     async def on_start(self, access: Access) -> None:
         assert access.database is not None

@@ -11,12 +11,12 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.storage.database import Transaction
 
-#: What a test makes of a table for :class:`Totals`.
+#: SQL that creates the table of :class:`Totals`.
 TOTALS = "CREATE TABLE totals (token bigint, writer text, order_id text)"
 
 
 class NoSuchCustomer(Exception):
-    """Why an order cannot be taken."""
+    """An order is refused by a handler."""
 
 
 class Mailer(Handler):
@@ -48,7 +48,7 @@ class Mailer(Handler):
 
 
 class LossRecordingMailer(Mailer):
-    """The same; what it is told to be lost it writes into a file beside."""
+    """A mailer that records lost ranges in a second file."""
 
     async def on_reset(
         self, stream: str, writer: str, position: Token, lost: Range | None = None
@@ -59,7 +59,7 @@ class LossRecordingMailer(Mailer):
 
 
 class MailerWithoutRanges(Mailer):
-    """The same, made before there were ranges."""
+    """A mailer whose ``on_reset`` has the old signature, without ranges."""
 
     async def on_reset(self, stream: str, writer: str, position: Token) -> None:
         with self._path.with_suffix(".lost").open("a") as file:
@@ -67,26 +67,26 @@ class MailerWithoutRanges(Mailer):
 
 
 class LenientMailer(Mailer):
-    """The same of whatever is ordered."""
+    """A mailer that accepts all orders."""
 
     def __init__(self, path: str, closed: str = "", cured: str = "") -> None:
         super().__init__(path, closed, path)
 
 
 class LinearMailer(Mailer):
-    """The same in the order of tokens over all writers."""
+    """A mailer with the linear view."""
 
     view = "linear"
 
 
 class PerWriterMailer(Mailer):
-    """The same in the order of each writer."""
+    """A mailer with the per-writer view."""
 
     view = "per_writer"
 
 
 class Totals(TransactionalHandler):
-    """Keeps a row for each order in the database.
+    """Stores a row for each order in the database.
 
     :param cured: it takes orders that begin with "bad" once this file is there
     """

@@ -1,4 +1,4 @@
-"""A master and workers with the handlers of a shop, as real processes."""
+"""Test case base: a master and workers with the handlers of a shop, as real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.daemon.writers_case import WritersCase
 
 
 class ShopCase(WritersCase):
-    """Workers by name, each with handlers, and what those have done."""
+    """Starts workers with handlers, and reads the handlers' effects."""
 
     stream_writers = "{orders: [master, w2]}"
 
@@ -36,7 +36,7 @@ class ShopCase(WritersCase):
         return await deferToThread(ask)
 
     def sql(self, statement: str, *params: object) -> list[Any]:
-        """Run a statement as somebody who knows nothing of this product."""
+        """Run a statement on a plain connection."""
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(statement, params or None)
             return cursor.fetchall() if cursor.description else []
@@ -46,7 +46,7 @@ class ShopCase(WritersCase):
         return self.directory / name
 
     def touch(self, name: str) -> Path:
-        """The same, which is there."""
+        """Create a file in the test's directory."""
         self.file(name).touch()
         return self.file(name)
 
@@ -81,12 +81,12 @@ class ShopCase(WritersCase):
         return tokens[-1]
 
     def mails(self, name: str = "mail") -> list[str]:
-        """What a mailer has written: writer, token and order of each."""
+        """The lines of a mailer: writer, token and order."""
         path = self.file(name)
         return path.read_text().splitlines() if path.exists() else []
 
     def orders_of(self, name: str = "mail") -> list[str]:
-        """The orders that it has written."""
+        """The orders in the lines of a mailer."""
         return [line.split()[2] for line in self.mails(name)]
 
     def in_totals(self) -> list[str]:
@@ -94,7 +94,7 @@ class ShopCase(WritersCase):
         return [row[0] for row in self.sql("SELECT order_id FROM totals ORDER BY token, ctid")]
 
     async def until_true(self, what: Any) -> None:
-        """Wait until something is so."""
+        """Wait until a condition is true."""
 
         async def ask() -> bool:
             return bool(what())

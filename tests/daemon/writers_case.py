@@ -1,4 +1,4 @@
-"""A master and workers as real processes, which write the same streams."""
+"""Test case base: a master and workers as real processes, which write the same streams."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ JOBS = "{job: bigint}"
 
 
 class WritersCase(CliCase):
-    """Processes by name, and what they answer over HTTP."""
+    """Starts processes by name, and sends them HTTP requests."""
 
-    #: Who writes what.
+    #: The setting ``stream_writers`` of all processes.
     stream_writers = "{orders: [master, w1, w2], jobs: [w1]}"
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -74,7 +74,7 @@ class WritersCase(CliCase):
         return process
 
     async def ask(self, name: str, path: str, body: Any = None, **headers: str) -> Any:
-        """What a process answers: JSON, and after a refusal (status, error, message)."""
+        """The JSON answer of a process; of a refusal, (status, error, message)."""
         url = f"http://127.0.0.1:{self.http[name]}{path}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, headers)
@@ -91,7 +91,7 @@ class WritersCase(CliCase):
         return await deferToThread(ask)
 
     async def append(self, name: str, stream: str, *rows: list[Any]) -> Any:
-        """The tokens of facts that were appended at a process, or how it was refused."""
+        """Append facts at a process; the tokens, or the refusal."""
         answer = await self.ask(name, f"/streams/{stream}/facts", list(rows))
         return answer["ids"] if isinstance(answer, dict) else answer
 
@@ -102,7 +102,7 @@ class WritersCase(CliCase):
         assert answer["position"] >= token, answer
 
     async def until(self, what: Callable[[], Any]) -> Any:
-        """Ask until the answer is a true one; the test's time limit ends a vain wait."""
+        """Repeat until the result is true; the test's timeout ends a vain wait."""
         while True:
             try:
                 found = await what()
@@ -122,7 +122,7 @@ class WritersCase(CliCase):
         await self.until(is_ready)
 
     async def orders(self) -> Any:
-        """How the stream of orders stands, by the master."""
+        """The status of the stream ``orders`` at the master."""
         return (await self.ask("master", "/status"))["streams"]["orders"]
 
     def connect(self) -> psycopg2.extensions.connection:

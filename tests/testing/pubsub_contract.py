@@ -1,19 +1,19 @@
-"""What Redis pub/sub promises, and what it does not: for the fake and for a real server alike."""
+"""Contract of Redis pub/sub, for the in-memory fake and for a real server alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-#: What may wait for a subscriber at the servers of this suite, in bytes.
+#: Output buffer limit of subscribers at the servers of this suite, in bytes.
 BUFFER_BYTES = 2**20
 
 
 class Member:
-    """A process that says and hears; the owner of its connections.
+    """A process that publishes and subscribes; the owner of its connections.
 
     :ivar heard: all messages, in order
-    :ivar stood: how often both connections have, and ``lost`` how often no longer
+    :ivar stood: how often both connections were made; ``lost``, how often they were lost
     """
 
     def __init__(self, happened: Callable[[], object]) -> None:
@@ -42,29 +42,29 @@ class Member:
         self.wires.publish(channel, [text.encode() for text in texts])
 
     def heard_of(self, sender: str) -> list[str]:
-        """What one of the others has said."""
+        """The messages of one sender."""
         texts = [message.decode() for message in self.heard_all]
         return [text for text in texts if text.startswith(f"{sender} ")]
 
 
 class Server(Protocol):
-    """A server, and whatever makes time pass for it."""
+    """A server, and the clock that it runs on."""
 
     async def join(self, name: str, *channels: str) -> Member:
-        """A process that listens there; returns once its connections stand."""
+        """Connect a process, and wait until both of its connections are made."""
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Let time pass until something is true."""
+        """Let time pass until a condition is true."""
 
     def stop(self) -> None: ...
 
     def start(self) -> None: ...
 
     def cut_listeners(self) -> None:
-        """Cut the listening connections of all."""
+        """Cut the subscribing connections of all processes."""
 
     def cut_speakers(self) -> None:
-        """Cut the speaking connections of all."""
+        """Cut the publishing connections of all processes."""
 
 
 class PubSubContract:
