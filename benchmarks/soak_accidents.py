@@ -13,7 +13,7 @@ from typing import NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
-from synrepl.cli.demo.deployment import DaemonProcess
+from synrepl.cli.demo.deployment import DaemonSubprocess
 from synrepl.core.clock import Scheduler
 from synrepl.testing.redis import RedisTestServer
 from synrepl.testing.standby import PrimaryAndStandby
@@ -104,7 +104,7 @@ class AccidentInjector:
     def __init__(
         self,
         scheduler: Scheduler,
-        processes: Mapping[str, DaemonProcess],
+        processes: Mapping[str, DaemonSubprocess],
         redis: RedisTestServer,
         servers: PrimaryAndStandby,
         tell: Callable[[str], object],

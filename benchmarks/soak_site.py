@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.child import REPOSITORY
 from benchmarks.soak_recorder import FactFileRecorder
-from synrepl.cli.demo.deployment import MASTER, DaemonProcess, WorkerSpec, free_ports
+from synrepl.cli.demo.deployment import MASTER, DaemonSubprocess, WorkerSpec, free_ports
 from synrepl.cli.demo.recorder import FactRecorder
 from synrepl.cli.demo.traffic import ORDER_COLUMNS, ORDERS
 from synrepl.core.clock import Scheduler
@@ -103,11 +103,13 @@ class SoakSite:
         """The log of a process."""
         return self.directory / f"{name}.log"
 
-    def process(self, scheduler: Scheduler, name: str) -> DaemonProcess:
+    def process(self, scheduler: Scheduler, name: str) -> DaemonSubprocess:
         """A process, to be started."""
         role = "master" if name == MASTER else "worker"
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        return DaemonProcess(scheduler, role, name, self.config(name), self.log(name), environment)
+        return DaemonSubprocess(
+            scheduler, role, name, self.config(name), self.log(name), environment
+        )
 
     def _recorded_file(self, worker: str) -> Path:
         return self.directory / f"{worker}.notes"

@@ -26,7 +26,7 @@ from synrepl.cli.demo.command import instructions
 from synrepl.cli.demo.deployment import (
     MASTER,
     DaemonEnded,
-    DaemonProcess,
+    DaemonSubprocess,
     Deployment,
     NotEmpty,
 )
@@ -535,7 +535,7 @@ class DaemonProcesses(CliCase):
     async def test_reports_a_daemon_that_cannot_run_with_its_output(self) -> None:
         config, log = self.directory / "none.yaml", self.directory / "log"
         self.enterContext(patch.dict(os.environ, PYTHONPATH=str(REPOSITORY)))
-        process = DaemonProcess(TwistedScheduler(reactor), "master", "m", config, log)
+        process = DaemonSubprocess(TwistedScheduler(reactor), "master", "m", config, log)
         process.check()
         await process.stop()  # never started: fine
         process.start()

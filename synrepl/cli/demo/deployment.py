@@ -118,11 +118,11 @@ class Deployment:
         """The configuration file of a process."""
         return self.directory / f"{name}.yaml"
 
-    def process(self, scheduler: Scheduler, name: str) -> DaemonProcess:
+    def process(self, scheduler: Scheduler, name: str) -> DaemonSubprocess:
         """A process of the deployment, not started yet."""
         log = self.directory / f"{name}.log"
         role = "master" if name == MASTER else "worker"
-        return DaemonProcess(scheduler, role, name, self.config(name), log)
+        return DaemonSubprocess(scheduler, role, name, self.config(name), log)
 
     def write(self) -> None:
         """Create the directory and the configuration files.
@@ -195,7 +195,7 @@ class Deployment:
         return {"redis": {**settings, **flags}}
 
 
-class DaemonProcess:
+class DaemonSubprocess:
     """``synrepl master`` or ``synrepl worker`` as a child process.
 
     The kernel terminates it when the demo ends, however that happens.
