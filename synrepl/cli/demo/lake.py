@@ -32,7 +32,7 @@ JOB = "activity"
 _DEFAULT_LINES = 5
 
 
-class LakeFailed(Unavailable):
+class DemoLakeFailed(Unavailable):
     """the lake of the demo failed ({status}): {reason}"""
 
 
@@ -66,7 +66,7 @@ async def run_lake(reactor: Any, folder: Path, dsn: str) -> LakeResult:
     """Land all streams, check the lake and run the job; the database must be running.
 
     :param folder: where to create the lake
-    :raises LakeFailed: the Spark process failed
+    :raises DemoLakeFailed: the Spark process failed
     """
     output, errors, status = await getProcessOutputAndValue(
         sys.executable,
@@ -76,7 +76,7 @@ async def run_lake(reactor: Any, folder: Path, dsn: str) -> LakeResult:
     )
     if status != 0:
         lines = errors.decode(errors="replace").strip().splitlines()
-        raise LakeFailed(status=status, reason=lines[-1] if lines else "no output")
+        raise DemoLakeFailed(status=status, reason=lines[-1] if lines else "no output")
     return msgspec.json.decode(output, type=LakeResult)
 
 

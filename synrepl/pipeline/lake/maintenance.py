@@ -103,7 +103,7 @@ class LakeMaintenance:
         by a run that failed are in the report of the next run that succeeds.
 
         :param settle_timeout_s: how long to wait for facts to settle, see :meth:`.Landing.rounds`
-        :raises: what :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase` raise
+        :raises: the errors of :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase`
         """
         self._known = self._pending().known
         marks = self._source.watermarks()

@@ -128,7 +128,7 @@ def open_session(options: SessionOptions) -> Iterator[SparkSession]:
 
 @contextmanager
 def _connect(options: SessionOptions) -> Iterator[SparkSession]:
-    """A session on a Connect server, whose owner made the settings that are not of SQL."""
+    """A session on a Connect server; settings other than those of SQL are up to its owner."""
     mode = "SPARK_CONNECT_MODE_ENABLED"  # PySpark sets it and does not take it back
     master, key = hide_parameters(options.master), None
     with changed_environ({mode: os.environ.get(mode)}), ExitStack() as stack:

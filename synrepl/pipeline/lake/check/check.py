@@ -121,7 +121,7 @@ def check(
 
 
 class _Differences(NamedTuple):
-    """What was found row by row; see :class:`.StreamReport`."""
+    """The differences found row by row; see :class:`.StreamReport`."""
 
     differences: Sequence[Difference] = ()
     examples: Sequence[Example] = ()

@@ -15,7 +15,7 @@ MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED = "missing", "only in the lake", "double
 
 
 class Outcome(StrEnum):
-    """The outcome for one stream, or for all streams: the worst of theirs."""
+    """The outcome for one stream, or the worst outcome of all streams."""
 
     EQUAL = "equal"
     LOST = "lost in a failover"

@@ -93,7 +93,7 @@ class SynapseDatabase:
 
     def refresh(self) -> None:
         """Read again which release the tables belong to."""
-        self._identity, self._log, self._release, self._sole = self._read("recognise", _recognised)
+        self._identity, self._log, self._release, self._sole = self._read("recognise", _recognise)
         self.server = str(self._identity)
 
     @property
@@ -243,7 +243,7 @@ class SynapseDatabase:
         )
 
     def _unnamed(self, stream_schema: StreamSchema) -> str:
-        """Who wrote what names nobody, as SQL."""
+        """The writer of rows that do not name one, as an SQL literal."""
         return literal(self._sole.get(stream_schema.stream) or MAIN_PROCESS)
 
     def _read(
@@ -259,7 +259,7 @@ class SynapseDatabase:
         return self._database.run(name, bounded, read_only=True, isolation=isolation)
 
 
-def _recognised(txn: Transaction) -> tuple[DatabaseIdentity, str, Release, dict[str, str | None]]:
+def _recognise(txn: Transaction) -> tuple[DatabaseIdentity, str, Release, dict[str, str | None]]:
     identity, log = identify(txn), log_position(txn)
     release = recognise(txn)
     sole = {name: sole_writer(txn, release, name) for name in release.streams}

@@ -29,7 +29,7 @@ from synrepl.storage.store import Trimmed
 #: Target size of a batch of rows, in bytes. A task holds two at a time.
 BATCH_BYTES = 4 << 20
 
-#: Without these the server reads the whole table for each part of it.
+#: Planner settings without which the server scans the whole table for each chunk.
 _SETTINGS = {
     "enable_seqscan": "off",
     "jit": "off",
