@@ -98,7 +98,7 @@ def fill(dsn: str, first: int, last: int, stream: str = "events") -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """A temporary folder."""
     found = Path(mkdtemp(prefix="synrepl-benchmark-"))
     try:
         yield found

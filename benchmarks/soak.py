@@ -1,4 +1,4 @@
-"""Eight real processes over a real Redis and PostgreSQL, which are killed at random; nothing is lost.
+"""Soak test: eight real processes over real Redis and PostgreSQL, killed at random; nothing may be lost.
 
 Recorded traffic is appended over HTTP, with idempotency keys, at the master and at
 three workers that write. Meanwhile accidents happen (:mod:`.soak_accidents`). When
@@ -67,7 +67,7 @@ class NotReady(Unavailable):
 
 
 class SoakResult(NamedTuple):
-    """How it went.
+    """The result of a soak test.
 
     :ivar facts: in the tables, each of which every follower had to apply
     :ivar accidents: how many of each kind
@@ -88,7 +88,7 @@ class SoakResult(NamedTuple):
 
 
 class Soak:
-    """Plays one.
+    """Runs a soak test.
 
     :param redis: over which the processes of the site hear each other; it runs
     :param servers: the site's PostgreSQL servers

@@ -1,4 +1,4 @@
-"""What happens to the processes of a soak: drawn from a seed, one accident after the other."""
+"""The accidents of a soak test: faults of its processes, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POSTGRES = "PostgreSQL"
 
 
 class Kind(StrEnum):
-    """What can happen."""
+    """The kinds of accidents."""
 
     KILLED = "killed (SIGKILL)"
     ENDED = "ended (SIGTERM)"
@@ -94,7 +94,7 @@ def failing_over(
 
 
 class AccidentInjector:
-    """Lets accidents happen; several may go on at the same time, but for one victim.
+    """Injects accidents; several may overlap, but only one per victim.
 
     :param servers: the PostgreSQL servers
     :param tell: told what happens
@@ -118,7 +118,7 @@ class AccidentInjector:
         self.counts: Counter[Kind] = Counter()
 
     async def inject(self, accident: Accident) -> None:
-        """Let one happen; returns once it has begun, which is when its victim is there again."""
+        """Inject an accident, once its victim is up again; returns when it has begun."""
         await self._scheduler.sleep(accident.after_s)
         await self._over(accident.victim)
         self.counts[accident.kind] += 1
@@ -129,14 +129,14 @@ class AccidentInjector:
         self._under_way[accident.victim] = Deferred.fromCoroutine(run(accident))
 
     async def over(self) -> None:
-        """Wait until everybody is there again."""
+        """Wait until all victims are up again."""
         for victim in list(self._under_way):
             await self._over(victim)
 
     def check(self) -> None:
-        """Make sure that nobody ended without an accident.
+        """Check that no process ended without an accident.
 
-        :raises Ended: somebody did
+        :raises Ended: one did
         """
         for name, process in self._processes.items():
             if name not in self._under_way or self._under_way[name].called:

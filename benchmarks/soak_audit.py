@@ -1,4 +1,4 @@
-"""The accounts of a soak, held against each other."""
+"""Compares what was acknowledged, stored, applied and recorded in a soak test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Positions = Mapping[str, Mapping[str, int | None]]
 
 
 class Accounts(NamedTuple):
-    """What came out.
+    """The result of the audit.
 
     :ivar facts: acknowledged; ``rows`` likewise
     :ivar repeated: facts that came again to a handler that may see them again

@@ -1,4 +1,4 @@
-"""What a handler that sees facts at least once wrote down, and what is in there once."""
+"""Records facts that a plain handler receives in a file, and reads the file without duplicates."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RecordedFacts(NamedTuple):
 
 
 def read_recorded(path: Path) -> RecordedFacts:
-    """What is in the file."""
+    """Read a file, without duplicates."""
     with path.open(encoding="utf-8") as lines:
         return deduplicated(lines)
 

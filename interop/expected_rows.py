@@ -1,4 +1,4 @@
-"""What real workers have to have counted, reckoned from what was appended and what they asked."""
+"""The rows that real workers should have counted, computed from appends and requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Phase:
     appended: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def rows(self, stream: str, above: int = 0) -> int:
-        """How many rows of a stream were appended at larger tokens."""
+        """Number of rows of a stream that were appended above a token."""
         return sum(rows for token, rows in self.appended.get(stream, ()) if token > above)
 
     @property
@@ -39,7 +39,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """How matters stood at the end of a phase.
+    """Expected and counted rows at the end of a phase.
 
     :ivar counted: rows by stream, as each worker counts them
     :ivar http: answers to requests for missed rows in this run of the master, by status
@@ -57,7 +57,7 @@ class PhaseResult:
 
 
 class ExpectedRows:
-    """Adds up what is due to each worker.
+    """Computes the rows due to each worker.
 
     :ivar phases: so far; the last one is going on
     :ivar due: rows by stream
@@ -69,13 +69,13 @@ class ExpectedRows:
         self._first_asked: dict[Release, dict[str, int]] = {release: {} for release in RELEASES}
 
     def sent_live(self, phase: Phase) -> None:
-        """Everybody followed while the facts of a phase were appended."""
+        """All workers followed while the facts of a phase were appended."""
         for release in RELEASES:
             for stream in self.wanted(release):
                 self.due[release][stream] += phase.rows(stream)
 
     def diagnoses(self, release: Release, tokens: Mapping[str, int]) -> None:
-        """A worker asked for these streams from these tokens: it gets what is above."""
+        """A worker requested these streams from these tokens: rows above are due."""
         for stream, token in tokens.items():
             self._first_asked[release].setdefault(stream, token)
             for phase in self.phases:
@@ -89,16 +89,16 @@ class ExpectedRows:
         return [stream.name for stream in _CATALOGUE.known_to(release.generation)]
 
     def once(self, release: Release, stream: str) -> int:
-        """How many rows are above the token that a worker asked from at first."""
+        """Number of rows above the token of a worker's first request."""
         first = self._first_asked[release][stream]
         return sum(phase.rows(stream, first) for phase in self.phases)
 
     def asked_again(self, release: Release) -> Counter[str]:
-        """Rows that a worker asked for although it had them, by stream."""
+        """Rows that a worker requested again, by stream."""
         return self._beyond_once(release, 1)
 
     def passed_over(self, release: Release) -> Counter[str]:
-        """Rows of stored streams that a worker never asked for, by stream."""
+        """Rows of stored streams that a worker never requested, by stream."""
         return self._beyond_once(release, -1)
 
     def _beyond_once(self, release: Release, sign: int) -> Counter[str]:
@@ -139,7 +139,7 @@ class RedisPhaseResult:
 
 
 class ExpectedLiveRows:
-    """Adds up what is due to a worker that gets rows while they are said, or never.
+    """Computes the rows due to a worker that receives rows only when they are published.
 
     What it missed it is told of by positions, and reads in its own database.
 
@@ -175,7 +175,7 @@ class ExpectedLiveRows:
         return +self._due
 
     def tokens(self) -> dict[str, Token]:
-        """Where the worker has to stand, by stream.
+        """The expected positions of the worker, by stream.
 
         At the last token of the stream's sequence, whatever it heard: idle writers go
         on with the others, and positions tell it of what it missed.

@@ -1,4 +1,4 @@
-"""A real server over Redis with ours beside it, looked at from all sides."""
+"""Observes a real server over Redis, with ``synrepl watch`` and ``doctor`` beside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTLES_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StoppedProcess:
-    """How a process stands that is stopped.
+    """The state of a stopped process.
 
     :ivar writes: its transactions that have written something
     :ivar committed: its position in a stream, in the database
@@ -52,7 +52,7 @@ class QuietSnapshot:
 
     @property
     def wrong(self) -> list[str]:
-        """What ``synrepl watch`` tells wrongly, for a person."""
+        """Wrong figures of ``synrepl watch``, as sentences."""
         heard, committed = self.look.by_key("heard"), self.look.by_key("committed")
         faults = [
             f"{_told(key)} heard at {heard.get(key)}, announced {self.announced.get(key)}"
@@ -81,7 +81,7 @@ class QuietSnapshot:
 
     @property
     def behind(self) -> list[str]:
-        """Who has not announced what is in the database, for a person."""
+        """Writers that have not announced what is in the database, as sentences."""
         return [
             f"{_told(key)} announced {self.announced.get(key)}, recorded {at}"
             for key, at in sorted(self.recorded.items())
@@ -90,7 +90,7 @@ class QuietSnapshot:
 
 
 class SynapseObserver:
-    """Looks at a server, and stops one of its processes.
+    """Observes a server, and stops one of its processes.
 
     :param process: of the server, which may be stopped
     :param name: its name
@@ -154,15 +154,15 @@ class SynapseObserver:
         return self._tables.oldest()
 
     def samples(self) -> list[WatchSample]:
-        """Every look of ``synrepl watch`` so far."""
+        """All samples of ``synrepl watch`` so far."""
         return self._watch.samples()
 
     def said(self) -> list[str]:
-        """What it printed on standard error."""
+        """The standard error of ``synrepl watch``."""
         return self._watch.said()
 
     def alarms(self) -> list[str]:
-        """What ``synrepl watch`` says is wrong."""
+        """The alarms of ``synrepl watch``."""
         look = self._watch.last()
         return [] if look is None else look.alarms
 

@@ -1,4 +1,4 @@
-"""Waiting for something that another process does."""
+"""Polling for what another process does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotInTime(Unavailable):
 
 
 def wait_until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -> T:
-    """Look again and again until there is something true, and return it.
+    """Poll until the result is true, and return it.
 
     :param what: what is waited for, for a person
     :param look: may raise :exc:`OSError` while a process is not there yet
@@ -38,7 +38,7 @@ def wait_until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -
 
 
 def wait_until_stable(look: Callable[[], T], still_s: float, seconds: float) -> T:
-    """Look until the same has been seen for ``still_s`` seconds, and return it.
+    """Poll until the result has not changed for ``still_s`` seconds, and return it.
 
     What never comes to rest is returned as it is after ``seconds``.
     """

@@ -1,4 +1,4 @@
-"""Programs that run beside this one and end with it."""
+"""Child processes that end with this one."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ class Process:
         return self._end(SIGTERM)
 
     def kill(self) -> int:
-        """End it without a word (SIGKILL)."""
+        """Kill it (SIGKILL)."""
         return self._end(SIGKILL)
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP)."""
+        """Stop it (SIGSTOP)."""
         self._popen.send_signal(SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Continue it (SIGCONT)."""
         self._popen.send_signal(SIGCONT)
 
     def _end(self, signal: int) -> int:

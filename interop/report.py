@@ -1,4 +1,4 @@
-"""What was found, as Markdown that can be read on a terminal too."""
+"""The report, as Markdown that is readable on a terminal as well."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ installed; everything else is made anew each time, and removed. A part can be ru
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that has to hold."""
+    """A condition that must hold."""
 
     claim: str
     holds: bool
@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(slots=True)
 class Section:
-    """One of the things shown: what was done, tables, and checks."""
+    """A section of the report: description, tables and checks."""
 
     title: str
     story: Sequence[str] = ()
@@ -69,11 +69,11 @@ class Section:
 
     @property
     def holds(self) -> bool:
-        """True when every check does."""
+        """Whether all checks hold."""
         return all(check.holds for check in self.checks)
 
     def check(self, claim: str, holds: bool, detail: str = "") -> None:
-        """Note whether something holds."""
+        """Add a check."""
         self.checks.append(Check(claim, holds, detail))
 
     def lines(self) -> list[str]:

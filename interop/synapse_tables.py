@@ -1,4 +1,4 @@
-"""What a real Synapse has in its database, read with SQL of our own, and nothing of synrepl."""
+"""Reads the database of a real Synapse with plain SQL, independently of synrepl."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SynapseTables:
         self._connection.set_session(readonly=True, autocommit=True)
 
     def positions(self) -> dict[Key, int]:
-        """By stream and writer, the position on record."""
+        """The recorded positions, by stream and writer."""
         rows = self._read("SELECT stream_name, instance_name, stream_id FROM stream_positions")
         return {(_RECORDED_AS.get(name, name), who): abs(at) for name, who, at in rows}
 

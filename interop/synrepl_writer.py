@@ -39,7 +39,7 @@ class SynreplWriter:
         ready(self._process, self.http)
 
     def kill(self) -> None:
-        """End it without a word (SIGKILL)."""
+        """Kill it (SIGKILL)."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

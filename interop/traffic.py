@@ -1,4 +1,4 @@
-"""What real clients do for a while, so that every stream of a single server has something to say."""
+"""Traffic of real clients, which produces rows in every stream of a server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Traffic:
         self._told_to_stop = threading.Event()
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Stop soon."""
         self._told_to_stop.set()
 
     def run(self, users: int = 6, rooms: int = 4) -> None:
