@@ -28,8 +28,8 @@ from synrepl.cli.demo.deployment import MASTER
 from synrepl.cli.demo.progress import StatusPoller
 from synrepl.cli.demo.recorder import AppliedTable
 from synrepl.cli.demo.traffic import AppendRequest, Senders, Traffic
-from synrepl.cli.running import aside
 from synrepl.cli.running import run as run_under_reactor
+from synrepl.cli.running import run_in_thread
 from synrepl.client.client import Client
 from synrepl.core.errors import Unavailable
 from synrepl.daemon.catalogue import catalogue
@@ -187,7 +187,9 @@ class Soak:
         since = self._scheduler.seconds()
         while True:
             self._check()
-            for look in [aside(self._reactor, each.poll) for each in self._pollers.values()]:
+            for look in [
+                run_in_thread(self._reactor, each.poll) for each in self._pollers.values()
+            ]:
                 await look
             behind = self._behind()
             if not behind:
@@ -241,7 +243,7 @@ class Soak:
 
     async def _ready(self, name: str) -> None:
         give_up = self._scheduler.seconds() + STUCK_S
-        while not await aside(self._reactor, self._pollers[name].is_ready):
+        while not await run_in_thread(self._reactor, self._pollers[name].is_ready):
             self._processes[name].check()
             if self._scheduler.seconds() > give_up:
                 raise NotReady(name=name, seconds=STUCK_S)

@@ -60,7 +60,7 @@ def run(main: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
     return outcome
 
 
-def aside(reactor: Any, job: Callable[[], T]) -> Deferred[T]:
+def run_in_thread(reactor: Any, job: Callable[[], T]) -> Deferred[T]:
     """Run a job that blocks in a thread of its own, which does not keep the process from ending."""
     result: Deferred[T] = Deferred()
 

@@ -13,11 +13,11 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
-from synrepl.cli.tap.record_tcp import TcpSource
-from synrepl.cli.tap.source import RecordingEnded
+from synrepl.cli.tap.record_tcp import TcpRecordingSource
+from synrepl.cli.tap.recording_source import RecordingEnded
 from synrepl.tools.judge.rules import RULES
-from synrepl.tools.tap.judging import Judging
 from synrepl.tools.tap.recording import RecordingFile, read_recording
+from synrepl.tools.tap.recording_judge import RecordingJudge
 from synrepl.wire.dialects import DIALECTS
 from tests.cli.cli_world import CliCase, free_port
 from tests.wire.recordings import CAPTURES
@@ -32,7 +32,7 @@ def lines(path: Path) -> list[tuple[str, str]]:
     return [(each["dir"], each["line"]) for each in map(json.loads, text.splitlines())]
 
 
-class Judge(CliCase):
+class TapJudge(CliCase):
     async def test_a_real_server(self) -> None:
         done = await self.run_it("tap", "judge", LIVE)
         self.assertEqual((done.code, done.err), (0, ""))
@@ -188,7 +188,7 @@ class Record(CliCase):
             path = self.directory / f"{dialect}.jsonl"
             heard, said = Heard(), list[str]()
             file = RecordingFile(path, heard)
-            source = TcpSource("127.0.0.1", master.port, DIALECTS[dialect], "tap")
+            source = TcpRecordingSource("127.0.0.1", master.port, DIALECTS[dialect], "tap")
             running = Deferred.fromCoroutine(source.record(reactor, file, None, said.append))
             await heard.until(lambda line: line.startswith(b"POSITION orders"))
             for number in range(1, 20):
@@ -200,7 +200,7 @@ class Record(CliCase):
                 await running
             self.assertIn("server shutting down", str(caught.exception))
             file.close()
-            judging = Judging(path)
+            judging = RecordingJudge(path)
             self.assertEqual(judging.dialect.name, dialect)
             self.assertEqual(list(judging.findings()), [])
             texts = [recorded.text for recorded in read_recording(path)]

@@ -16,16 +16,16 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.tap.record_redis import RedisSource
+from synrepl.cli.tap.record_redis import RedisRecordingSource
 from synrepl.cli.tap.redis import TapLink
-from synrepl.cli.tap.replay_redis import RedisStage, ReplayEnded
+from synrepl.cli.tap.replay_redis import RedisReplay, ReplayEnded
 from synrepl.testing.redis import RedisTestServer
 from synrepl.tools.tap.bus_replay import BusReplay
-from synrepl.tools.tap.judging import Judging
-from synrepl.tools.tap.parts import Cue
-from synrepl.tools.tap.performance import performance
 from synrepl.tools.tap.recorded_bus import Published
 from synrepl.tools.tap.recording import RecordingFile, read_recording
+from synrepl.tools.tap.recording_judge import RecordingJudge
+from synrepl.tools.tap.replay import PlaybackLine
+from synrepl.tools.tap.replay_plan import plan_replay
 from tests.adapters.redis_fixture import SERVER_NAME, EventWaiter, Process, Site
 from tests.cli.cli_world import CliCase, Command, free_port
 from tests.wire.recordings import CAPTURES
@@ -204,7 +204,7 @@ class Replay(RedisCase):
                     last[stream, writer] = max(int(token), last.get((stream, writer), 0))
         positions = {f"POSITION {s} {w} {token} {token}" for (s, w), token in last.items()}
         self.assertEqual({line for _, line in told[1:]}, positions)
-        judging = Judging(self.directory / "r.jsonl")
+        judging = RecordingJudge(self.directory / "r.jsonl")
         list(judging.findings())
         self.assertEqual((judging.breaches, list(judging.known)), ({}, ["unordered"]))
 
@@ -276,10 +276,10 @@ class Connections(RedisCase):
             heard.extend(message.text for message in messages)
             happenings.happened()
 
-        def part() -> Iterator[Cue]:
+        def part() -> Iterator[PlaybackLine]:
             nonlocal read
             for read in range(1, 1_001):
-                yield Cue(0, b"RDATA a m %d %s" % (read, b"x" * 2_000))
+                yield PlaybackLine(0, b"RDATA a m %d %s" % (read, b"x" * 2_000))
 
         speaker = await link.speaker()
         await link.listen(["x"], hear)
@@ -303,7 +303,7 @@ class Connections(RedisCase):
         await link.close()
 
     async def test_what_redis_did_not_take_is_not_told_as_played(self) -> None:
-        stage = RedisStage(RedisAddress(path=self.redis.path), NAME, unasked=True)
+        stage = RedisReplay(RedisAddress(path=self.redis.path), NAME, unasked=True)
         said: list[str] = []
         begun: Deferred[None] = Deferred()
 
@@ -314,7 +314,7 @@ class Connections(RedisCase):
                 begun.callback(None)
 
         playing = Deferred.fromCoroutine(
-            stage.play(reactor, performance(REDIS, 0.0, None, None, None), say)
+            stage.play(reactor, plan_replay(REDIS, 0.0, None, None, None), say)
         )
         await begun
         self.redis.stop()
@@ -330,7 +330,7 @@ class OurOwn(RedisCase):
         one = await Process(site, "one", address).start(self)
         path = self.directory / "r.jsonl"
         file = RecordingFile(path)
-        source = RedisSource(address, SERVER_NAME, silent=False, hide=None)
+        source = RedisRecordingSource(address, SERVER_NAME, silent=False, hide=None)
         begun: Deferred[None] = Deferred()
 
         def said(text: str) -> None:
@@ -359,7 +359,7 @@ class OurOwn(RedisCase):
         found = [each.text for each in read_recording(path)]
         for line in (b"REPLICATE ", b"POSITION notes two ", b"RDATA notes one batch "):
             self.assertTrue([text for text in found if text.startswith(line)], line)
-        self.assertEqual(list(Judging(path).findings()), [])
+        self.assertEqual(list(RecordingJudge(path).findings()), [])
 
 
 class Files(CliCase):

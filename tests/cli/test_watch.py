@@ -16,7 +16,7 @@ from twisted.protocols.basic import LineReceiver
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.testing.postgres import fresh_database
-from synrepl.tools.watch import in_database
+from synrepl.tools.watch import committed_positions
 from tests.cli.cli_world import CliCase, Done, free_port
 from tests.storage.foreign_databases import foreign_database
 
@@ -83,7 +83,7 @@ class WatchCase(CliCase):
         ]
 
 
-class Listening(WatchCase):
+class TcpLiveSource(WatchCase):
     """The wire alone."""
 
     async def test_any_dialect(self) -> None:
@@ -164,7 +164,7 @@ class WithDatabase(WatchCase):
         self.dsn_path.write_text(self.dsn)
         database = PostgresDatabase(reactor, self.dsn, "test", DatabaseLimits(connections=1))
         try:
-            found = await in_database.look(ForeignStore(database), announces_moves=False)
+            found = await committed_positions.look(ForeignStore(database), announces_moves=False)
             self.positions = found.positions
         finally:
             await database.close()

@@ -109,7 +109,7 @@ class RedisCase(CliCase):
         return path
 
 
-class Listening(RedisCase):
+class TcpLiveSource(RedisCase):
     """The wire alone."""
 
     async def test_each_writer_by_its_name(self) -> None:

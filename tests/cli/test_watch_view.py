@@ -6,23 +6,23 @@ from unittest import TestCase
 
 import rich.console
 
-from synrepl.cli.watch.view import View
-from synrepl.tools.watch.board import Seen
+from synrepl.cli.watch.view import WatchView
+from synrepl.tools.watch.lag_monitor import WriterLag
 
-WELL = Seen("events", "w1", 5, 5, 3, 1.5, 0, 0.0, False)
-SILENT = Seen("receipts", "w2", None, 1234, 0, 0.0, 7, 6.2, True)
-IN_MEMORY = Seen("typing", "", 1, None, 0, 0.0, 0, 0.0, False)
+WELL = WriterLag("events", "w1", 5, 5, 3, 1.5, 0, 0.0, False)
+SILENT = WriterLag("receipts", "w2", None, 1234, 0, 0.0, 7, 6.2, True)
+IN_MEMORY = WriterLag("typing", "", 1, None, 0, 0.0, 0, 0.0, False)
 
 
 class Looks(TestCase):
-    def lines(self, view: View) -> list[str]:
+    def lines(self, view: WatchView) -> list[str]:
         console = rich.console.Console(width=120, highlight=False)
         with console.capture() as captured:
             console.print(view.table())
         return [line.rstrip() for line in captured.get().splitlines()]
 
     def test_a_table(self) -> None:
-        view = View("here", "current", True, ["trouble\x1b"], 0, [WELL, SILENT, IN_MEMORY])
+        view = WatchView("here", "current", True, ["trouble\x1b"], 0, [WELL, SILENT, IN_MEMORY])
         self.assertEqual(
             self.lines(view),
             """\
@@ -37,11 +37,11 @@ typing    (all)      1         -     0     0.0         0  0.0 s""".splitlines(),
         )
 
     def test_nothing(self) -> None:
-        view = View("here", None, False, [], 0, [])
+        view = WatchView("here", None, False, [], 0, [])
         self.assertEqual(self.lines(view), ["here, nothing heard", "", "nothing heard yet"])
 
     def test_metrics(self) -> None:
-        body, _ = View("here", "current", True, [], 3, [WELL, SILENT]).metrics()
+        body, _ = WatchView("here", "current", True, [], 3, [WELL, SILENT]).metrics()
         lines = body.decode().splitlines()
         for line in (
             "synrepl_watch_connected 1.0",

@@ -15,10 +15,10 @@ from twisted.python.failure import Failure
 from synrepl.caches.cache import Declaration
 from synrepl.caches.registry import Caches
 from synrepl.streams.synapse.caches import CACHES
-from synrepl.tools.audit.audit import AUDIT_S, WAIT_S, AuditRuns
+from synrepl.tools.audit.audit import AUDIT_S, WAIT_S, AuditInProgress
 from synrepl.tools.audit.fresh_loads import LOAD_S
 from synrepl.tools.audit.report import MOST_STALE
-from synrepl.tools.audit.sample import Place
+from synrepl.tools.audit.sample import EntryLocation
 from tests.tools.audited import SECRET, Audited, Base, brief
 
 
@@ -39,7 +39,7 @@ class Verdicts(Base):
         self.world.audit()
         self.world.cache().entries.popitem()
         self.assertNotIn(("a",), self.world.cache().entries)
-        Place(self.world.cache(), ("b",)).entry(0)
+        EntryLocation(self.world.cache(), ("b",)).entry(0)
         self.world.cache().entries.popitem()
         self.assertNotIn(("b",), self.world.cache().entries)
 
@@ -201,9 +201,9 @@ class Verdicts(Base):
         self.world.by_other(self.world.stale_row(("a",)))
         first = self.world.start(self.world.auditor.audit(100))
         (refused,) = self.world.start(self.world.auditor.audit(100))
-        self.assertIsInstance(refused.value, AuditRuns)
+        self.assertIsInstance(refused.value, AuditInProgress)
         self.world.data["b"] = self.world.data["c"] = 2
-        samples = [self.world.start(self.world.auditor.look_at_one()) for _ in range(9)]
+        samples = [self.world.start(self.world.auditor.audit_one()) for _ in range(9)]
         self.world.clock.pump([1, 0, 0, 0, 0, 0])
         self.assertTrue(first)
         self.assertTrue(all(samples))
@@ -415,7 +415,7 @@ class Races(TestCase):
                 elif what == "audit":
                     audits.append(world.start(world.auditor.audit(10)))
                 elif what == "sample":
-                    audits.append(world.start(world.auditor.look_at_one()))
+                    audits.append(world.start(world.auditor.audit_one()))
                 else:
                     world.clock.advance(value)
             world.clock.pump([0.5] * 20)

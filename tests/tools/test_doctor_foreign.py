@@ -19,7 +19,7 @@ from synrepl.testing.postgres import fresh_database, with_durable_server
 from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.examine import NothingToExamine, NotOurs, examine
 from synrepl.tools.doctor.finding import Severity
-from synrepl.tools.doctor.report import Report
+from synrepl.tools.doctor.report import ExaminationReport
 from tests.storage.foreign_databases import foreign_database
 
 #: Every open transaction is too old.
@@ -32,7 +32,7 @@ class ForeignDoctor(TestCase):
     async def setUp(self) -> None:
         await with_durable_server(self)
 
-    async def examine(self, dsn: str, bounds: Bounds = AT_ONCE, **more: Any) -> Report:
+    async def examine(self, dsn: str, bounds: Bounds = AT_ONCE, **more: Any) -> ExaminationReport:
         database = PostgresDatabase(reactor, dsn, "doctor")
         self.addCleanup(lambda: Deferred.fromCoroutine(database.close()))
         return await examine(database, bounds, **more)
@@ -181,7 +181,7 @@ class ForeignDoctor(TestCase):
 
         return connection.get_backend_pid(), deferToThread(work)
 
-    async def told(self, dsn: str, words: str) -> Report:
+    async def told(self, dsn: str, words: str) -> ExaminationReport:
         """What is found, once it has ``words`` in it."""
         while True:
             report = await self.examine(dsn)

@@ -21,7 +21,7 @@ from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.cure import NoWriterToLend
 from synrepl.tools.doctor.examine import examine
 from synrepl.tools.doctor.finding import Severity
-from synrepl.tools.doctor.report import Report
+from synrepl.tools.doctor.report import ExaminationReport
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, note
 
@@ -37,7 +37,7 @@ class OwnDoctor(PostgresCase):
         await with_durable_server(self)
         self.doctor = self.process("doctor")
 
-    async def examine(self, bounds: Bounds = AT_ONCE, fix: bool = False) -> Report:
+    async def examine(self, bounds: Bounds = AT_ONCE, fix: bool = False) -> ExaminationReport:
         return await examine(self.doctor.database, bounds, fix)
 
     async def found(self, bounds: Bounds = AT_ONCE) -> list[tuple[str, str]]:

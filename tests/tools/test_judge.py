@@ -13,9 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.core.errors import InputError
-from synrepl.tools.judge.judge import MOST_CONNECTIONS, Judge, Recorded, TooManyConnections
-from synrepl.tools.judge.rules import RULES, Finding, Severity
-from synrepl.tools.tap.traits import SYNAPSE_TRAITS
+from synrepl.tools.judge.judge import (
+    MOST_CONNECTIONS,
+    Recorded,
+    TooManyRecordedConnections,
+    TrafficJudge,
+)
+from synrepl.tools.judge.rules import RULES, RuleFinding, RuleSeverity
+from synrepl.tools.tap.recording_judge import SYNAPSE_TRAITS
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Position, Rdata
 from synrepl.wire.dialects import CURRENT, DIALECTS, LEGACY, MODERN, TRANSITIONAL, Dialect, Side
@@ -81,10 +86,10 @@ REPOSITORY = CAPTURES.parents[2]
 Script = list[dict[str, Any]]
 
 
-def judge(dialect: Dialect, script: Iterable[dict[str, Any]]) -> list[Finding]:
+def judge(dialect: Dialect, script: Iterable[dict[str, Any]]) -> list[RuleFinding]:
     """Judge the objects of a recording."""
-    one = Judge(dialect, SYNAPSE_TRAITS)
-    found: list[Finding] = []
+    one = TrafficJudge(dialect, SYNAPSE_TRAITS)
+    found: list[RuleFinding] = []
     for number, record in enumerate(script, 1):
         sender = SIDES.get(record.get("dir", "-"))
         line = record["line"].encode("utf-8", "surrogateescape")
@@ -98,7 +103,7 @@ def breaches(dialect: Dialect, script: Iterable[dict[str, Any]]) -> list[tuple[s
     return [
         (rule.name, line)
         for rule, line, _ in judge(dialect, script)
-        if rule.severity is Severity.BREACH
+        if rule.severity is RuleSeverity.BREACH
     ]
 
 
@@ -322,7 +327,7 @@ class Mutated(TestCase):
             script.append({**last, "line": line})
         found = [(f.rule.name, f.line) for f in judge(CURRENT, script) if f.line > at - 1]
         self.assertEqual(found, [("resumed", at + 1)])
-        self.assertIs(RULES["resumed"].severity, Severity.KNOWN)
+        self.assertIs(RULES["resumed"].severity, RuleSeverity.KNOWN)
 
     def test_what_was_said_after_its_position_is_not_said_again(self) -> None:
         def change(script: Script) -> int:
@@ -523,7 +528,7 @@ class Mutated(TestCase):
         self.check("1.43.0", "live", change)
 
     def test_no_rule_of_the_table_is_for_show(self) -> None:
-        known = {name for name, rule in RULES.items() if rule.severity is Severity.KNOWN}
+        known = {name for name, rule in RULES.items() if rule.severity is RuleSeverity.KNOWN}
         recorded = {name for counts in KNOWN.values() for name in counts}
         self.assertEqual(known, recorded)
         tested = inspect.getsource(Mutated)
@@ -610,13 +615,13 @@ class Sent(TestCase):
                 self.assertIn(dialect.name, finding.rule.dialects)
 
     def test_connections_are_bounded(self) -> None:
-        one = Judge(MODERN, SYNAPSE_TRAITS)
+        one = TrafficJudge(MODERN, SYNAPSE_TRAITS)
         for number in range(MOST_CONNECTIONS):
             list(one.judge(Recorded(1, 0, Side.SERVER, b"PING 1", number)))
             list(one.judge(Recorded(1, 0, None, b"closed", number)))
         for number in range(MOST_CONNECTIONS):
             list(one.judge(Recorded(1, 0, Side.SERVER, b"PING 1", number)))
-        with self.assertRaises(TooManyConnections) as caught:
+        with self.assertRaises(TooManyRecordedConnections) as caught:
             list(one.judge(Recorded(1, 0, Side.SERVER, b"PING 1", MOST_CONNECTIONS)))
         self.assertIsInstance(caught.exception, InputError)
 

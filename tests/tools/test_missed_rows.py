@@ -15,8 +15,8 @@ from synrepl.streams.row import Row
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from synrepl.streams.synapse.events import StateRow
 from synrepl.tools.audit import missed_rows
-from synrepl.tools.audit.missed_rows import Stood
-from synrepl.tools.audit.sample import Place
+from synrepl.tools.audit.missed_rows import EntryPositions
+from synrepl.tools.audit.sample import EntryLocation
 from tests.services.world import done
 from tests.tools.audited import JOBS, Base
 
@@ -179,12 +179,12 @@ class WhatShouldHaveCome(Base):
         for _ in range(3):
             self.world.by_other(self.world.stale_row(("x",)))
         self.world.by_master(self.world.stale_row(("x",)))
-        place = Place(self.world.cache(), ("x",))
+        place = EntryLocation(self.world.cache(), ("x",))
         seen = done(self.world.store.observe([CACHES]))
         for at_load, now, row in ((3, 4, 4), (None, 2, 2), (4, 4, None), (0, 0, None)):
-            positions = {"caches": {LINEAR: Stood(at_load, now)}}
+            positions = {"caches": {LINEAR: EntryPositions(at_load, now)}}
             found = done(self.world.rows.find(place, positions, seen)).row
             self.assertEqual(None if found is None else found.token, row)
-        positions = {"caches": {"other": Stood(None, 3), "master": Stood(0, 4)}}
+        positions = {"caches": {"other": EntryPositions(None, 3), "master": EntryPositions(0, 4)}}
         found = done(self.world.rows.find(place, positions, seen)).row
         self.assertEqual(found, ("caches", "master", 4, True))  # what is certain counts more

@@ -12,14 +12,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.tools.judge.judge import Judge, Recorded
-from synrepl.tools.judge.rules import Severity
-from synrepl.tools.tap.bus_replay import BusReplay, SomebodySpeaks
-from synrepl.tools.tap.parts import Cue, to_bus
-from synrepl.tools.tap.performance import NotForRedis, performance
-from synrepl.tools.tap.played import MOST_WRITERS, Played
+from synrepl.tools.judge.judge import Recorded, TrafficJudge
+from synrepl.tools.judge.rules import RuleSeverity
+from synrepl.tools.tap.bus_replay import MOST_WRITERS, BusReplay, ChannelInUse, ReplayPositions
 from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.traits import SYNAPSE_TRAITS
+from synrepl.tools.tap.recording_judge import SYNAPSE_TRAITS
+from synrepl.tools.tap.replay import PlaybackLine, lines_for_bus
+from synrepl.tools.tap.replay_plan import NotForRedis, plan_replay
 from synrepl.wire.dialects import CURRENT, Side
 from tests.wire.recordings import CAPTURES
 
@@ -43,10 +42,10 @@ class Bus(TestCase):
     def replay(self, *script: tuple[int, bytes], begun: bool = False) -> BusReplay:
         """One that plays a script, at the pace of its times in ms."""
 
-        def part() -> Iterator[Cue]:
+        def part() -> Iterator[PlaybackLine]:
             for at, line in script:
                 self.read += 1
-                yield Cue(at, line)
+                yield PlaybackLine(at, line)
 
         replay = BusReplay(TwistedScheduler(self.clock), "x.org", self.say, begun)
         self.playing = Deferred.fromCoroutine(replay.play(part(), 1.0))
@@ -83,7 +82,7 @@ class Beginning(Bus):
         found: list[Any] = []
         playing.addErrback(lambda failure: found.append(failure.value))
         (error,) = found
-        self.assertIsInstance(error, SomebodySpeaks)
+        self.assertIsInstance(error, ChannelInUse)
         self.assertIn("speaks on the channel x.org", str(error))
 
 
@@ -145,7 +144,7 @@ class LateComers(Bus):
 
 class Positions(TestCase):
     def test_of_rows_in_any_order_and_lines_that_are_none(self) -> None:
-        played = Played()
+        played = ReplayPositions()
         for line in (
             b"RDATA backfill m 9 []",
             b"RDATA backfill m 4 []",
@@ -159,7 +158,7 @@ class Positions(TestCase):
         self.assertEqual(played.positions(), [b"POSITION backfill m 9 9", b"POSITION typing m 0 0"])
 
     def test_are_bounded(self) -> None:
-        played = Played()
+        played = ReplayPositions()
         for number in range(MOST_WRITERS + 10):
             played.take(b"RDATA a w%d batch []" % number)
             played.take(b"POSITION a w%d 1 1" % number)
@@ -169,7 +168,7 @@ class Positions(TestCase):
     @given(st.integers(0, 3_997))
     @settings(max_examples=8, deadline=None)
     def test_told_anywhere_in_a_recording_they_break_no_rule(self, at: int) -> None:
-        judge, played, told = Judge(CURRENT, SYNAPSE_TRAITS), Played(), False
+        judge, played, told = TrafficJudge(CURRENT, SYNAPSE_TRAITS), ReplayPositions(), False
         breaches = []
         for number, recorded in enumerate(read_recording(REDIS)):
             said = [recorded]
@@ -181,7 +180,7 @@ class Positions(TestCase):
                 breaches += [
                     finding
                     for finding in judge.judge(each)
-                    if finding.rule.severity is Severity.BREACH
+                    if finding.rule.severity is RuleSeverity.BREACH
                 ]
             played.take(recorded.text)
         self.assertEqual((told, breaches), (True, []))
@@ -199,11 +198,11 @@ class Parts(TestCase):
             Recorded(5, 8, None, b"RDATA a m 1 []", None, "y.org"),
         ]
         self.assertEqual(
-            list(to_bus(recording, None, "x.org", "z.org")),
+            list(lines_for_bus(recording, None, "x.org", "z.org")),
             [
-                Cue(7, b"USER_SYNC a b c start 1", "z.org"),
-                Cue(8, b"USER_IP @u:x.org []", "z.org/USER_IP"),
-                Cue(8, b"RDATA a m 1 []", "y.org"),
+                PlaybackLine(7, b"USER_SYNC a b c start 1", "z.org"),
+                PlaybackLine(8, b"USER_IP @u:x.org []", "z.org/USER_IP"),
+                PlaybackLine(8, b"RDATA a m 1 []", "y.org"),
             ],
         )
 
@@ -217,15 +216,18 @@ class Parts(TestCase):
             Recorded(6, 7, Side.SERVER, b"RDATA a m 4 []", 2),
         ]
         self.assertEqual(
-            list(to_bus(recording, 2, None, "z.org")),
-            [Cue(5, b"POSITION a m 1 1", "z.org"), Cue(7, b"RDATA a m 4 []", "z.org")],
+            list(lines_for_bus(recording, 2, None, "z.org")),
+            [
+                PlaybackLine(5, b"POSITION a m 1 1", "z.org"),
+                PlaybackLine(7, b"RDATA a m 4 []", "z.org"),
+            ],
         )
 
     def test_older_dialects_have_no_place_on_redis(self) -> None:
-        legacy = performance(CAPTURES / "1.11.1" / "live.jsonl.gz", 1.0, None, None, None)
+        legacy = plan_replay(CAPTURES / "1.11.1" / "live.jsonl.gz", 1.0, None, None, None)
         with self.assertRaises(NotForRedis) as caught:
             legacy.check_for_redis()
         self.assertIn("is in the legacy dialect", str(caught.exception))
         for version, name in (("1.43.0", "live"), ("1.163.2", "redis")):
             path = CAPTURES / version / f"{name}.jsonl.gz"
-            performance(path, 1.0, None, None, None).check_for_redis()
+            plan_replay(path, 1.0, None, None, None).check_for_redis()

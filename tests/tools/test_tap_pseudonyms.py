@@ -10,9 +10,9 @@ from unittest import TestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synrepl.tools.judge.judge import Judge, Recorded
+from synrepl.tools.judge.judge import Recorded, TrafficJudge
 from synrepl.tools.tap.pseudonyms import Pseudonyms
-from synrepl.tools.tap.traits import SYNAPSE_TRAITS
+from synrepl.tools.tap.recording_judge import SYNAPSE_TRAITS
 from synrepl.wire.codec import parse_line
 from tests.wire.recordings import DIALECT_OF, SIDES, captures, genuine_lines, records
 
@@ -66,7 +66,7 @@ class Hidden(TestCase):
         for version, name in (("1.11.1", "live"), ("1.43.0", "live-forks"), ("1.163.2", "redis")):
             verdicts = []
             for hide in (lambda line: line, Pseudonyms().line):
-                judge = Judge(DIALECT_OF[version], SYNAPSE_TRAITS)
+                judge = TrafficJudge(DIALECT_OF[version], SYNAPSE_TRAITS)
                 found = []
                 for number, record in enumerate(records(version, name), 1):
                     line = hide(record["line"].encode())

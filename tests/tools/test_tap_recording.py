@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.tools.judge.judge import Recorded
-from synrepl.tools.tap.judging import Judging, Tally
-from synrepl.tools.tap.outline import DialectUnknown, Outline, outline
 from synrepl.tools.tap.recorded_session import RecordedSession
 from synrepl.tools.tap.recording import (
     NoRecording,
@@ -23,6 +21,8 @@ from synrepl.tools.tap.recording import (
     ScriptedRecording,
     read_recording,
 )
+from synrepl.tools.tap.recording_info import RecordingDialectUnknown, RecordingInfo, recording_info
+from synrepl.tools.tap.recording_judge import RecordingJudge, Tally
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, TRANSITIONAL, Side
@@ -110,7 +110,7 @@ class Files(InDirectory):
         for name in ("errors", "overflow", "worker-reactions"):
             path = CAPTURES / "1.43.0" / f"{name}.jsonl.gz"
             with self.assertRaises(ScriptedRecording) as caught:
-                Judging(path)
+                RecordingJudge(path)
             self.assertIn(f"{path} is made of scripted cases", str(caught.exception))
 
     def test_what_cannot_be_opened(self) -> None:
@@ -140,18 +140,20 @@ class Files(InDirectory):
 class Outlines(InDirectory):
     def test_real_recordings(self) -> None:
         for version, name, expected in (
-            ("1.11.1", "live", Outline(LEGACY, "localhost:18301", None)),
-            ("1.11.1", "worker-event_creator1", Outline(LEGACY, "localhost:18301", 5)),
-            ("1.43.0", "live", Outline(MODERN, "localhost:18501", None)),
-            ("1.43.0", "worker-pusher1-reconnect", Outline(MODERN, "localhost:18501", 6)),
-            ("1.163.2", "redis", Outline(CURRENT, "localhost:18701", None)),
+            ("1.11.1", "live", RecordingInfo(LEGACY, "localhost:18301", None)),
+            ("1.11.1", "worker-event_creator1", RecordingInfo(LEGACY, "localhost:18301", 5)),
+            ("1.43.0", "live", RecordingInfo(MODERN, "localhost:18501", None)),
+            ("1.43.0", "worker-pusher1-reconnect", RecordingInfo(MODERN, "localhost:18501", 6)),
+            ("1.163.2", "redis", RecordingInfo(CURRENT, "localhost:18701", None)),
         ):
             path = CAPTURES / version / f"{name}.jsonl.gz"
-            self.assertEqual(outline(read_recording(path)), expected)
+            self.assertEqual(recording_info(read_recording(path)), expected)
 
     def test_by_the_arguments(self) -> None:
-        def of(*lines: tuple[Side, bytes]) -> Outline:
-            return outline(Recorded(n, 0, side, line) for n, (side, line) in enumerate(lines, 1))
+        def of(*lines: tuple[Side, bytes]) -> RecordingInfo:
+            return recording_info(
+                Recorded(n, 0, side, line) for n, (side, line) in enumerate(lines, 1)
+            )
 
         server, client = Side.SERVER, Side.CLIENT
         self.assertEqual(of((server, b"POSITION events 1")).dialect, LEGACY)
@@ -160,21 +162,21 @@ class Outlines(InDirectory):
         self.assertEqual(of((client, b"REPLICATE events NOW")).dialect, LEGACY)
         self.assertEqual(of((client, b"REPLICATE ")).dialect, MODERN)
         asked = ((client, b"REPLICATE "), (server, b"SERVER x"), (server, b"POSITION e m 1"))
-        self.assertEqual(of(*asked), Outline(TRANSITIONAL, "x", None))
-        self.assertEqual(of((server, b"SERVER two words")), Outline(None, None, None))
+        self.assertEqual(of(*asked), RecordingInfo(TRANSITIONAL, "x", None))
+        self.assertEqual(of((server, b"SERVER two words")), RecordingInfo(None, None, None))
         several = [
             Recorded(1, 0, server, b"SERVER a", 4),
             Recorded(2, 0, server, b"SERVER b", 5),
             Recorded(3, 0, server, b"POSITION e 1", 5),
         ]
-        self.assertEqual(outline(several), Outline(LEGACY, "a", 4))
+        self.assertEqual(recording_info(several), RecordingInfo(LEGACY, "a", 4))
 
     def test_a_recording_that_does_not_tell(self) -> None:
         path = self.written('{"t":1,"dir":"S","line":"SERVER x"}\n')
-        with self.assertRaises(DialectUnknown) as caught:
-            Judging(path)
+        with self.assertRaises(RecordingDialectUnknown) as caught:
+            RecordingJudge(path)
         self.assertIn("--dialect", str(caught.exception))
-        judging = Judging(path, MODERN)
+        judging = RecordingJudge(path, MODERN)
         self.assertEqual(list(judging.findings()), [])
         self.assertEqual(judging.lines, 1)
 
@@ -193,7 +195,7 @@ class Judged(InDirectory):
                 )
             )
         )
-        judging = Judging(path)
+        judging = RecordingJudge(path)
         lines = [finding.line for finding in judging.findings()]
         self.assertEqual(lines, [3, 4, 5])
         self.assertEqual(judging.breaches, {"order": Tally(2, 4)})

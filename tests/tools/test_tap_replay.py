@@ -28,9 +28,8 @@ from synrepl.streams.definition import Generation
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.tools.judge.judge import Recorded
-from synrepl.tools.tap.parts import to_client
-from synrepl.tools.tap.performance import Performance
-from synrepl.tools.tap.replay import Burst, replay
+from synrepl.tools.tap.replay import Burst, lines_for_client, replay
+from synrepl.tools.tap.replay_plan import ReplayPlan
 from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Rdata
 from synrepl.wire.dialects import (
@@ -67,7 +66,7 @@ class Pace(TestCase):
         return True
 
     def play(self, recording: Iterator[Recorded], speed: float) -> Deferred[int]:
-        coroutine = replay(self.scheduler, to_client(recording, None), speed, self.take)
+        coroutine = replay(self.scheduler, lines_for_client(recording, None), speed, self.take)
         return Deferred.fromCoroutine(coroutine)
 
     script = (
@@ -109,7 +108,7 @@ class Pace(TestCase):
             return await room
 
         many = self.recording(*((n, b"RDATA a 2 []" + b" " * 1_000) for n in range(10_000)))
-        coroutine = replay(self.scheduler, to_client(many, None), 0.0, take)
+        coroutine = replay(self.scheduler, lines_for_client(many, None), 0.0, take)
         done = Deferred.fromCoroutine(coroutine)
         self.assertEqual(len(self.sent), 1)
         self.assertLess(self.read, 70)
@@ -126,7 +125,7 @@ class Pace(TestCase):
             Recorded(5, 0, None, b"RDATA a m 6 []", None, "x"),
             Recorded(6, 0, None, b"LOCK_RELEASED []", None, "x"),
         ]
-        part = to_client(lines, 2)
+        part = lines_for_client(lines, 2)
         Deferred.fromCoroutine(replay(self.scheduler, part, 0.0, self.take))
         self.assertEqual([data for _, data in self.sent], [b"RDATA a 2 []\nRDATA a m 6 []\n"])
 
@@ -137,9 +136,7 @@ class Clients(TestCase):
     def setUp(self) -> None:
         self.clock: Any = Clock()
         path = CAPTURES / "1.43.0" / "live.jsonl.gz"
-        self.factory = ReplayFactory(
-            self.clock, Performance(path, "localhost:1", MODERN, None, 1.0)
-        )
+        self.factory = ReplayFactory(self.clock, ReplayPlan(path, "localhost:1", MODERN, None, 1.0))
 
     def client(self) -> tuple[Any, Transport]:
         peer, transport = self.factory.buildProtocol(None), Transport()
@@ -161,7 +158,7 @@ class Clients(TestCase):
 
     def test_a_client_that_does_not_read_is_waited_for(self) -> None:
         path = CAPTURES / "1.43.0" / "live.jsonl.gz"
-        at_once = Performance(path, "localhost:1", MODERN, None, 0.0)
+        at_once = ReplayPlan(path, "localhost:1", MODERN, None, 0.0)
         self.factory = ReplayFactory(self.clock, at_once)
         peer, transport = self.client()
         transport.clear()
@@ -214,10 +211,8 @@ class Followed(TrialCase):
     def listen(self, version: str, name: str, dialect: Dialect, speed: float = 0.0) -> int:
         path = CAPTURES / version / f"{name}.jsonl.gz"
         any_reactor: Any = reactor
-        performance = Performance(path, "localhost:1", dialect, None, speed)
-        port = any_reactor.listenTCP(
-            0, ReplayFactory(any_reactor, performance), interface="127.0.0.1"
-        )
+        plan = ReplayPlan(path, "localhost:1", dialect, None, speed)
+        port = any_reactor.listenTCP(0, ReplayFactory(any_reactor, plan), interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         number: int = port.getHost().port
         return number

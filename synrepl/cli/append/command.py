@@ -37,7 +37,7 @@ class NoAnswer(Unavailable):
 
 
 #: Told of progress: lines appended, bytes read.
-Tell = Callable[[int, int], object]
+ReportProgress = Callable[[int, int], object]
 
 
 @click.command("append")
@@ -78,9 +78,11 @@ def command(
     with (
         Client(address.url, address.secret, timeout_s=timeout) as client,
         interruptible(),
-        progress(descriptor) as tell,
+        progress(descriptor) as report_progress,
     ):
-        append_lines(LineReader(descriptor), reader, Appender(client, stream, timeout), tell)
+        append_lines(
+            LineReader(descriptor), reader, Appender(client, stream, timeout), report_progress
+        )
 
 
 class Appender:
@@ -129,7 +131,9 @@ class Appender:
         write_out(b"".join([jsons.encode({**head, "ids": [one]}) + b"\n" for one in appended.ids]))
 
 
-def append_lines(lines: LineReader, reader: FactReader, appender: Appender, tell: Tell) -> None:
+def append_lines(
+    lines: LineReader, reader: FactReader, appender: Appender, report_progress: ReportProgress
+) -> None:
     """Append every line, in requests of what is at hand.
 
     :raises BadLine: and what :meth:`Appender.append` raises
@@ -145,13 +149,13 @@ def append_lines(lines: LineReader, reader: FactReader, appender: Appender, tell
                 break
         if facts:
             appender.append(facts)
-            tell(len(facts), lines.read)
+            report_progress(len(facts), lines.read)
         if bad is not None:
             raise bad
 
 
 @contextmanager
-def progress(descriptor: int) -> Iterator[Tell]:
+def progress(descriptor: int) -> Iterator[ReportProgress]:
     """A bar on stderr, when that is a terminal that shows nothing else and the input has an end."""
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or not sys.stderr.isatty() or sys.stdout.isatty():
@@ -179,10 +183,10 @@ def progress(descriptor: int) -> Iterator[Tell]:
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
         task = bar.add_task("", total=about.st_size, lines=0, rate=0.0)
 
-        def tell(lines: int, read: int) -> None:
+        def report_progress(lines: int, read: int) -> None:
             nonlocal done
             done += lines
             rate = done / max(time.monotonic() - begun, 1e-3)
             bar.update(task, completed=read, lines=done, rate=rate)
 
-        yield tell
+        yield report_progress

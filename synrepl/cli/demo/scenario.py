@@ -13,7 +13,7 @@ from synrepl.cli.demo.recorder import AppliedTable
 from synrepl.cli.demo.report import AppendSummary, DemoResult, LaggingWorker
 from synrepl.cli.demo.traffic import AppendRequest, Senders, Traffic
 from synrepl.cli.demo.verification import Verification
-from synrepl.cli.running import aside
+from synrepl.cli.running import run_in_thread
 from synrepl.client.client import Client
 from synrepl.core.errors import Unavailable
 from synrepl.services.sources import LINEAR
@@ -241,7 +241,7 @@ class Scenario:
         for name, process in self._processes.items():
             if name not in self._down:
                 process.check()
-        polls = [aside(self._reactor, poller.poll) for poller in self._pollers.values()]
+        polls = [run_in_thread(self._reactor, poller.poll) for poller in self._pollers.values()]
         for poll in polls:
             await poll
         self._show_progress()
@@ -252,7 +252,7 @@ class Scenario:
             self._processes[name].start()
             self._down[name] = "starting"
         for name in names:
-            while not await aside(self._reactor, self._pollers[name].is_ready):
+            while not await run_in_thread(self._reactor, self._pollers[name].is_ready):
                 self._processes[name].check()
                 await self._poll()
             del self._down[name]

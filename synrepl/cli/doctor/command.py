@@ -71,7 +71,7 @@ def command(
     audited = None if loaded is None else _audited(loaded)
     if examined is None and isinstance(audited, SynreplError):
         raise audited  # nothing at all could be looked at
-    found = _Found(examined, redis, audited)
+    found = _Diagnosis(examined, redis, audited)
     if as_json:
         print_json(found.to_json())
     else:
@@ -92,7 +92,7 @@ def _audited(config: Config) -> Audited | SynreplError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Diagnosis:
     """All that was looked at, or why it was not.
 
     :ivar examined: the database; None where the configuration has none

@@ -16,8 +16,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.configured_database import PATIENCE_S, database_of
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.doctor.report import parts
-from synrepl.cli.dsn import ENVIRONMENT, insecure_option
-from synrepl.cli.given_database import given_database
+from synrepl.cli.dsn import ENVIRONMENT, given_database, insecure_option
 from synrepl.cli.running import run
 from synrepl.cli.terminal import show
 from synrepl.core.errors import ConfigError
@@ -26,7 +25,7 @@ from synrepl.daemon.exit_codes import EXIT_FAILED, EXIT_INCOMPLETE
 from synrepl.storage.server_name import check_server
 from synrepl.tools.doctor.bounds import TRANSACTION_S, Bounds
 from synrepl.tools.doctor.examine import examine
-from synrepl.tools.doctor.report import Report
+from synrepl.tools.doctor.report import ExaminationReport
 
 #: Seconds between two looks at what may just be on its way.
 SECOND_LOOK_S = 2.0
@@ -136,7 +135,7 @@ class Examined:
     """What was found, and where."""
 
     where: str
-    report: Report
+    report: ExaminationReport
 
     def to_json(self) -> dict[str, Any]:
         """For programs: the report, and ``database``."""

@@ -11,7 +11,7 @@ from rich.text import Text
 from synrepl.cli.terminal import plain_table, printable
 from synrepl.tools.doctor.finding import Severity
 from synrepl.tools.doctor.own_findings import FAILOVER
-from synrepl.tools.doctor.report import Report, StreamLine
+from synrepl.tools.doctor.report import ExaminationReport, StreamLine
 
 _WORDS = {severity: severity.value for severity in Severity}
 _WORDS[Severity.UNSEEN] = "not looked at"
@@ -23,7 +23,7 @@ _STYLES = {
 }
 
 
-def parts(where: str, report: Report) -> list[rich.console.RenderableType]:
+def parts(where: str, report: ExaminationReport) -> list[rich.console.RenderableType]:
     """A report, for a console: what is there, then what is wrong with it."""
     parts: list[rich.console.RenderableType] = [
         Text(f"database {printable(where)}: {report.whose}", style="bold"),
@@ -47,7 +47,7 @@ def parts(where: str, report: Report) -> list[rich.console.RenderableType]:
     return parts
 
 
-def _streams(report: Report) -> Table:
+def _streams(report: ExaminationReport) -> Table:
     lines = report.streams
     numbers: dict[str, Sequence[int | None]] = {
         "given out": [line.last for line in lines.values()],
@@ -69,7 +69,7 @@ def _who(line: StreamLine) -> str | None:
     return None if line.held_by is None else line.held_by.partition(", ")[0]
 
 
-def _held(report: Report) -> list[Text]:
+def _held(report: ExaminationReport) -> list[Text]:
     """What no finding tells."""
     told_of = " ".join(finding.what for finding in report.findings)
     by: dict[str, list[str]] = {}
@@ -84,7 +84,7 @@ def _writers(line: StreamLine) -> str:
     return _cell(told) + (f"; kept for {line.kept_for}" if line.kept_for else "")
 
 
-def _followers(report: Report) -> Table:
+def _followers(report: ExaminationReport) -> Table:
     table = plain_table("follower", "behind>", "lease ends in>")
     for name, line in report.followers.items():
         lease = "-" if line.lease_s is None else f"{line.lease_s:.0f} s"

@@ -11,7 +11,7 @@ import click
 from rich.console import RenderableType
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     chosen,
     database_options,
@@ -19,7 +19,7 @@ from synrepl.cli.lake.options import (
     session_options,
     stream_option,
 )
-from synrepl.cli.lake.source import source
+from synrepl.cli.lake.source_database import source_database
 from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check
@@ -83,7 +83,7 @@ def command(
     lake = Lake(path)
     for stream in streams:
         lake.table(stream)
-    with ending_well(), source(dsn, "lake check", patience_s) as origin:
+    with graceful_exit(), source_database(dsn, "lake check", patience_s) as origin:
         if not is_copy:
             lake.require_server(origin.server)
         # Nobody lands or erases meanwhile, so both sides are masked alike.

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     chosen,
     lake_argument,
@@ -36,7 +36,7 @@ def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_js
     wanted = chosen(streams, lake.streams)
     for stream in wanted:
         lake.table(stream)
-    with ending_well(), lake.write_lock(), named_session(session) as spark:
+    with graceful_exit(), lake.write_lock(), named_session(session) as spark:
         done = [compact(spark, lake, stream, full=True) for stream in wanted]
         with lake.removal_lock():
             removed = {stream: lake.table(stream).remove_unused() for stream in wanted}

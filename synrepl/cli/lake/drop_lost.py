@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     chosen,
     database_options,
@@ -16,7 +16,7 @@ from synrepl.cli.lake.options import (
     session_options,
     stream_option,
 )
-from synrepl.cli.lake.source import source
+from synrepl.cli.lake.source_database import source_database
 from synrepl.cli.terminal import show
 from synrepl.pipeline.lake.failover.drop_lost import drop_lost
 from synrepl.pipeline.lake.lake import Lake
@@ -46,7 +46,7 @@ def command(
     wanted = chosen(streams, lake.streams)
     for stream in wanted:
         lake.table(stream)
-    with ending_well(), source(dsn, "lake drop-lost", patience_s) as origin:
+    with graceful_exit(), source_database(dsn, "lake drop-lost", patience_s) as origin:
         lake.require_server(origin.server)
         with lake.write_lock(), named_session(session) as spark:
             dropped = drop_lost(spark, lake, origin, dsn, wanted)

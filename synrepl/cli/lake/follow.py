@@ -50,7 +50,7 @@ class StuckStreams:
             self._told.add(stream)
 
 
-def again_and_again(
+def poll_forever(
     run: Callable[[], MaintenanceReport], every_s: float
 ) -> Iterator[MaintenanceReport]:
     """What each run did, without end.

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from synrepl.cli.conventions import json_option
-from synrepl.cli.lake.ending import ending_well
-from synrepl.cli.lake.follow import StuckStreams, again_and_again
+from synrepl.cli.lake.follow import StuckStreams, poll_forever
+from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.maintenance import check_all_landed, check_nothing_lost, print_report
 from synrepl.cli.lake.options import (
     chosen,
@@ -21,8 +21,8 @@ from synrepl.cli.lake.options import (
     session_options,
     stream_option,
 )
-from synrepl.cli.lake.screen import LandingScreen
-from synrepl.cli.lake.source import source, wanted_of
+from synrepl.cli.lake.progress import LandingProgress
+from synrepl.cli.lake.source_database import source_database, wanted_of
 from synrepl.core.names import follower_name
 from synrepl.daemon.metrics.lake import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase
@@ -108,7 +108,7 @@ def command(
     Also, once, when the database failed over and lost rows that the lake has: it keeps them.
     """
     follower = follower_name(name)
-    with ending_well(), source(dsn, "lake", patience_s) as origin:
+    with graceful_exit(), source_database(dsn, "lake", patience_s) as origin:
         wanted = wanted_of(origin, streams)
         wanted_of(origin, accept_gaps)
         lake = Lake.open_or_create(path, origin.server, origin.is_lossy)
@@ -117,7 +117,7 @@ def command(
         metrics = LakeMetrics(metrics_port)
         with (
             lake.write_lock(),
-            LandingScreen(settle_timeout_s) as screen,
+            LandingProgress(settle_timeout_s) as progress,
             named_session(session) as spark,
             _follower(dsn, patience_s, origin, follower, no_acknowledge, streams) as on_record,
         ):
@@ -135,7 +135,7 @@ def command(
             )
 
             def told(landed: LandingRound) -> None:
-                screen.landed(landed)
+                progress.landed(landed)
                 metrics.landed(landed)
 
             def run(wait_s: float = 0.0) -> MaintenanceReport:
@@ -151,7 +151,7 @@ def command(
                 check_nothing_lost(report)
                 return
             stuck = StuckStreams(settle_timeout_s)
-            for report in again_and_again(run, every):
+            for report in poll_forever(run, every):
                 print_report(report, as_json, following=True)
                 stuck.update(report, time.monotonic())
                 wanted = chosen(streams, origin.streams)

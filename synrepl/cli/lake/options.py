@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.dsn import ENVIRONMENT, insecure_option
-from synrepl.cli.given_database import given_database
+from synrepl.cli.dsn import ENVIRONMENT, given_database, insecure_option
 from synrepl.core.errors import ConfigError
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.lake.local_path import local_path

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     database_options,
     lake_argument,
@@ -57,7 +57,7 @@ def command(
     replay_ranges(lake, extent)
     _look(dsn, patience_s)
     with (
-        ending_well(),
+        graceful_exit(),
         named_session(session) as spark,
         Progress(console=console, transient=True, disable=not console.is_terminal) as bars,
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.ending import ending_well
+from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import lake_path, session_options
 from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.pipeline.jobs.catalogue import JOBS, find_job
@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("Missing argument 'LAKE'.")
     wanted, lake = find_job(job), Lake(path)
     streams_for(lake, wanted.input)
-    with ending_well(), lake.read_lock(), named_session(session) as spark:
+    with graceful_exit(), lake.read_lock(), named_session(session) as spark:
         if only_explain:
             click.echo(explain_job(spark, lake, wanted))
             return

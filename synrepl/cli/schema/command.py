@@ -71,7 +71,7 @@ def command(ctx: click.Context, config: tuple[Path, ...], phase: str | None, as_
     loaded = load(config)
     streams = catalogue(loaded)
 
-    async def main(reactor: Any) -> Report:
+    async def main(reactor: Any) -> SchemaReport:
         async with database_of(reactor, loaded) as database:
             done = await upgrade(database, phase, loaded.server_name) if phase else ()
             return await report(database, streams, done)
@@ -90,7 +90,7 @@ command.add_command(schema_confirm.command)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SchemaReport:
     """What was found, after what was done.
 
     :ivar server: the name of the server that the database belongs to; None for nobody's yet
@@ -136,21 +136,23 @@ async def upgrade(database: Database, phase: str, server_name: str) -> tuple[str
     return tuple(map(str, done))
 
 
-async def report(database: PostgresDatabase, streams: Catalogue, done: tuple[str, ...]) -> Report:
+async def report(
+    database: PostgresDatabase, streams: Catalogue, done: tuple[str, ...]
+) -> SchemaReport:
     """Look at migrations and tables."""
     schema = migrations.load()
 
-    def look(txn: Transaction) -> Report:
+    def look(txn: Transaction) -> SchemaReport:
         pending = set(migrations.pending(txn, schema))
         known = tuple((str(each), each not in pending) for each in schema.migrations)
-        return Report(
+        return SchemaReport(
             database.where, recorded_server(txn), known, done, tuple(compare(txn, streams))
         )
 
     return await database.run("schema", look, read_only=True)
 
 
-def _print(found: Report) -> None:
+def _print(found: SchemaReport) -> None:
     steps = plain_table("migration", "state")
     for name, applied in found.migrations:
         word = "applied now" if name in found.done else "applied" if applied else "pending"

@@ -12,10 +12,10 @@ from synrepl.adapters.http.client import HttpClient
 from synrepl.adapters.http.source import HttpSource
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.conventions import console, json_option
-from synrepl.cli.running import aside, run
+from synrepl.cli.running import run, run_in_thread
 from synrepl.cli.tail.follow import Tail
 from synrepl.cli.tail.lines import JsonLines, Lines, ShownRow, TextLines
-from synrepl.cli.tail.target import Target, find_target
+from synrepl.cli.tail.target import TailTarget, find_target
 from synrepl.cli.terminal import write_out
 from synrepl.core import names
 from synrepl.core.errors import ConfigError
@@ -98,7 +98,7 @@ def command(
             source = HttpSource(HttpClient(reactor, target.http.url, target.http.secret))
         tail = Tail(
             scheduler,
-            lambda dialect: target.place.connect(reactor, scheduler),
+            lambda dialect: target.endpoint.connect(reactor, scheduler),
             target.dialect,
             known,
             streams,
@@ -142,7 +142,7 @@ class Printer:
         if printed:
             data = ("\n".join(printed) + "\n").encode()
             # A reader that is slow must not keep us from answering the master.
-            await aside(self._reactor, lambda: write_out(data))
+            await run_in_thread(self._reactor, lambda: write_out(data))
         return self._left != 0
 
 
@@ -153,7 +153,7 @@ def _split(what: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     return None, what
 
 
-def _start(text: str, target: Target) -> PositionVector | None:
+def _start(text: str, target: TailTarget) -> PositionVector | None:
     if text.upper() == "NOW":
         return None
     start = PositionVector.parse(text)

@@ -37,7 +37,7 @@ class OnlyOneDialect(ConfigError):
     """--dialect: over Redis there is only one; leave it out, or say HOST:PORT for a listener"""
 
 
-class Place(Protocol):
+class TailEndpoint(Protocol):
     """Where rows can be heard."""
 
     async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
@@ -48,7 +48,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerPlace:
+class ListenerEndpoint:
     """A master's listener for followers.
 
     :ivar server_name: what the master must be called; None for whatever it is called
@@ -60,14 +60,14 @@ class ListenerPlace:
     server_name: str | None
 
     async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
-        """As :meth:`Place.connect`."""
+        """As :meth:`TailEndpoint.connect`."""
         return await connect(
             reactor, scheduler, self.host, self.port, self.dialect, self.server_name
         )
 
 
 @dataclass(frozen=True, slots=True)
-class RedisPlace:
+class RedisEndpoint:
     """The channels of a server on Redis.
 
     :ivar streams: the names of those that may have a channel of their own
@@ -78,7 +78,7 @@ class RedisPlace:
     streams: tuple[str, ...]
 
     async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
-        """As :meth:`Place.connect`."""
+        """As :meth:`TailEndpoint.connect`."""
         where = redis_location(self.redis)
         from synrepl.cli.tail.redis import connect_to_redis
 
@@ -89,7 +89,7 @@ class RedisPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TailTarget:
     """Whom to follow, and what is known of them.
 
     :ivar streams: the catalogue of the configuration; None without one
@@ -98,7 +98,7 @@ class Target:
     :ivar http: where missed rows can be fetched
     """
 
-    place: Place
+    endpoint: TailEndpoint
     dialect: Dialect
     streams: Catalogue | None
     foreign: bool
@@ -108,7 +108,7 @@ class Target:
 
 def find_target(
     where: str | None, config: Sequence[Path], dialect: str | None, server_name: str | None
-) -> Target:
+) -> TailTarget:
     """Whom the command line means.
 
     :param where: HOST:PORT, which goes before the configuration's address
@@ -117,10 +117,10 @@ def find_target(
     if not config:
         if where is None:
             raise click.UsageError("name a master: HOST:PORT, or a configuration with -c")
-        place = ListenerPlace(
+        endpoint = ListenerEndpoint(
             *host_and_port(where), CLIENT_DIALECTS[dialect or "auto"], server_name
         )
-        return Target(place, place.dialect, None, True, Generation.MODERN, None)
+        return TailTarget(endpoint, endpoint.dialect, None, True, Generation.MODERN, None)
     loaded = load(config)
     known = catalogue(loaded)
     foreign = isinstance(loaded, WorkerConfig) and loaded.master.foreign
@@ -132,10 +132,10 @@ def find_target(
         if dialect is not None:
             raise OnlyOneDialect()
         names = tuple(stream.name for stream in known)
-        channels = RedisPlace(loaded.redis, server_name or loaded.server_name, names)
-        return Target(channels, CURRENT, known, foreign, Generation.CURRENT, http)
-    place = _listener(loaded, where, dialect, server_name or loaded.server_name)
-    return Target(place, place.dialect, known, foreign, _rows(loaded), http)
+        channels = RedisEndpoint(loaded.redis, server_name or loaded.server_name, names)
+        return TailTarget(channels, CURRENT, known, foreign, Generation.CURRENT, http)
+    endpoint = _listener(loaded, where, dialect, server_name or loaded.server_name)
+    return TailTarget(endpoint, endpoint.dialect, known, foreign, _rows(loaded), http)
 
 
 def _follows_redis(config: MasterConfig | WorkerConfig) -> bool:
@@ -154,7 +154,7 @@ def _listener(
     where: str | None,
     dialect: str | None,
     server_name: str,
-) -> ListenerPlace:
+) -> ListenerEndpoint:
     """A worker's master, or the first listener of a master; or the address that was given."""
     if isinstance(config, WorkerConfig):
         spoken = CLIENT_DIALECTS[dialect or config.dialect]
@@ -164,7 +164,7 @@ def _listener(
         host, port = _first(config, where)
     if where is not None:
         host, port = host_and_port(where)
-    return ListenerPlace(host, port, spoken, server_name)
+    return ListenerEndpoint(host, port, spoken, server_name)
 
 
 def _first(config: MasterConfig, where: str | None) -> tuple[str, int]:

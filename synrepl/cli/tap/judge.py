@@ -13,8 +13,8 @@ import click
 
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.terminal import interruptible, plain_table, printable, show
-from synrepl.tools.judge.rules import RULES, Finding, Severity
-from synrepl.tools.tap.judging import Judging, Tally
+from synrepl.tools.judge.rules import RULES, RuleFinding, RuleSeverity
+from synrepl.tools.tap.recording_judge import RecordingJudge, Tally
 from synrepl.wire.dialects import DIALECTS
 
 EXIT_BREACHES = 1
@@ -50,11 +50,11 @@ def command(
     breached = False
     with interruptible():
         for path in files:
-            judging = Judging(path, None if dialect is None else DIALECTS[dialect])
+            judging = RecordingJudge(path, None if dialect is None else DIALECTS[dialect])
             for finding in judging.findings():
                 if as_json:
                     print_json(_finding(path, finding))
-                elif everything or finding.rule.severity is Severity.BREACH:
+                elif everything or finding.rule.severity is RuleSeverity.BREACH:
                     rule, detail = finding.rule.name, printable(finding.detail)
                     click.echo(f"{_name(path)}:{finding.line}: {rule}: {detail}")
             if as_json:
@@ -66,7 +66,7 @@ def command(
         sys.exit(EXIT_BREACHES)
 
 
-def _finding(path: Path, finding: Finding) -> dict[str, Any]:
+def _finding(path: Path, finding: RuleFinding) -> dict[str, Any]:
     return {
         "file": _name(path),
         "line": finding.line,
@@ -76,7 +76,7 @@ def _finding(path: Path, finding: Finding) -> dict[str, Any]:
     }
 
 
-def _summary(path: Path, judging: Judging) -> dict[str, Any]:
+def _summary(path: Path, judging: RecordingJudge) -> dict[str, Any]:
     return {
         "file": _name(path),
         "dialect": judging.dialect.name,
@@ -86,7 +86,7 @@ def _summary(path: Path, judging: Judging) -> dict[str, Any]:
     }
 
 
-def _show_summary(path: Path, judging: Judging) -> None:
+def _show_summary(path: Path, judging: RecordingJudge) -> None:
     count = sum(tally.count for tally in judging.breaches.values())
     told = "no breaches" if not count else "1 breach" if count == 1 else f"{count} breaches"
     click.echo(f"{_name(path)}: {judging.dialect.name}, {judging.lines} lines: {told}")

@@ -10,8 +10,8 @@ import click
 from synrepl.cli.dsn import host_and_port
 from synrepl.cli.redis_url import given_redis, password_option
 from synrepl.cli.running import run
-from synrepl.cli.tap.record_tcp import TcpSource
-from synrepl.cli.tap.source import CannotWrite, RecordingEnded, Source
+from synrepl.cli.tap.record_tcp import TcpRecordingSource
+from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable, RecordingSource
 from synrepl.core.errors import ConfigError, Unavailable
 from synrepl.core.names import server_name as checked
 from synrepl.daemon.config.redis import RedisConfig
@@ -72,9 +72,9 @@ def command(
     if (tcp is None) == (url is None) or (tcp is not None and of_redis):
         raise WhatToRecord()
     hide = Pseudonyms() if pseudonyms else None
-    source: Source
+    source: RecordingSource
     if tcp is not None:
-        source = TcpSource(*host_and_port(tcp), CLIENT_DIALECTS[dialect], name)
+        source = TcpRecordingSource(*host_and_port(tcp), CLIENT_DIALECTS[dialect], name)
     else:
         assert url is not None
         if server_name is None:
@@ -89,7 +89,7 @@ def command(
         recording = RecordingFile(path, None if hide is None else hide.line)
         try:
             await source.record(reactor, recording, seconds, say)
-        except (RecordingEnded, CannotWrite):
+        except (RecordingEnded, RecordingNotWritable):
             raise
         except Unavailable:  # it has not begun
             path.unlink()
@@ -102,9 +102,9 @@ def command(
 
 def _redis_source(
     redis: RedisConfig, server_name: str, silent: bool, hide: Pseudonyms | None
-) -> Source:
+) -> RecordingSource:
     """Channels on Redis."""
     where = redis_location(redis)
-    from synrepl.cli.tap.record_redis import RedisSource
+    from synrepl.cli.tap.record_redis import RedisRecordingSource
 
-    return RedisSource(where, server_name, silent, hide)
+    return RedisRecordingSource(where, server_name, silent, hide)

@@ -9,8 +9,8 @@ from typing import Any
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
 from synrepl.cli.tap.redis import TapLink
-from synrepl.cli.tap.source import CannotWrite, RecordingEnded
 from synrepl.cli.terminal import printable
 from synrepl.services.bus.channels import Channels
 from synrepl.tools.tap.pseudonyms import Pseudonyms
@@ -22,8 +22,8 @@ from synrepl.wire.dialects import CURRENT
 
 
 @dataclass(frozen=True, slots=True)
-class RedisSource:
-    """The channels of one server; a :class:`~synrepl.cli.tap.source.Source`.
+class RedisRecordingSource:
+    """The channels of one server; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
 
     :ivar silent: do not ask for positions either
     :ivar hide: what else hides names, for the channels are called after the server
@@ -44,7 +44,7 @@ class RedisSource:
         """Record all that is published.
 
         :raises RedisAway: it cannot be reached, or refuses
-        :raises RecordingEnded: :raises CannotWrite: see :class:`.Source`
+        :raises RecordingEnded: :raises CannotWrite: see :class:`.RecordingSource`
         """
         scheduler = TwistedScheduler(reactor)
         link = TapLink(reactor, scheduler, self.where)
@@ -74,7 +74,7 @@ class RedisSource:
         finally:
             await link.close()
         if bus.trouble is not None:
-            raise CannotWrite(path=recording.path, reason=bus.trouble.strerror)
+            raise RecordingNotWritable(path=recording.path, reason=bus.trouble.strerror)
         if why is not None:
             where = f"Redis at {self.where}"
             raise RecordingEnded(

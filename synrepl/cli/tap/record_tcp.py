@@ -9,7 +9,7 @@ from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.raw_peer import LINE_LIMIT, RawPeer, ask_for_all, dialled
-from synrepl.cli.tap.source import CannotWrite, RecordingEnded
+from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
 from synrepl.tools.tap.recorded_session import RecordedSession
 from synrepl.tools.tap.recording import RecordingFile
 from synrepl.wire.closing import CloseReason
@@ -18,8 +18,8 @@ from synrepl.wire.session import SessionLimits
 
 
 @dataclass(frozen=True, slots=True)
-class TcpSource:
-    """A master to record; a :class:`~synrepl.cli.tap.source.Source`.
+class TcpRecordingSource:
+    """A master to record; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
 
     :ivar name: what to be called there
     """
@@ -39,7 +39,7 @@ class TcpSource:
         """Record one connection.
 
         :raises NoMaster: nobody is there
-        :raises RecordingEnded: :raises CannotWrite: see :class:`.Source`
+        :raises RecordingEnded: :raises CannotWrite: see :class:`.RecordingSource`
         """
         scheduler = TwistedScheduler(reactor)
         session = RecordedSession(
@@ -66,6 +66,6 @@ class TcpSource:
             await peer.gone()  # whose last note belongs into the recording
             say(f"{recording.lines} lines are in {recording.path}")
         if session.trouble is not None:
-            raise CannotWrite(path=recording.path, reason=session.trouble.strerror)
+            raise RecordingNotWritable(path=recording.path, reason=session.trouble.strerror)
         if session.closed_reason is not CloseReason.LOCAL:
             raise RecordingEnded(where=peer.address, reason=peer.reason, path=recording.path)

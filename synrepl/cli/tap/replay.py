@@ -15,7 +15,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.core.names import server_name as checked
 from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_pubsub import redis_location
-from synrepl.tools.tap.performance import Performance, performance
+from synrepl.tools.tap.replay_plan import ReplayPlan, plan_replay
 from synrepl.wire.dialects import DIALECTS
 
 
@@ -78,7 +78,7 @@ def command(
     ):
         raise WhereToPlay()
     spoken = None if dialect is None else DIALECTS[dialect]
-    planned = performance(path, speed, connection, server_name, spoken)
+    planned = plan_replay(path, speed, connection, server_name, spoken)
 
     def say(text: str) -> None:
         click.echo(f"synrepl: {text}", err=True)
@@ -94,13 +94,13 @@ def command(
 
 async def _publish(
     reactor: Any,
-    planned: Performance,
+    planned: ReplayPlan,
     redis: RedisConfig,
     unasked: bool,
     say: Callable[[str], object],
 ) -> None:
     """Play it on Redis."""
     where = redis_location(redis)
-    from synrepl.cli.tap.replay_redis import RedisStage
+    from synrepl.cli.tap.replay_redis import RedisReplay
 
-    await RedisStage(where, planned.server_name, unasked).play(reactor, planned, say)
+    await RedisReplay(where, planned.server_name, unasked).play(reactor, planned, say)

@@ -17,10 +17,10 @@ from synrepl.cli.terminal import printable
 from synrepl.core.errors import Unavailable
 from synrepl.services.bus.channels import Channels
 from synrepl.tools.tap.bus_replay import BusReplay
-from synrepl.tools.tap.parts import to_bus
-from synrepl.tools.tap.performance import Performance
 from synrepl.tools.tap.recorded_bus import Published
 from synrepl.tools.tap.recording import read_recording
+from synrepl.tools.tap.replay import lines_for_bus
+from synrepl.tools.tap.replay_plan import ReplayPlan
 
 
 class ReplayEnded(Unavailable):
@@ -28,7 +28,7 @@ class ReplayEnded(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class RedisStage:
+class RedisReplay:
     """Where it is played.
 
     :ivar server_name: whose channels they are
@@ -39,9 +39,7 @@ class RedisStage:
     server_name: str
     unasked: bool
 
-    async def play(
-        self, reactor: Any, performance: Performance, say: Callable[[str], object]
-    ) -> None:
+    async def play(self, reactor: Any, plan: ReplayPlan, say: Callable[[str], object]) -> None:
         """Play, and answer who comes later, until cancelled.
 
         :param say: tells a person what happens, in a sentence
@@ -62,7 +60,7 @@ class RedisStage:
             await link.listen([channel], hear)
             waiting = "plays" if self.unasked else "waits for REPLICATE"
             say(f"{waiting} on channel {printable(channel)} of Redis at {self.where}")
-            played = self._played(replay, performance, link, say)
+            played = self._played(replay, plan, link, say)
             await _both(played, self._lost(link))
         finally:
             scheduler.stop()
@@ -71,14 +69,16 @@ class RedisStage:
     async def _played(
         self,
         replay: BusReplay,
-        performance: Performance,
+        plan: ReplayPlan,
         link: TapLink,
         say: Callable[[str], object],
     ) -> None:
         """Play it to its end, and tell so."""
-        with closing(read_recording(performance.path)) as recording:
-            part = to_bus(recording, performance.connection, performance.then, self.server_name)
-            count = await replay.play(part, performance.speed)
+        with closing(read_recording(plan.path)) as recording:
+            part = lines_for_bus(
+                recording, plan.connection, plan.recorded_server_name, self.server_name
+            )
+            count = await replay.play(part, plan.speed)
         if not link.over:
             say(f"{count} lines were played; who asks is told where that ended")
 

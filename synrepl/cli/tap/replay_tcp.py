@@ -19,10 +19,9 @@ from synrepl.cli.terminal import printable
 from synrepl.core.clock import Clock
 from synrepl.core.errors import InputError, Unavailable
 from synrepl.daemon.config.config import LOOPBACK
-from synrepl.tools.tap.parts import to_client
-from synrepl.tools.tap.performance import Performance
 from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.replay import Burst, replay
+from synrepl.tools.tap.replay import Burst, lines_for_client, replay
+from synrepl.tools.tap.replay_plan import ReplayPlan
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Replicate
 from synrepl.wire.dialects import Side
@@ -37,22 +36,20 @@ class CannotListen(Unavailable):
     """cannot listen on port {port}: {reason}"""
 
 
-async def serve(
-    reactor: Any, performance: Performance, port: int, say: Callable[[str], object]
-) -> None:
+async def serve(reactor: Any, plan: ReplayPlan, port: int, say: Callable[[str], object]) -> None:
     """Be the recording's master on loopback, until cancelled.
 
     :param port: 0 for a free one
     :param say: tells a person what happens, in a sentence
     :raises CannotListen: the port is taken
     """
-    factory = ReplayFactory(reactor, performance)
+    factory = ReplayFactory(reactor, plan)
     try:
         listening = reactor.listenTCP(port, factory, interface=LOOPBACK)
     except CannotListenError as error:
         raise CannotListen(port=port, reason=str(error.socketError)) from None
     where = f"{LOOPBACK}:{listening.getHost().port}"
-    name, dialect = printable(performance.server_name), performance.over_tcp.name
+    name, dialect = printable(plan.server_name), plan.over_tcp.name
     say(f"{name} listens on {where}, {dialect} dialect")
     forever: Deferred[None] = Deferred()
     await forever
@@ -68,13 +65,13 @@ class ReplayPeer(LinePeer):
         self,
         scheduler: TwistedScheduler,
         session: ProtocolSession,
-        performance: Performance,
-        house: ReplayFactory,
+        plan: ReplayPlan,
+        factory: ReplayFactory,
     ) -> None:
         super().__init__(scheduler, session)
         self._own_scheduler = scheduler
-        self._performance = performance
-        self._house = house
+        self._performance = plan
+        self._factory = factory
         self._playing = False
 
     def commands_received(self, commands: Sequence[Command]) -> None:
@@ -86,14 +83,14 @@ class ReplayPeer(LinePeer):
     def session_ended(self, reason: CloseReason) -> None:
         """What is played to it ends, however long it was to go on; another one may come."""
         self._own_scheduler.stop()
-        self._house.left()
+        self._factory.left()
 
     async def _play(self) -> None:
-        performance = self._performance
+        plan = self._performance
         try:
-            with closing(read_recording(performance.path)) as recording:
-                part = to_client(recording, performance.connection)
-                await replay(self.scheduler, part, performance.speed, self._send)
+            with closing(read_recording(plan.path)) as recording:
+                part = lines_for_client(recording, plan.connection)
+                await replay(self.scheduler, part, plan.speed, self._send)
         except InputError as error:
             click.echo(f"synrepl: {error}", err=True)
             self.close(CloseReason.LOCAL, "the recording ends here")
@@ -110,9 +107,9 @@ class ReplayFactory(ServerFactory):
 
     noisy = False
 
-    def __init__(self, clock: Clock, performance: Performance) -> None:
+    def __init__(self, clock: Clock, plan: ReplayPlan) -> None:
         self._clock = clock
-        self._performance = performance
+        self._performance = plan
         self._clients = 0
 
     def buildProtocol(self, addr: IAddress | None) -> ReplayPeer | None:

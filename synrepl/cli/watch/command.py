@@ -14,13 +14,12 @@ from synrepl.adapters.http.routes import Route
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.conventions import console, json_option, print_json
-from synrepl.cli.dsn import ENVIRONMENT, insecure_option
-from synrepl.cli.given_database import given_database
+from synrepl.cli.dsn import ENVIRONMENT, given_database, insecure_option
 from synrepl.cli.redis_url import password_option
 from synrepl.cli.running import run
 from synrepl.cli.terminal import show
-from synrepl.cli.watch.sources import Ears, Where, given_ears
-from synrepl.cli.watch.view import View
+from synrepl.cli.watch.sources import LiveSource, SourceAddress, source_address
+from synrepl.cli.watch.view import WatchView
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.config.config import HttpConfig
@@ -28,9 +27,9 @@ from synrepl.daemon.descriptors import divide_descriptors
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.daemon.http.listener import open_http
 from synrepl.storage.foreign.store import ForeignStore
-from synrepl.tools.watch import in_database
-from synrepl.tools.watch.board import Board
-from synrepl.tools.watch.heard import Heard
+from synrepl.tools.watch import committed_positions
+from synrepl.tools.watch.announcements import Announcements
+from synrepl.tools.watch.lag_monitor import LagMonitor
 
 #: Seconds between two looks, at the wire and at the database.
 EVERY_S = 1.0
@@ -79,15 +78,15 @@ def command(
     exits with 1 if in the end nothing was heard, a stream or a process was silent,
     or the database could not be read.
     """
-    where = given_ears(tcp, url, redis_password_path, server_name)
+    where = source_address(tcp, url, redis_password_path, server_name)
     given = given_database(dsn, database_path, insecure)
 
-    async def main(reactor: Any) -> View:
+    async def main(reactor: Any) -> WatchView:
         scheduler = TwistedScheduler(reactor)
         async with AsyncExitStack() as stops:
-            heard = Heard(scheduler)
-            ears = where.open(reactor, scheduler, heard)
-            watching = _Watching(scheduler, where, ears, Board(scheduler, heard))
+            heard = Announcements(scheduler)
+            source = where.open(reactor, scheduler, heard)
+            watching = _Watcher(scheduler, where, source, LagMonitor(scheduler, heard))
             if given is not None:
                 limits = DatabaseLimits(connections=1, give_up_s=EVERY_S)
                 database = PostgresDatabase(reactor, given, "synrepl-watch", limits)
@@ -98,39 +97,41 @@ def command(
                 http = open_http(reactor, scheduler, config, divide_descriptors(config).http, stops)
                 http.started(watching.routes())
             stops.callback(scheduler.stop)
-            ears.start()
-            stops.push_async_callback(ears.stop)
+            source.start()
+            stops.push_async_callback(source.stop)
             return await watching.show(as_json, seconds)
 
     last = run(main)
-    if not last.well:
+    if not last.is_healthy:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-class _Watching:
+class _Watcher:
     """Looks again and again."""
 
-    def __init__(self, scheduler: Scheduler, where: Where, ears: Ears, board: Board) -> None:
+    def __init__(
+        self, scheduler: Scheduler, where: SourceAddress, source: LiveSource, board: LagMonitor
+    ) -> None:
         self._scheduler = scheduler
         self._where = where
-        self._ears = ears
+        self._ears = source
         self._board = board
         self._unread: tuple[str, ...] = ()
         self.view = self.look()
 
-    def look(self) -> View:
+    def look(self) -> WatchView:
         """Everything now."""
-        ears = self._ears
-        trouble = [] if ears.trouble is None else [ears.trouble]
+        source = self._ears
+        trouble = [] if source.trouble is None else [source.trouble]
         trouble += self._unread
-        dialect = None if ears.dialect is None else ears.dialect.name
-        return View(
+        dialect = None if source.dialect is None else source.dialect.name
+        return WatchView(
             str(self._where),
             dialect,
-            ears.hears,
+            source.is_receiving,
             trouble,
-            ears.bad,
-            self._board.look(ears.hears),
+            source.bad,
+            self._board.look(source.is_receiving),
             self._board.silent_writers(),
             self._where.note,
             not self._unread,
@@ -140,14 +141,14 @@ class _Watching:
         """Read the positions in the database again and again."""
         while True:
             try:
-                found = await in_database.look(store, self._where.announces_moves)
+                found = await committed_positions.look(store, self._where.announces_moves)
                 self._board.committed(found.positions, found.on_record)
                 self._unread = found.unread
             except SynreplError as error:
                 self._unread = (str(error),)
             await self._scheduler.sleep(EVERY_S)
 
-    async def show(self, as_json: bool, seconds: float | None) -> View:
+    async def show(self, as_json: bool, seconds: float | None) -> WatchView:
         """Show each look, for so long; the last one."""
         end = None if seconds is None else self._scheduler.seconds() + seconds
         output = console()

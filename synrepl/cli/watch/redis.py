@@ -9,7 +9,7 @@ from synrepl.cli.terminal import printable
 from synrepl.core.clock import Scheduler
 from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.tools.watch.heard import Heard
+from synrepl.tools.watch.announcements import Announcements
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import CURRENT, Dialect
@@ -25,7 +25,7 @@ ASK_S = 30.0
 _LOOK_S = 1.0
 
 
-class RedisListening:
+class RedisLiveSource:
     """Listens to a server; says nothing but what asks all its processes for positions.
 
     It asks on each connection, and again while some process is silent, for only its answer
@@ -41,8 +41,8 @@ class RedisListening:
         self,
         scheduler: Scheduler,
         channels: Channels,
-        link: Callable[[RedisListening], RedisPubSub],
-        heard: Heard,
+        link: Callable[[RedisLiveSource], RedisPubSub],
+        heard: Announcements,
     ) -> None:
         self._scheduler = scheduler
         self._wires: RedisBusConnections | None = None
@@ -53,7 +53,7 @@ class RedisListening:
         self._asked_at: float | None = None
         self._link = link(self)
         self.dialect: Dialect | None = None
-        self.hears = False
+        self.is_receiving = False
 
     def start(self) -> None:
         """Begin to listen.
@@ -77,7 +77,7 @@ class RedisListening:
         """Why nothing is heard, or not everything, for a person."""
         if self._asked_at is None:
             return f"no Redis: {printable(self._link.fault or 'the connection is lost')}"
-        if not self.hears and self._scheduler.seconds() - self._asked_at >= ANSWER_S:
+        if not self.is_receiving and self._scheduler.seconds() - self._asked_at >= ANSWER_S:
             channel = printable(self._channels.main)
             return f"nothing was heard on channel {channel}; is that the server's name?"
         if self.bad:
@@ -96,7 +96,7 @@ class RedisListening:
         """Take note. What asks, as this does, comes back, and shows nobody to be there."""
         commands = self._hearing.commands(messages)
         if any(not isinstance(command, Replicate) for command in commands):
-            self.hears = True
+            self.is_receiving = True
             self.dialect = CURRENT
         self._heard.received(commands)
 
@@ -104,7 +104,7 @@ class RedisListening:
         """Nothing can be heard."""
         self._asked_at = None
         self._wires = None
-        self.hears = False
+        self.is_receiving = False
         self._heard.lost()
 
     def _ask(self) -> None:

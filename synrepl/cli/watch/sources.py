@@ -11,8 +11,8 @@ import click
 from synrepl.cli.dsn import host_and_port
 from synrepl.cli.raw_peer import connect
 from synrepl.cli.redis_url import given_redis
-from synrepl.cli.watch.follow import Listening
-from synrepl.cli.watch.redis import RedisListening
+from synrepl.cli.watch.redis import RedisLiveSource
+from synrepl.cli.watch.tcp import TcpLiveSource
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName
@@ -20,7 +20,7 @@ from synrepl.core.names import server_name as checked
 from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_pubsub import make_pubsub
 from synrepl.services.bus.channels import Channels
-from synrepl.tools.watch.heard import Heard
+from synrepl.tools.watch.announcements import Announcements
 from synrepl.wire.dialects import Dialect
 
 
@@ -32,7 +32,7 @@ class NoChannel(ConfigError):
     """--redis needs --server-name NAME: a Synapse's processes talk on the channel that is called as the server is (server_name in its homeserver.yaml)"""
 
 
-class Ears(Protocol):
+class LiveSource(Protocol):
     """Listens from :meth:`start` to :meth:`stop`, over one connection after the other."""
 
     @property
@@ -40,7 +40,7 @@ class Ears(Protocol):
         """In which the server was understood; None until it was."""
 
     @property
-    def hears(self) -> bool:
+    def is_receiving(self) -> bool:
         """Whether it is heard now."""
 
     @property
@@ -61,7 +61,7 @@ class Ears(Protocol):
         """End."""
 
 
-class Where(Protocol):
+class SourceAddress(Protocol):
     """A place to listen at; its text is for a person."""
 
     @property
@@ -72,12 +72,12 @@ class Where(Protocol):
     def note(self) -> str | None:
         """What cannot be known there, for a person."""
 
-    def open(self, reactor: Any, scheduler: Scheduler, heard: Heard) -> Ears:
+    def open(self, reactor: Any, scheduler: Scheduler, heard: Announcements) -> LiveSource:
         """Ears for it, which do not listen yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class OverTcp:
+class TcpAddress:
     """A replication listener.
 
     :ivar server_name: what the server has to be called; None takes any
@@ -92,17 +92,17 @@ class OverTcp:
 
     @property
     def announces_moves(self) -> bool:
-        """As :attr:`Where.announces_moves`: recorded servers only say so when they are asked."""
+        """As :attr:`SourceAddress.announces_moves`: recorded servers only say so when they are asked."""
         return False
 
     @property
     def note(self) -> str | None:
-        """As :attr:`Where.note`."""
+        """As :attr:`SourceAddress.note`."""
         return "over TCP only the main process is heard: whether its workers run is not known"
 
-    def open(self, reactor: Any, scheduler: Scheduler, heard: Heard) -> Ears:
-        """As :meth:`Where.open`."""
-        return Listening(
+    def open(self, reactor: Any, scheduler: Scheduler, heard: Announcements) -> LiveSource:
+        """As :meth:`SourceAddress.open`."""
+        return TcpLiveSource(
             scheduler,
             lambda dialect: connect(
                 reactor, scheduler, self.host, self.port, dialect, self.server_name
@@ -112,7 +112,7 @@ class OverTcp:
 
 
 @dataclass(frozen=True, slots=True)
-class OverRedis:
+class RedisChannel:
     """A channel on a Redis."""
 
     redis: RedisConfig
@@ -123,31 +123,31 @@ class OverRedis:
 
     @property
     def announces_moves(self) -> bool:
-        """As :attr:`Where.announces_moves`."""
+        """As :attr:`SourceAddress.announces_moves`."""
         return True
 
     @property
     def note(self) -> str | None:
-        """As :attr:`Where.note`: every process is heard."""
+        """As :attr:`SourceAddress.note`: every process is heard."""
         return None
 
-    def open(self, reactor: Any, scheduler: Scheduler, heard: Heard) -> Ears:
-        """As :meth:`Where.open`."""
+    def open(self, reactor: Any, scheduler: Scheduler, heard: Announcements) -> LiveSource:
+        """As :meth:`SourceAddress.open`."""
         channels = Channels(self.server_name)
-        return RedisListening(
+        return RedisLiveSource(
             scheduler,
             channels,
             # What is asked on a replica never gets to those who should answer.
-            lambda ears: make_pubsub(
-                reactor, scheduler, self.redis, [channels.main], ears, ears.info, True
+            lambda source: make_pubsub(
+                reactor, scheduler, self.redis, [channels.main], source, source.info, True
             ),
             heard,
         )
 
 
-def given_ears(
+def source_address(
     tcp: str | None, url: str | None, password_path: Path | None, server_name: str | None
-) -> Where:
+) -> SourceAddress:
     """Where to listen.
 
     :raises WhereToListen: :raises NoChannel: :raises click.BadParameter:
@@ -156,7 +156,7 @@ def given_ears(
     if (tcp is None) == (url is None) or (url is None and password_path is not None):
         raise WhereToListen()
     if tcp is not None:
-        return OverTcp(*host_and_port(tcp), server_name)
+        return TcpAddress(*host_and_port(tcp), server_name)
     assert url is not None
     if server_name is None:
         raise NoChannel()
@@ -164,4 +164,4 @@ def given_ears(
         channel = checked(server_name)
     except BadName as error:
         raise click.BadParameter(str(error), param_hint="--server-name") from None
-    return OverRedis(given_redis(url, password_path), channel)
+    return RedisChannel(given_redis(url, password_path), channel)

@@ -16,11 +16,11 @@ from rich.text import Text
 from synrepl.cli.terminal import plain_table, printable
 from synrepl.daemon.metric_families import Samples, counter, gauge
 from synrepl.services.status.stream_progress import writer_label
-from synrepl.tools.watch.board import Seen, SilentWriter
+from synrepl.tools.watch.lag_monitor import SilentWriter, WriterLag
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class WatchView:
     """One look.
 
     :ivar where: the server that is listened to
@@ -35,10 +35,10 @@ class View:
 
     where: str
     dialect: str | None
-    hears: bool
+    is_receiving: bool
     trouble: Sequence[str]
     bad: int
-    seen: Sequence[Seen]
+    seen: Sequence[WriterLag]
     silent: Sequence[SilentWriter] = ()
     note: str | None = None
     database_read: bool = True
@@ -50,16 +50,16 @@ class View:
         return [one.alarm for one in self.silent] + behind
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         """The server is heard, nothing is wrong with it, and all could be looked at."""
-        return self.hears and self.database_read and not self.alarms
+        return self.is_receiving and self.database_read and not self.alarms
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         return {
             "where": self.where,
             "dialect": self.dialect,
-            "connected": self.hears,
+            "connected": self.is_receiving,
             "trouble": list(self.trouble),
             "bad": self.bad,
             "alarms": self.alarms,
@@ -87,7 +87,7 @@ class View:
                 Text(f"{one.lag_rows:,}", late),
                 Text(f"{one.lag_seconds:.1f} s", late),
             )
-        state = f"dialect {self.dialect}" if self.hears else "nothing heard"
+        state = f"dialect {self.dialect}" if self.is_receiving else "nothing heard"
         return rich.console.Group(
             Text(f"{self.where}, {state}", style="bold"),
             *(Text(printable(text), style="yellow") for text in self.trouble),
@@ -100,17 +100,17 @@ class View:
     def metrics(self) -> tuple[bytes, str]:
         """In Prometheus's text format, and its content type."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(self))
+        registry.register(_WatchCollector(self))
         return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
-class _Collector(Collector):
-    def __init__(self, view: View) -> None:
+class _WatchCollector(Collector):
+    def __init__(self, view: WatchView) -> None:
         self._view = view
 
     def collect(self) -> Iterable[Metric]:
         view = self._view
-        yield gauge("watch_connected", "1 while it is heard.", [], [((), float(view.hears))])
+        yield gauge("watch_connected", "1 while it is heard.", [], [((), float(view.is_receiving))])
         yield counter("watch_bad_lines", "Could not be read.", [], [((), float(view.bad))])
         owed = [((one.writer,), one.seconds) for one in view.silent]
         meaning = "For how long it has not answered."

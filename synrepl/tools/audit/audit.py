@@ -18,9 +18,9 @@ from synrepl.core.errors import Refused, SynreplError
 from synrepl.core.log import Logger
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.tools.audit.fresh_loads import CacheGone, FreshLoads
-from synrepl.tools.audit.missed_rows import MissedRows, Remembered, Stood
-from synrepl.tools.audit.report import JUDGED, MOST_STALE, Report, StaleEntry, Verdict
-from synrepl.tools.audit.sample import Place, describe, pick, same
+from synrepl.tools.audit.missed_rows import EntryPositions, MissedRows, RememberedPositions
+from synrepl.tools.audit.report import JUDGED, MOST_STALE, AuditReport, AuditVerdict, StaleEntry
+from synrepl.tools.audit.sample import EntryLocation, describe, pick, same
 from synrepl.tools.audit.settlement import Committed, Settlement
 
 #: Entries that one audit looks at, at most.
@@ -31,12 +31,12 @@ WAIT_S = 10.0
 AUDIT_S = 300.0
 
 
-class AuditRuns(Refused):
+class AuditInProgress(Refused):
     """the caches of this process are being audited already; try again when that is over"""
 
 
 @dataclass(slots=True)
-class _Patience:
+class _WaitBudget:
     """For how long an audit may still wait, in seconds."""
 
     left_s: float
@@ -80,26 +80,26 @@ class Auditor:
             "incoherent": {name: self.incoherent[name] for name in self.audited},
         }
 
-    async def audit(self, keys: int) -> Report:
+    async def audit(self, keys: int) -> AuditReport:
         """Look at up to ``keys`` random entries of all caches, one after the other.
 
         :raises AuditRuns: it is doing so already
         """
         if self._runs:
-            raise AuditRuns()
+            raise AuditInProgress()
         self._runs = True
         try:
             return await self._audit(keys)
         finally:
             self._runs = False
 
-    async def look_at_one(self) -> None:
+    async def audit_one(self) -> None:
         """Look at one random entry, also while an audit runs."""
         await self._audit(1)
 
-    async def _audit(self, keys: int) -> Report:
-        report = Report()
-        patience = _Patience(WAIT_S)
+    async def _audit(self, keys: int) -> AuditReport:
+        report = AuditReport()
+        budget = _WaitBudget(WAIT_S)
         began = self._scheduler.seconds()
         places = pick(self._caches, min(keys, MOST_KEYS), self._random)
         for done, place in enumerate(places):
@@ -110,24 +110,24 @@ class Auditor:
             if entry is None:  # dropped since it was picked
                 continue
             try:
-                verdict = await self._look_at(place, entry, report, patience)
+                verdict = await self._judge(place, entry, report, budget)
             except CacheGone:
                 continue
             except Exception as error:  # a user's function may raise anything
                 report.failed(place.cache.name, error)
-                verdict = Verdict.FAILED
+                verdict = AuditVerdict.FAILED
             report.verdicts[verdict] += 1
             if verdict in JUDGED:
                 self.audited[place.cache.name] += 1
-            await self._turn_of_others()
-        more = report.verdicts[Verdict.STALE] - len(report.stale)
+            await self._yield_turn()
+        more = report.verdicts[AuditVerdict.STALE] - len(report.stale)
         if more:
             self._log.warn("{more} more cache entries were stale, and are dropped", more=more)
         return report
 
-    async def _look_at(
-        self, place: Place, entry: Entry, report: Report, patience: _Patience
-    ) -> Verdict:
+    async def _judge(
+        self, place: EntryLocation, entry: Entry, report: AuditReport, budget: _WaitBudget
+    ) -> AuditVerdict:
         """Judge one entry.
 
         :raises Exception: whatever the cached function raises
@@ -135,37 +135,42 @@ class Auditor:
         before = await self._loads.load(place)
         equal = same(entry.value, before)
         if equal is None:
-            return Verdict.INCOMPARABLE
+            return AuditVerdict.INCOMPARABLE
         if equal:
-            return Verdict.COHERENT
+            return AuditVerdict.COHERENT
         if self._entry(place) is not entry:
-            return Verdict.IN_FLIGHT
+            return AuditVerdict.IN_FLIGHT
         # Looked at after the load: the rows of whatever it has read are there by now.
         committed = await self._settlement.look(self._coherence.sources(place.cache.declaration))
-        if not await self._reach(committed, patience):
-            return Verdict.BEHIND
+        if not await self._reach(committed, budget):
+            return AuditVerdict.BEHIND
         for _ in range(2):
             fresh = await self._loads.load(place)
             if self._entry(place) is not entry or same(entry.value, fresh):
-                return Verdict.IN_FLIGHT
+                return AuditVerdict.IN_FLIGHT
             # Only what is equal when it is loaded twice is known to be comparable at all.
             if same(before, fresh):
-                await self._found_stale(place, entry, fresh, committed, report)
-                return Verdict.STALE
+                await self._drop_stale(place, entry, fresh, committed, report)
+                return AuditVerdict.STALE
             before = fresh
-        return Verdict.INCOMPARABLE
+        return AuditVerdict.INCOMPARABLE
 
-    async def _reach(self, committed: Committed, patience: _Patience) -> bool:
+    async def _reach(self, committed: Committed, budget: _WaitBudget) -> bool:
         """Wait until this process has what is committed; False when that takes too long."""
         began = self._scheduler.seconds()
         try:
-            return await self._settlement.reach(committed, began + patience.left_s)
+            return await self._settlement.reach(committed, began + budget.left_s)
         finally:
             waited = self._scheduler.seconds() - began
-            patience.left_s = max(0.0, patience.left_s - waited)
+            budget.left_s = max(0.0, budget.left_s - waited)
 
-    async def _found_stale(
-        self, place: Place, entry: Entry, fresh: object, committed: Committed, report: Report
+    async def _drop_stale(
+        self,
+        place: EntryLocation,
+        entry: Entry,
+        fresh: object,
+        committed: Committed,
+        report: AuditReport,
     ) -> None:
         """Drop a stale entry at once, then find out what should have dropped it."""
         cache = place.cache
@@ -184,7 +189,7 @@ class Auditor:
             searched = None
         stale = StaleEntry(
             cache.name,
-            place.told(),
+            place.printable_key(),
             describe(entry.value),
             describe(fresh),
             positions,
@@ -199,16 +204,16 @@ class Auditor:
         )
 
     def _stood(
-        self, stream: str, writers: Iterable[str], at_load: Remembered
-    ) -> Iterator[tuple[str, Stood]]:
+        self, stream: str, writers: Iterable[str], at_load: RememberedPositions
+    ) -> Iterator[tuple[str, EntryPositions]]:
         for name in sorted(writers):
             writer, now = self._settlement.position(stream, name)
-            yield writer, Stood(at_load.of(stream, writer), now)
+            yield writer, EntryPositions(at_load.of(stream, writer), now)
 
-    def _entry(self, place: Place) -> Entry | None:
+    def _entry(self, place: EntryLocation) -> Entry | None:
         return place.entry(self._caches.runtime.seconds())
 
-    async def _turn_of_others(self) -> None:
+    async def _yield_turn(self) -> None:
         """Let others do something, even when loads wait for nothing."""
         turn = self._scheduler.promise()
         self._scheduler.callLater(0, turn.callback, None)

@@ -9,7 +9,7 @@ from typing import Any
 from synrepl.caches.cache import Cache
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import Unavailable
-from synrepl.tools.audit.sample import Place
+from synrepl.tools.audit.sample import EntryLocation
 
 #: How long one load is waited for, in seconds.
 LOAD_S = 30.0
@@ -35,7 +35,7 @@ class FreshLoads:
         self._limit_s = limit_s
         self._overdue: dict[Cache, int] = {}
 
-    async def load(self, place: Place) -> Any:
+    async def load(self, place: EntryLocation) -> Any:
         """Load the value of a key.
 
         :raises LoadTooLong: :raises CacheGone: and whatever the cached function raises

@@ -14,7 +14,7 @@ from synrepl.services.sources import LINEAR, Key, surviving_page
 from synrepl.storage.store import FactStore, Observation, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
-from synrepl.tools.audit.sample import Place
+from synrepl.tools.audit.sample import EntryLocation
 
 #: How far back rows are looked through, in tokens, and how many of them.
 MOST_TOKENS = 10_000
@@ -23,7 +23,7 @@ MOST_ROWS = 100_000
 _PAGE_ROWS = 2_000
 
 
-class Stood(NamedTuple):
+class EntryPositions(NamedTuple):
     """Where a process stood with a writer.
 
     :ivar at_load: when the entry began to be loaded; None when that is not remembered
@@ -35,10 +35,10 @@ class Stood(NamedTuple):
 
 
 #: By stream and writer; the writer is LINEAR where one position stands for all.
-Positions = Mapping[str, Mapping[str, Stood]]
+Positions = Mapping[str, Mapping[str, EntryPositions]]
 
 
-class Remembered(NamedTuple):
+class RememberedPositions(NamedTuple):
     """Where a process stood at a moment, by stream and writer.
 
     :ivar complete: nothing was forgotten, so of those that are absent nothing was applied
@@ -65,7 +65,7 @@ class MissedRow(NamedTuple):
     after_load: bool
 
 
-class Searched(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search has found, and where it has looked.
 
     :ivar spans: by stream
@@ -88,7 +88,7 @@ class MissedRows:
         self._catalogue = catalogue
         self._store = store
 
-    def remembered(self, moment: int) -> Remembered:
+    def remembered(self, moment: int) -> RememberedPositions:
         """Where the process stood at a moment."""
         moments = self._coherence.moments
         found: dict[Key, Token] = {}
@@ -96,18 +96,18 @@ class MissedRows:
             if number > moment:
                 break
             found[stream, writer] = max(upto, found.get((stream, writer), 0))
-        return Remembered(found, complete=len(moments) != moments.maxlen)
+        return RememberedPositions(found, complete=len(moments) != moments.maxlen)
 
     async def find(
-        self, place: Place, positions: Positions, seen: Mapping[str, Observation]
-    ) -> Searched:
+        self, place: EntryLocation, positions: Positions, seen: Mapping[str, Observation]
+    ) -> SearchResult:
         """The last row that names an entry, of those that came after it was loaded if there are any.
 
         :param positions: where the process stood when the entry was loaded, and was found stale
         :param seen: the streams whose rows can make it stale
         :raises SynreplError: the store cannot be read
         """
-        double = _Double(self._coherence, self._catalogue, place)
+        trial = _TrialCache(self._coherence, self._catalogue, place)
         found: list[MissedRow] = []
         spans: dict[str, Range] = {}
         whole = True
@@ -116,14 +116,14 @@ class MissedRows:
             wanted = Range(
                 min((at.at_load or 0 for at in stood.values()), default=0), observation.last
             )
-            spans[name], rows = await self._look(self._catalogue[name], wanted, double, stood)
+            spans[name], rows = await self._look(self._catalogue[name], wanted, trial, stood)
             found += rows
             whole = whole and spans[name] == wanted
         row = max(found, key=lambda row: row.after_load, default=None)
-        return Searched(row, spans, whole)
+        return SearchResult(row, spans, whole)
 
     async def _look(
-        self, stream: Stream, wanted: Range, double: _Double, stood: Mapping[str, Stood]
+        self, stream: Stream, wanted: Range, trial: _TrialCache, stood: Mapping[str, EntryPositions]
     ) -> tuple[Range, list[MissedRow]]:
         """Look through one stream: where it was possible, and the last row of each kind."""
         begin = at = max(wanted.after, wanted.upto - MOST_TOKENS)
@@ -144,14 +144,14 @@ class MissedRows:
                 after_load = _was_applied_after_load(
                     fact, stood.get(fact.writer) or stood.get(LINEAR)
                 )
-                if after_load is not None and double.is_named_by(stream, fact):
+                if after_load is not None and trial.is_named_by(stream, fact):
                     row = MissedRow(stream.name, fact.writer, fact.token, after_load)
                     found[after_load] = row
             at = page.upto
         return Range(begin, at), list(found.values())
 
 
-def _was_applied_after_load(fact: Fact, stood: Stood | None) -> bool | None:
+def _was_applied_after_load(fact: Fact, stood: EntryPositions | None) -> bool | None:
     """Whether a fact was applied while an entry was there: False for perhaps, None for no."""
     if stood is None or fact.token > stood.now:
         return None
@@ -160,13 +160,13 @@ def _was_applied_after_load(fact: Fact, stood: Stood | None) -> bool | None:
     return True if fact.token > stood.at_load else None
 
 
-class _Double:
+class _TrialCache:
     """A cache like the one of an entry, with nothing but this entry, to try rows on.
 
     They are applied by the very same rules as in the process itself.
     """
 
-    def __init__(self, coherence: Coherence, catalogue: Catalogue, place: Place) -> None:
+    def __init__(self, coherence: Coherence, catalogue: Catalogue, place: EntryLocation) -> None:
         caches = Caches(coherence.caches.runtime)
         caches.expansions = coherence.caches.expansions
         caches.effects = coherence.caches.effects
@@ -175,7 +175,7 @@ class _Double:
         )
         self._cache = caches.open(declared, lambda: None)
         self._key = place.key
-        self._coherence = Coherence(caches, catalogue, _Unheard())
+        self._coherence = Coherence(caches, catalogue, _SilentLog())
 
     def is_named_by(self, stream: Stream, fact: Fact) -> bool:
         """Whether a fact makes the entry stale."""
@@ -188,7 +188,7 @@ class _Double:
         return key not in cache.entries
 
 
-class _Unheard(Logger):
+class _SilentLog(Logger):
     """The log of what is only tried."""
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002

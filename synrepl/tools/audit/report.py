@@ -8,14 +8,14 @@ from enum import StrEnum
 from typing import Any
 
 from synrepl.services.status.stream_progress import writer_label
-from synrepl.tools.audit.missed_rows import Positions, Searched
+from synrepl.tools.audit.missed_rows import Positions, SearchResult
 
 #: Stale entries that are told of one by one, and errors; the others are counted.
 MOST_STALE = 100
 MOST_ERRORS = 20
 
 
-class Verdict(StrEnum):
+class AuditVerdict(StrEnum):
     """What became of one entry that was looked at."""
 
     #: What the entry holds is what there is.
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 
 #: Those that say whether the entry was what it should be.
-JUDGED = frozenset({Verdict.COHERENT, Verdict.IN_FLIGHT, Verdict.STALE})
+JUDGED = frozenset({AuditVerdict.COHERENT, AuditVerdict.IN_FLIGHT, AuditVerdict.STALE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StaleEntry:
     held: str
     loaded: str
     positions: Positions
-    searched: Searched | None
+    searched: SearchResult | None
 
     @property
     def expected(self) -> str:
@@ -92,7 +92,7 @@ class StaleEntry:
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """One audit.
 
     :ivar verdicts: how many entries got each
@@ -101,7 +101,7 @@ class Report:
     :ivar left: entries that were picked and not looked at, for the time was up
     """
 
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    verdicts: Counter[AuditVerdict] = field(default_factory=Counter)
     stale: list[StaleEntry] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     left: int = 0
@@ -114,8 +114,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """For programs; ``incoherent`` is the number of stale entries, also of those not listed."""
-        counts = {str(verdict): self.verdicts[verdict] for verdict in Verdict}
-        counts["incoherent"] = counts.pop(Verdict.STALE)
+        counts = {str(verdict): self.verdicts[verdict] for verdict in AuditVerdict}
+        counts["incoherent"] = counts.pop(AuditVerdict.STALE)
         return {
             "checked": self.verdicts.total(),
             **counts,

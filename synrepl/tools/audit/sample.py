@@ -15,7 +15,7 @@ from synrepl.streams.effects import Key
 LONGEST_PART = 200
 
 
-class Place(NamedTuple):
+class EntryLocation(NamedTuple):
     """Where an entry is, or was."""
 
     cache: Cache
@@ -29,12 +29,12 @@ class Place(NamedTuple):
         entry = self.cache.entries.peek(self.key)
         return None if entry is None or entry.expires <= now else entry
 
-    def told(self) -> list[Any]:
+    def printable_key(self) -> list[Any]:
         """The key for a report, however odd it is."""
-        return [_told(part) for part in self.key]
+        return [_printable(part) for part in self.key]
 
 
-def pick(caches: Iterable[Cache], count: int, random: Random) -> list[Place]:
+def pick(caches: Iterable[Cache], count: int, random: Random) -> list[EntryLocation]:
     """The places of up to ``count`` entries, each entry as likely as any other.
 
     It walks over the keys of caches and copies none but those it takes.
@@ -42,13 +42,13 @@ def pick(caches: Iterable[Cache], count: int, random: Random) -> list[Place]:
     open_now = list(caches)
     total = sum(len(cache.entries) for cache in open_now)
     numbers = sorted(random.sample(range(total), min(count, total)), reverse=True)
-    picked: list[Place] = []
+    picked: list[EntryLocation] = []
     first = 0
     for cache in open_now:
         size, keys, passed = len(cache.entries), iter(cache.entries), first
         while numbers and numbers[-1] < first + size:
             number = numbers.pop()
-            picked.append(Place(cache, next(islice(keys, number - passed, None))))
+            picked.append(EntryLocation(cache, next(islice(keys, number - passed, None))))
             passed = number + 1
         first += size
     return picked
@@ -75,7 +75,7 @@ def same(one: object, other: object) -> bool | None:
         return None
 
 
-def _told(part: Any) -> Any:
+def _printable(part: Any) -> Any:
     """A part of a key as JSON has it, or else as text."""
     if isinstance(part, str):
         text = part.encode("utf-8", "backslashreplace").decode()

@@ -10,4 +10,4 @@ async def sample_caches(scheduler: Scheduler, auditor: Auditor, every_s: float, 
     """Look at ``keys`` entries in every ``every_s`` seconds, evenly spread, for as long as the process runs."""
     while True:
         await scheduler.sleep(every_s / keys)
-        await auditor.look_at_one()
+        await auditor.audit_one()

@@ -13,7 +13,7 @@ from synrepl.tools.doctor import cure, foreign_findings, foreign_look, own_findi
 from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.foreign_look import ForeignLook
 from synrepl.tools.doctor.own_look import OwnLook
-from synrepl.tools.doctor.report import FollowerLine, Report, StreamLine
+from synrepl.tools.doctor.report import ExaminationReport, FollowerLine, StreamLine
 
 
 class NothingToExamine(InputError):
@@ -29,7 +29,7 @@ async def examine(
     bounds: Bounds,
     fix: bool = False,
     wait: Callable[[], Awaitable[object]] | None = None,
-) -> Report:
+) -> ExaminationReport:
     """Look, and judge.
 
     :param fix: cure what can be cured first; only in our own database
@@ -53,16 +53,18 @@ async def examine(
         before, seen = seen, await store.read("doctor", lambda txn: foreign_look.look(txn, release))
         found = foreign_findings.findings(seen, bounds, before)
     whose = f"a Synapse's, schema {release.version}"
-    return Report(whose, _foreign_lines(seen), tuple(found))
+    return ExaminationReport(whose, _foreign_lines(seen), tuple(found))
 
 
-async def _examine_own(database: Database, bounds: Bounds, fix: bool) -> Report:
+async def _examine_own(database: Database, bounds: Bounds, fix: bool) -> ExaminationReport:
     seen, done = await _look_at_own(database, bounds), list[str]()
     if fix:
         done = await database.run("cure", lambda txn: cure.apply(txn, seen))
         seen = await _look_at_own(database, bounds)
     found = own_findings.findings(seen, bounds)
-    return Report("synrepl's", _own_lines(seen), tuple(found), _follower_lines(seen), tuple(done))
+    return ExaminationReport(
+        "synrepl's", _own_lines(seen), tuple(found), _follower_lines(seen), tuple(done)
+    )
 
 
 async def _look_at_own(database: Database, bounds: Bounds) -> OwnLook:
@@ -92,7 +94,9 @@ def _own_lines(seen: OwnLook) -> dict[str, StreamLine]:
             {writer: state.position for writer, state in sorted(look.seen.writers.items())},
             look.seen.trimmed,
             kept_for.get(name),
-            next((f"{writer}: {session.told}" for writer, session in seen.holders(name)), None),
+            next(
+                (f"{writer}: {session.description}" for writer, session in seen.holders(name)), None
+            ),
         )
         for name, look in seen.streams.items()
     }
@@ -111,7 +115,7 @@ def _foreign_lines(seen: ForeignLook) -> dict[str, StreamLine]:
     lines = {}
     for name, look in seen.streams.items():
         writers, holder = look.recorded or look.positions, seen.holder(name)
-        held_by = None if holder is None else holder.told
+        held_by = None if holder is None else holder.description
         lines[name] = StreamLine(
             look.last, look.highest, None, dict(sorted(writers.items())), held_by=held_by
         )

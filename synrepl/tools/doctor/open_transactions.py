@@ -30,7 +30,7 @@ def old_transactions(
             yield Finding(
                 "idle-transaction" if idle else "long-transaction",
                 Severity.WARNING if stuck else Severity.NOTE,
-                f"an open transaction {_holds(session, streams(session))}: {session.told}",
+                f"an open transaction {_holds(session, streams(session))}: {session.description}",
                 f"backend {session.pid}",
                 _cure(session),
             )
@@ -46,7 +46,7 @@ def locked_tables(session: OpenSession, streams: Sequence[str]) -> Iterator[Find
             "table-locked",
             Severity.ERROR,
             f"nobody can read or write {', '.join(session.locked)}, so neither could this:"
-            f" {session.told}",
+            f" {session.description}",
             ", ".join(streams),
             _cure(session),
         )

@@ -159,7 +159,7 @@ def _held(name: str, stream: StreamLook, look: OwnLook, bounds: Bounds) -> Itera
             "held",
             Severity.ERROR,
             f"held at {stream.seen.recorded} of {stream.seen.last} by writer {writer}:"
-            f" {session.told}",
+            f" {session.description}",
             name,
             f"SELECT pg_terminate_backend({session.pid}),"
             " which is safe: its facts were never visible",

@@ -62,7 +62,7 @@ class FollowerLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ExaminationReport:
     """What was found.
 
     :ivar whose: what the database is, for a person

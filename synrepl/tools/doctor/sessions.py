@@ -71,7 +71,7 @@ class OpenSession:
     locked: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """For a person."""
         age = "of unknown age" if self.age_s is None else f"for {self.age_s:.0f} s"
         name = f" ({self.application})" if self.application else ""

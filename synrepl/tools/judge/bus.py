@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from synrepl.tools.judge.rules import ANSWER, CHANNEL, ECHO, Finding
-from synrepl.tools.judge.track import Track
+from synrepl.tools.judge.rules import ANSWER, CHANNEL, ECHO, RuleFinding
+from synrepl.tools.judge.track import WriterTrack
 from synrepl.wire.commands import Rdata
 
 #: No two of these are alike: each has a time or an ID in it. Source: recordings.
@@ -21,7 +21,7 @@ _USER_IP = "USER_IP"
 _STREAM = "stream/"
 
 
-class JudgedBus:
+class BusJudge:
     """The channels of one server."""
 
     def __init__(self) -> None:
@@ -29,15 +29,17 @@ class JudgedBus:
         #: When REPLICATE was said, and in which line; the newest of them.
         self._rounds: deque[tuple[int, int]] = deque(maxlen=_MOST_ROUNDS)
 
-    def published(self, channel: str, line: bytes, at_ms: int, number: int) -> Iterator[Finding]:
+    def published(
+        self, channel: str, line: bytes, at_ms: int, number: int
+    ) -> Iterator[RuleFinding]:
         """Take a line and the channel that it was published on."""
         if not _belongs(channel.partition("/")[2], line):
-            yield Finding(CHANNEL, number, f"{_shown(line)} on {channel[:100]}")
+            yield RuleFinding(CHANNEL, number, f"{_shown(line)} on {channel[:100]}")
         if line.startswith(_SAID_ONCE):
             key = hash(line)
             before = self._said.pop(key, None)
             if before is not None and at_ms - before <= _ECHO_MS:
-                yield Finding(ECHO, number, _shown(line))
+                yield RuleFinding(ECHO, number, _shown(line))
             elif len(self._said) >= _MOST_LINES:
                 self._said.pop(next(iter(self._said)))
             self._said[key] = at_ms
@@ -47,8 +49,8 @@ class JudgedBus:
         self._rounds.append((at_ms, number))
 
     def spoke(
-        self, track: Track, rdata: Rdata, at_ms: int, number: int, asked: int
-    ) -> Iterator[Finding]:
+        self, track: WriterTrack, rdata: Rdata, at_ms: int, number: int, asked: int
+    ) -> Iterator[RuleFinding]:
         """A writer has said a row: it is there, so it has to have said where it is.
 
         :param track: of the writer
@@ -61,7 +63,7 @@ class JudgedBus:
         if at_ms - since > _ANSWER_MS:
             track.answered = asked  # once is enough
             name = f"{rdata.stream} of {rdata.writer}"
-            yield Finding(ANSWER, number, f"{name}: no POSITION since REPLICATE in line {line}")
+            yield RuleFinding(ANSWER, number, f"{name}: no POSITION since REPLICATE in line {line}")
 
 
 def _belongs(beyond: str, line: bytes) -> bool:

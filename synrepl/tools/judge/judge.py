@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from synrepl.core.errors import InputError
-from synrepl.tools.judge.connection import JudgedConnection
-from synrepl.tools.judge.rules import Finding
+from synrepl.tools.judge.connection import ConnectionJudge
+from synrepl.tools.judge.rules import RuleFinding
 from synrepl.tools.judge.track import StreamTraits
 from synrepl.wire.dialects import Dialect, Side
 
@@ -18,7 +18,7 @@ _HUNG_UP = {"eof": Side.SERVER, "S-eof": Side.SERVER, "C-eof": Side.CLIENT}
 _CLOSED = "closed"
 
 
-class TooManyConnections(InputError):
+class TooManyRecordedConnections(InputError):
     """more than {most} connections at a time: such a recording cannot be judged"""
 
 
@@ -41,7 +41,7 @@ class Recorded(NamedTuple):
     channel: str | None = None
 
 
-class Judge:
+class TrafficJudge:
     """Takes the lines of one recording in order and tells which rules they break.
 
     Memory is bounded by what is open at a time: connections, and the writers of
@@ -51,9 +51,9 @@ class Judge:
     def __init__(self, dialect: Dialect, traits: StreamTraits) -> None:
         self._dialect = dialect
         self._traits = traits
-        self._connections: dict[int | str | None, JudgedConnection] = {}
+        self._connections: dict[int | str | None, ConnectionJudge] = {}
 
-    def judge(self, recorded: Recorded) -> Iterator[Finding]:
+    def judge(self, recorded: Recorded) -> Iterator[RuleFinding]:
         """Take the next line; findings may be about lines before it.
 
         :raises TooManyConnections: :raises TooManyTracks: it cannot be judged in bounded memory
@@ -69,19 +69,19 @@ class Judge:
             )
         return filter(self._concerns, findings)
 
-    def end(self) -> Iterator[Finding]:
+    def end(self) -> Iterator[RuleFinding]:
         """The recording is over."""
         for key in list(self._connections):
             yield from filter(self._concerns, self._close(key))
 
-    def _concerns(self, finding: Finding) -> bool:
+    def _concerns(self, finding: RuleFinding) -> bool:
         return self._dialect.name in finding.rule.dialects
 
-    def _published(self, recorded: Recorded, channel: str) -> Iterator[Finding]:
+    def _published(self, recorded: Recorded, channel: str) -> Iterator[RuleFinding]:
         connection = self._connection(channel.partition("/")[0])
         return connection.published(channel, recorded.text, recorded.at_ms, recorded.number)
 
-    def _noted(self, recorded: Recorded) -> Iterator[Finding]:
+    def _noted(self, recorded: Recorded) -> Iterator[RuleFinding]:
         note, key = recorded.text.decode(errors="replace"), recorded.connection
         if note in _OPENED:
             yield from self._close(key)
@@ -91,16 +91,16 @@ class Judge:
         elif note == _CLOSED:
             yield from self._close(key)
 
-    def _close(self, key: int | str | None) -> Iterator[Finding]:
+    def _close(self, key: int | str | None) -> Iterator[RuleFinding]:
         connection = self._connections.pop(key, None)
         if connection is not None:
             yield from connection.ended()
 
-    def _connection(self, key: int | str | None, opened: bool = False) -> JudgedConnection:
+    def _connection(self, key: int | str | None, opened: bool = False) -> ConnectionJudge:
         connection = self._connections.get(key)
         if connection is None:
             if len(self._connections) >= MOST_CONNECTIONS:
-                raise TooManyConnections(most=MOST_CONNECTIONS)
-            connection = JudgedConnection(self._dialect, self._traits, opened)
+                raise TooManyRecordedConnections(most=MOST_CONNECTIONS)
+            connection = ConnectionJudge(self._dialect, self._traits, opened)
             self._connections[key] = connection
         return connection

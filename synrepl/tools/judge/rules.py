@@ -16,7 +16,7 @@ _TCP = ("legacy", "transitional", "modern")
 _CHAINED = ("modern", "current")
 
 
-class Severity(StrEnum):
+class RuleSeverity(StrEnum):
     """How serious a broken rule is."""
 
     BREACH = "breach"
@@ -25,7 +25,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ProtocolRule:
     """One rule.
 
     :ivar name: its name in reports
@@ -36,32 +36,36 @@ class Rule:
     name: str
     sentence: str
     dialects: tuple[str, ...] = _ALL
-    severity: Severity = Severity.BREACH
+    severity: RuleSeverity = RuleSeverity.BREACH
 
 
-class Finding(NamedTuple):
+class RuleFinding(NamedTuple):
     """A broken rule.
 
     :ivar line: number of the line in the recording, from 1
     :ivar detail: what was found, in a few words
     """
 
-    rule: Rule
+    rule: ProtocolRule
     line: int
     detail: str
 
 
-def _known(name: str, sentence: str, dialects: tuple[str, ...] = _ALL) -> Rule:
-    return Rule(name, sentence, dialects, Severity.KNOWN)
+def _known(name: str, sentence: str, dialects: tuple[str, ...] = _ALL) -> ProtocolRule:
+    return ProtocolRule(name, sentence, dialects, RuleSeverity.KNOWN)
 
 
 # Lines
 
-FORMAT = Rule("format", "Every line is a command of its dialect, with the arguments it has there.")
-DIRECTION = Rule("direction", "Each side sends only the commands that its side may send.", _TCP)
-LENGTH = Rule("length", "A line has at most 16,384 bytes without its newline.", _TCP)
-ROW = Rule("row", "A row is one JSON value.")
-CHANNEL = Rule(
+FORMAT = ProtocolRule(
+    "format", "Every line is a command of its dialect, with the arguments it has there."
+)
+DIRECTION = ProtocolRule(
+    "direction", "Each side sends only the commands that its side may send.", _TCP
+)
+LENGTH = ProtocolRule("length", "A line has at most 16,384 bytes without its newline.", _TCP)
+ROW = ProtocolRule("row", "A row is one JSON value.")
+CHANNEL = ProtocolRule(
     "channel",
     "USER_IP is published on '<server>/USER_IP', everything else on '<server>'; among processes"
     " of synrepl a stream may have its own channel.",
@@ -70,37 +74,41 @@ CHANNEL = Rule(
 
 # Connections
 
-GREETING = Rule("greeting", "A server begins with one SERVER, and PING.", _TCP)
-LAST_WORD = Rule("last-word", "The side that sends ERROR sends nothing after it.", _TCP)
-ECHO = Rule(
+GREETING = ProtocolRule("greeting", "A server begins with one SERVER, and PING.", _TCP)
+LAST_WORD = ProtocolRule("last-word", "The side that sends ERROR sends nothing after it.", _TCP)
+ECHO = ProtocolRule(
     "echo",
     "REMOTE_SERVER_UP never goes back to its sender; no process repeats what was published to all on"
     " Redis (USER_SYNC, USER_IP, NEW_ACTIVE_TASK).",
 )
-ANSWER = Rule(
+ANSWER = ProtocolRule(
     "answer",
     "REPLICATE is answered by POSITION, or refused, within 30 s; on Redis by every writer that"
     " is connected.",
 )
-UNASKED = Rule("unasked", "A client gets only the streams that it asked for.", ("legacy",))
-SILENCE = Rule("silence", "A side that has sent a PING sends something at least every 15 s.", _TCP)
+UNASKED = ProtocolRule("unasked", "A client gets only the streams that it asked for.", ("legacy",))
+SILENCE = ProtocolRule(
+    "silence", "A side that has sent a PING sends something at least every 15 s.", _TCP
+)
 
 # Writers of a stream
 
-ORDER = Rule("order", "The tokens of a writer's rows increase.")
-BATCH = Rule(
+ORDER = ProtocolRule("order", "The tokens of a writer's rows increase.")
+BATCH = ProtocolRule(
     "batch",
     "Rows with 'batch' for a token are followed by the row with the token, before a POSITION.",
 )
-CATCH_UP = Rule(
+CATCH_UP = ProtocolRule(
     "catch-up",
     "The answer to REPLICATE has only rows above the requested token, none above its POSITION.",
     ("legacy",),
 )
-CATCH_UP_BATCH = Rule("catch-up-batch", "Rows of a catch-up never use 'batch'.", ("legacy",))
-CHAIN = Rule("chain", "The 'prev' of a POSITION is the token sent last.", _CHAINED)
-REVERSED = Rule("reversed", "The 'new' of a POSITION is not below its 'prev'.", _CHAINED)
-BACKWARDS = Rule(
+CATCH_UP_BATCH = ProtocolRule(
+    "catch-up-batch", "Rows of a catch-up never use 'batch'.", ("legacy",)
+)
+CHAIN = ProtocolRule("chain", "The 'prev' of a POSITION is the token sent last.", _CHAINED)
+REVERSED = ProtocolRule("reversed", "The 'new' of a POSITION is not below its 'prev'.", _CHAINED)
+BACKWARDS = ProtocolRule(
     "backwards", "A POSITION is not below what was sent before, except for an in-memory stream."
 )
 
@@ -161,7 +169,7 @@ GIVEN_UP = _known(
 )
 
 #: By name, in the order in which reports list them.
-RULES: Mapping[str, Rule] = MappingProxyType(
+RULES: Mapping[str, ProtocolRule] = MappingProxyType(
     {
         rule.name: rule
         for rule in (

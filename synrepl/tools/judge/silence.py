@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from synrepl.tools.judge.rules import GIVEN_UP, SILENCE, Finding
+from synrepl.tools.judge.rules import GIVEN_UP, SILENCE, RuleFinding
 from synrepl.wire.commands import Command, Error, Ping
 from synrepl.wire.dialects import Side
 from synrepl.wire.heartbeat import PING_TIMEOUT
@@ -33,10 +33,12 @@ class Silence:
     def __init__(self) -> None:
         self._spoke: dict[Side, int] = {}
         self._pings: set[Side] = set()
-        self._held: dict[Side, tuple[int, Finding]] = {}
+        self._held: dict[Side, tuple[int, RuleFinding]] = {}
         self._over = False
 
-    def said(self, side: Side, command: Command | None, at_ms: int, line: int) -> Iterator[Finding]:
+    def said(
+        self, side: Side, command: Command | None, at_ms: int, line: int
+    ) -> Iterator[RuleFinding]:
         """Take a line; None for one that could not be read."""
         own = _own_time(command, at_ms)
         if not self._over:
@@ -52,7 +54,7 @@ class Silence:
             self._pings.add(side)
         yield from self._settle(at_ms)
 
-    def ended(self) -> Iterator[Finding]:
+    def ended(self) -> Iterator[RuleFinding]:
         """The connection, or the recording, is over."""
         yield from (held for _, held in self._held.values())
         self._held.clear()
@@ -65,9 +67,9 @@ class Silence:
             detail = f"{side.value}: nothing for {silent / 1000:.1f} s"
             # Told where it showed first, and how long it was in the end.
             first = self._held[side][1].line if side in self._held else line
-            self._held[side] = at_ms, Finding(SILENCE, first, detail)
+            self._held[side] = at_ms, RuleFinding(SILENCE, first, detail)
 
-    def _settle(self, at_ms: int) -> Iterator[Finding]:
+    def _settle(self, at_ms: int) -> Iterator[RuleFinding]:
         for side, (since, held) in list(self._held.items()):
             if at_ms - since > _PATIENCE_MS:
                 del self._held[side]

@@ -19,8 +19,8 @@ from synrepl.tools.judge.rules import (
     SHARED_SEQUENCE,
     TOLD_AHEAD,
     UNORDERED,
-    Finding,
-    Rule,
+    ProtocolRule,
+    RuleFinding,
 )
 from synrepl.wire.commands import Position, Rdata
 
@@ -39,7 +39,7 @@ class StreamTraits:
     shared: frozenset[str] = field(default=frozenset())
 
 
-class Track:
+class WriterTrack:
     """One writer of one stream; nothing of it grows with what is sent.
 
     A legacy server's answer to ``REPLICATE <stream> <token>`` is a *run*: from
@@ -85,12 +85,12 @@ class Track:
         self._run_highest = None
         self.last = self._least = None
 
-    def row(self, rdata: Rdata, line: int) -> Iterator[Finding]:
+    def row(self, rdata: Rdata, line: int) -> Iterator[RuleFinding]:
         """Take a row."""
         token = rdata.token
         if token is None:
             if self._running and not self._live:
-                yield Finding(CATCH_UP_BATCH, line, rdata.stream)
+                yield RuleFinding(CATCH_UP_BATCH, line, rdata.stream)
             if self.half is None:
                 self.half = line
             return
@@ -98,30 +98,32 @@ class Track:
         if self._running:
             yield from self._row_of_run(rdata.stream, token, line)
         elif self.last is not None and token <= self.last:
-            yield Finding(self._again(token), line, f"{_name(rdata)}: {token} after {self.last}")
+            yield RuleFinding(
+                self._again(token), line, f"{_name(rdata)}: {token} after {self.last}"
+            )
         self.last = token
         self._said = max(token, self._said or token) if self._running else token
         self._highest = max(token, self._highest or token)
         if not self._unordered and not self._running:
             self._least = token
 
-    def position(self, position: Position, line: int) -> Iterator[Finding]:
+    def position(self, position: Position, line: int) -> Iterator[RuleFinding]:
         """Take a POSITION."""
         prev, new, name = position.prev, position.new, _name(position)
         if self.half is not None:
-            yield Finding(BATCH, line, f"{name}: the batch of line {self.half} has no end")
+            yield RuleFinding(BATCH, line, f"{name}: the batch of line {self.half} has no end")
             self.half = None
         if self._run_highest is not None and new < self._run_highest and not self._live:
-            yield Finding(CATCH_UP, line, f"{name}: {new} after a row at {self._run_highest}")
+            yield RuleFinding(CATCH_UP, line, f"{name}: {new} after a row at {self._run_highest}")
         again = self._in_memory and self.last is not None and new < self.last
         if prev is not None:
             if new < prev:
-                yield Finding(REVERSED, line, f"{name}: {prev} to {new}")
+                yield RuleFinding(REVERSED, line, f"{name}: {prev} to {new}")
             if self.last is not None and prev not in self._chain and not again:
                 rule = self._ahead if prev == new and prev > self.last else CHAIN
-                yield Finding(rule, line, f"{name}: prev {prev}, sent last {self.last}")
+                yield RuleFinding(rule, line, f"{name}: prev {prev}, sent last {self.last}")
         if self._least is not None and new < self._least and not self._in_memory:
-            yield Finding(BACKWARDS, line, f"{name}: {new} after {self._least}")
+            yield RuleFinding(BACKWARDS, line, f"{name}: {new} after {self._least}")
         self.last = self._least = new
         if again or (prev is not None and prev != new):
             self._said = new  # the older dialects do not tell such a POSITION from an answer
@@ -137,25 +139,27 @@ class Track:
         """
         return (self.last, self._said, self._highest if self._unordered else None)
 
-    def _again(self, token: Token) -> Rule:
+    def _again(self, token: Token) -> ProtocolRule:
         """What a row is at or below what was sent last."""
         if self._unordered:
             return UNORDERED
         return TOLD_AHEAD if self._said is None or token > self._said else ORDER
 
     @property
-    def _ahead(self) -> Rule:
+    def _ahead(self) -> ProtocolRule:
         """What it is to be further than one has said."""
         if self._on_bus:
             return RESUMED
         return SHARED_SEQUENCE if self._shared else TOLD_AHEAD
 
-    def _row_of_run(self, stream: str, token: Token, line: int) -> Iterator[Finding]:
+    def _row_of_run(self, stream: str, token: Token, line: int) -> Iterator[RuleFinding]:
         if self._run_after is not None and token <= self._run_after:
-            yield Finding(CATCH_UP, line, f"{stream}: {token}, asked for above {self._run_after}")
+            yield RuleFinding(
+                CATCH_UP, line, f"{stream}: {token}, asked for above {self._run_after}"
+            )
         if self.last is not None and token < self.last:
             rule = UNORDERED if self._unordered else CATCH_UP_ORDER
-            yield Finding(rule, line, f"{stream}: {token} after {self.last}")
+            yield RuleFinding(rule, line, f"{stream}: {token} after {self.last}")
         if self._run_highest is None or token > self._run_highest:
             self._run_highest = token
 

@@ -31,7 +31,7 @@ _SIDES = {"S": Side.SERVER, "C": Side.CLIENT}
 _PARTIAL = "S-partial"
 
 
-class _Line(msgspec.Struct):
+class _RecordingLine(msgspec.Struct):
     t: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     line: str
     dir: Literal["S", "C", "-", "S-partial"] | None = None
@@ -150,7 +150,7 @@ def _recorded(path: Path, number: int, line: bytes) -> Recorded:
         value = json.loads(line)  # which takes the lone surrogates of surrogateescape
         if isinstance(value, dict) and "case" in value:
             raise ScriptedRecording(path=path)
-        found = msgspec.convert(value, _Line)
+        found = msgspec.convert(value, _RecordingLine)
         text = found.line.encode("utf-8", "surrogateescape")
         if found.channel is not None:
             found.channel.encode()

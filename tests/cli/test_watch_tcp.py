@@ -7,8 +7,8 @@ from unittest import TestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.raw_peer import NoMaster
-from synrepl.cli.watch.follow import Listening
-from synrepl.tools.watch.heard import Heard
+from synrepl.cli.watch.tcp import TcpLiveSource
+from synrepl.tools.watch.announcements import Announcements
 from synrepl.wire.dialects import Dialect
 from tests.services.world import manual_clock
 
@@ -23,7 +23,7 @@ class WhenNobodyIsThere(TestCase):
             asked.append(dialect.name)
             raise NoMaster(where="127.0.0.1:1", reason="refused")
 
-        listening = Listening(scheduler, connect, Heard(scheduler))
+        listening = TcpLiveSource(scheduler, connect, Announcements(scheduler))
         scheduler.spawn("listen", listening.run())
         clock.pump([10.0] * 4)
         scheduler.stop()

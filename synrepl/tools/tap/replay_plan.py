@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from synrepl.core.errors import InputError
-from synrepl.tools.tap.outline import LOOK_AT, DialectUnknown, outline
 from synrepl.tools.tap.recording import read_recording
+from synrepl.tools.tap.recording_info import LOOK_AT, RecordingDialectUnknown, recording_info
 from synrepl.wire.dialects import CURRENT, MODERN, Dialect
 
 
@@ -20,14 +20,14 @@ class NotForRedis(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Performance:
+class ReplayPlan:
     """One way to play a recording.
 
     :ivar server_name: what to be called
     :ivar dialect: what is spoken in it
     :ivar connection: which one of a recording of several
     :ivar speed: 1 for as it was, 0 for at once
-    :ivar then: what the server was called
+    :ivar recorded_server_name: the name of the server in the recording; None where it has none
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Performance:
     dialect: Dialect
     connection: int | None
     speed: float
-    then: str | None = None
+    recorded_server_name: str | None = None
 
     @property
     def over_tcp(self) -> Dialect:
@@ -51,24 +51,24 @@ class Performance:
             raise NotForRedis(path=self.path, dialect=self.dialect.name)
 
 
-def performance(
+def plan_replay(
     path: Path,
     speed: float,
     connection: int | None,
     server_name: str | None,
     dialect: Dialect | None,
-) -> Performance:
+) -> ReplayPlan:
     """Plan it; what is None is looked for in the recording.
 
     :raises NoServerName: :raises DialectUnknown: the recording does not tell it
     :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
     """
-    found = outline(read_recording(path))
+    found = recording_info(read_recording(path))
     spoken = dialect or found.dialect
     if spoken is None:
-        raise DialectUnknown(path=path, lines=LOOK_AT)
+        raise RecordingDialectUnknown(path=path, lines=LOOK_AT)
     name = server_name or found.server_name
     if name is None:
         raise NoServerName(path=path)
     chosen = found.connection if connection is None else connection
-    return Performance(path, name, spoken, chosen, speed, found.server_name)
+    return ReplayPlan(path, name, spoken, chosen, speed, found.server_name)

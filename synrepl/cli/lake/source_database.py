@@ -11,7 +11,7 @@ from synrepl.pipeline.source.database.source_database import SourceDatabase
 
 
 @contextmanager
-def source(dsn: str, instance: str, patience_s: float) -> Iterator[SourceDatabase]:
+def source_database(dsn: str, instance: str, patience_s: float) -> Iterator[SourceDatabase]:
     """The streams of a database, for the time of a command.
 
     :param instance: who asks, for the server's list of sessions

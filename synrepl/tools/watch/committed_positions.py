@@ -11,13 +11,13 @@ from synrepl.streams.definition import numbered_together
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.tools.doctor import foreign_look
 from synrepl.tools.doctor.foreign_look import ForeignLook
-from synrepl.tools.watch.board import Committed
+from synrepl.tools.watch.lag_monitor import Committed
 
 _TOGETHER = numbered_together(SYNAPSE_STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
-class InDatabase:
+class CommittedPositions:
     """One look.
 
     :ivar positions: what has to be announced, by stream and writer
@@ -30,7 +30,7 @@ class InDatabase:
     unread: tuple[str, ...]
 
 
-async def look(store: ForeignStore, announces_moves: bool) -> InDatabase:
+async def look(store: ForeignStore, announces_moves: bool) -> CommittedPositions:
     """Look once.
 
     :param announces_moves: writers announce positions that moved without rows, as over
@@ -46,7 +46,7 @@ async def look(store: ForeignStore, announces_moves: bool) -> InDatabase:
         only_rows = len(shared) > 1 or not announces_moves
         positions[name] = stream.row_positions if only_rows else stream.positions
     on_record = [name for name, stream in seen.streams.items() if stream.recorded]
-    return InDatabase(positions, on_record, tuple(_unread(seen)))
+    return CommittedPositions(positions, on_record, tuple(_unread(seen)))
 
 
 def _unread(seen: ForeignLook) -> Iterator[str]:
@@ -60,5 +60,5 @@ def _unread(seen: ForeignLook) -> Iterator[str]:
         if streams:
             yield (
                 f"nobody can read table {', '.join(session.locked)}, so how far"
-                f" {', '.join(streams)} is in the database is not known: {session.told}"
+                f" {', '.join(streams)} is in the database is not known: {session.description}"
             )

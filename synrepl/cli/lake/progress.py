@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from synrepl.pipeline.lake.land.landing import LandingRound
 
 
-class LandingScreen:
+class LandingProgress:
     """Rows, their rate, and what is left, on stderr.
 
     :param settle_timeout_s: how long a run waits until streams are settled, in seconds

@@ -20,12 +20,12 @@ LOOK_AT = 20_000
 _BY_ARGUMENTS = {2: LEGACY, 3: TRANSITIONAL, 4: MODERN}
 
 
-class DialectUnknown(InputError):
+class RecordingDialectUnknown(InputError):
     """{path} does not tell its dialect: there is neither POSITION nor REPLICATE in its first {lines} lines; say which one it is with --dialect"""
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class RecordingInfo:
     """What the first lines of a recording show.
 
     :ivar dialect: None when they do not tell
@@ -38,7 +38,7 @@ class Outline:
     connection: int | None
 
 
-def outline(recording: Iterable[Recorded]) -> Outline:
+def recording_info(recording: Iterable[Recorded]) -> RecordingInfo:
     """Look at the beginning of a recording.
 
     A REPLICATE with arguments is legacy; what a bare one is shows in the
@@ -49,7 +49,7 @@ def outline(recording: Iterable[Recorded]) -> Outline:
     greeted: tuple[str, int | None] | None = None
     for recorded in islice(recording, LOOK_AT):
         if recorded.channel is not None:
-            return Outline(CURRENT, recorded.channel.partition("/")[0], None)
+            return RecordingInfo(CURRENT, recorded.channel.partition("/")[0], None)
         verb, _, rest = recorded.text.partition(b" ")
         if recorded.sender is Side.CLIENT and verb == b"REPLICATE":
             asked = True
@@ -63,7 +63,7 @@ def outline(recording: Iterable[Recorded]) -> Outline:
         if dialect is not None and greeted is not None:
             break
     name, connection = (None, None) if greeted is None else greeted
-    return Outline(dialect or (MODERN if asked else None), name, connection)
+    return RecordingInfo(dialect or (MODERN if asked else None), name, connection)
 
 
 def _server_name(line: bytes) -> str | None:

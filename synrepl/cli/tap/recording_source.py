@@ -13,11 +13,11 @@ class RecordingEnded(Unavailable):
     """the connection to {where} has ended: {reason}; what was said until then is in {path}"""
 
 
-class CannotWrite(Unavailable):
+class RecordingNotWritable(Unavailable):
     """cannot write to {path}: {reason}; what was said until then is in it"""
 
 
-class Source(Protocol):
+class RecordingSource(Protocol):
     """Something to record."""
 
     async def record(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.tools.watch import heard as heard_module
-from synrepl.tools.watch.board import ANSWER_S, RATE_S, SILENT_S, Board, Seen
-from synrepl.tools.watch.heard import Heard
+from synrepl.tools.watch import announcements
+from synrepl.tools.watch.announcements import Announcements
+from synrepl.tools.watch.lag_monitor import ANSWER_S, RATE_S, SILENT_S, LagMonitor, WriterLag
 from synrepl.wire.commands import Ping, Position, Rdata, Replicate
 from tests.services.world import manual_clock
 
@@ -16,8 +16,8 @@ class Watching(TestCase):
     def setUp(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
-        self.heard = Heard(self.scheduler)
-        self.board = Board(self.scheduler, self.heard)
+        self.heard = Announcements(self.scheduler)
+        self.board = LagMonitor(self.scheduler, self.heard)
 
     def rows(self, stream: str, writer: str | None, *tokens: int | None) -> None:
         self.heard.received([Rdata(stream, writer, token, b"[]") for token in tokens])
@@ -25,10 +25,10 @@ class Watching(TestCase):
     def position(self, stream: str, writer: str | None, new: int) -> None:
         self.heard.received([Position(stream, writer, None, new)])
 
-    def seen(self) -> dict[tuple[str, str], Seen]:
+    def seen(self) -> dict[tuple[str, str], WriterLag]:
         return {(one.stream, one.writer): one for one in self.board.look()}
 
-    def after(self, seconds: float) -> dict[tuple[str, str], Seen]:
+    def after(self, seconds: float) -> dict[tuple[str, str], WriterLag]:
         """Time passes, and it is looked at each second."""
         found = self.seen()
         for _ in range(round(seconds)):
@@ -53,14 +53,14 @@ class Watching(TestCase):
         self.assertFalse(one.silent)
 
     def test_no_more_names_than_a_server_can_have(self) -> None:
-        most = heard_module.MAX_KEYS
+        most = announcements.MAX_KEYS
         for n in range(most + 5):
             self.position(f"s{n}", "w", 1)
             self.rows(f"s{n}", "w", 2)
         self.assertEqual((len(self.heard.positions), len(self.heard.rows)), (most, most))
 
     def test_names_of_any_length(self) -> None:
-        longest = heard_module.MAX_NAMES
+        longest = announcements.MAX_NAMES
         self.position("s", "w" * (longest - 1), 1)
         self.position("s", "w" * longest, 1)
         self.rows("s" * 10**6, "w", 1)
@@ -197,7 +197,7 @@ class Watching(TestCase):
         self.board.committed({"events": {"w1": 8, "w2": 9}}, ["events"])
         for _ in range(10):
             self.clock.advance(1)
-            seen = self.board.look(hears=False)
+            seen = self.board.look(is_receiving=False)
         self.assertEqual([one.silent for one in seen], [False, False])
         self.assertEqual(seen[0].lag_seconds, 9)
         # Once the connection is back, all have as much time to answer as in the beginning.

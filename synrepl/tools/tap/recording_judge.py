@@ -6,13 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from synrepl.tools.judge.judge import Judge
-from synrepl.tools.judge.rules import Finding, Severity
+from synrepl.streams.definition import numbered_together
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.tools.judge.judge import TrafficJudge
+from synrepl.tools.judge.rules import RuleFinding, RuleSeverity
 from synrepl.tools.judge.track import StreamTraits
-from synrepl.tools.tap.outline import LOOK_AT, DialectUnknown, outline
 from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.traits import SYNAPSE_TRAITS
+from synrepl.tools.tap.recording_info import LOOK_AT, RecordingDialectUnknown, recording_info
 from synrepl.wire.dialects import Dialect
+
+SYNAPSE_TRAITS = StreamTraits(
+    unordered=frozenset(stream.name for stream in SYNAPSE_STREAMS if stream.unordered),
+    in_memory=frozenset(stream.name for stream in SYNAPSE_STREAMS if stream.in_memory),
+    shared=frozenset(numbered_together(SYNAPSE_STREAMS)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,7 @@ class Tally:
     first: int
 
 
-class Judging:
+class RecordingJudge:
     """One recording before the judge; ask for :meth:`findings` first.
 
     :param dialect: None to find it out
@@ -40,17 +47,17 @@ class Judging:
         dialect: Dialect | None = None,
         traits: StreamTraits = SYNAPSE_TRAITS,
     ) -> None:
-        found = dialect or outline(read_recording(path)).dialect
+        found = dialect or recording_info(read_recording(path)).dialect
         if found is None:
-            raise DialectUnknown(path=path, lines=LOOK_AT)
+            raise RecordingDialectUnknown(path=path, lines=LOOK_AT)
         self.dialect = found
         self.lines = 0
         self.breaches: dict[str, Tally] = {}
         self.known: dict[str, Tally] = {}
         self._path = path
-        self._judge = Judge(found, traits)
+        self._judge = TrafficJudge(found, traits)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[RuleFinding]:
         """All findings, one at a time, nearly in the order of their lines.
 
         :raises NotARecording: a line is none
@@ -61,8 +68,8 @@ class Judging:
             yield from map(self._tallied, self._judge.judge(recorded))
         yield from map(self._tallied, self._judge.end())
 
-    def _tallied(self, finding: Finding) -> Finding:
-        kind = self.breaches if finding.rule.severity is Severity.BREACH else self.known
+    def _tallied(self, finding: RuleFinding) -> RuleFinding:
+        kind = self.breaches if finding.rule.severity is RuleSeverity.BREACH else self.known
         before = kind.get(finding.rule.name, Tally(0, finding.line))
         kind[finding.rule.name] = Tally(before.count + 1, min(before.first, finding.line))
         return finding

@@ -10,7 +10,7 @@ from synrepl.core.clock import Clock, Scheduler
 from synrepl.core.tokens import Token
 from synrepl.services.sources import LINEAR, Key
 from synrepl.services.status.stream_progress import LagTracker, StreamProgress, writer_label
-from synrepl.tools.watch.heard import Heard
+from synrepl.tools.watch.announcements import Announcements
 
 #: A position that is in the database for so long, in seconds, and was not announced,
 #: is told as an alarm: recorded servers announce within a fraction of a second.
@@ -26,7 +26,7 @@ RATE_S = 10.0
 Committed = Mapping[str, Mapping[str, Token]]
 
 
-class Seen(NamedTuple):
+class WriterLag(NamedTuple):
     """One writer of one stream now.
 
     :ivar heard: the position on the wire; None when nothing was heard
@@ -94,7 +94,7 @@ class SilentWriter(NamedTuple):
         )
 
 
-class Board:
+class LagMonitor:
     """Holds what was heard against what is committed, each time it looks.
 
     A writer that is on record is one of the server's, which answers when it is asked:
@@ -104,7 +104,7 @@ class Board:
     :param heard: what comes over the wire
     """
 
-    def __init__(self, scheduler: Scheduler, heard: Heard) -> None:
+    def __init__(self, scheduler: Scheduler, heard: Announcements) -> None:
         self._scheduler = scheduler
         self._heard = heard
         self._rates = _Rates(scheduler)
@@ -122,13 +122,13 @@ class Board:
         self._committed = positions
         self._on_record = on_record
 
-    def look(self, hears: bool = True) -> list[Seen]:
+    def look(self, is_receiving: bool = True) -> list[WriterLag]:
         """Everything now, by stream and writer.
 
         :param hears: the server is heard; while it is not, nobody can be said to be silent
         """
         now = self._scheduler.seconds()
-        if not hears:
+        if not is_receiving:
             self._hears_since = None
         elif self._hears_since is None:
             self._hears_since = now
@@ -142,7 +142,7 @@ class Board:
             missing = heard is None and key[0] in self._on_record
             lag_seconds = max(lag.seconds, listened) if missing else lag.seconds
             seen.append(
-                Seen(
+                WriterLag(
                     *key,
                     heard=heard,
                     committed=self._committed_of(key),

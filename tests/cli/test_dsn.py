@@ -8,7 +8,7 @@ from unittest import TestCase
 import click
 
 from synrepl.cli import cli
-from synrepl.cli.given_database import given_database
+from synrepl.cli.dsn import given_database
 from synrepl.driver.dsn import PlainTextDatabase
 from tests.cli.test_cli import InDirectory, run
 

@@ -20,7 +20,7 @@ MAX_KEYS = 10_000
 MAX_NAMES = 255
 
 
-class Heard:
+class Announcements:
     """Positions and rows by (stream, writer); the writer is "" in the legacy dialect.
 
     :ivar positions: the furthest that was heard; a POSITION may set it back

@@ -8,7 +8,7 @@ from synrepl.cli.raw_follower import RawFollower
 from synrepl.cli.raw_peer import NoMaster, RawPeer, ask_for_all
 from synrepl.core.clock import Scheduler
 from synrepl.core.retry import BackOff
-from synrepl.tools.watch.heard import Heard
+from synrepl.tools.watch.announcements import Announcements
 from synrepl.wire.commands import Command, Position, Rdata
 from synrepl.wire.dialects import LEGACY, TRANSITIONAL_OR_MODERN, Dialect
 
@@ -18,7 +18,7 @@ DIALECTS = (TRANSITIONAL_OR_MODERN, LEGACY)
 _BACK_OFF = BackOff(0.5, 10.0)
 
 
-class Listening:
+class TcpLiveSource:
     """Listens for as long as it runs; finds the dialect by itself.
 
     :param connect: makes a connection in a dialect
@@ -32,14 +32,14 @@ class Listening:
         self,
         scheduler: Scheduler,
         connect: Callable[[Dialect], Awaitable[RawPeer]],
-        heard: Heard,
+        heard: Announcements,
     ) -> None:
         self._scheduler = scheduler
         self._follower = RawFollower(scheduler, connect, DIALECTS, _BACK_OFF, self)
         self._heard = heard
         self._understood = False
         self.dialect: Dialect | None = None
-        self.hears = False
+        self.is_receiving = False
         self.trouble: str | None = "not connected yet"
         self.bad = 0
 
@@ -68,7 +68,7 @@ class Listening:
     async def received(self, upstream: RawPeer, commands: Sequence[Command]) -> bool:
         """Take note. A position or a row shows that the server is understood."""
         if any(isinstance(command, (Position, Rdata)) for command in commands):
-            self._understood = self.hears = True
+            self._understood = self.is_receiving = True
             self.trouble = None
         if self._understood:
             self.dialect = upstream.session.dialect
@@ -77,7 +77,7 @@ class Listening:
 
     def disconnected(self) -> None:
         """Nothing is heard any more."""
-        self.hears = False
+        self.is_receiving = False
 
     def understood(self, upstream: RawPeer) -> bool:
         """Note why it was lost."""

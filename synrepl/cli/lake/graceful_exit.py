@@ -17,7 +17,7 @@ class _Terminated(BaseException):
 
 
 @contextmanager
-def ending_well() -> Iterator[None]:
+def graceful_exit() -> Iterator[None]:
     """Ctrl-C exits with 130, silently; SIGTERM ends the process by that signal once Spark is gone.
 
     Killed at once, it would leave Spark's scratch files, and Java for some moments.
