@@ -1,4 +1,4 @@
-"""Where the listeners of a configuration can be reached from here."""
+"""Addresses under which the listeners of a configuration are reachable from this machine."""
 
 from __future__ import annotations
 

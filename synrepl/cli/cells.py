@@ -1,4 +1,4 @@
-"""Values of a status as text of a table."""
+"""Formats values of a status as table cells."""
 
 from __future__ import annotations
 

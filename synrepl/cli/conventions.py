@@ -1,4 +1,4 @@
-"""What all sub-commands share: options of the same name and meaning, and how data is printed."""
+"""Options and output conventions that all sub-commands share."""
 
 from __future__ import annotations
 

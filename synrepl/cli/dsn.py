@@ -1,4 +1,4 @@
-"""What a command line says about where things are."""
+"""Database DSNs and HOST:PORT on a command line; passwords are refused there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis on the command line: a URL, and a password that no process list shows."""
+"""Redis URLs on the command line; the password comes from a file or the environment."""
 
 from __future__ import annotations
 

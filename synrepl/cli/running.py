@@ -1,4 +1,4 @@
-"""For sub-commands with a reactor: run a coroutine, and a thread for what blocks."""
+"""Runs coroutines of sub-commands under the reactor, and blocking calls in threads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(main: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
 
 
 def run_in_thread(reactor: Any, job: Callable[[], T]) -> Deferred[T]:
-    """Run a job that blocks in a thread of its own, which does not keep the process from ending."""
+    """Run a blocking job in a daemon thread, which does not keep the process from exiting."""
     result: Deferred[T] = Deferred()
 
     def work() -> None:

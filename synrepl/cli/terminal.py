@@ -1,4 +1,4 @@
-"""Showing things, on a terminal or elsewhere, and being interrupted there."""
+"""Terminal output, and Ctrl-C."""
 
 from __future__ import annotations
 

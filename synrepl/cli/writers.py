@@ -1,4 +1,4 @@
-"""``synrepl writers``: who writes a stream, changed while the system runs."""
+"""``synrepl writers``: the writers of streams, changed while the system runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``synrepl append`` reads: numbered lines, and the fact that each of them is."""
+"""The input of ``synrepl append``: numbered lines, each parsed as a fact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``synrepl doctor caches``: whether the caches of a running process hold what they should."""
+"""``synrepl doctor caches``: audits the caches of a running process."""
 
 from __future__ import annotations
 

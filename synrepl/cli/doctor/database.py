@@ -49,7 +49,7 @@ def database_options(command: F) -> F:
             default=TRANSACTION_S,
             show_default=True,
             metavar="SECONDS",
-            help="A transaction or reservation that is older is told of.",
+            help="Report transactions and reservations that are older.",
         ),
         insecure_option,
         click.option(
@@ -85,9 +85,9 @@ def command(
 ) -> None:
     """Look for what is wrong in a database: synrepl's own, or a real Synapse's.
 
-    Told are streams that are held, and by whom; sequences, tables and positions that
-    do not fit together; dead writers; followers and leases; pending migrations. Each
-    with its cure. A Synapse's database is only ever read.
+    Reports, each with its cure: streams that are held, and by whom; sequences, tables
+    and positions that do not match; dead writers; followers and leases; pending
+    migrations. A Synapse's database is only ever read.
 
     Exits with 0 when there are at most notes, with 1 when something is wrong or the
     database cannot be examined, with 3 when nothing is wrong in what could be looked

@@ -1,4 +1,4 @@
-"""Whether the Redis of a configuration can be heard and spoken to from here."""
+"""Checks that the Redis of a configuration can be reached from this machine."""
 
 from __future__ import annotations
 

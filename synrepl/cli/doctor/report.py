@@ -1,4 +1,4 @@
-"""How ``synrepl doctor database`` looks."""
+"""The console output of ``synrepl doctor database``."""
 
 from __future__ import annotations
 

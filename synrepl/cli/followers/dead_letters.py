@@ -1,4 +1,4 @@
-"""``synrepl dead-letters``: facts that a worker's handlers could not take."""
+"""``synrepl dead-letters``: facts that a worker's handlers could not process."""
 
 from __future__ import annotations
 

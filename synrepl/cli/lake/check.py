@@ -1,4 +1,4 @@
-"""``synrepl lake check``: whether a lake has what its database has."""
+"""``synrepl lake check``: compares a lake with its database."""
 
 from __future__ import annotations
 

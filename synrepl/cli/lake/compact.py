@@ -1,4 +1,4 @@
-"""``synrepl lake compact``: few large files of many small ones."""
+"""``synrepl lake compact``: joins many small files into few large ones."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from synrepl.pipeline.session.session import named_session
 @session_options
 @json_option
 def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_json: bool) -> None:
-    """Join all small files of the folder LAKE, and remove those that nobody needs.
+    """Join all small files of the folder LAKE, and remove files that are no longer used.
 
-    Landing does so by itself, where it is worth it.
+    Landing does this by itself where it is worthwhile.
     """
     lake = Lake(path)
     wanted = chosen(streams, lake.streams)

@@ -1,4 +1,4 @@
-"""``synrepl lake drop-lost``: what the database lost in a failover, out of the lake, too."""
+"""``synrepl lake drop-lost``: drops rows that the database lost in a failover from the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landing again and again, also while the database is away."""
+"""Repeated landing, which continues after the database was away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synrepl.storage.store import DatabaseAway, NotConfirmed, OlderServer
 
 
 class StuckStreams:
-    """Tells, once for each stream, that landing has to stop short of what the database has.
+    """Reports, once per stream, that landing cannot keep up because a stream does not settle.
 
     :param after_s: for how long a stream may stay where it is, in seconds
     """
@@ -53,11 +53,10 @@ class StuckStreams:
 def poll_forever(
     run: Callable[[], MaintenanceReport], every_s: float
 ) -> Iterator[MaintenanceReport]:
-    """What each run did, without end.
+    """Run forever, and yield the report of each run.
 
-    A database that is away, or whose server is not confirmed after a failover, ends nothing: it is
-    told once, and looked for with every run.
-    What waiting does not cure is raised.
+    A database that is away, or whose server is not confirmed after a failover, is reported once
+    and retried with every run. Errors that waiting does not cure are raised.
 
     :param every_s: from the beginning of one run to that of the next, at least, in seconds
     :raises DatabaseRefused: and what else ``run`` raises

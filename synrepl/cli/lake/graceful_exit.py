@@ -1,4 +1,4 @@
-"""How a command with a Spark session ends when it is told to: in good order."""
+"""Signal handling of commands with a Spark session: Spark is stopped before they exit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def graceful_exit() -> Iterator[None]:
         with interruptible():
             yield
     except _Terminated:
-        # As if it had never been caught: for systemd that is a good end, for a shell it is 143.
+        # End by the signal itself: a clean exit for systemd, status 143 for a shell.
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)

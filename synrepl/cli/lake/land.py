@@ -1,4 +1,4 @@
-"""``synrepl lake land``: what is new, into the lake."""
+"""``synrepl lake land``: lands new facts in the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands about a lake share: arguments and options."""
+"""Arguments and options that the lake commands share."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ def session_options(command: F) -> F:
 
 
 def chosen(streams: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
-    """The streams that are meant."""
+    """The streams given, without repetitions, or all."""
     return list(dict.fromkeys(streams)) or list(all_of_them)

@@ -1,4 +1,4 @@
-"""How far a landing is: a bar on a terminal, nothing elsewhere."""
+"""Progress of a landing: a bar on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``synrepl lake run``: questions to a lake."""
+"""``synrepl lake run``: runs jobs over a lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database that a lake is of, asked before Spark is started: refusals come at once."""
+"""Opens the source database of a lake before Spark starts, so that refusals come at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source_database(dsn: str, instance: str, patience_s: float) -> Iterator[Sour
 
 
 def wanted_of(origin: SourceDatabase, streams: Sequence[str]) -> list[str]:
-    """The streams that are meant, all of which are there.
+    """The streams given, or all; each of them exists in the database.
 
     :raises NoSuchStream:
     """

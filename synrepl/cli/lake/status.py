@@ -1,4 +1,4 @@
-"""``synrepl lake status``: what is in a lake. Needs no Java."""
+"""``synrepl lake status``: the contents of a lake. Needs no Java."""
 
 from __future__ import annotations
 

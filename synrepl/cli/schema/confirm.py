@@ -1,4 +1,4 @@
-"""``synrepl schema confirm``: go on, on a server that was promoted or restored."""
+"""``synrepl schema confirm``: confirms a server that was promoted or restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``synrepl schema rename-server``: the database of a server that has another name now."""
+"""``synrepl schema rename-server``: records a new server name in the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream tables as they are, beside what is declared."""
+"""Compares stream tables with their declarations."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def command(config: tuple[Path, ...], as_json: bool, watch: bool) -> None:
 
 
 def find_address(config: MasterConfig | WorkerConfig) -> HttpAddress:
-    """Whom to ask.
+    """The listener to ask.
 
     :raises NoHttpListener: neither the process nor its master is known to listen
     """
@@ -91,7 +91,7 @@ def _watch(client: Client, as_json: bool) -> None:
 
 
 def _seen(client: Client) -> dict[str, Any]:
-    """What is seen, also when that is nothing."""
+    """The status; only the reason if the process cannot be reached."""
     try:
         return look(client)
     except (Unavailable, ProtocolError) as error:

@@ -1,4 +1,4 @@
-"""How ``synrepl tail`` shows rows and commands: aligned text for people, JSON for programs."""
+"""The output of ``synrepl tail``: aligned text for people, JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``synrepl tail`` hears over Redis: the channels on which a server's processes talk."""
+"""Follows a server over Redis for ``synrepl tail``: subscribes to its channels."""
 
 from __future__ import annotations
 

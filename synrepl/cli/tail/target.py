@@ -1,4 +1,4 @@
-"""Whom ``synrepl tail`` follows, from a command line and perhaps a configuration."""
+"""The server that ``synrepl tail`` follows, from the command line and the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``synrepl tap judge``: does recorded traffic keep the rules of the protocol?"""
+"""``synrepl tap judge``: checks recorded traffic against the rules of the protocol."""
 
 from __future__ import annotations
 

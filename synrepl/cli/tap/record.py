@@ -1,4 +1,4 @@
-"""``synrepl tap record``: be a client, or listen on Redis, and put all that is said on record."""
+"""``synrepl tap record``: records a connection to a master, or a server's channels on Redis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class WhatToRecord(ConfigError):
     help="How a master is spoken to over TCP: legacy up to Synapse 1.12.",
 )
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.")
-@click.option("--name", default="synrepl-tap", show_default=True, help="What a master is told.")
+@click.option(
+    "--name", default="synrepl-tap", show_default=True, help="Client name sent to a master."
+)
 @click.option(
     "--pseudonyms",
     is_flag=True,
@@ -58,11 +60,11 @@ def command(
     name: str,
     pseudonyms: bool,
 ) -> None:
-    """Follow a server and write all that is said to FILE.
+    """Follow a server and record its traffic in FILE.
 
-    With --tcp that is what a master says to a client, both ways; with --redis
-    what all processes publish on the channels NAME and NAME/USER_IP. Nothing is
-    said there but one REPLICATE, which asks for positions.
+    With --tcp, records both directions of a connection to a master; with --redis,
+    what all processes publish on the channels NAME and NAME/USER_IP. Sends
+    nothing there but one REPLICATE, which asks for positions.
 
     One JSON object per line; compressed when FILE ends in .gz. The file must not
     exist, and only its owner can read it. Goes on until Ctrl-C, --seconds, or

@@ -1,4 +1,4 @@
-"""What ``synrepl tap record`` puts on record, wherever it comes from."""
+"""The interface of sources for ``synrepl tap record``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to Redis for ``synrepl tap``: made once, and when one is lost, that was it."""
+"""Connections to Redis for ``synrepl tap``: opened once; a lost one is not re-established."""
 
 from __future__ import annotations
 

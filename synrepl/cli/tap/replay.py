@@ -1,4 +1,4 @@
-"""``synrepl tap replay``: be the master of a recording, or its processes on Redis."""
+"""``synrepl tap replay``: replays a recording to TCP clients, or on Redis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WhereToPlay(ConfigError):
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Where to listen, on loopback. Default: a free one, which is told.",
+    help="Port to listen on, on loopback. Default: a free one, which is printed.",
 )
 @click.option(
     "--redis", "url", metavar="URL", help="A Redis to play on, which no server talks over."
@@ -62,7 +62,7 @@ def command(
     server_name: str | None,
     dialect: str | None,
 ) -> None:
-    """Say again what was recorded, from its beginning, until Ctrl-C.
+    """Replay a recording from its beginning, and keep serving it until Ctrl-C.
 
     Over TCP it is a master for each client, which begins with the client's
     REPLICATE. Rows, POSITIONs, SYNC and REMOTE_SERVER_UP are played; greeting and

@@ -1,4 +1,4 @@
-"""``synrepl watch``: what a real server announces, against what is in its database."""
+"""``synrepl watch``: compares what a real server announces with what its database holds."""
 
 from __future__ import annotations
 
@@ -66,13 +66,12 @@ def command(
 ) -> None:
     """Watch a real server: what it announces, and what it keeps to itself.
 
-    It is listened to as a worker would, whatever its release. Nothing is said but
-    REPLICATE, which asks for positions; on Redis each of its processes answers
-    that to everybody, as whenever one of them starts. It is said again when a
-    process was silent for 30 seconds; one that does not answer does not run, or
-    hangs. Over TCP only the main process is heard. With its database, which is
-    only read, a stream that moves there and is not announced is told within 5
-    seconds.
+    Follows the server as a worker would, whatever its release. Sends nothing but
+    REPLICATE, which asks for positions; on Redis each process answers it, as
+    whenever one of them starts. REPLICATE is repeated when a process was silent
+    for 30 seconds; one that does not answer is not running, or hangs. Over TCP
+    only the main process can be observed. With its database, which is only read,
+    a stream that advances there and is not announced is reported within 5 seconds.
 
     With --json each look is an object on a line of its own. With --seconds it
     exits with 1 if in the end nothing was heard, a stream or a process was silent,
@@ -107,7 +106,7 @@ def command(
 
 
 class _Watcher:
-    """Looks again and again."""
+    """Polls the source and the database, and shows the result."""
 
     def __init__(
         self, scheduler: Scheduler, where: SourceAddress, source: LiveSource, board: LagMonitor

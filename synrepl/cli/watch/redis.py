@@ -1,4 +1,4 @@
-"""What ``synrepl watch`` hears with over Redis: the channel on which a server's processes talk."""
+"""The Redis source of ``synrepl watch``: the channel of a server's processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ``synrepl watch`` listens, as its command line says."""
+"""The sources of ``synrepl watch``: a replication listener or a Redis channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``synrepl watch`` hears with over TCP: a connection to a server, made again and again."""
+"""The TCP source of ``synrepl watch``: a connection to a server that is re-established when lost."""
 
 from __future__ import annotations
 

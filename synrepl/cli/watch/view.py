@@ -1,4 +1,4 @@
-"""How ``synrepl watch`` looks: as a table, as JSON, as metrics."""
+"""The output of ``synrepl watch``: a table, JSON or metrics."""
 
 from __future__ import annotations
 
@@ -110,18 +110,32 @@ class _WatchCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         view = self._view
-        yield gauge("watch_connected", "1 while it is heard.", [], [((), float(view.is_receiving))])
-        yield counter("watch_bad_lines", "Could not be read.", [], [((), float(view.bad))])
+        yield gauge(
+            "watch_connected",
+            "1 while the server is received from.",
+            [],
+            [((), float(view.is_receiving))],
+        )
+        yield counter(
+            "watch_bad_lines",
+            "Lines or messages that could not be parsed.",
+            [],
+            [((), float(view.bad))],
+        )
         owed = [((one.writer,), one.seconds) for one in view.silent]
-        meaning = "For how long it has not answered."
+        meaning = "Seconds for which a writer has not answered REPLICATE."
         yield gauge("watch_writer_unanswered_seconds", meaning, ["writer"], owed)
         labels = ["stream", "writer"]
         for name, meaning, samples in (
-            ("wire_position", "Announced.", self._of("heard")),
-            ("database_position", "Committed.", self._of("committed")),
-            ("lag_rows", "Committed and not announced, at most.", self._of("lag_rows")),
-            ("lag_seconds", "For how long not.", self._of("lag_seconds")),
-            ("silent", "1 when it is too long.", self._of("silent")),
+            ("wire_position", "Announced position.", self._of("heard")),
+            ("database_position", "Committed position.", self._of("committed")),
+            ("lag_rows", "Committed tokens that are not announced, at most.", self._of("lag_rows")),
+            (
+                "lag_seconds",
+                "Age of the oldest committed token that is not announced.",
+                self._of("lag_seconds"),
+            ),
+            ("silent", "1 when the lag raises an alarm.", self._of("silent")),
         ):
             yield gauge(f"watch_{name}", meaning, labels, samples)
         yield counter("watch_rows", "Rows on the wire.", labels, self._of("rows"))

@@ -1,1 +1,1 @@
-"""Whether caches hold what they should."""
+"""Auditing caches: comparing entries with freshly loaded values."""

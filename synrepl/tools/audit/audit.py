@@ -1,8 +1,8 @@
-"""Are cache entries what they should be? Random ones are loaded afresh and compared.
+"""Audits cache entries: random entries are compared with freshly loaded values.
 
-A difference alone means little, for an invalidation may be on its way. So
-whatever is committed by then is waited for: an entry that is still there
-afterwards, and still differs, is stale, and no reader may have it (R4).
+A difference alone proves nothing, because an invalidation may be on its way. The audit
+therefore waits until this process has applied everything that is committed by then. An entry
+that is still in the cache afterwards, and still differs, is stale; no reader may get it (R4).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from synrepl.tools.audit.report import JUDGED, MOST_STALE, AuditReport, AuditVer
 from synrepl.tools.audit.sample import EntryLocation, describe, pick, same
 from synrepl.tools.audit.settlement import Committed, Settlement
 
-#: Entries that one audit looks at, at most.
+#: Maximum number of entries per audit.
 MOST_KEYS = 10_000
 
-#: How long one audit waits for what is committed, all in all, and how long it takes; in seconds.
+#: Time limits of one audit, in seconds: waiting for committed facts in total, and overall.
 WAIT_S = 10.0
 AUDIT_S = 300.0
 
@@ -37,13 +37,13 @@ class AuditInProgress(Refused):
 
 @dataclass(slots=True)
 class _WaitBudget:
-    """For how long an audit may still wait, in seconds."""
+    """The time that an audit may still wait, in seconds."""
 
     left_s: float
 
 
 class Auditor:
-    """Looks for stale entries, and drops those it finds.
+    """Finds stale entries, and drops them.
 
     :param settlement: :param rows: of the same process
     :param random: picks the entries
@@ -74,14 +74,14 @@ class Auditor:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """What was counted so far, by cache, JSON-ready."""
+        """The counters by cache, ready for JSON."""
         return {
             "audited": dict(self.audited),
             "incoherent": {name: self.incoherent[name] for name in self.audited},
         }
 
     async def audit(self, keys: int) -> AuditReport:
-        """Look at up to ``keys`` random entries of all caches, one after the other.
+        """Audit up to ``keys`` random entries of all caches, one after the other.
 
         :raises AuditRuns: it is doing so already
         """
@@ -94,7 +94,7 @@ class Auditor:
             self._runs = False
 
     async def audit_one(self) -> None:
-        """Look at one random entry, also while an audit runs."""
+        """Audit one random entry, even while an audit runs."""
         await self._audit(1)
 
     async def _audit(self, keys: int) -> AuditReport:
@@ -140,7 +140,7 @@ class Auditor:
             return AuditVerdict.COHERENT
         if self._entry(place) is not entry:
             return AuditVerdict.IN_FLIGHT
-        # Looked at after the load: the rows of whatever it has read are there by now.
+        # Observed after the load, so the rows of everything it has read are committed.
         committed = await self._settlement.look(self._coherence.sources(place.cache.declaration))
         if not await self._reach(committed, budget):
             return AuditVerdict.BEHIND
@@ -148,7 +148,7 @@ class Auditor:
             fresh = await self._loads.load(place)
             if self._entry(place) is not entry or same(entry.value, fresh):
                 return AuditVerdict.IN_FLIGHT
-            # Only what is equal when it is loaded twice is known to be comparable at all.
+            # A value is known to be comparable only if two loads of it are equal.
             if same(before, fresh):
                 await self._drop_stale(place, entry, fresh, committed, report)
                 return AuditVerdict.STALE
@@ -156,7 +156,7 @@ class Auditor:
         return AuditVerdict.INCOMPARABLE
 
     async def _reach(self, committed: Committed, budget: _WaitBudget) -> bool:
-        """Wait until this process has what is committed; False when that takes too long."""
+        """Wait until this process has applied what is committed; False if that takes too long."""
         began = self._scheduler.seconds()
         try:
             return await self._settlement.reach(committed, began + budget.left_s)
@@ -214,7 +214,7 @@ class Auditor:
         return place.entry(self._caches.runtime.seconds())
 
     async def _yield_turn(self) -> None:
-        """Let others do something, even when loads wait for nothing."""
+        """Give up the reactor turn, even when loads never wait."""
         turn = self._scheduler.promise()
         self._scheduler.callLater(0, turn.callback, None)
         await turn

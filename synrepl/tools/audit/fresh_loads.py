@@ -1,4 +1,4 @@
-"""Values loaded past their cache."""
+"""Loading values without going through their cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import Unavailable
 from synrepl.tools.audit.sample import EntryLocation
 
-#: How long one load is waited for, in seconds.
+#: Time limit of one load, in seconds.
 LOAD_S = 30.0
 
 
@@ -24,10 +24,10 @@ class CacheGone(Unavailable):
 
 
 class FreshLoads:
-    """Loads what a cache would load, and tells it nothing: no hit, no miss, nothing stored.
+    """Loads values as a cache would, without touching the cache: no hit, no miss, nothing stored.
 
-    :param limit_s: how long a load is waited for; one that goes on keeps its cache
-        from being loaded from again here, so that they do not pile up
+    :param limit_s: time limit of a load, in seconds. While an overdue load runs, no other load of
+        its cache begins here, so that they do not pile up
     """
 
     def __init__(self, scheduler: Scheduler, limit_s: float = LOAD_S) -> None:
@@ -82,7 +82,7 @@ class FreshLoads:
 
 
 class _Load:
-    """One load that is waited for, until it ends or for long enough."""
+    """One load, waited for until it ends or its time is up."""
 
     def __init__(self, promise: Promise[Any]) -> None:
         self._promise = promise
@@ -90,7 +90,7 @@ class _Load:
         self.overdue = False
 
     def end(self, value: Any, error: Exception | None) -> None:
-        """It has ended; only the first end counts."""
+        """Deliver the result; only the first one counts."""
         if self.over:
             return
         self.over = True

@@ -1,4 +1,4 @@
-"""Which row should have made a cache entry stale."""
+"""Finds the row that should have invalidated a stale cache entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from synrepl.tools.audit.sample import EntryLocation
 
-#: How far back rows are looked through, in tokens, and how many of them.
+#: Limits of a search, per stream: tokens to go back, and rows to read.
 MOST_TOKENS = 10_000
 MOST_ROWS = 100_000
 
@@ -24,10 +24,10 @@ _PAGE_ROWS = 2_000
 
 
 class EntryPositions(NamedTuple):
-    """Where a process stood with a writer.
+    """A process's positions of a writer.
 
-    :ivar at_load: when the entry began to be loaded; None when that is not remembered
-    :ivar now: when it was found stale
+    :ivar at_load: when the load of the entry began; None if no longer known
+    :ivar now: when the entry was found stale
     """
 
     at_load: Token | None
@@ -39,21 +39,21 @@ Positions = Mapping[str, Mapping[str, EntryPositions]]
 
 
 class RememberedPositions(NamedTuple):
-    """Where a process stood at a moment, by stream and writer.
+    """A process's positions at one moment, by stream and writer.
 
-    :ivar complete: nothing was forgotten, so of those that are absent nothing was applied
+    :ivar complete: whether nothing was forgotten, so that an absent writer had nothing applied
     """
 
     positions: Mapping[Key, Token]
     complete: bool
 
     def of(self, stream: str, writer: str) -> Token | None:
-        """Where it stood with a writer; None when that is not known."""
+        """The position of a writer; None if it is not known."""
         return self.positions.get((stream, writer), 0 if self.complete else None)
 
 
 class MissedRow(NamedTuple):
-    """A row that names an entry, and was applied while the entry was there.
+    """A row that names an entry, and was applied while the entry was in the cache.
 
     :ivar after_load: False when it is not remembered whether the entry was loaded
         after it was applied
@@ -66,10 +66,11 @@ class MissedRow(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What a search has found, and where it has looked.
+    """The result of a search.
 
-    :ivar spans: by stream
-    :ivar whole: nothing since the entry was loaded was left out, for being trimmed or too much
+    :ivar spans: the ranges that were searched, by stream
+    :ivar whole: whether every row since the load was searched; False if some were trimmed or
+        exceeded the limits
     """
 
     row: MissedRow | None
@@ -78,7 +79,7 @@ class SearchResult(NamedTuple):
 
 
 class MissedRows:
-    """Looks for them in the streams.
+    """Searches the streams for missed rows.
 
     :param coherence: of the process whose caches they are
     """
@@ -89,7 +90,7 @@ class MissedRows:
         self._store = store
 
     def remembered(self, moment: int) -> RememberedPositions:
-        """Where the process stood at a moment."""
+        """The positions of the process at a moment."""
         moments = self._coherence.moments
         found: dict[Key, Token] = {}
         for number, stream, writer, upto in moments:
@@ -125,7 +126,7 @@ class MissedRows:
     async def _look(
         self, stream: Stream, wanted: Range, trial: _TrialCache, stood: Mapping[str, EntryPositions]
     ) -> tuple[Range, list[MissedRow]]:
-        """Look through one stream: where it was possible, and the last row of each kind."""
+        """Search one stream: the range searched, and the last matching row of each kind."""
         begin = at = max(wanted.after, wanted.upto - MOST_TOKENS)
         found: dict[bool, MissedRow] = {}
         rows = 0
@@ -152,7 +153,7 @@ class MissedRows:
 
 
 def _was_applied_after_load(fact: Fact, stood: EntryPositions | None) -> bool | None:
-    """Whether a fact was applied while an entry was there: False for perhaps, None for no."""
+    """Whether a fact was applied while an entry was cached: False means perhaps, None means no."""
     if stood is None or fact.token > stood.now:
         return None
     if stood.at_load is None:
@@ -161,9 +162,9 @@ def _was_applied_after_load(fact: Fact, stood: EntryPositions | None) -> bool | 
 
 
 class _TrialCache:
-    """A cache like the one of an entry, with nothing but this entry, to try rows on.
+    """A copy of an entry's cache that holds only this entry, to try rows on.
 
-    They are applied by the very same rules as in the process itself.
+    Rows are applied by the same rules as in the process itself.
     """
 
     def __init__(self, coherence: Coherence, catalogue: Catalogue, place: EntryLocation) -> None:
@@ -180,7 +181,7 @@ class _TrialCache:
     def is_named_by(self, stream: Stream, fact: Fact) -> bool:
         """Whether a fact makes the entry stale."""
         cache, key = self._cache, self._key
-        # Of what came before the first fact of a writer nothing is known: all is dropped.
+        # Nothing is known about rows before the first fact of a writer, so all entries are dropped.
         self._coherence.begin(stream.name, fact.writer, fact.token - 1)
         if key not in cache.entries:
             cache.loaded(key, cache.begin(key), None)
@@ -189,10 +190,10 @@ class _TrialCache:
 
 
 class _SilentLog(Logger):
-    """The log of what is only tried."""
+    """Discards the log messages of a trial."""
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Discard it."""
 
     def warn(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Discard it."""

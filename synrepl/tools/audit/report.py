@@ -1,4 +1,4 @@
-"""What an audit of caches has found, as JSON tells it: keys and positions, never values."""
+"""The report of a cache audit: keys and positions, never values."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 from synrepl.services.status.stream_progress import writer_label
 from synrepl.tools.audit.missed_rows import Positions, SearchResult
 
-#: Stale entries that are told of one by one, and errors; the others are counted.
+#: Maximum number of stale entries and errors that are listed; the others are only counted.
 MOST_STALE = 100
 MOST_ERRORS = 20
 
 
 class AuditVerdict(StrEnum):
-    """What became of one entry that was looked at."""
+    """The result for one entry."""
 
-    #: What the entry holds is what there is.
+    #: The entry equals the freshly loaded value.
     COHERENT = "coherent"
-    #: It was not, and an invalidation was on its way.
+    #: It differed, and an invalidation was on its way.
     IN_FLIGHT = "in_flight"
-    #: It was not, and this process did not catch up in time, so nobody knows.
+    #: It differed, and this process did not catch up in time, so nothing is known.
     BEHIND = "behind"
-    #: What there is could not be loaded.
+    #: The value could not be loaded.
     FAILED = "failed"
-    #: What is loaded is no more equal to itself than to the entry.
+    #: Two loads of the value differ from each other, too, or values cannot be compared.
     INCOMPARABLE = "incomparable"
-    #: It was not, and no invalidation was on its way.
+    #: It differed, and no invalidation was on its way.
     STALE = "stale"
 
 
-#: Those that say whether the entry was what it should be.
+#: The verdicts that say whether the entry was correct.
 JUDGED = frozenset({AuditVerdict.COHERENT, AuditVerdict.IN_FLIGHT, AuditVerdict.STALE})
 
 
@@ -40,7 +40,7 @@ JUDGED = frozenset({AuditVerdict.COHERENT, AuditVerdict.IN_FLIGHT, AuditVerdict.
 class StaleEntry:
     """An entry that no invalidation has reached.
 
-    :ivar held: what kind of value it was, ``loaded`` what kind there is
+    :ivar held: kind of the cached value; ``loaded`` that of the fresh one
     :ivar searched: the row that should have come, and where it was looked for; None
         when the rows could not be read
     """
@@ -54,7 +54,7 @@ class StaleEntry:
 
     @property
     def expected(self) -> str:
-        """The invalidation that should have come, for a person."""
+        """A sentence about the invalidation that should have come."""
         if self.searched is None:
             return "which row should have dropped it is not known, for the rows cannot be read now"
         row, spans, whole = self.searched
@@ -95,10 +95,10 @@ class StaleEntry:
 class AuditReport:
     """One audit.
 
-    :ivar verdicts: how many entries got each
+    :ivar verdicts: number of entries by verdict
     :ivar stale: the first of those that are stale
     :ivar errors: why entries could not be loaded: cache and kind of error
-    :ivar left: entries that were picked and not looked at, for the time was up
+    :ivar left: entries that were picked but not audited before the time was up
     """
 
     verdicts: Counter[AuditVerdict] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Random entries of caches, looked at without being used."""
+"""Random samples of cache entries, read without counting as use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from synrepl.caches.cache import Cache
 from synrepl.caches.entries import Entry
 from synrepl.streams.effects import Key
 
-#: The longest part of a key that is told, in characters.
+#: Maximum length of a part of a key in a report, in characters.
 LONGEST_PART = 200
 
 
 class EntryLocation(NamedTuple):
-    """Where an entry is, or was."""
+    """The cache and key of an entry, which may be gone."""
 
     cache: Cache
     key: Key
@@ -30,14 +30,14 @@ class EntryLocation(NamedTuple):
         return None if entry is None or entry.expires <= now else entry
 
     def printable_key(self) -> list[Any]:
-        """The key for a report, however odd it is."""
+        """The key as JSON values for a report."""
         return [_printable(part) for part in self.key]
 
 
 def pick(caches: Iterable[Cache], count: int, random: Random) -> list[EntryLocation]:
-    """The places of up to ``count`` entries, each entry as likely as any other.
+    """Pick up to ``count`` entries, each with the same probability.
 
-    It walks over the keys of caches and copies none but those it takes.
+    Iterates over the keys of the caches, and copies only those it picks.
     """
     open_now = list(caches)
     total = sum(len(cache.entries) for cache in open_now)
@@ -55,7 +55,7 @@ def pick(caches: Iterable[Cache], count: int, random: Random) -> list[EntryLocat
 
 
 def describe(value: object) -> str:
-    """What kind of value it is and how many parts it has; nothing of the value itself."""
+    """The type and length of a value, without its contents."""
     kind = "None" if value is None else type(value).__qualname__
     try:
         return f"{kind} of {len(value)}"  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def same(one: object, other: object) -> bool | None:
 
 
 def _printable(part: Any) -> Any:
-    """A part of a key as JSON has it, or else as text."""
+    """A part of a key, as a JSON value or as text."""
     if isinstance(part, str):
         text = part.encode("utf-8", "backslashreplace").decode()
         return text if len(text) <= LONGEST_PART else text[:LONGEST_PART] + "…"

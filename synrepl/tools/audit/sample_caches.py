@@ -1,4 +1,4 @@
-"""A few cache entries are audited all the time."""
+"""Continuous auditing of a small sample of cache entries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from synrepl.tools.audit.audit import Auditor
 
 
 async def sample_caches(scheduler: Scheduler, auditor: Auditor, every_s: float, keys: int) -> None:
-    """Look at ``keys`` entries in every ``every_s`` seconds, evenly spread, for as long as the process runs."""
+    """Audit ``keys`` entries every ``every_s`` seconds, evenly spread, while the process runs."""
     while True:
         await scheduler.sleep(every_s / keys)
         await auditor.audit_one()

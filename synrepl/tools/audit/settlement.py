@@ -1,4 +1,4 @@
-"""What is committed now, and waiting until this process has it."""
+"""Observes what is committed, and waits until this process has applied it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synrepl.storage.store import FactStore, Observation
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 
-#: A process that is further behind than so many tokens is not waited for.
+#: Maximum lag, in tokens, that is waited for.
 MOST_TOKENS = 1_000_000
 
 
@@ -29,7 +29,7 @@ class KeptElsewhere(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What was committed in some streams at one time.
+    """What was committed in some streams at one moment.
 
     :ivar seen: each stream, by name
     :ivar last: the last token of each writer, where this process may not have it
@@ -40,9 +40,9 @@ class Committed:
 
 
 class Settlement:
-    """Brings what this process has up to what the database has.
+    """Waits until this process has caught up with the database.
 
-    :param own: where this process stands
+    :param own: the positions of this process
     :param in_memory: whether ``store`` has the streams that are kept in memory, as the
         master's has
     """
@@ -64,7 +64,7 @@ class Settlement:
         self._in_memory = in_memory
 
     async def look(self, names: Iterable[str]) -> Committed:
-        """What is committed now in streams; of those that this process does not get, nothing.
+        """Observe what is committed in streams, except those that this process does not follow.
 
         :raises FarBehind: :raises KeptElsewhere: and what the store raises
         """
@@ -82,7 +82,7 @@ class Settlement:
         return Committed({stream.name: seen[stream.name] for stream in streams}, last)
 
     async def reach(self, committed: Committed, until: float) -> bool:
-        """Wait until this process has all of it; False when that took too long.
+        """Wait until this process has applied all of it; False if the time is up first.
 
         :param until: by the clock, in seconds
         :raises SynreplError: what :meth:`.WaitFor.wait_for` raises besides
@@ -96,7 +96,7 @@ class Settlement:
         return True
 
     def position(self, stream: str, writer: str) -> tuple[str, Token]:
-        """Where this process stands with a writer, and by the position of which writer that is told."""
+        """The name under which this process tracks a writer, and its position."""
         key = self._own.keys(stream, writer)[0]
         return key[1], self._own.position(key)
 
@@ -111,7 +111,7 @@ class Settlement:
         return True
 
     def _has(self, stream: Stream, seen: Observation) -> Token:
-        """A token below which this process lacks nothing.
+        """A token up to which this process has everything.
 
         At or below the linear position on record, a writer has nothing beyond its
         own position on record.

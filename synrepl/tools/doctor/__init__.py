@@ -1,1 +1,1 @@
-"""Looking into a database for what is wrong: what is seen, what that means, and what cures it."""
+"""Database diagnosis: observations, findings, and their cures."""

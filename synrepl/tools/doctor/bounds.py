@@ -1,4 +1,4 @@
-"""From when on something counts as wrong."""
+"""Thresholds for findings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ TRANSACTION_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Times are in seconds.
+    """The thresholds; times are in seconds unless named otherwise.
 
-    :ivar transaction_s: a transaction, or a reservation, may be so old
-    :ivar behind: a follower may be so many tokens behind
-    :ivar silent_s: a named follower's process may have given no sign for so long
-    :ivar lease_s: a lease that ends within so much is told of
-    :ivar failover_days: a failover is told of for so many days
-    :ivar key_s: an idempotency key may be so old: a day longer than keys are kept
+    :ivar transaction_s: maximum age of a transaction or reservation
+    :ivar behind: maximum lag of a follower, in tokens
+    :ivar silent_s: maximum time since the last heartbeat of a named follower
+    :ivar lease_s: a lease that ends within this time is reported
+    :ivar failover_days: days for which a failover is reported
+    :ivar key_s: maximum age of an idempotency key: a day longer than keys are kept
     """
 
     transaction_s: float = TRANSACTION_S

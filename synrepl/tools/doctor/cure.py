@@ -1,4 +1,4 @@
-"""Curing what is wrong in our own database, by the code that processes use for it."""
+"""Repairs synrepl's own database with the code that its processes use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class NoWriterToLend(Refused):
 
 
 def apply(txn: Transaction, seen: OwnLook) -> list[str]:
-    """Use sequences up that were seen to be behind, and fence writers that were seen dead.
+    """Advance sequences that are behind, and fence dead writers.
 
     Safe beside running processes: a token is taken as any writer takes one, and a
-    writer is fenced only when nothing of it can commit.
+    writer is fenced only when none of its transactions can still commit.
 
     :returns: what was done, for a person
-    :raises NoWriterToLend: a token can be taken in nobody's name; nothing was done
+    :raises NoWriterToLend: there is no writer in whose name to take a token; nothing was done
     """
     done: list[str] = []
     streams = {stream.name: stream for stream in own_look.streams_of(txn)}
@@ -40,7 +40,7 @@ def apply(txn: Transaction, seen: OwnLook) -> list[str]:
 
 
 def _claim(txn: Transaction, stream: str) -> Claim:
-    # That of plain SQL, as a rule. Not that of a process that runs: it keeps its own ledger.
+    # Usually the writer of plain SQL; never that of a running process, which keeps its own ledger.
     txn.execute(
         "SELECT number, epoch FROM synrepl._writers"
         " WHERE stream = %s AND NOT (held OR draining OR removed)"

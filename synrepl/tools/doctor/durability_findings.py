@@ -1,4 +1,4 @@
-"""Settings of the server under which commits can be lost without anybody noticing."""
+"""Findings about server settings under which commits can be lost unnoticed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TURN_ON = (
 
 
 def unsafe_settings(seen: Durability) -> Iterator[Finding]:
-    """Settings that risk commits which were announced.
+    """Find settings that put announced commits at risk.
 
     ``synchronous_commit = off`` is none of them: processes and ``synrepl.append`` switch it on
     for their own transactions.

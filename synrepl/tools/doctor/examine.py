@@ -30,11 +30,11 @@ async def examine(
     fix: bool = False,
     wait: Callable[[], Awaitable[object]] | None = None,
 ) -> ExaminationReport:
-    """Look, and judge.
+    """Examine a database and report findings.
 
-    :param fix: cure what can be cured first; only in our own database
-    :param wait: some seconds, before a second look at what is behind and may be just on
-        its way; None for one look
+    :param fix: whether to cure first what can be cured; only in synrepl's own database
+    :param wait: waits some seconds before a second look at positions that are behind, which may
+        be about to move; None for one look
     :raises NothingToExamine: :raises NotOurs:
     """
     if await database.run("whose", _is_ours, read_only=True):

@@ -1,4 +1,4 @@
-"""What is wrong, as data."""
+"""A finding about a database, and its severity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """How serious a finding is."""
 
     ERROR = "error"  # facts cannot move, or a process refuses to start
     WARNING = "warning"  # it will become one, or somebody loses what is trimmed
@@ -17,13 +17,13 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """One finding.
 
-    :ivar id: a short word for its kind, which stays the same over releases
-    :ivar what: what is so, for a person
-    :ivar where: the stream, or what else it is about
-    :ivar cure: what to do about it, exactly
-    :ivar fixable: ``--fix`` does that
+    :ivar id: a short word for its kind, stable across releases
+    :ivar what: the observation, for a person
+    :ivar where: the stream, or the other subject
+    :ivar cure: exactly what to do about it
+    :ivar fixable: whether ``--fix`` does that
     """
 
     id: str
@@ -35,7 +35,7 @@ class Finding:
 
     @property
     def wrong(self) -> bool:
-        """It is more than a note, and known."""
+        """Whether it is an error or a warning."""
         return self.severity in (Severity.ERROR, Severity.WARNING)
 
     def to_json(self) -> dict[str, object]:

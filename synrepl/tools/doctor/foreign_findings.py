@@ -1,4 +1,4 @@
-"""What is wrong in a real Synapse's database, judged from what was seen. Nothing here cures it."""
+"""Findings about a real Synapse's database. Nothing here changes it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _GRANT = (
     " sequences in it"
 )
 
-#: What one look cannot tell from what is on its way.
+#: The finding that needs a second look, because the position may be about to move.
 BEHIND = "position-behind"
 
 
 def findings(look: ForeignLook, bounds: Bounds, before: ForeignLook | None = None) -> list[Finding]:
-    """All there is to say; nothing when all is well.
+    """All findings; none if nothing is wrong.
 
     :param before: what was seen some seconds earlier. A position is recorded a moment
         after its rows are committed, so it is behind only if it was so then as well

@@ -1,4 +1,4 @@
-"""What there is to see in a real Synapse's database, in one read-only transaction."""
+"""Observes a real Synapse's database, in one read-only transaction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from synrepl.tools.doctor.sessions import OpenSession
 
 @dataclass(frozen=True, slots=True)
 class ForeignLook:
-    """Everything that was seen.
+    """Everything observed.
 
-    :ivar streams: without those of which a table is locked against everybody
+    :ivar streams: all streams, except those with a table that is locked exclusively
     """
 
     release: Release
@@ -31,21 +31,21 @@ class ForeignLook:
         return _fed_by(self.release, session.tables)
 
     def locked_by(self, session: OpenSession) -> list[str]:
-        """The streams that nobody else can read for now."""
+        """The streams that a transaction has locked against readers."""
         return _fed_by(self.release, session.locked)
 
     def holder(self, stream: str) -> OpenSession | None:
-        """Whose transaction has been writing to a stream for longest."""
+        """The session whose transaction has been writing to a stream the longest."""
         writing = [one for one in self.sessions.values() if stream in self.written_by(one)]
         return max(writing, key=lambda one: one.age_s or 0.0, default=None)
 
 
 def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> ForeignLook:
-    """Look at everything.
+    """Observe everything.
 
-    :param rows: how many of a table's newest
+    :param rows: number of newest rows to read per table
     """
-    seen = sessions.look(txn)  # first, for a table that is locked would not let us by
+    seen = sessions.look(txn)  # first, because reading a locked table would block
     locked = [table for session in seen.values() for table in session.locked]
     shut = _fed_by(release, locked)
     open_ = {name: at for name, at in release.streams.items() if name not in shut}

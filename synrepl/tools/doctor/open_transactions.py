@@ -1,4 +1,4 @@
-"""Transactions that are in the way, whoever began them."""
+"""Findings about long transactions and locked tables."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def old_transactions(
     bounds: Bounds,
     streams: Callable[[OpenSession], Sequence[str]],
 ) -> Iterator[Finding]:
-    """What there is to say of them.
+    """Find transactions that are too old.
 
-    One that works and has written nothing, a dump for instance, holds nobody up, and
-    is only noted.
+    One that is active and has written nothing, a dump for instance, blocks nobody, and
+    is only a note.
 
     :param streams: whose tables a transaction writes to or locks
     """
@@ -37,9 +37,9 @@ def old_transactions(
 
 
 def locked_tables(session: OpenSession, streams: Sequence[str]) -> Iterator[Finding]:
-    """What there is to say of tables that one transaction keeps from everybody.
+    """Find tables that one transaction has locked against everybody.
 
-    :param streams: that these are of
+    :param streams: the streams of these tables
     """
     if streams:
         yield Finding(

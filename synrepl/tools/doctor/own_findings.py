@@ -1,4 +1,4 @@
-"""What is wrong in our own database, judged from what was seen."""
+"""Findings about synrepl's own database."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from synrepl.tools.doctor.open_transactions import locked_tables, old_transactio
 from synrepl.tools.doctor.own_look import AheadFollower, OwnLook, StreamLook, ahead
 from synrepl.tools.doctor.sessions import hidden
 
-#: The kind of finding that tells of a failover.
+#: The ID of findings about failovers.
 FAILOVER = "failover"
 
-#: So many losses of a failover are listed.
+#: Maximum number of losses listed per failover.
 _LOSSES = 20
 
 _USE_UP = (
@@ -30,7 +30,7 @@ _USE_UP = (
 
 
 def findings(look: OwnLook, bounds: Bounds) -> list[Finding]:
-    """All there is to say; nothing when all is well."""
+    """All findings; none if nothing is wrong."""
     found = [*_migrations(look), *_server(look), *_failovers(look)]
     if look.durability is not None:
         found += unsafe_settings(look.durability)

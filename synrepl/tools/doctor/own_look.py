@@ -1,4 +1,4 @@
-"""What there is to see in our own database, in one transaction."""
+"""Observes synrepl's own database, in one transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synrepl.streams.row import Row
 from synrepl.tools.doctor import sessions
 from synrepl.tools.doctor.sessions import OpenSession
 
-#: How long a table may be locked, in ms, before the examination is given up.
+#: Lock timeout of the examination, in ms.
 _LOCK_MS = 10_000
 
 
@@ -47,7 +47,7 @@ class StreamLook:
 
     @property
     def out_of_step(self) -> bool:
-        """The sequence is behind the table or behind a position."""
+        """Whether the sequence is behind the table or a position."""
         return self.seen.last < max(self.highest, self.recorded)
 
     @property
@@ -59,7 +59,7 @@ class StreamLook:
 
 @dataclass(frozen=True, slots=True)
 class OwnLook:
-    """Everything that was seen.
+    """Everything observed.
 
     :ivar pending: migrations that are not applied; with a ``pre`` among them
         nothing else is looked at
@@ -103,7 +103,7 @@ class OwnLook:
         return follower_lags(follower, positions)
 
     def holders(self, stream: str) -> list[tuple[str, OpenSession]]:
-        """Who holds a stream, as which writer: the oldest first."""
+        """The sessions that hold a stream, with their writer names, the oldest first."""
         held = [
             (writer, session)
             for writer, state in sorted(self.streams[stream].seen.writers.items())
@@ -114,9 +114,9 @@ class OwnLook:
 
 
 class AheadFollower(NamedTuple):
-    """A position of a follower beyond what was given out.
+    """A position of a follower beyond the last token given out.
 
-    :ivar handler: whose it is; None for the follower's own
+    :ivar handler: the handler whose position it is; None for the follower's own
     """
 
     follower: str
@@ -174,7 +174,7 @@ def look(txn: Transaction, failover_days: float = 30.0) -> OwnLook:
     if any(each.phase is migrations.MigrationPhase.PRE for each in pending):
         return OwnLook(pending, {}, {}, {}, None)
     streams = streams_of(txn)
-    # A table that is locked would not let us by.
+    # Reading a locked table would block.
     shut = {table for each in sessions.look(txn).values() for table in each.locked}
     unreadable = _unreadable(txn, streams)
     shut |= set(unreadable)

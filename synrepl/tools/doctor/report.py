@@ -1,4 +1,4 @@
-"""What an examination came to, as data."""
+"""The report of an examination."""
 
 from __future__ import annotations
 

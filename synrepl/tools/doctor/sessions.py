@@ -1,4 +1,4 @@
-"""Who is connected to a database, and what they are in the middle of."""
+"""Sessions of a database: transactions, locks and waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from synrepl.storage.database import Transaction
 from synrepl.tools.doctor.finding import Finding, Severity
 
-#: How much of a query is shown.
+#: Maximum length of a query in a report, in characters.
 QUERY_CHARS = 120
 
 _LITERAL = re.compile(r"'(?:[^']|'')*(?:'|$)|\$(\w*)\$.*?(?:\$\1\$|$)", re.DOTALL)
@@ -45,7 +45,7 @@ GROUP BY pid
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A connection of somebody else.
+    """A session of another client.
 
     :ivar in_transaction: a transaction is open
     :ivar age_s: of the transaction, else since it last did something, in seconds;
@@ -72,7 +72,7 @@ class OpenSession:
 
     @property
     def description(self) -> str:
-        """For a person."""
+        """A description for a person."""
         age = "of unknown age" if self.age_s is None else f"for {self.age_s:.0f} s"
         name = f" ({self.application})" if self.application else ""
         client = f", from {self.client}" if self.client else ""

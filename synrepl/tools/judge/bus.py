@@ -1,4 +1,4 @@
-"""The rules that only hold on Redis, where everybody hears everything, himself included."""
+"""The rules specific to Redis, where every process receives all messages, including its own."""
 
 from __future__ import annotations
 

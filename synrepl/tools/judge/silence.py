@@ -1,4 +1,4 @@
-"""Whether both sides of a recorded connection keep saying something.
+"""Checks that both sides of a recorded connection send often enough.
 
 Source: ``docs/protocol.md``, "A connection", 2. A recorder may be late itself,
 so what a side says of its own time (in PING) goes before when it was recorded.

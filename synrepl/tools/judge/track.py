@@ -1,4 +1,4 @@
-"""What was sent of one writer of one stream on one connection, and whether it may be so."""
+"""Checks the rows and POSITIONs of one writer of one stream on one connection."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Replication traffic on record: written, read, hidden, judged and played again."""
+"""Recordings of replication traffic: writing, reading, pseudonymising, judging and replaying."""

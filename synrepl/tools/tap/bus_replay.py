@@ -1,4 +1,4 @@
-"""Playing a recording on Redis, where nobody connects and everybody may ask at any time."""
+"""Replays a recording on Redis, where any process may ask for positions at any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_WRITERS = 10_000
 
 
 class ReplayPositions:
-    """The positions that a replay has gone through."""
+    """The positions that a replay has reached, for followers that come late."""
 
     def __init__(self) -> None:
         self._positions: dict[tuple[str, str | None], Token] = {}
@@ -70,10 +70,10 @@ class ChannelInUse(Refused):
 
 
 class BusReplay:
-    """Waits for the first REPLICATE, plays, and tells who comes later how far it is.
+    """Waits for the first REPLICATE, replays, and answers later ones with the current positions.
 
-    :param channel: where streams are spoken of
-    :param begun: begin without being asked
+    :param channel: the server's main channel
+    :param begun: whether to begin without a REPLICATE
     """
 
     def __init__(self, scheduler: Scheduler, channel: str, say: Say, begun: bool) -> None:

@@ -1,4 +1,4 @@
-"""Pseudonyms for whom and what a line names, so that a recording can be shown to others.
+"""Replaces names in recorded lines by pseudonyms, so that a recording can be shared.
 
 The same name gets the same pseudonym all over a recording and another one in the
 next, for the key is random and nobody keeps it. Users, rooms, aliases, groups,

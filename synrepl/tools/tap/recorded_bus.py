@@ -1,4 +1,4 @@
-"""What is heard on Redis, put on record before anything else happens to it."""
+"""Records messages from Redis before anything else processes them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RecordedBus:
     :param seconds: tells the time, in seconds since the epoch
     :param shown: by name of a channel, what it is called in the recording
     :param own: lines that the recorder says itself, which show nobody to be there
-    :ivar heard: how many lines others said
-    :ivar trouble: why nothing can be recorded any more
+    :ivar heard: number of lines from others
+    :ivar trouble: the error that ended the recording; None while it works
     """
 
     def __init__(

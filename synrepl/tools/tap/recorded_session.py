@@ -1,4 +1,4 @@
-"""A client's session whose lines, both ways, are on record before anything else happens to them."""
+"""A client session that records the lines of both directions before processing them."""
 
 from __future__ import annotations
 

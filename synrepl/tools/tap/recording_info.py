@@ -1,4 +1,4 @@
-"""What a recording does not say by itself: its dialect, its server, the connection to play."""
+"""Detects the dialect, server name and connection of a recording from its first lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synrepl.wire.commands import Server
 from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, TRANSITIONAL, Dialect, Side
 from synrepl.wire.errors import RemoteProtocolError
 
-#: How many lines are looked at.
+#: Number of lines that are examined.
 LOOK_AT = 20_000
 
 #: Arguments of POSITION: each TCP dialect has one more than the one before.

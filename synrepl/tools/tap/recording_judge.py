@@ -1,4 +1,4 @@
-"""Judging a recording from its beginning to its end."""
+"""Judges a whole recording, and counts its findings by rule."""
 
 from __future__ import annotations
 

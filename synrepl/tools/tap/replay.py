@@ -1,4 +1,4 @@
-"""Playing what was recorded, at the pace of then or another one."""
+"""Replays recorded lines, at their original speed or another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is played of a recording, under which name, in which dialect, and how fast."""
+"""How to replay a recording: server name, dialect, connection and speed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class NotForRedis(InputError):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """One way to play a recording.
+    """Parameters of a replay.
 
-    :ivar server_name: what to be called
-    :ivar dialect: what is spoken in it
-    :ivar connection: which one of a recording of several
-    :ivar speed: 1 for as it was, 0 for at once
+    :ivar server_name: the server name to use
+    :ivar dialect: the dialect of the recording
+    :ivar connection: the connection to replay, in a recording of several
+    :ivar speed: factor of the recorded speed; 0 for no delays
     :ivar recorded_server_name: the name of the server in the recording; None where it has none
     """
 
@@ -39,13 +39,13 @@ class ReplayPlan:
 
     @property
     def over_tcp(self) -> Dialect:
-        """What clients have to speak: what is played of Redis is the same in the modern dialect."""
+        """The dialect for TCP clients; recordings of Redis are replayed in the modern dialect."""
         return MODERN if self.dialect is CURRENT else self.dialect
 
     def check_for_redis(self) -> None:
-        """See whether it can be played there.
+        """Check that the recording can be replayed on Redis.
 
-        :raises NotForRedis: it cannot
+        :raises NotForRedis: its dialect is not used there
         """
         if self.dialect not in (MODERN, CURRENT):
             raise NotForRedis(path=self.path, dialect=self.dialect.name)
@@ -58,7 +58,7 @@ def plan_replay(
     server_name: str | None,
     dialect: Dialect | None,
 ) -> ReplayPlan:
-    """Plan it; what is None is looked for in the recording.
+    """Plan a replay; arguments that are None are detected from the recording.
 
     :raises NoServerName: :raises DialectUnknown: the recording does not tell it
     :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:

@@ -1,1 +1,1 @@
-"""What a real server says on the wire, held against what is in its database."""
+"""Compares what a real server announces with what is committed in its database."""

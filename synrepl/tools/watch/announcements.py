@@ -1,7 +1,7 @@
-"""What was heard of each writer, by somebody who only listens.
+"""Tracks what each writer has announced.
 
-On Redis REPLICATE asks everybody, whoever says it, and every process answers. One that does
-not, although it was heard before, does not run, or hangs.
+On Redis every process answers a REPLICATE, whoever sent it. A process that was received from
+before and does not answer is not running, or hangs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.sources import LINEAR, Key
 from synrepl.wire.commands import Command, Position, Rdata, Replicate
 
-#: Pairs of stream and writer that are kept account of; a server has some hundred at most.
+#: Maximum number of (stream, writer) pairs; a server has a few hundred at most.
 MAX_KEYS = 10_000
 
 #: Characters in the name of a stream and its writer together; real ones have some dozen.
@@ -58,7 +58,7 @@ class Announcements:
         self._asked_at = None
 
     def received(self, commands: Iterable[Command]) -> None:
-        """Take note."""
+        """Process received commands."""
         now = self._clock.seconds()
         for command in commands:
             if isinstance(command, Rdata):

@@ -1,4 +1,4 @@
-"""How far a real server's streams are in its database, as somebody who watches it needs to know."""
+"""Reads the committed positions of a real server's streams from its database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire against the database: how far each writer is, and who keeps silent."""
+"""Compares announced with committed positions: lag by writer, and silent writers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from synrepl.services.sources import LINEAR, Key
 from synrepl.services.status.stream_progress import LagTracker, StreamProgress, writer_label
 from synrepl.tools.watch.announcements import Announcements
 
-#: A position that is in the database for so long, in seconds, and was not announced,
-#: is told as an alarm: recorded servers announce within a fraction of a second.
+#: A position that was committed this long ago, in seconds, and was not announced raises an
+#: alarm: recorded servers announce within a fraction of a second.
 SILENT_S = 3.0
 
-#: A process that has not answered REPLICATE for so long, in seconds, is told as an alarm:
-#: recorded ones take some hundredths of one.
+#: A process that has not answered REPLICATE for this long, in seconds, raises an alarm:
+#: recorded ones take a few hundredths of a second.
 ANSWER_S = 5.0
 
-#: Over how many seconds a rate is taken.
+#: Time window of a rate, in seconds.
 RATE_S = 10.0
 
 Committed = Mapping[str, Mapping[str, Token]]
@@ -95,11 +95,11 @@ class SilentWriter(NamedTuple):
 
 
 class LagMonitor:
-    """Holds what was heard against what is committed, each time it looks.
+    """Compares announced with committed positions.
 
-    A writer that is on record is one of the server's, which answers when it is asked:
-    one that does not is told of. In a table there may also be rows of a writer that
-    is no more, so one that is only there has to commit something first.
+    A writer on record belongs to the server, and answers REPLICATE; one that does not raises an
+    alarm. A table may also have rows of a writer that no longer exists, so a writer that is only
+    found there is monitored once it commits something.
 
     :param heard: what comes over the wire
     """
