@@ -162,6 +162,6 @@ class ChartContents(TestCase):
         rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))
         axes = draw_chart(find_job("heat"), rows).axes[0]
         cells = axes.collections[0].get_array()
-        self.assertEqual(cells.stream_schema, (1, 1667))
+        self.assertEqual(cells.shape, (1, 1667))
         self.assertEqual((cells[0, 0], cells[0, -1], cells.count()), (4, 9, 2))
         self.assertIn("of each 6 hours the greatest", axes.get_title())
