@@ -44,7 +44,7 @@ class RedisRecordingSource:
         """Record all that is published.
 
         :raises RedisAway: it cannot be reached, or refuses
-        :raises RecordingEnded: :raises CannotWrite: see :class:`.RecordingSource`
+        :raises RecordingEnded: :raises RecordingNotWritable: see :class:`.RecordingSource`
         """
         scheduler = TwistedScheduler(reactor)
         link = TapLink(reactor, scheduler, self.where)

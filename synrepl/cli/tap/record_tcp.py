@@ -39,7 +39,7 @@ class TcpRecordingSource:
         """Record one connection.
 
         :raises NoMaster: nobody is there
-        :raises RecordingEnded: :raises CannotWrite: see :class:`.RecordingSource`
+        :raises RecordingEnded: :raises RecordingNotWritable: see :class:`.RecordingSource`
         """
         scheduler = TwistedScheduler(reactor)
         session = RecordedSession(

@@ -32,5 +32,5 @@ class RecordingSource(Protocol):
         :param say: tells a person what happens, in a sentence
         :raises Unavailable: nobody is there; then nothing is in the recording
         :raises RecordingEnded: the other side did not go on
-        :raises CannotWrite: no room is left
+        :raises RecordingNotWritable: no room is left
         """

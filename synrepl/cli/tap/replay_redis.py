@@ -45,7 +45,7 @@ class RedisReplay:
         :param say: tells a person what happens, in a sentence
         :raises RedisAway: it cannot be reached, or refuses
         :raises ReplayEnded: it was lost
-        :raises SomebodySpeaks: the channel is somebody else's
+        :raises ChannelInUse: the channel is somebody else's
         """
         scheduler = TwistedScheduler(reactor)
         link = TapLink(reactor, scheduler, self.where)

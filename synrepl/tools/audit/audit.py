@@ -83,7 +83,7 @@ class Auditor:
     async def audit(self, keys: int) -> AuditReport:
         """Audit up to ``keys`` random entries of all caches, one after the other.
 
-        :raises AuditRuns: it is doing so already
+        :raises AuditInProgress: an audit is running
         """
         if self._runs:
             raise AuditInProgress()

@@ -56,7 +56,7 @@ class TrafficJudge:
     def judge(self, recorded: Recorded) -> Iterator[RuleFinding]:
         """Take the next line; findings may be about lines before it.
 
-        :raises TooManyConnections: :raises TooManyTracks: it cannot be judged in bounded memory
+        :raises TooManyRecordedConnections: :raises TooManyTracks: it cannot be judged in bounded memory
         """
         if recorded.channel is not None:
             findings = self._published(recorded, recorded.channel)

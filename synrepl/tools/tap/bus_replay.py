@@ -103,7 +103,7 @@ class BusReplay:
     async def play(self, part: Iterable[PlaybackLine], speed: float) -> int:
         """Play it to its end; how many lines were taken.
 
-        :raises SomebodySpeaks: before anybody asked
+        :raises ChannelInUse: before anybody asked
         """
         if not self._begun:
             await self._beginning

@@ -37,7 +37,7 @@ class RecordingJudge:
     :ivar lines: how many were read
     :ivar breaches: by name of the rule, what was found
     :ivar known: the same of faults that real servers are known for
-    :raises DialectUnknown: the recording does not tell it
+    :raises RecordingDialectUnknown: the recording does not tell it
     :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
     """
 
@@ -61,7 +61,7 @@ class RecordingJudge:
         """All findings, one at a time, nearly in the order of their lines.
 
         :raises NotARecording: a line is none
-        :raises TooManyConnections: :raises TooManyTracks: more than can be kept in mind
+        :raises TooManyRecordedConnections: :raises TooManyTracks: more than can be kept in mind
         """
         for recorded in read_recording(self._path):
             self.lines = recorded.number

@@ -60,7 +60,7 @@ def plan_replay(
 ) -> ReplayPlan:
     """Plan a replay; arguments that are None are detected from the recording.
 
-    :raises NoServerName: :raises DialectUnknown: the recording does not tell it
+    :raises NoServerName: :raises RecordingDialectUnknown: the recording does not tell it
     :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
     """
     found = recording_info(read_recording(path))
