@@ -107,7 +107,7 @@ def _watched(
     return {
         **found[0],
         "beside": found[1]["took"],
-        "came_of_it": outcome,
+        "outcome": outcome,
         "seconds": took,
         "grown": (master.peak() - before) / 2**20,
     }

@@ -1,6 +1,6 @@
-"""A process that makes trouble for a master's listeners: ``KIND TCP_PORT HTTP_PORT AMOUNT``.
+"""A process that attacks a master's listeners: ``KIND TCP_PORT HTTP_PORT AMOUNT``.
 
-Says what came of it once it is over.
+It reports the result at the end.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from benchmarks.child import limit_lifetime, report
 
 HELLO = b"NAME trouble\nPING 1\nREPLICATE\n"
 
-#: Seconds for which slow clients are slow.
+#: Duration of the attacks by idle and slow clients, in seconds.
 SLOW_S = 8.0
 
-#: Seconds after which whoever is not answered is given up.
+#: Seconds to wait for an answer before giving up.
 PATIENCE_S = 60.0
 
 _PIECE = 65_536
 
 
 class Target:
-    """The listeners.
+    """The listeners under attack.
 
-    :param amount: of whatever the attack is made of
+    :param amount: number of lines, connections or requests, depending on the attack
     """
 
     def __init__(self, tcp: int, http: int, amount: int) -> None:
@@ -42,22 +42,25 @@ class Target:
         self.amount = amount
 
     def client(self) -> socket.socket:
-        """A connection to the replication listener."""
+        """Connect to the replication listener."""
         return socket.create_connection(("127.0.0.1", self.tcp), timeout=PATIENCE_S)
 
     def browser(self) -> socket.socket:
-        """A connection to the HTTP listener."""
+        """Connect to the HTTP listener."""
         return socket.create_connection(("127.0.0.1", self.http), timeout=PATIENCE_S)
 
     def head(self, method: str, path: str, **headers: object) -> bytes:
-        """The head of a request."""
+        """The head of an HTTP request."""
         fields = {"Host": f"127.0.0.1:{self.http}", **headers}
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
         return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
 
 
 def pour(sock: socket.socket, lines: Iterable[bytes]) -> dict[str, object]:
-    """Send lines as fast as they are taken, and read what comes back; returns once all are taken."""
+    """Send lines as fast as the server reads them, until it has received all of them.
+
+    Answers are read meanwhile; an ERROR in the last line is returned.
+    """
     sock.setblocking(False)
     chunks, waiting, got = _chunks(lines), b"", bytearray()
     give_up = time.monotonic() + PATIENCE_S
@@ -89,7 +92,7 @@ def pour(sock: socket.socket, lines: Iterable[bytes]) -> dict[str, object]:
             del got[:-2000]
     sock.setblocking(True)
     last = got.decode(errors="replace").splitlines()[-1:]
-    return {"told": next((line for line in last if line.startswith("ERROR")), "")}
+    return {"error": next((line for line in last if line.startswith("ERROR")), "")}
 
 
 def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -104,13 +107,13 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _unsent(sock: socket.socket) -> int:
-    """Bytes that the other side's kernel has not taken."""
+    """Bytes that the peer's kernel has not acknowledged."""
     answer = fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4)
     return int(struct.unpack("i", answer)[0])
 
 
 def new_instances(target: Target) -> dict[str, object]:
-    """USER_SYNC, each of another instance."""
+    """Send many USER_SYNC, each from another instance."""
     with target.client() as sock:
         sock.sendall(HELLO)
         lines = (b"USER_SYNC i%d @u:example.com start 5\n" % n for n in range(target.amount))
@@ -118,7 +121,7 @@ def new_instances(target: Target) -> dict[str, object]:
 
 
 def leaving_users(target: Target) -> dict[str, object]:
-    """Many users sync through a connection that is lost."""
+    """Let many users sync over one connection, and lose it."""
     with target.client() as sock:
         sock.sendall(HELLO)
         lines = (b"USER_SYNC i @u%d:example.com start 5\n" % n for n in range(target.amount))
@@ -126,27 +129,27 @@ def leaving_users(target: Target) -> dict[str, object]:
 
 
 def replicate(target: Target) -> dict[str, object]:
-    """REPLICATE, over and over."""
+    """Send REPLICATE repeatedly."""
     with target.client() as sock:
         sock.sendall(HELLO)
         return pour(sock, (b"REPLICATE\n" for _ in range(target.amount)))
 
 
 def replicate_legacy(target: Target) -> dict[str, object]:
-    """The same in the legacy dialect, from the beginning each time."""
+    """Send the legacy REPLICATE repeatedly, each time from the first token."""
     with target.client() as sock:
         return pour(sock, (b"REPLICATE events 0\n" for _ in range(target.amount)))
 
 
 def federation_acks(target: Target) -> dict[str, object]:
-    """FEDERATION_ACK, each of another instance."""
+    """Send many FEDERATION_ACK, each from another instance."""
     with target.client() as sock:
         sock.sendall(HELLO)
         return pour(sock, (b"FEDERATION_ACK i%d 5\n" % n for n in range(target.amount)))
 
 
 def servers_up(target: Target) -> dict[str, object]:
-    """REMOTE_SERVER_UP, which goes to 200 others."""
+    """Send many REMOTE_SERVER_UP, each of which the master relays to 200 clients."""
     others = [target.client() for _ in range(200)]
     for other in others:
         other.sendall(HELLO)
@@ -159,7 +162,7 @@ def servers_up(target: Target) -> dict[str, object]:
 
 
 def idle(target: Target) -> dict[str, object]:
-    """Connections that say nothing."""
+    """Open connections and send nothing."""
     socks = _many(target.client, target.amount)
     time.sleep(SLOW_S)
     outcome = _ends(socks)
@@ -167,7 +170,7 @@ def idle(target: Target) -> dict[str, object]:
 
 
 def slow(target: Target) -> dict[str, object]:
-    """Requests whose heads come byte by byte."""
+    """Send request heads byte by byte."""
     socks = _many(target.browser, target.amount)
     head = target.head("GET", "/status")
     end, sent = time.monotonic() + SLOW_S, 0
@@ -181,7 +184,7 @@ def slow(target: Target) -> dict[str, object]:
 
 
 def unfinished(target: Target) -> dict[str, object]:
-    """Requests whose bodies do not come, and one that is whole every now and then."""
+    """Send requests without their bodies, and a complete one every 0.2 seconds."""
     socks = _many(target.browser, target.amount)
     for sock in socks:
         with suppress(OSError):
@@ -195,7 +198,7 @@ def unfinished(target: Target) -> dict[str, object]:
 
 
 def appends(target: Target) -> dict[str, object]:
-    """200 appends at a time, as many times."""
+    """Send rounds of 200 concurrent appends."""
     answers: Counter[int] = Counter()
     body = b"[%b]" % json.dumps(_EVENT).encode()
     data = target.head("POST", "/streams/events/facts", Content_Length=len(body)) + body
@@ -210,7 +213,7 @@ def appends(target: Target) -> dict[str, object]:
 
 
 def foreign_host(target: Target) -> dict[str, object]:
-    """Requests under another name, as a page sends them whose name was made to mean this machine."""
+    """Send requests with a foreign ``Host``, as a browser does after DNS rebinding."""
     answers: Counter[int] = Counter()
     for _ in range(target.amount):
         with target.browser() as sock:
@@ -234,7 +237,7 @@ def _append(target: Target) -> int:
 
 
 def _status(sock: socket.socket) -> int:
-    """The status of the next answer; 0 when there is none."""
+    """The status of the next answer; 0 if there is none."""
     sock.settimeout(PATIENCE_S)
     try:
         words = sock.recv(_PIECE).split(b" ", 2)
@@ -252,7 +255,7 @@ def _many(connect: Callable[[], socket.socket], amount: int) -> list[socket.sock
 
 
 def _ends(socks: Iterable[socket.socket]) -> dict[str, object]:
-    """What became of connections: how many were closed, and the last words of one."""
+    """How many connections the server closed, and the last ERROR that it sent."""
     closed, words = 0, ""
     for sock in socks:
         sock.setblocking(False)
@@ -269,7 +272,7 @@ def _ends(socks: Iterable[socket.socket]) -> dict[str, object]:
             (line for line in got.decode(errors="replace").splitlines() if "ERROR" in line), words
         )
         sock.close()
-    return {"closed": closed, "told": words}
+    return {"closed": closed, "error": words}
 
 
 def _named(answers: Counter[int]) -> Mapping[str, int]:

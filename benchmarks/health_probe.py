@@ -1,7 +1,8 @@
-"""A process that asks for ``/health`` again and again, until it is told to stop: ``PORT PATH``.
+"""A process that polls ``/health`` until it receives a line on standard input: ``PORT PATH``.
 
-Each request has a connection of its own, as those of a monitor do. Says ``{"probing": true}``
-once it has begun, and at the end the seconds that each answer took, and how many requests had none.
+Each request uses a new connection, as a monitor's requests do. The process reports
+``{"probing": true}`` once it has started. At the end it reports the duration of each answered
+request in seconds, and the number of failed requests.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import time
 
 from benchmarks.child import limit_lifetime, report
 
-#: Seconds between two requests, and the longest that one is waited for.
+#: Seconds between two requests, and the timeout of each.
 PAUSE_S, PATIENCE_S = 0.02, 30.0
 
 
 def ask(port: int, path: str) -> bool:
-    """One request; whether it was answered with 200."""
+    """Make one request; True if the answer is 200."""
     request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock:
@@ -32,7 +33,7 @@ def ask(port: int, path: str) -> bool:
 
 
 def main(port: int, path: str) -> None:
-    """Ask until told to stop."""
+    """Poll until there is input."""
     limit_lifetime()
     report({"probing": ask(port, path)})
     took: list[float] = []

@@ -1,11 +1,11 @@
 """Streams of short rows and of long ones into Parquet, against Spark's own JDBC source and against COPY.
 
-All read one table, cut into the same parts, in one session with two threads: by
-Spark's JDBC source (only where its driver is: Debian's ``libpostgresql-jdbc-java``, or the jar
-that ``SYNREPL_JDBC_JAR`` names), by the batch source, by the streaming source, and by
-``lake land``, whose tasks write the files themselves. And to tell what is the source's from what is
-Spark's: the batch source into nowhere, and what was read once more, as Parquet, into Parquet.
-No source into Spark's Parquet can be faster than that. Rows per second of wall time.
+All of them read one table, divided into the same partitions, in one session with two threads:
+Spark's JDBC source (only if its driver is installed: Debian's ``libpostgresql-jdbc-java``, or the
+jar that ``SYNREPL_JDBC_JAR`` names), the batch source, the streaming source, and ``lake land``,
+whose tasks write the files themselves. Two more measurements separate the cost of the source from
+Spark's: the batch source without a sink, and the same rows from Parquet into Parquet, which no
+source into Spark's Parquet can outrun. All figures are rows per second of wall time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _JAR = Path(os.environ.get("SYNREPL_JDBC_JAR", "/usr/share/java/postgresql.jar")
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """The ways into Parquet, of short rows and of long ones."""
+    """Measure short rows, then long ones."""
     conf = {"spark.jars": str(_JAR)} if _JAR.exists() else {}
     options = SessionOptions(master="local[2]", driver_memory="1g", conf=conf)
     with open_session(options) as spark:
@@ -54,7 +54,7 @@ def _ways(spark: Any, stream: str, scale: Scale, with_jdbc: bool) -> Iterator[Ro
                 _read(spark, dsn, stream, rows).write.format("noop").mode("append").save()
             ),
         }
-        # What Spark's sink takes when its rows come as cheaply as they can.
+        # The cost of Spark's sink alone, with the cheapest possible source.
         ways["Parquet"] = lambda to: spark.read.parquet(str(folder / "batch")).write.parquet(
             str(to)
         )

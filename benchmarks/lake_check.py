@@ -1,7 +1,7 @@
 """``python -m benchmarks lake_check``: one changed row, one missing and one double among five million.
 
-A lake is checked as it was landed, and once more after three rows at random places were
-tampered with in its files. Each has to be found, and be named by its token.
+A lake is checked as landed, and again after three random rows have been tampered with in its
+files. The check has to find each of them and name its token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROWS = 5_000_000
 
 
 def run(scale: Scale, seed: int | None) -> Iterator[Row]:
-    """Check, tamper, check."""
+    """Land and check a lake, tamper with it, and check it again."""
     rows = scale.of(_ROWS)
     seed = random.randrange(10**8) if seed is None else seed
     tokens = random.Random(seed).sample(range(1, rows + 1), 3)
@@ -86,7 +86,7 @@ def _doubled(rows: pa.Table, here: pa.Array) -> pa.Table:
 def _tamper(
     table: StreamTable, token: int, change: Callable[[pa.Table, pa.Array], pa.Table]
 ) -> None:
-    """Put a changed file in the place of the one that has a token."""
+    """Replace the file that contains a token by a changed one."""
     for file in table.files:
         if file.low <= token <= file.high:
             rows = pq.read_table(table.path_of(file))

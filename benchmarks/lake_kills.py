@@ -1,10 +1,10 @@
-"""``python -m benchmarks lake_kills --kills 200``: a landing that is killed again and again.
+"""``python -m benchmarks lake_kills --kills 200``: a landing that is killed repeatedly.
 
-Facts are appended the whole time. ``synrepl lake land --follow`` runs as a process of its own; at
+Facts are appended the whole time. ``synrepl lake land --follow`` runs as a separate process. At
 random moments it, its JVM, one of its Python workers, or PostgreSQL is killed (SIGKILL), and
-what does not come back by itself is started again. After each kill the lake has to
-get beyond where it was, and is compared with the table, range by range. The figure is
-how many differences there were in all.
+restarted if it does not recover by itself. After each kill the lake has to advance beyond its
+position, and is compared with the table, range by range. The figure is the total number of
+differences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.storage.launch.postgres import PostgresServer
 
-#: What is killed, and how often compared with the others.
+#: What is killed, with its relative frequency.
 VICTIMS = {"driver": 4, "JVM": 2, "Python worker": 3, "PostgreSQL": 1}
 
 _APPEND = """
@@ -44,12 +44,12 @@ _APPEND = """
         'rejected', false, 'outlier', false)), 'sql') FROM generate_series(1, %s)
 """
 
-#: How long the lake may take to get on after a kill, in seconds; a start of Spark is in it.
+#: How long the lake may take to advance after a kill, in seconds; this includes starting Spark.
 _PATIENCE_S = 180.0
 
 
 def run(kills: int, seed: int | None) -> Iterator[Row]:
-    """Kill, and compare."""
+    """Kill and compare repeatedly."""
     seed = random.randrange(10**8) if seed is None else seed
     print(f"  seed {seed}", flush=True)
     with _LakeSite() as site, open_session(SessionOptions(master="local[1]")) as spark:
@@ -79,7 +79,7 @@ def run(kills: int, seed: int | None) -> Iterator[Row]:
 
 
 class _LakeSite:
-    """The database, the landing, and whoever appends."""
+    """The database, the landing, and a thread that appends facts."""
 
     def __init__(self) -> None:
         self._folder = Path(mkdtemp(prefix="synrepl-benchmark-"))
@@ -112,14 +112,14 @@ class _LakeSite:
         return Lake(self._folder / "lake")
 
     def position(self) -> int:
-        """Up to where it is."""
+        """The linear position of the lake; 0 if nothing is landed yet."""
         try:
             return self.lake().table("events").position.linear
         except Exception:  # nothing there yet
             return 0
 
     def kill(self, victim: str) -> bool:
-        """Kill something; False when it is not there just now."""
+        """Kill a victim; False if it is not running at the moment."""
         if victim == "PostgreSQL":
             assert self._server.child is not None
             self._server.child.end([(SIGKILL, 10.0)])
@@ -137,7 +137,7 @@ class _LakeSite:
         return bool(pids)
 
     def wait_beyond(self, token: int) -> None:
-        """Wait until the lake is beyond a token; what has ended is started again."""
+        """Wait until the lake is beyond a token; restart the landing if it has ended."""
         give_up = monotonic() + _PATIENCE_S
         while self.position() <= token:
             if monotonic() > give_up:
@@ -168,6 +168,6 @@ class _LakeSite:
                     connection.autocommit = True
                 with connection.cursor() as cursor:
                     cursor.execute(_APPEND, (5,))
-            except psycopg2.Error:  # killed: what is not committed is no fact
+            except psycopg2.Error:  # killed: an uncommitted append leaves no fact
                 connection = None
             sleep(0.01)

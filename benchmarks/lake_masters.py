@@ -1,7 +1,7 @@
 """``python -m benchmarks lake_masters``: five million rows landed with one thread, two, and two executors.
 
-The same landing, from the start of its first round: a session is opened before. An executor of
-``local-cluster`` is a process of its own, with a JVM and a Python worker.
+Each measurement starts with the first round, after the session has been opened. An executor of
+``local-cluster`` is a separate process, with a JVM and a Python worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ONE, *_OTHERS = "local[1]", "local[2]", "local-cluster[2,1,1024]"
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """Each against one thread."""
+    """Compare each with one thread."""
     rows = scale.of(_ROWS)
     with filled(rows) as dsn, scratch() as folder:
         sides = {

@@ -1,9 +1,9 @@
-"""``python -m benchmarks lake_memory``: what a landing and a reading take, of one and of ten million rows.
+"""``python -m benchmarks lake_memory``: peak memory of landing and reading one and ten million rows.
 
-``synrepl lake land``, and the batch source into Parquet, as processes of their own. Held against
-each other are the highest resident memory of the process that commands, of its JVM, and of
-the largest of its Python workers. The JVM has its heap of 512 MiB from the start, every page of it:
-else it takes as much of it as it gets to before it collects garbage, which tells nothing.
+``synrepl lake land`` and the batch source into Parquet run as separate processes. The peak
+resident memory of the driver, of its JVM, and of its largest Python worker with ten million rows
+is compared with that with one million. The JVM allocates all pages of its 512 MiB heap at the
+start. Otherwise its size would only show how much it happened to use before it collected garbage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _WHOLE_HEAP = "-Xms512m -XX:+AlwaysPreTouch"
 
 _FEW, _MANY = 1_000_000, 10_000_000
 
-#: How often /proc is asked, in seconds; it keeps the peak of what lives, so this is for what ends.
+#: Interval of reading /proc, in seconds. /proc has the peak of running processes only, so the
+#: last interval of a process that ends may be missed.
 _LOOK_S = 0.2
 
 _READ = """
@@ -43,7 +44,7 @@ with open_session(SessionOptions(master="local[2]", driver_memory="512m", conf=c
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """Peaks of a tenth, and of all."""
+    """Compare the peaks with a tenth of the rows and with all of them."""
     few, many = scale.of(_FEW), scale.of(_MANY)
     with postgres() as dsn, scratch() as folder:
         make(dsn)

@@ -1,8 +1,9 @@
-"""``python -m benchmarks lake_steady``: facts appended at a steady pace, and how soon they are in the lake.
+"""``python -m benchmarks lake_steady``: the delay between appending facts at a steady rate and landing them.
 
-A writer commits 2,000 rows a second in batches of 100; ``synrepl lake land --follow`` runs beside
-it, as a process of its own. The delay of a batch is from its commit to the first look, one every
-20 ms, that finds the lake's position at or above it. The last minute is held against the first.
+A writer commits 2,000 rows a second in batches of 100, while ``synrepl lake land --follow`` runs
+as a separate process. The lake's position is polled every 20 ms. The delay of a batch is the time
+from its commit to the first poll that finds the position at or above it. The last minute is
+compared with the first.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _APPEND = """
 
 
 def run(scale: Scale, minutes: float) -> Iterator[Row]:
-    """Delays, and whether they grow."""
+    """Measure the delays, and whether they grow."""
     with postgres() as dsn, scratch() as folder:
         make(dsn)
         begun = monotonic()
@@ -87,7 +88,7 @@ def _landing(lake: Path, dsn: str) -> Iterator[None]:
 def _begun(path: Path) -> Lake:
     while not (path / "streams" / "events" / "_delta_log").is_dir():
         sleep(0.1)
-    sleep(5)  # the first round after the start is slow, and not what this is about
+    sleep(5)  # the first round after the start is slow, and is not measured
     return Lake(path)
 
 
@@ -120,7 +121,7 @@ def _watch(lake: Lake, begun: float, seconds: float) -> list[tuple[float, int]]:
 def _delays(
     committed: list[tuple[float, int]], seen: list[tuple[float, int]]
 ) -> Iterator[tuple[float, float]]:
-    """When each batch was committed, from the first one on, and how long until it was seen."""
+    """Commit time of each batch in seconds since the first, and its delay in seconds."""
     nth = 0
     for at, token in committed:
         while nth < len(seen) and seen[nth][1] < token:

@@ -1,7 +1,7 @@
-"""A database with a long stream, for Spark, and a lake of it.
+"""A database with a long stream, for benchmarks of the lake.
 
-The rows of ``events`` are short: IDs and a type, some 170 bytes. Those of ``bodies`` have the
-event as JSON besides, some 450 bytes, as a table of events has.
+The rows of ``events`` are short: IDs and a type, some 170 bytes. Those of ``bodies`` also contain
+the event as JSON, like a table of events, and have some 450 bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from synrepl.streams.synapse.events import EVENTS
 
 
 class BodyRow(Row, frozen=True):
-    """An event, whole."""
+    """An event with its JSON."""
 
     event_id: str
     room_id: str
@@ -51,7 +51,7 @@ _FILL = """
 """
 
 
-#: 319 bytes of JSON, which do not compress to nothing.
+#: 319 bytes of JSON, which do not compress well.
 _FILL_BODIES = """
     INSERT INTO synrepl.bodies (stream_id, row_no, writer, event_id, room_id, type, json)
     SELECT g, 0, CASE g %% 3 WHEN 0 THEN 'persister1' ELSE 'persister2' END,
@@ -69,7 +69,7 @@ _FILLS = {"events": _FILL, "bodies": _FILL_BODIES}
 
 @contextmanager
 def filled(rows: int, stream: str = "events") -> Iterator[str]:
-    """A running server whose stream has so many rows, one to a fact, from two writers; its DSN."""
+    """The DSN of a server with a stream of ``rows`` rows, one per fact, by two writers."""
     with postgres() as dsn:
         make(dsn)
         fill(dsn, 1, rows, stream)
@@ -77,7 +77,7 @@ def filled(rows: int, stream: str = "events") -> Iterator[str]:
 
 
 def make(dsn: str) -> None:
-    """The schema, and the tables of the streams."""
+    """Create the schema and the tables of the streams."""
     schema = load()
     with BlockingDatabase(dsn, "benchmark") as database:
         while database.run("migrate", lambda txn: apply_next(txn, schema, MigrationPhase.POST)):
@@ -86,7 +86,7 @@ def make(dsn: str) -> None:
 
 
 def fill(dsn: str, first: int, last: int, stream: str = "events") -> None:
-    """Add facts, settled at once, and have the table's statistics made."""
+    """Add facts, which are settled at once, and analyze the table."""
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     with connection.cursor() as cursor:
@@ -98,7 +98,7 @@ def fill(dsn: str, first: int, last: int, stream: str = "events") -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder."""
+    """A temporary folder, which is removed at the end."""
     found = Path(mkdtemp(prefix="synrepl-benchmark-"))
     try:
         yield found
@@ -107,16 +107,16 @@ def scratch() -> Iterator[Path]:
 
 
 def rate(way: Callable[[Path], object], to: Path, rows: int) -> float:
-    """Rows per second of wall time that a way into a folder has, which is empty before."""
+    """Rows per second of wall time that ``way`` writes to a folder, which is removed before."""
     rmtree(to, ignore_errors=True)
-    os.sync()  # what other ways have left to be written is not to be waited for
+    os.sync()  # dirty pages of earlier measurements must not slow this one down
     begun = perf_counter()
     way(to)
     return rows / (perf_counter() - begun)
 
 
 def land(spark: Any, dsn: str, to: Path, stream: str = "events") -> None:
-    """Land all of a stream in one round."""
+    """Land a whole stream in one round."""
     source = open_source_database(dsn, "benchmark")
     lake = Lake.open_or_create(to, source.server, source.is_lossy)
     for _ in Landing(spark, lake, source, dsn, round_rows=10**9).rounds([stream]):

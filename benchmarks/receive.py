@@ -1,8 +1,7 @@
 """A worker: bytes from the master to typed rows in a handler, against ``json.loads`` of the rows.
 
-All in one process without a socket: what is measured is the worker's own
-work, from ``dataReceived`` to a handler that does nothing, with positions and
-gaps checked on the way.
+It runs in one process without a socket, and measures only the worker's own work: from
+``dataReceived`` to a handler that does nothing, including the checks of positions and gaps.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.dialects import MODERN
 
-#: What one read of a full socket brings.
+#: Bytes that one read of a full socket returns.
 PIECE = 64 * 1024
 
 
 class CountingHandler(Handler):
-    """Does nothing but to prove that every row came."""
+    """Counts rows, to prove that all of them arrived."""
 
     def __init__(self) -> None:
         self.rows = 0
 
     async def on_rows(self, batch: Batch) -> None:
-        """Count."""
+        """Count the rows."""
         self.rows += sum([len(fact.rows) for fact in batch.facts])
 
 
 class NullTransport:
-    """Takes what the worker says and forgets it."""
+    """Discards everything that the worker sends."""
 
     disconnecting = False
 
@@ -66,7 +65,7 @@ class NullTransport:
 
 
 class Worker:
-    """A follower of all streams on a connection without a socket."""
+    """A follower of all streams, on a connection without a socket."""
 
     server = SERVER_NAME.encode()
 
@@ -74,7 +73,7 @@ class Worker:
         clock: Any = Clock()
         scheduler = TwistedScheduler(clock)
         self.handler = CountingHandler()
-        source: Any = None  # nothing is missing
+        source: Any = None  # never used: there are no gaps
         log = Logger()
         self.follower = Follower(
             scheduler,
@@ -92,24 +91,24 @@ class Worker:
         self.peer.makeConnection(transport)  # type: ignore[no-untyped-call]
 
     def feed(self, data: Sequence[bytes]) -> None:
-        """Receive."""
+        """Receive pieces of data."""
         received = self.peer.dataReceived
         for piece in data:
             received(piece)
 
     def feed_by_line(self, data: Sequence[bytes]) -> None:
-        """Receive in the way that the peer has inherited."""
+        """Receive line by line, by the method that the peer inherits."""
         for piece in data:
             LineOnlyReceiver.dataReceived(self.peer, piece)  # type: ignore[no-untyped-call]
 
 
 def pieces(data: bytes) -> list[bytes]:
-    """As a socket gives them."""
+    """Divide data as reads of a socket do."""
     return [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """Rows of one busy stream, then of all streams as recorded."""
+    """Measure rows of one busy stream, then of all streams as recorded."""
     facts = numbered(scale.of(150_000))
     groups = [facts[at : at + GROUP] for at in range(0, len(facts), GROUP)]
     lines = b"".join(lines_of(groups))
@@ -154,7 +153,7 @@ def _compare(name: str, greeting: bytes, lines: bytes, scale: Scale) -> Row:
 
 
 def _compare_by_line(name: str, greeting: bytes, lines: bytes, scale: Scale) -> Row:
-    """The bulk path of the peer, against ``LineOnlyReceiver``'s call for each line."""
+    """Compare the peer's bulk path with ``LineOnlyReceiver``'s call per line."""
     fed, rows = pieces(lines), lines.count(b"\n")
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Facts and lines as recorded from a real server of the modern dialect."""
+"""Facts and lines recorded from a real server of the modern dialect."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CAPTURES = REPOSITORY / "tests" / "data" / "captures" / "1.43.0"
 
 WRITER = "master"
 
-#: Where the writer stands at first; one that sets out from 0 would be introduced.
+#: Position of the writer at the start; a writer at 0 would be announced as new.
 BEFORE = 1
 
 
 def server_lines(command: str) -> Iterator[bytes]:
-    """Lines beginning with ``command`` that the server sent to its recording client."""
+    """Lines that begin with ``command`` and that the server sent to the recording client."""
     for path in sorted(_CAPTURES.glob("live*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as capture:
             for text in capture:
@@ -33,7 +33,7 @@ def server_lines(command: str) -> Iterator[bytes]:
 
 
 def event_facts() -> list[tuple[Row, ...]]:
-    """The rows of each recorded fact of ``events``: 1.5 of 139 bytes on average."""
+    """The rows of each recorded fact of ``events``: on average 1.5 rows of 139 bytes."""
     decode = RowCodec(EVENTS).decode
     facts: list[tuple[Row, ...]] = []
     rows: list[Row] = []
@@ -49,9 +49,9 @@ def event_facts() -> list[tuple[Row, ...]]:
 def rdata_lines(count: int) -> tuple[list[bytes], list[bytes]]:
     """Up to ``count`` recorded lines of all streams, in their order, with new tokens.
 
-    The last lines are left out when they are only a part of a fact.
+    Lines of an incomplete fact at the end are left out.
 
-    :returns: the POSITIONs to begin with, and the lines, each with its newline
+    :returns: the initial POSITIONs, and the lines, each with its newline
     """
     recorded = [line.split(b" ", 4) for line in server_lines("RDATA ")]
     pieces = list(islice(cycle(_without_half_fact(recorded)), count))
@@ -74,6 +74,6 @@ def _without_half_fact(pieces: list[list[bytes]]) -> list[list[bytes]]:
 
 
 def numbered(count: int) -> list[Fact]:
-    """``count`` facts with the tokens after :data:`BEFORE`, the recorded ones again and again."""
+    """``count`` facts with the tokens after :data:`BEFORE`, repeating the recorded ones."""
     rows = islice(cycle(event_facts()), count)
     return [Fact(token, WRITER, each) for token, each in enumerate(rows, BEFORE + 1)]

@@ -1,4 +1,4 @@
-"""Facts of a writer to a real Redis, against txredisapi's ``publish`` of the same lines."""
+"""Publishing a writer's facts to a real Redis, against txredisapi's ``publish`` of the same lines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _FACTS = 60_000
 
 
 def published(kind: str, facts: int) -> float:
-    """Rows published, and acknowledged, per CPU second of the publishing process."""
+    """Rows that are published and acknowledged per CPU second of the publishing process."""
     with Child("redis_process", kind, facts) as process:
         result = process.receive()
     return float(result["rows"] / result["cpu"])
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """Rows of one busy stream, from facts on our side, from lines on the other.
+    """Measure rows of one busy stream; synrepl starts with facts, txredisapi with lines.
 
-    To Redis is to its answers; to a follower is on to a handler that counts them, with
-    the CPU of both ends.
+    "To Redis" ends with its answers. "On to a follower" ends in a handler that counts the rows,
+    and includes the CPU time of both ends.
     """
     count = scale.of(_FACTS)
     sides = {kind: partial(published, kind, count) for kind in ("ours", "followed", "bare")}

@@ -1,4 +1,4 @@
-"""Publishes to a Redis of its own, and says what that took.
+"""Publishes to a Redis that it starts itself, and reports the CPU time.
 
 ``python -m benchmarks.redis_process ours|followed|bare FACTS``
 """
@@ -40,16 +40,17 @@ from synrepl.testing.redis import RedisTestServer
 
 CHANNEL = "example.org"
 
-#: Facts that move a position together, as an append of many makes them.
+#: Facts with which one append of many advances a position.
 GROUP = 500
 
 CODECS = {EVENTS.name: RowCodec(EVENTS)}
 
 
 class CountingPublisher(RedisPublisher):
-    """Knows how many answers came.
+    """Counts the answers of Redis.
 
-    :ivar waiting: for how many answers, and who wants to know
+    :ivar waiting: answers that are still missing
+    :ivar done: fires when there are none
     """
 
     def __init__(self, scheduler: TwistedScheduler) -> None:
@@ -58,7 +59,7 @@ class CountingPublisher(RedisPublisher):
         self.done: Deferred[None] = Deferred()
 
     def replyReceived(self, reply: object) -> None:
-        """One more."""
+        """Count one more answer."""
         super().replyReceived(reply)
         self.waiting -= 1
         if not self.waiting:
@@ -66,17 +67,18 @@ class CountingPublisher(RedisPublisher):
 
 
 class SingleWriterPositions:
-    """Stands before all that is published."""
+    """Announces the position of one writer, before the first fact."""
 
     def announced_positions(self) -> Iterator[AnnouncedPosition]:
-        """That one."""
+        """That position."""
         yield AnnouncedPosition(EVENTS, WRITER, BEFORE)
 
 
 class RowCounter(Handler):
     """Counts rows.
 
-    :ivar waiting: for how many, and who wants to know
+    :ivar waiting: rows that are still missing
+    :ivar done: fires when there are none
     """
 
     def __init__(self) -> None:
@@ -84,14 +86,14 @@ class RowCounter(Handler):
         self.done: Deferred[None] = Deferred()
 
     async def on_rows(self, batch: Batch) -> None:
-        """Some more."""
+        """Count the rows."""
         self.waiting -= sum([len(fact.rows) for fact in batch.facts])
         if not self.waiting:
             self.done.callback(None)
 
 
 class PublisherOnlyWires:
-    """Wires with a speaker and no listener."""
+    """A bus connection that publishes and does not subscribe."""
 
     def __init__(self, speaker: RedisPublisher) -> None:
         self.publish = speaker.publish_all
@@ -108,7 +110,7 @@ class PublisherOnlyWires:
 
 
 async def ours(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
-    """CPU seconds from movements to answers."""
+    """CPU seconds from position advances to the answers of Redis."""
     scheduler = TwistedScheduler(reactor)
     speaker = CountingPublisher(scheduler)
     speaker.waiting = 1  # the POSITION
@@ -122,16 +124,17 @@ async def ours(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[F
 
 
 async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
-    """CPU seconds from movements to a handler of a follower, which is in this process too."""
+    """CPU seconds from position advances to the handler of a follower in this process."""
     scheduler = TwistedScheduler(reactor)
-    handler, log, source = RowCounter(), Logger(), cast(Any, None)  # nothing is missing
+    handler, log = RowCounter(), Logger()
+    source = cast(Any, None)  # never used: there are no gaps
     delivery = Delivery(scheduler, [Subscription(handler)], log)
     follower = Follower(scheduler, Catalogue([EVENTS]), source, delivery, log, earliest=False)
     mute = BusPublisher(Publisher(scheduler, CODECS), Channels(CHANNEL), NoPositions())
     bus = Bus(Channels(CHANNEL), [EVENTS.name], BusReader("follower", log), follower, mute)
     address = RedisAddress(path=redis.path)
-    hears = RedisPubSub(reactor, scheduler, address, [CHANNEL], bus, lambda *_, **__: None)
-    hears.start()
+    pubsub = RedisPubSub(reactor, scheduler, address, [CHANNEL], bus, lambda *_, **__: None)
+    pubsub.start()
     while not bus.is_connected:
         await scheduler.sleep(0.01)
     speaker = RedisPublisher(scheduler)
@@ -140,12 +143,12 @@ async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequen
         await scheduler.sleep(0.01)
     spent = await _publish(publisher, groups, handler)
     speaker.end()
-    await hears.stop()
+    await pubsub.stop()
     return spent
 
 
 class NoPositions:
-    """Has nothing to say."""
+    """Announces no positions."""
 
     def announced_positions(self) -> Iterator[AnnouncedPosition]:
         """None."""
@@ -155,7 +158,7 @@ class NoPositions:
 async def _join(
     reactor: Any, scheduler: TwistedScheduler, redis: RedisTestServer, speaker: RedisPublisher
 ) -> Publisher:
-    """What publishes over ``speaker``."""
+    """A publisher over ``speaker``."""
     publisher = Publisher(scheduler, CODECS)
     await connectProtocol(UNIXClientEndpoint(reactor, str(redis.path)), speaker)
     speaker.begin()
@@ -167,7 +170,7 @@ async def _join(
 async def _publish(
     publisher: Publisher, groups: Sequence[Sequence[Fact]], until: CountingPublisher | RowCounter
 ) -> float:
-    """CPU seconds of this process, group after group."""
+    """CPU seconds of this process to publish the groups one after another."""
     before, prev = process_time(), BEFORE
     for group in groups:
         until.waiting += sum(len(fact.rows) for fact in group)
@@ -179,7 +182,7 @@ async def _publish(
 
 
 async def bare(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
-    """CPU seconds from lines to answers."""
+    """CPU seconds from lines to the answers of Redis."""
     encoder, prev = LineEncoder(AUDIENCE, CODECS), BEFORE
     lines: list[list[bytes]] = []
     for group in groups:
@@ -196,7 +199,7 @@ async def bare(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[F
 
 
 async def main(reactor: Any, kind: str, facts: str) -> None:
-    """Publish and tell."""
+    """Publish, and report the CPU time."""
     found = numbered(int(facts))
     groups = [found[at : at + GROUP] for at in range(0, len(found), GROUP)]
     redis = RedisTestServer()

@@ -1,11 +1,11 @@
-"""The room rules: what an event costs at each step, and what states of whole rooms take.
+"""The room rules: the CPU time of each step of an event, and the memory of the states of whole rooms.
 
-Each figure is CPU per item as a multiple of what one event of the same room costs in ``json.loads``,
-``canonicaljson`` and SHA-256: work that every implementation in Python does, with libraries that are not
-ours. What the reference implementation (Synapse 1.163.2) took per item was measured elsewhere, on a
-machine of which it is known how long ``canonicaljson`` alone takes there for such an event (4.35 µs); so
-what the whole work takes there is known, too (:data:`PACE`), and the reference's figures become
-multiples of it. The bounds are fractions of these.
+Each figure is the CPU time per item, as a multiple of the time that ``json.loads``, ``canonicaljson``
+and SHA-256 take for one event of the same room. Every implementation in Python does this work, with
+libraries that are not ours. The reference implementation (Synapse 1.163.2) was measured on another
+machine, on which ``canonicaljson`` alone takes 4.35 µs for such an event. The time of the whole work on
+that machine follows from this (:data:`PACE`), and turns the reference's figures into the same
+multiples. The bounds are fractions of them.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from synrepl.rooms import (
     sign_event,
 )
 
-#: Seconds that one event takes in :func:`pace` where the reference was measured.
+#: Seconds per event of :func:`pace` on the machine where the reference was measured.
 PACE = 8.2e-6
 
-#: What the reference took, per item and version: seconds.
+#: Seconds per item that the reference took, by benchmark and room version.
 REFERENCE = {
     "resolve 100": {"10": 1.6e-3, "12": 1.5e-3},
     "resolve 1000": {"10": 20.0e-3, "12": 18.5e-3},
@@ -56,7 +56,7 @@ REFERENCE = {
     "whole room": {"10": 1 / 10_799, "12": 1 / 5_034},
 }
 
-#: How much of what the reference took is allowed.
+#: The fraction of the reference's time that is allowed.
 SHARE = {
     "resolve 100": 1 / 2,
     "resolve 1000": 1 / 2,
@@ -68,15 +68,15 @@ SHARE = {
     "whole room": 1 / 2,
 }
 
-#: Events of a room that one measurement of a single step goes through.
+#: Events of a room in one measurement of a single step.
 _EVENTS = 3_000
 
-#: How often a conflict is resolved in one measurement, by how large it is.
+#: Number of resolutions in one measurement, by the size of the conflict.
 _TIMES = {100: 100, 1000: 8, 5000: 2}
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """What the vectors that are here allow: rooms of 5,000 events, and large conflicts; then large rooms."""
+    """Measure rooms of 5,000 events and large conflicts, as far as there are vectors; then large rooms."""
     for version in "10", "12":
         large = recorded(f"v{version}_chat_5000")
         room = large or recorded(f"v{version}_war_300")
@@ -96,7 +96,7 @@ def run(scale: Scale) -> Iterator[Row]:
 
 
 def pace(raw: list[bytes]) -> float:
-    """CPU seconds per event of what stands for the machine's pace."""
+    """CPU seconds per event of the work that represents the machine's speed."""
 
     def work() -> None:
         for each in raw:
@@ -124,12 +124,12 @@ def _against_pace(
 
 
 def _steps(room: Recorded, scale: Scale) -> Iterator[Row]:
-    """Single steps of an event."""
+    """Measure the single steps of an event."""
     count = min(scale.of(_EVENTS), len(room.events))
     events, raw, version = room.events[-count:], room.raw[-count:], room.version
     known = {event.event_id: event for event in room.events}
     named = [[known[each] for each in event.auth_event_ids] for event in events]
-    # Where nobody cites the room's creation, it is looked at all the same.
+    # In versions in which events do not cite the create event, it is examined as well.
     create = [room.events[0]] if version.room_id_is_create_hash else []
     cited = [create + each for each in named]
 
@@ -174,7 +174,7 @@ def _state(events: Iterable[Event]) -> dict[StateKey, Event]:
 
 
 def _signatures(room: Recorded, scale: Scale) -> Iterator[Row]:
-    """Checking and signing, against the library's own work on the same bytes."""
+    """Compare checking and signing with the library alone on the same bytes."""
     count = min(scale.of(1_000), len(room.events))
     events, keys = room.events[-count:], keys_of(room.keys)
     prepared = []
@@ -219,7 +219,7 @@ def _signatures(room: Recorded, scale: Scale) -> Iterator[Row]:
 
 
 def _whole(room: Recorded, scale: Scale) -> Iterator[Row]:
-    """All events of a room, from nothing to its state in the end."""
+    """Measure receiving all events of a room, up to its current state."""
 
     def whole() -> None:
         assert dict(_room_of(room).current_state()) == room.current
@@ -243,7 +243,7 @@ def _room_of(room: Recorded) -> Room:
 
 
 def _memory(room: Recorded) -> Row:
-    """The states before and after each event, against a plain ``dict`` of each."""
+    """Compare the memory of the states before and after each event with a ``dict`` for each."""
     made = _room_of(room)
     ours = [state for judged in made for state in (judged.state_before, judged.state_after)]
     distinct = {id(state): state for state in ours if state is not None}
@@ -266,7 +266,7 @@ def _memory(room: Recorded) -> Row:
 
 
 def _resolution(version: str, conflicted: int, room: Recorded, scale: Scale) -> Iterator[Row]:
-    """Two states with so many events in conflict, resolved again and again."""
+    """Measure resolving two states with ``conflicted`` events in conflict."""
     found = conflicted_states(f"state_res_v{version}_{max(conflicted, 1000)}")
     if found is None:
         return

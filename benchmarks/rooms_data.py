@@ -1,9 +1,10 @@
-"""Rooms of the test vectors, parsed, for the benchmarks of the room rules."""
+"""Parsed rooms of the test vectors, for the benchmarks of the room rules."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,21 +20,21 @@ from synrepl.rooms import (
     room_version,
 )
 
-#: Where the whole set is, and where the part of it that the tests need is.
+#: The whole set, and the part of it that the tests need.
 FOLDERS = (
-    REPOSITORY.parent / "shared" / "vectors",
+    Path(os.environ.get("SYNREPL_TEST_VECTORS") or REPOSITORY.parent / "shared" / "vectors"),
     REPOSITORY / "tests" / "rooms" / "vectors",
 )
 
 
 def found(name: str) -> Path | None:
-    """A file of the vectors, if it is here."""
+    """The path of a file of the vectors; None if it is missing."""
     paths = [folder / name for folder in FOLDERS]
     return next((path for path in paths if path.exists()), None)
 
 
 class ConflictedStates(NamedTuple):
-    """States of a room that are to be resolved, with all that it takes in memory."""
+    """Conflicting states of a room, with everything that resolving them needs, in memory."""
 
     version: RoomVersion
     events: Mapping[str, Event]
@@ -42,16 +43,16 @@ class ConflictedStates(NamedTuple):
     resolved: dict[StateKey, str] | None
 
     def full_conflicted_set(self) -> set[str]:
-        """What the resolution goes through."""
+        """The full conflicted set of the states."""
         return full_conflicted_set(self.version, self.states, self.chains)
 
     def smaller(self, size: int) -> ConflictedStates:
-        """The same room with fewer keys in conflict, so that the full conflicted set has about that size."""
+        """The room with fewer conflicted keys, so that the full conflicted set has about ``size`` events."""
         first, *others = self.states
         keys = sorted({key for each in others for key, _ in first.items() ^ each.items()})
         disputed = set(keys)
         for kept in range(1, len(keys) + 1):
-            # Evenly from among all of them.
+            # Evenly distributed over all keys.
             keep = {keys[place * len(keys) // kept] for place in range(kept)}
             states = [
                 {key: state[key] for key in state if key in keep or key not in disputed}
@@ -64,7 +65,7 @@ class ConflictedStates(NamedTuple):
 
 
 def conflicted_states(name: str) -> ConflictedStates | None:
-    """A file of ``perf/``."""
+    """Load a file of ``perf/``; None if it is missing."""
     path = found(f"perf/{name}.json.gz")
     if path is None:
         return None
@@ -80,8 +81,8 @@ def conflicted_states(name: str) -> ConflictedStates | None:
 class Recorded(NamedTuple):
     """A whole room in order of arrival.
 
-    :ivar current: its state in the end
-    :ivar keys: of its servers, unpadded Base64
+    :ivar current: its state at the end
+    :ivar keys: public keys of its servers, in unpadded Base64
     """
 
     version: RoomVersion
@@ -92,7 +93,7 @@ class Recorded(NamedTuple):
 
 
 def recorded(name: str) -> Recorded | None:
-    """A file of ``dags/``."""
+    """Load a file of ``dags/``; None if it is missing."""
     path = found(f"dags/{name}.jsonl.gz")
     if path is None:
         return None
@@ -101,7 +102,7 @@ def recorded(name: str) -> Recorded | None:
         rows = [json.loads(line)["event"] for line in file]
     version = room_version(head["room_version"])
     events = [event_of(row, version) for row in rows]
-    # As one server sends them to another: without blanks.
+    # Without whitespace, as servers send them to each other.
     raw = [json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode() for row in rows]
     return Recorded(version, raw, events, _state(head["current_state"]), head["server_keys"])
 

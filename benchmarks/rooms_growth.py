@@ -1,7 +1,7 @@
-"""Large rooms: what a state group costs to plan, and what auth chains take, as members come and go.
+"""Large rooms with changing members: the CPU time of planning state groups, and the memory of auth chains.
 
-Workload W2 is a room of 10,000 members with 50,000 state events, one after another. Its events are made
-without JSON, hashes and signatures, which are measured elsewhere.
+Workload W2 is a room of 10,000 members with a linear sequence of 50,000 state events. The events are
+created without JSON, hashes and signatures, which are measured elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from synrepl.rooms import (
     room_version,
 )
 
-#: CPU seconds that :func:`~synrepl.rooms.plan_group` took before it had skip levels, for 20,000 events.
+#: CPU seconds that :func:`~synrepl.rooms.plan_group` took for 20,000 events before it had skip levels.
 PLAN_BEFORE = 52.0
 
-#: MiB that the chains of 20,000 members took when everything that is cited had a bit.
+#: MiB of the auth chains of 20,000 members when every cited event had a bit.
 CHAINS_BEFORE = 210.0
 
 _VERSION = room_version("10")
@@ -37,7 +37,7 @@ _CREATOR = "@creator:a.example"
 
 
 class GrowingRoom:
-    """A room of which the next event is made at once."""
+    """Generates the events of a room, each following the last."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -58,7 +58,7 @@ class GrowingRoom:
     def event(
         self, kind: str, content: dict[str, Any], cites: list[str], sender: str, key: str
     ) -> Event:
-        """One more event, which follows the last."""
+        """Create the next event."""
         self.count += 1
         event_id, follows = f"${self.count:043}", self.newest
         self.newest = event_id
@@ -79,7 +79,7 @@ class GrowingRoom:
         )
 
     def member(self, number: int, membership: str) -> Event:
-        """Somebody's next membership."""
+        """Create a user's next membership event."""
         user = f"@user{number}:a.example"
         cites = [*self._always]
         if membership == "join":
@@ -91,7 +91,7 @@ class GrowingRoom:
         return event
 
     def story(self, members: int, events: int) -> Iterator[Event]:
-        """All members join; then some of them leave, join again or change their name."""
+        """All members join; then random members leave, join again or change their name."""
         yield from self.first
         chance = random.Random(2)
         inside = set(range(members))
@@ -105,9 +105,9 @@ class GrowingRoom:
 
 
 class Plans:
-    """State groups of a room, as it grows.
+    """The state groups of a growing room.
 
-    :ivar seconds: CPU that planning took
+    :ivar seconds: CPU time of planning them
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Plans:
         self._last: tuple[int, CompactStateMap] | None = None
 
     def add(self, state: CompactStateMap) -> None:
-        """One more group, close to the last."""
+        """Plan a group for a state that is similar to the last."""
         near = [] if self._last is None else [self._last]
         before = process_time()
         plan = plan_group(state, near, self.groups.__getitem__)
@@ -126,11 +126,11 @@ class Plans:
 
     @property
     def entries(self) -> int:
-        """Entries that are stored."""
+        """Number of stored entries."""
         return sum(len(group.delta) for group in self.groups.values())
 
     def hops(self, group: int) -> int:
-        """How many further groups are read for one."""
+        """Number of other groups that reading a group needs."""
         found, prev = 0, self.groups[group].prev
         while prev is not None:
             found, prev = found + 1, self.groups[prev].prev
@@ -138,7 +138,7 @@ class Plans:
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """State groups, then auth chains."""
+    """Measure state groups, then auth chains."""
     yield from _workload_2(scale)
     yield _plans_alone(scale)
     yield from _chains(scale)
@@ -219,7 +219,7 @@ def _chains(scale: Scale) -> Iterator[Row]:
                 chains.add(event)
 
         took = cpu(fill)
-        # IDs, and the tuples of them that events have anyway.
+        # IDs and tuples of IDs are not counted, because the events have them anyway.
         known = {id(each) for event in events for each in (event.event_id, *event.auth_event_ids)}
         sizes[full] = size_of([chains], known) / 2**20
         bound = at_most(max(1.0, 16 * scale.factor)) if full == 20_000 else None

@@ -1,4 +1,4 @@
-"""A real ``synrepl master``, and how much memory it uses."""
+"""A real ``synrepl master`` process, and its memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _READY_S = 60.0
 
 
 class RunningMaster:
-    """``synrepl master`` on a database, as a ``with`` block; serves the stream ``events`` alone.
+    """Context manager for ``synrepl master`` on a database; it serves only the stream ``events``.
 
     :param directory: for its configuration
-    :param more: settings besides, as in the configuration
-    :param descriptors: file descriptors that it may have open; None for as many as this process
+    :param more: further settings, as in the configuration
+    :param descriptors: its limit on open file descriptors; None for that of this process
     :ivar port: of the replication listener
     :ivar http_port: of the HTTP listener
     :ivar http: base URL of the HTTP listener
@@ -82,12 +82,12 @@ class RunningMaster:
         self._end()
 
     def memory(self) -> int:
-        """Resident bytes now; :meth:`peak` begins anew."""
+        """Resident bytes now; resets :meth:`peak`."""
         (Path("/proc") / str(self._process.pid) / "clear_refs").write_text("5")
         return self._status("VmRSS")
 
     def peak(self) -> int:
-        """The most resident bytes since :meth:`memory`."""
+        """Peak of the resident bytes since :meth:`memory`."""
         return self._status("VmHWM")
 
     def _status(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""The processes of a soak: who writes what, who follows over what, and their configurations."""
+"""The processes of a soak test: their streams, transports and configurations."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from synrepl.daemon.config.config import LOOPBACK
 
 SERVER_NAME = "soak.example"
 
-#: Streams that every generation knows, kept in tables for good.
+#: Streams that all generations have and whose tables keep every fact.
 STREAMS = ("backfill", "device_lists", "events", "presence", "push_rules", "receipts")
 
-#: Who appends to which streams, where it is not the master alone.
+#: The writers of each stream; other streams are written by the master only.
 WRITERS = {
     ORDERS: (MASTER, "w1", "w2", "w3"),
     "events": ("w1", "w2"),
@@ -30,10 +30,10 @@ WRITERS = {
     "backfill": ("w1",),
 }
 
-#: A follower whose only handler sees facts at least once, and has no database for it.
-PLAIN_ONLY = "noting"
+#: A follower with a single handler, which sees facts at least once and uses no database.
+PLAIN_ONLY = "plain_only"
 
-#: Workers that have such a handler beside the transactional one.
+#: Workers that have such a handler in addition to the transactional one.
 BOTH = ("w1", "plain")
 
 
@@ -41,8 +41,8 @@ class SoakSite:
     """A master and its workers, in a directory.
 
     :param redis: path of the unix socket
-    :param writers: how many workers write, of three
-    :param followers: names of the workers that do not, of those below
+    :param writers: number of workers that write, at most three
+    :param followers: names of the workers that only follow, from the default
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SoakSite:
 
     @property
     def recorded_files(self) -> Mapping[str, Path]:
-        """The files of the plain handlers, by the name of their account."""
+        """The files of the plain handlers, by account name."""
         return {
             account.name: self._recorded_file(worker.name)
             for worker, account in zip(self.workers, map(_plain_account, self.workers), strict=True)
@@ -87,24 +87,24 @@ class SoakSite:
 
     @property
     def accounts(self) -> Sequence[WorkerSpec]:
-        """Whose accounts of applied facts there are: one for each handler."""
+        """One account of applied facts per handler."""
         others = filter(None, map(_plain_account, self.workers))
         return (*(each for each in self.workers if each.name != PLAIN_ONLY), *others)
 
     def writers_of(self, stream: str) -> Sequence[str]:
-        """The processes at which facts of a stream can be appended."""
+        """The processes that accept appends to a stream."""
         return self._writers.get(stream, (MASTER,))
 
     def config(self, name: str) -> Path:
-        """The configuration of a process."""
+        """Path of a process's configuration."""
         return self.directory / f"{name}.yaml"
 
     def log(self, name: str) -> Path:
-        """The log of a process."""
+        """Path of a process's log."""
         return self.directory / f"{name}.log"
 
     def process(self, scheduler: Scheduler, name: str) -> DaemonSubprocess:
-        """A process, to be started."""
+        """A process that is not started yet."""
         role = "master" if name == MASTER else "worker"
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         return DaemonSubprocess(
@@ -157,7 +157,7 @@ def _worker(name: str, port: int) -> WorkerSpec:
 
 
 def _plain_account(worker: WorkerSpec) -> WorkerSpec | None:
-    """The account of a worker's plain handler, if it has one."""
+    """The account of a worker's plain handler; None if it has none."""
     if worker.name == PLAIN_ONLY:
         return worker
     return replace(worker, name=f"{worker.name}_notes") if worker.name in BOTH else None

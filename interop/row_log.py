@@ -1,4 +1,4 @@
-"""A handler for our worker: puts every row into a file."""
+"""A handler for our worker that writes every row to a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from synrepl.core.tokens import Token
+from synrepl.core.tokens import Range, Token
 from synrepl.services.handlers import Batch, Handler
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation
@@ -15,17 +15,17 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 
 class LoggedRow(NamedTuple):
-    """A row as the handler got it, in the cells of the generation that it was asked for."""
+    """A row as the handler received it, with the cells of the requested generation."""
 
     token: int
     row: object
 
 
 class RowLog(Handler):
-    """Writes a line of JSON per row, and one per reset.
+    """Writes one line of JSON per row, and one per reset.
 
-    :param path: of the file, which is appended to
-    :param generation: whose cells are written, to be compared with what was on the wire
+    :param path: the file, which is appended to
+    :param generation: the generation whose cells are written, for comparison with rows on the wire
     """
 
     def __init__(self, path: str, generation: str) -> None:
@@ -34,7 +34,7 @@ class RowLog(Handler):
         self._encode = {s.name: RowCodec(s).encoder(Generation(generation)) for s in known}
 
     async def on_rows(self, batch: Batch) -> None:
-        """Write them."""
+        """Write the rows."""
         encode = self._encode[batch.stream]
         lines = [
             b'["%b",%d,%b]\n' % (batch.stream.encode(), fact.token, encode(row))
@@ -43,13 +43,15 @@ class RowLog(Handler):
         ]
         self._file.write(b"".join(lines))
 
-    async def on_reset(self, stream: str, writer: str, position: Token) -> None:
-        """Write it too: none is expected."""
+    async def on_reset(
+        self, stream: str, writer: str, position: Token, lost: Range | None = None
+    ) -> None:
+        """Write the reset as well, because none is expected."""
         self._file.write(b'["%b",null,"reset to %d"]\n' % (stream.encode(), position))
 
 
 def read(path: Path) -> dict[str, list[LoggedRow]]:
-    """What was written so far, by stream, in order; a line that is being written is left out."""
+    """The rows written so far, by stream and in order, without an incomplete last line."""
     found: dict[str, list[LoggedRow]] = {}
     data = path.read_bytes() if path.exists() else b""
     for line in data[: data.rfind(b"\n") + 1].splitlines():

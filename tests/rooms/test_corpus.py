@@ -1,9 +1,13 @@
-"""Events of real servers: their IDs, content hashes and signatures; a part of them here, all where they lie beside."""
+"""Events of real servers: their IDs, content hashes and signatures.
+
+The repository has a part of them; ``SYNREPL_TEST_CORPUS`` may name a folder with all of them.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,8 @@ from synrepl.rooms.signatures import keys_of, signing_servers
 from synrepl.rooms.versions import room_version
 
 _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"
-_CORPUS = _BESIDE if _BESIDE.is_dir() else Path(__file__).parent / "vectors" / "corpus"
+_WHOLE = Path(os.environ.get("SYNREPL_TEST_CORPUS") or _BESIDE)
+_CORPUS = _WHOLE if _WHOLE.is_dir() else Path(__file__).parent / "vectors" / "corpus"
 
 RELEASES = ("1.11.1", "1.43.0", "1.163.2")
 

@@ -1,13 +1,14 @@
 """Rooms of real servers: replaying their events comes to the states that the servers kept.
 
-From recordings of Synapse 1.11.1, 1.43.0 and 1.163.2 that federated with each other (``vectors/corpus``, and all
-of ``../shared/corpus`` where it is).
+The recordings are of Synapse 1.11.1, 1.43.0 and 1.163.2, which federated with each other. ``vectors/corpus`` has a
+part of them; ``SYNREPL_TEST_CORPUS`` may name a folder with all of them.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from synrepl.rooms.versions import room_version
 
 _HERE = Path(__file__).parent / "vectors" / "corpus"
 _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+_WHOLE = Path(os.environ.get("SYNREPL_TEST_CORPUS") or _BESIDE)
 
 SERVERS = ("1.11.1", "1.43.0", "1.163.2")
 
@@ -86,7 +88,7 @@ def recorded_rooms() -> Iterator[Recorded]:
 
 
 def _lines(server: str, kind: str) -> Iterator[dict[str, Any]]:
-    path = _BESIDE / server / f"{kind}.jsonl.gz"
+    path = _WHOLE / server / f"{kind}.jsonl.gz"
     if not path.exists():
         path = _HERE / f"rooms_{server}_{kind}.jsonl.gz"
     with gzip.open(path, "rt") as file:

@@ -1,18 +1,20 @@
-"""Test vectors: the part that is here, and all of them where the whole set lies beside the checkout."""
+"""Test vectors: the part in the repository, or the whole set in ``SYNREPL_TEST_VECTORS``."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent / "vectors"
 _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "vectors"
+_WHOLE = Path(os.environ.get("SYNREPL_TEST_VECTORS") or _BESIDE)
 
-#: Where the files are.
-VECTORS = _BESIDE if _BESIDE.is_dir() else _HERE
+#: The folder of the files.
+VECTORS = _WHOLE if _WHOLE.is_dir() else _HERE
 
 
 def lines(name: str) -> Iterator[dict[str, Any]]:
