@@ -45,7 +45,7 @@ def stored_streams(known: Catalogue, names: Sequence[str]) -> list[Stream]:
 
 
 @asynccontextmanager
-async def database_of(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
+async def configured_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
     """The database of a configuration, with the embedded one running.
 
     :raises NoDatabase: :raises EmbeddedAway: and what
@@ -83,17 +83,17 @@ async def database_of(reactor: Any, config: Config) -> AsyncIterator[PostgresDat
 
 
 @asynccontextmanager
-async def our_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
-    """As :func:`database_of`, for commands that change what is in it.
+async def owned_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
+    """As :func:`configured_database`, for commands that change what is in it.
 
-    :raises WrongServer: :raises SchemaBehind: as :func:`check_ours`
+    :raises WrongServer: :raises SchemaBehind: as :func:`check_owned`
     """
-    async with database_of(reactor, config) as database:
-        await database.run("check", lambda txn: check_ours(txn, config), read_only=True)
+    async with configured_database(reactor, config) as database:
+        await database.run("check", lambda txn: check_owned(txn, config), read_only=True)
         yield database
 
 
-def check_ours(txn: Transaction, config: Config) -> None:
+def check_owned(txn: Transaction, config: Config) -> None:
     """Make sure that a command may change the database of a configuration.
 
     :raises WrongServer: it belongs to another server; :raises SchemaBehind: it is not upgraded

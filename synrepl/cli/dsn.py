@@ -34,7 +34,7 @@ def host_and_port(where: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def given_dsn(path: Path | None, insecure: bool = False) -> str | None:
+def dsn_from_file_or_environment(path: Path | None, insecure: bool = False) -> str | None:
     """The DSN in a file, or in the environment; None when there is neither.
 
     :param insecure: plain text to a database on another machine is accepted
@@ -81,7 +81,7 @@ class PasswordOnCommandLine(ConfigError):
     """the DSN of --database holds a password (or may hold one), which every user of this machine sees in the list of processes: put it into a file for --database-path, or into SYNREPL_DATABASE; change the password, for it has been shown"""
 
 
-def given_database(dsn: str | None, path: Path | None, insecure: bool = False) -> str | None:
+def dsn_from_options(dsn: str | None, path: Path | None, insecure: bool = False) -> str | None:
     """The DSN on the command line, in a file, or in the environment; None when there is none.
 
     :param insecure: plain text to a database on another machine is accepted
@@ -91,7 +91,7 @@ def given_database(dsn: str | None, path: Path | None, insecure: bool = False) -
     :raises PlainTextDatabase: see :func:`.refuse_plain_text`
     """
     if dsn is None:
-        return given_dsn(path, insecure)
+        return dsn_from_file_or_environment(path, insecure)
     if path is not None:
         raise TwoDatabases()
     if _may_hold_password(dsn, "--database"):

@@ -1,9 +1,10 @@
-"""Following a server for its commands as they came, under ``synrepl tail`` and ``synrepl watch``.
+"""Receives a server's commands, rows undecoded, for ``synrepl tail`` and ``synrepl watch``.
 
-Not :class:`synrepl.services.following.follower.Follower`, which has to know the streams and types
-their rows. Not a ``ReconnectingClientFactory`` either: commands are pulled, so that a slow reader
-makes the server wait; the next connection may have to be in another dialect, at once; the first
-failure may be the last; and a server's name may have IPv6 addresses only, which endpoints try.
+:class:`synrepl.services.following.follower.Follower` does not fit, because it needs the streams'
+declarations and decodes their rows. ``ReconnectingClientFactory`` does not fit either. Commands are
+pulled, so that a slow reader slows the server down. The next connection may need another dialect,
+at once. The first failure may be final. A host name may have only IPv6 addresses, which endpoints
+try.
 """
 
 from __future__ import annotations
@@ -24,30 +25,32 @@ U_contra = TypeVar("U_contra", bound=RawUpstream, contravariant=True)
 
 
 class RawListener(Protocol[U_contra]):
-    """Takes the commands. What any of its methods raises ends the following."""
+    """Receives commands and connection events; an exception from any method ends :meth:`RawFollower.run`."""
 
     def unreachable(self, error: NoMaster) -> None:
-        """A connection could not be made; another attempt follows."""
+        """A connection attempt failed; another one follows."""
 
     def connected(self, upstream: U_contra) -> None:
-        """A connection was made: ask for data."""
+        """A connection was made: subscribe."""
 
     async def received(self, upstream: U_contra, commands: Sequence[Command]) -> bool:
-        """Take commands; nothing more is read meanwhile. False after enough of them."""
+        """Process commands, while reading pauses; return False to stop following."""
 
     def disconnected(self) -> None:
-        """The connection is over, for whatever reason."""
+        """The connection was closed, for any reason."""
 
-    def understood(self, upstream: U_contra) -> bool:
-        """Whether a connection that was lost was of use, so that another one is likely to be."""
+    def dialect_understood(self, upstream: U_contra) -> bool:
+        """Whether the server understood the dialect of the connection that was lost.
+
+        If not, the next connection uses the next dialect.
+        """
 
 
 class RawFollower(Generic[U]):
-    """Follows over one connection after the other.
+    """Follows a server, and reconnects when the connection is lost.
 
-    :param connect: makes a connection in a dialect; raises :class:`NoMaster`
-    :param dialects: tried in turn, at once, until one of them is understood; back-off comes
-        after the last one
+    :param connect: connects in a dialect; raises :class:`NoMaster`
+    :param dialects: tried in turn until the server understands one; back-off starts after the last
     """
 
     def __init__(
@@ -65,19 +68,19 @@ class RawFollower(Generic[U]):
         self._listener = listener
 
     async def run(self) -> None:
-        """Follow until the listener has had enough."""
+        """Follow until the listener returns False."""
         retry = Retry(self._back_off, self._scheduler.random)
         dialects = cycle(self._dialects)
         dialect = next(dialects)
         while True:
             try:
                 upstream = await self._connect(dialect)
-            except NoMaster as error:  # which says nothing of the dialect
+            except NoMaster as error:  # says nothing about the dialect
                 self._listener.unreachable(error)
             else:
                 if not await self._follow(upstream):
                     return
-                if self._listener.understood(upstream):
+                if self._listener.dialect_understood(upstream):
                     retry.succeeded()
                 else:
                     refused, dialect = dialect, next(dialects)
@@ -86,7 +89,7 @@ class RawFollower(Generic[U]):
             await self._scheduler.sleep(retry.failed())
 
     async def _follow(self, upstream: U) -> bool:
-        """Deal with one connection; False when the listener has had enough."""
+        """Follow over one connection; False when the listener has stopped following."""
         try:
             self._listener.connected(upstream)
             while commands := await upstream.commands():

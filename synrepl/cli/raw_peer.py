@@ -1,4 +1,4 @@
-"""A connection to a server whose commands are taken when somebody is ready for them."""
+"""Connections to a server whose commands are pulled by the reader, rows undecoded."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from synrepl.wire.commands import Command, Replicate
 from synrepl.wire.dialects import Dialect, Side
 from synrepl.wire.session import ProtocolSession, SessionLimits
 
-#: Commands that may wait before the master is asked to stop (by not reading on).
+#: Commands that may be queued before reading from the connection is paused.
 HIGH_WATER = 20_000
 
-#: A row is shown whatever its length, within reason; in bytes.
+#: The longest line that is accepted, in bytes; far above what servers send.
 LINE_LIMIT = 16 * 2**20
 
-
-#: Ends of a connection after which another one helps.
-_PASSING = frozenset(
+#: Close reasons after which a new connection may succeed.
+_TRANSIENT = frozenset(
     {CloseReason.PEER_CLOSED, CloseReason.PING_TIMEOUT, CloseReason.FAILED_TO_KEEP_UP}
 )
-#: The words of an ERROR after which another connection helps; real servers use them too.
-_PASSING_ERRORS = ("server shutting down", "Failed to keep up", "ping timeout")
+#: Beginnings of ERROR texts after which a new connection may succeed; real servers send them, too.
+_TRANSIENT_ERRORS = ("server shutting down", "Failed to keep up", "ping timeout")
 
 
 class NoMaster(Unavailable):
@@ -48,39 +47,39 @@ class ConnectionRefused(Refused):
 
 
 class RawUpstream(Interface):
-    """A connection to whoever has the rows, whatever it goes over."""
+    """A connection that rows are received from, over TCP or Redis."""
 
     @property
     def address(self) -> str:
-        """Where it goes."""
+        """The address of the other side, for people."""
 
     @property
-    def greeted(self) -> bool:
-        """The other side has shown that it is what it should be."""
+    def has_greeted(self) -> bool:
+        """Whether the other side has identified itself as a server."""
 
     def send(self, command: Command) -> None:
-        """Say something."""
+        """Send a command."""
 
     async def commands(self) -> list[Command]:
-        """What came since the last call, waiting for it; nothing once the connection is gone."""
+        """Wait for commands and return all that are queued; empty once the connection is closed."""
 
     def close(self, reason: CloseReason) -> None:
-        """Give it up."""
+        """Close the connection."""
 
     @property
     def reason(self) -> str:
-        """Why it is gone, for a person."""
+        """Why the connection was closed, for people."""
 
     def refusal(self) -> SynreplError | None:
-        """Why another connection would end in the same way; None when it may do better."""
+        """The error that a new connection would meet again; None if it may succeed."""
 
 
 class CommandInbox:
-    """Commands until their reader takes them; too many of them stop the connection.
+    """A queue of received commands that applies back-pressure to the connection.
 
-    :param pause: reads no more from the connection
-    :param resume: reads again
-    :ivar ended: nothing more comes
+    :param pause: stops reading from the connection
+    :param resume: starts reading again
+    :ivar ended: whether the connection is closed, so that nothing more is queued
     """
 
     def __init__(self, pause: Callable[[], object], resume: Callable[[], object]) -> None:
@@ -88,14 +87,14 @@ class CommandInbox:
         self._resume = resume
         self._commands: list[Command] = []
         self._paused = False
-        self._wanted: Deferred[None] | None = None
+        self._reader_waiting: Deferred[None] | None = None
         self.ended = False
 
     async def take(self) -> list[Command]:
-        """All there are, waiting for the first; none once the connection is over."""
+        """Wait for a command and return all that are queued; empty once the connection is closed."""
         if not self._commands and not self.ended:
-            self._wanted = Deferred()
-            await self._wanted
+            self._reader_waiting = Deferred()
+            await self._reader_waiting
         taken, self._commands = self._commands, []
         if self._paused and not self.ended:
             self._paused = False
@@ -103,7 +102,7 @@ class CommandInbox:
         return taken
 
     def put(self, commands: Sequence[Command]) -> None:
-        """Add some; pause the connection above :data:`HIGH_WATER`."""
+        """Queue commands; pause the connection above :data:`HIGH_WATER`."""
         self._commands += commands
         if len(self._commands) > HIGH_WATER and not self._paused:
             self._paused = True
@@ -112,31 +111,34 @@ class CommandInbox:
             self._wake()
 
     def end(self) -> None:
-        """The connection is over; what came can still be taken."""
+        """Record that the connection is closed; queued commands can still be taken."""
         self.ended = True
         self._wake()
 
     def _wake(self) -> None:
-        wanted, self._wanted = self._wanted, None
-        if wanted is not None:
-            wanted.callback(None)
+        reader, self._reader_waiting = self._reader_waiting, None
+        if reader is not None:
+            reader.callback(None)
 
 
 class RawPeer(LinePeer):
-    """The client's end of a connection to a server.
+    """The client's end of a TCP connection to a server.
 
-    :ivar spoken: the dialect in which it is spoken to
+    :ivar requested_dialect: the dialect that the client was told to speak; the session's may be
+        narrower
     """
 
-    def __init__(self, scheduler: Scheduler, session: ProtocolSession, spoken: Dialect) -> None:
+    def __init__(
+        self, scheduler: Scheduler, session: ProtocolSession, requested_dialect: Dialect
+    ) -> None:
         super().__init__(scheduler, session)
-        self.spoken = spoken
+        self.requested_dialect = requested_dialect
         self._inbox = CommandInbox(self.pause_reading, self.resume_reading)
         self._waiting_for_end: list[Deferred[None]] = []
 
     @property
-    def greeted(self) -> bool:
-        """The master has said who it is."""
+    def has_greeted(self) -> bool:
+        """As :attr:`RawUpstream.has_greeted`: the SERVER command was received."""
         return self.session.peer_server is not None
 
     @property
@@ -149,39 +151,39 @@ class RawPeer(LinePeer):
         """As :meth:`RawUpstream.refusal`."""
         session = self.session
         if session.peer_error is not None:
-            if self.reason.startswith(_PASSING_ERRORS):
+            if self.reason.startswith(_TRANSIENT_ERRORS):
                 return None
             return MasterRefuses(where=self.address, text=self.reason)
-        if session.closed_reason not in _PASSING:
+        if session.closed_reason not in _TRANSIENT:
             return ConnectionRefused(where=self.address, reason=self.reason)
         return None
 
-    async def gone(self) -> None:
-        """Wait until the connection is gone; what it leaves behind is done by then."""
+    async def wait_closed(self) -> None:
+        """Wait until the connection is closed and its session has ended."""
         if not self._inbox.ended:
             end: Deferred[None] = Deferred()
             self._waiting_for_end.append(end)
             await end
 
     async def commands(self) -> list[Command]:
-        """What came since the last call, waiting for it; nothing once the connection is gone."""
+        """As :meth:`RawUpstream.commands`."""
         return await self._inbox.take()
 
     def commands_received(self, commands: Sequence[Command]) -> None:
-        """Keep them; read no more while too many wait."""
+        """Queue commands; reading pauses while too many are queued."""
         self._inbox.put(commands)
 
     def session_ended(self, reason: CloseReason) -> None:
-        """The connection is gone."""
+        """Wake up the reader and everyone who waits for the end."""
         self._inbox.end()
         for end in self._waiting_for_end:
             end.callback(None)
 
 
 def ask_for_all(dialect: Dialect, token: Token | None = None) -> Replicate:
-    """The command that asks for all streams.
+    """Return the REPLICATE command that subscribes to all streams.
 
-    :param token: from where, in the legacy dialect; None for what happens from now on
+    :param token: where to start, in the legacy dialect; None for new rows only
     """
     return Replicate() if dialect.per_writer else Replicate("ALL", token)
 
@@ -194,10 +196,10 @@ async def connect(
     dialect: Dialect,
     server_name: str | None,
 ) -> RawPeer:
-    """Connect to a master once.
+    """Connect to a master, without retries.
 
-    :param server_name: what the master must be called; None takes any
-    :raises NoMaster: nobody is there
+    :param server_name: the server name that the master must have; None accepts any
+    :raises NoMaster: the connection cannot be made
     """
     session = ProtocolSession(
         Side.CLIENT,
@@ -207,13 +209,13 @@ async def connect(
         now=scheduler.seconds(),
         limits=SessionLimits(line=LINE_LIMIT),
     )
-    return await dialled(reactor, host, port, RawPeer(scheduler, session, dialect))
+    return await connect_peer(reactor, host, port, RawPeer(scheduler, session, dialect))
 
 
-async def dialled(reactor: Any, host: str, port: int, peer: RawPeer) -> RawPeer:
+async def connect_peer(reactor: Any, host: str, port: int, peer: RawPeer) -> RawPeer:
     """Connect a peer.
 
-    :raises NoMaster: nobody is there
+    :raises NoMaster: the connection cannot be made
     """
     endpoint = HostnameEndpoint(reactor, host, port)
     try:

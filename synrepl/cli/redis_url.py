@@ -34,7 +34,7 @@ class PasswordInUrl(ConfigError):
     """--redis: there is a password in the URL, where every user of this machine can read it in the process list; put it in a file and name that with --redis-password-path, or in the environment variable SYNREPL_REDIS_PASSWORD"""
 
 
-def given_redis(url: str, password_path: Path | None) -> RedisConfig:
+def redis_from_options(url: str, password_path: Path | None) -> RedisConfig:
     """The Redis that a command line means.
 
     :param password_path: file with the password; without it the environment may have one

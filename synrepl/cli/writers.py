@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.configured_database import our_database, stored_streams
+from synrepl.cli.configured_database import owned_database, stored_streams
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.running import run
 from synrepl.cli.terminal import plain_table, printable, show
@@ -123,7 +123,7 @@ def _with_membership(
     streams = stored_streams(catalogue(loaded), () if stream is None else (stream,))
 
     async def main(reactor: Any) -> T:
-        async with our_database(reactor, loaded) as database:
+        async with owned_database(reactor, loaded) as database:
             scheduler = TwistedScheduler(reactor)
             try:
                 return await work(Membership(scheduler, database), streams)

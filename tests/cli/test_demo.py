@@ -55,7 +55,7 @@ from synrepl.cli.demo.verification import (
     MismatchRun,
     StreamVerification,
 )
-from synrepl.cli.redis_url import given_redis
+from synrepl.cli.redis_url import redis_from_options
 from synrepl.core.clock import Scheduler
 from synrepl.core.tokens import Range
 from synrepl.daemon.config.config import load_master, load_worker
@@ -421,7 +421,7 @@ class DeploymentDirectory(TestCase):
             "unix:///a",
         ):
             with self.subTest(url):
-                redis = given_redis(url, secret)
+                redis = redis_from_options(url, secret)
                 deployment = Deployment(directory / f"demo-{len(url)}", redis)
                 deployment.write()
                 for config in (

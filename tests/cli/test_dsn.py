@@ -8,7 +8,7 @@ from unittest import TestCase
 import click
 
 from synrepl.cli import cli
-from synrepl.cli.dsn import given_database
+from synrepl.cli.dsn import dsn_from_options
 from synrepl.driver.dsn import PlainTextDatabase
 from tests.cli.test_cli import InDirectory, run
 
@@ -60,7 +60,7 @@ class Commands(InDirectory):
 
 class Given(TestCase):
     def test_plain_text_that_is_accepted(self) -> None:
-        self.assertRaises(PlainTextDatabase, given_database, ELSEWHERE, None)
-        self.assertEqual(given_database(ELSEWHERE, None, insecure=True), ELSEWHERE)
+        self.assertRaises(PlainTextDatabase, dsn_from_options, ELSEWHERE, None)
+        self.assertEqual(dsn_from_options(ELSEWHERE, None, insecure=True), ELSEWHERE)
         encrypted = f"{ELSEWHERE} sslmode=verify-full"
-        self.assertEqual(given_database(encrypted, None), encrypted)
+        self.assertEqual(dsn_from_options(encrypted, None), encrypted)

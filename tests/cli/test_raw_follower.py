@@ -24,7 +24,7 @@ class _Upstream:
     """A connection on which some reads of commands come before it is lost."""
 
     address = "127.0.0.1:1"
-    greeted = True
+    has_greeted = True
     reason = "lost"
 
     def __init__(self, *reads: Sequence[Command]) -> None:
@@ -72,7 +72,7 @@ class _Listener:
     def disconnected(self) -> None:
         self._note("disconnected")
 
-    def understood(self, upstream: _Upstream) -> bool:
+    def dialect_understood(self, upstream: _Upstream) -> bool:
         return self._heard
 
     def _note(self, what: str) -> None:

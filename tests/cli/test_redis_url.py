@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import TestCase
 
-from synrepl.cli.redis_url import ENVIRONMENT, BadRedisUrl, PasswordInUrl, given_redis
+from synrepl.cli.redis_url import ENVIRONMENT, BadRedisUrl, PasswordInUrl, redis_from_options
 from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import BadSecretFile
 
@@ -32,7 +32,7 @@ class RedisUrl(TestCase):
             ),
         }.items():
             with self.subTest(url):
-                self.assertEqual(given_redis(url, None), meant)
+                self.assertEqual(redis_from_options(url, None), meant)
 
     def test_passwords_are_in_a_file_or_the_environment(self) -> None:
         path = Path(self.mktemp())
@@ -40,7 +40,7 @@ class RedisUrl(TestCase):
         path.chmod(0o600)
         for given in (path, None):
             os.environ[ENVIRONMENT] = "sesame" if given is None else "another"
-            redis = given_redis("redis://us%65r@localhost", given)
+            redis = redis_from_options("redis://us%65r@localhost", given)
             assert redis.password is not None
             self.assertEqual((redis.username, redis.password.reveal()), ("user", "sesame"))
             self.assertNotIn("sesame", repr(redis))
@@ -62,16 +62,16 @@ class RedisUrl(TestCase):
             "unix://run/redis.sock": "absolute path",
         }.items():
             with self.subTest(url):
-                error = self.assertRaises(BadRedisUrl, given_redis, url, None)
+                error = self.assertRaises(BadRedisUrl, redis_from_options, url, None)
                 self.assertIn(said, str(error))
 
     def test_no_password_in_the_process_list(self) -> None:
         for url in ("redis://:sesame@localhost", "redis://user:sesame@localhost"):
-            error = self.assertRaises(PasswordInUrl, given_redis, url, None)
+            error = self.assertRaises(PasswordInUrl, redis_from_options, url, None)
             self.assertNotIn("sesame", str(error))
 
     def test_a_password_file_for_everybody(self) -> None:
         path = Path(self.mktemp())
         path.write_text("sesame")
         path.chmod(0o644)
-        self.assertRaises(BadSecretFile, given_redis, "redis://localhost", path)
+        self.assertRaises(BadSecretFile, redis_from_options, "redis://localhost", path)

@@ -281,10 +281,10 @@ class Connections(RedisCase):
             for read in range(1, 1_001):
                 yield PlaybackLine(0, b"RDATA a m %d %s" % (read, b"x" * 2_000))
 
-        speaker = await link.speaker()
+        publisher = await link.publisher()
         await link.listen(["x"], hear)
         self.redis.freeze()
-        replay = BusReplay(scheduler, "x", speaker.publish_some, True)
+        replay = BusReplay(scheduler, "x", publisher.publish_some, True)
         playing = Deferred.fromCoroutine(replay.play(part(), 0.0))
         self.assertLess(read, 40)
         self.redis.thaw()
@@ -293,12 +293,14 @@ class Connections(RedisCase):
 
     async def test_nothing_is_taken_once_redis_is_gone(self) -> None:
         link = TapLink(reactor, TwistedScheduler(reactor), RedisAddress(path=self.redis.path))
-        speaker = await link.speaker()
+        publisher = await link.publisher()
         self.redis.freeze()
-        taken = [Deferred.fromCoroutine(speaker.publish_some("x", [b"1", b"2"])) for _ in range(2)]
+        taken = [
+            Deferred.fromCoroutine(publisher.publish_some("x", [b"1", b"2"])) for _ in range(2)
+        ]
         self.redis.stop()
         self.assertEqual([await each for each in taken], [False, False])
-        self.assertFalse(await speaker.publish_some("x", [b"3"]))
+        self.assertFalse(await publisher.publish_some("x", [b"3"]))
         self.assertIsNotNone(await link.until_over())
         await link.close()
 
@@ -330,7 +332,7 @@ class OurOwn(RedisCase):
         one = await Process(site, "one", address).start(self)
         path = self.directory / "r.jsonl"
         file = RecordingFile(path)
-        source = RedisRecordingSource(address, SERVER_NAME, silent=False, hide=None)
+        source = RedisRecordingSource(address, SERVER_NAME, silent=False, pseudonyms=None)
         begun: Deferred[None] = Deferred()
 
         def said(text: str) -> None:

@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase as TrialCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.worker import WorkerFactory
-from synrepl.cli.tap.replay_tcp import MOST_CLIENTS, ReplayFactory
+from synrepl.cli.tap.replay_tcp import MAX_CLIENTS, ReplayFactory
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
@@ -176,7 +176,7 @@ class Clients(TestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_clients_are_bounded(self) -> None:
-        peers = [self.client()[0] for _ in range(MOST_CLIENTS)]
+        peers = [self.client()[0] for _ in range(MAX_CLIENTS)]
         self.assertIsNone(self.factory.buildProtocol(None))
         peers[0].connectionLost(ConnectionLostReason)
         self.client()

@@ -18,7 +18,7 @@ from synrepl.cli.demo.progress import ProgressDisplay
 from synrepl.cli.demo.report import closing, report
 from synrepl.cli.demo.scenario import Scenario
 from synrepl.cli.demo.traffic import ORDERS
-from synrepl.cli.redis_url import given_redis, password_option
+from synrepl.cli.redis_url import password_option, redis_from_options
 from synrepl.cli.running import run
 from synrepl.cli.terminal import show
 from synrepl.daemon.catalogue import catalogue
@@ -90,7 +90,7 @@ def command(
     port = next(free_ports())
     redis = RedisConfig(port=port) if over_redis else None
     if redis_url is not None:
-        redis = given_redis(redis_url, redis_password_path)
+        redis = redis_from_options(redis_url, redis_password_path)
 
     async def main(reactor: Any) -> bool:
         with _directory(directory) as path:

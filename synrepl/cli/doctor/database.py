@@ -13,10 +13,10 @@ import rich.console
 
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.configured_database import PATIENCE_S, database_of
+from synrepl.cli.configured_database import PATIENCE_S, configured_database
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.doctor.report import parts
-from synrepl.cli.dsn import ENVIRONMENT, given_database, insecure_option
+from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
 from synrepl.cli.running import run
 from synrepl.cli.terminal import show
 from synrepl.core.errors import ConfigError
@@ -118,13 +118,13 @@ def given(
     """The DSN, from wherever it was given; None when a configuration has it.
 
     :param insecure: plain text to a database on another machine is accepted
-    :raises WhichDatabase: and what :func:`.given_database` raises
+    :raises WhichDatabase: and what :func:`.dsn_from_options` raises
     """
     if sum((bool(config), dsn is not None, path is not None)) > 1:
         raise WhichDatabase()
     if config:
         return None
-    found = given_database(dsn, path, insecure)
+    found = dsn_from_options(dsn, path, insecure)
     if found is None:
         raise WhichDatabase()
     return found
@@ -181,7 +181,7 @@ async def _database(
     reactor: Any, config: tuple[Path, ...], dsn: str | None
 ) -> AsyncIterator[PostgresDatabase]:
     if dsn is None:
-        async with database_of(reactor, load(config)) as configured:
+        async with configured_database(reactor, load(config)) as configured:
             yield configured
         return
     limits = DatabaseLimits(connections=1, give_up_s=PATIENCE_S)

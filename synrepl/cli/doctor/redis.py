@@ -34,7 +34,7 @@ async def reach(reactor: Any, redis: RedisConfig, channel: str) -> RedisReach:
     link = TapLink(reactor, TwistedScheduler(reactor), where)
     try:
         await link.listen([channel], lambda messages: None)
-        await link.speaker()
+        await link.publisher()
     except Unavailable as error:
         return RedisReach(redis.where, str(error).rstrip("."))
     finally:

@@ -12,7 +12,7 @@ from rich.text import Text
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.cells import cell, duration
-from synrepl.cli.configured_database import our_database
+from synrepl.cli.configured_database import owned_database
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.running import run
 from synrepl.cli.terminal import plain_table, printable, show
@@ -106,12 +106,12 @@ def reset(config: tuple[Path, ...], name: str, stream: str | None, to: str, as_j
 
     moved = _in_database(config, work)
     if as_json:
-        print_json({"moved": [each._asdict() for each in moved]})
+        print_json({"moved": [position._asdict() for position in moved]})
         return
-    for each in moved:
-        whose = "" if each.handler is None else f" (handler {each.handler})"
-        of = f"{each.stream} of {writer_label(each.writer)}{whose}"
-        click.echo(printable(f"{of}: from {each.before} back to {each.after}"))
+    for position in moved:
+        whose = "" if position.handler is None else f" (handler {position.handler})"
+        of = f"{position.stream} of {writer_label(position.writer)}{whose}"
+        click.echo(printable(f"{of}: from {position.before} back to {position.after}"))
     if not moved:
         click.echo("nothing to move back")
 
@@ -149,7 +149,7 @@ async def _check_stopped(database: PostgresDatabase, name: str) -> None:
     """:raises FollowerRuns: it has given a sign of life since this was called"""
 
     def seen(txn: Transaction) -> float | None:
-        return next((one.seen_s for one in followers.named(txn) if one.name == name), None)
+        return next((found.seen_s for found in followers.named(txn) if found.name == name), None)
 
     before = await database.run("last sign", seen, read_only=True)
     if before is None or before > SILENT_S:
@@ -168,16 +168,20 @@ def _lines(seen: OwnLook) -> list[dict[str, Any]]:
     ahead = list(own_look.ahead(seen))
     return [
         {
-            "name": one.name,
-            "behind": max((lag.tokens for lag in seen.lags(one)), default=0),
+            "name": follower.name,
+            "behind": max((lag.tokens for lag in seen.lags(follower)), default=0),
             "ahead": max(
-                (each.position - each.bound for each in ahead if each.follower == one.name),
+                (
+                    position.position - position.bound
+                    for position in ahead
+                    if position.follower == follower.name
+                ),
                 default=0,
             ),
-            "seen_s": one.seen_s,
-            "lease_s": one.lease_s,
+            "seen_s": follower.seen_s,
+            "lease_s": follower.lease_s,
         }
-        for one in seen.followers.values()
+        for follower in seen.followers.values()
     ]
 
 
@@ -185,7 +189,7 @@ def _in_database(config: tuple[Path, ...], work: Callable[[PostgresDatabase], Aw
     loaded = load(config)
 
     async def main(reactor: Any) -> T:
-        async with our_database(reactor, loaded) as database:
+        async with owned_database(reactor, loaded) as database:
             return await work(database)
 
     return run(main)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.configured_database import our_database
+from synrepl.cli.configured_database import owned_database
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.running import run
 from synrepl.cli.status.handler_tables import dead_letter_table
@@ -32,7 +32,7 @@ class NoSuchHandler(InputError):
     """the configuration has no handler {handler!r}, so nothing could be handed to it; it has {known}"""
 
 
-class NothingMeant(InputError):
+class NoSelection(InputError):
     """say which dead letters are meant: --handler, --stream, --token, or --all"""
 
 
@@ -105,8 +105,8 @@ def replay(
     the new error. A transactional handler takes each exactly once. Facts that a failover of
     the database has lost are left out.
     """
-    worker, wanted = _worker(config), _meant(handler, stream, token, every)
-    known = [each.name_of_positions for each in worker.handlers]
+    worker, wanted = _worker(config), _selection(handler, stream, token, every)
+    known = [configured.name_of_positions for configured in worker.handlers]
     if handler is not None and handler not in known:
         raise NoSuchHandler(handler=handler, known=", ".join(known) or "none")
     count = _in_database(
@@ -127,19 +127,19 @@ def discard(
     every: bool,
 ) -> None:
     """Delete dead letters: their handlers never get these facts."""
-    wanted = _meant(handler, stream, token, every)
+    wanted = _selection(handler, stream, token, every)
     count = _in_database(
         _worker(config), lambda txn, follower: dead_letters.discard(txn, follower, wanted)
     )
     click.echo(f"{count} dead letters are discarded")
 
 
-def _meant(
+def _selection(
     handler: str | None, stream: str | None, token: int | None, every: bool
 ) -> DeadLetterFilter:
-    """:raises NothingMeant: neither is given"""
+    """:raises NoSelection: neither is given"""
     if not every and handler is None and stream is None and token is None:
-        raise NothingMeant()
+        raise NoSelection()
     return DeadLetterFilter(handler, stream, token)
 
 
@@ -153,7 +153,7 @@ def _worker(config: tuple[Path, ...]) -> WorkerConfig:
 
 def _in_database(worker: WorkerConfig, work: Callable[[Transaction, str], T]) -> T:
     async def main(reactor: Any) -> T:
-        async with our_database(reactor, worker) as database:
+        async with owned_database(reactor, worker) as database:
             return await database.run(
                 "dead letters", lambda txn: work(txn, worker.name_as_follower)
             )

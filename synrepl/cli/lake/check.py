@@ -13,9 +13,9 @@ from rich.console import RenderableType
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
-    chosen,
     database_options,
     lake_argument,
+    selected_streams,
     session_options,
     stream_option,
 )
@@ -83,18 +83,18 @@ def command(
     lake = Lake(path)
     for stream in streams:
         lake.table(stream)
-    with graceful_exit(), source_database(dsn, "lake check", patience_s) as origin:
+    with graceful_exit(), source_database(dsn, "lake check", patience_s) as source:
         if not is_copy:
-            lake.require_server(origin.server)
+            lake.require_server(source.server)
         # Nobody lands or erases meanwhile, so both sides are masked alike.
         with lake.write_lock(), named_session(session) as spark:
-            known = pending(spark, origin, lake).known
+            known = pending(spark, source, lake).known
             report = check(
                 spark,
                 lake,
-                origin,
+                source,
                 dsn,
-                Extent(streams=chosen(streams, lake.streams), range_rows=range_rows),
+                Extent(streams=selected_streams(streams, lake.streams), range_rows=range_rows),
                 mask=partial(mask, erasures=known),
                 copy=is_copy,
             )
@@ -107,21 +107,27 @@ def command(
 
 
 def _show(report: CheckReport, is_copy: bool) -> None:
-    told = [each for each in report.streams if each.lake_rows or each.source_rows or _odd(each)]
+    listed = [
+        result
+        for result in report.streams
+        if result.lake_rows or result.source_rows or _is_notable(result)
+    ]
     shown = plain_table("stream", "rows in the database>", "in the lake>", "ranges>", "tokens", "")
-    for each in told:
-        compared = not each.not_compared
+    for result in listed:
+        compared = not result.not_compared
         shown.add_row(
-            each.stream,
-            f"{each.source_rows:,}" if compared else "-",
-            f"{each.lake_rows:,}" if compared else "-",
-            f"{each.ranges:,}",
-            f"{each.after + 1} to {each.upto}" if each.upto > each.after else "none",
-            "; ".join(_notes(each)),
+            result.stream,
+            f"{result.source_rows:,}" if compared else "-",
+            f"{result.lake_rows:,}" if compared else "-",
+            f"{result.ranges:,}",
+            f"{result.after + 1} to {result.upto}" if result.upto > result.after else "none",
+            "; ".join(_notes(result)),
         )
-    parts: list[RenderableType] = [shown] if told else []
-    if without := len(report.streams) - len(told):
-        parts.append(f"{without:,} {'other ' if told else ''}streams have no rows on either side.")
+    parts: list[RenderableType] = [shown] if listed else []
+    if without := len(report.streams) - len(listed):
+        parts.append(
+            f"{without:,} {'other ' if listed else ''}streams have no rows on either side."
+        )
     if report.streams_not_in_lake and not is_copy:
         parts.append(f"Not in the lake, so not asked for: {', '.join(report.streams_not_in_lake)}.")
     if report.problems:
@@ -129,22 +135,22 @@ def _show(report: CheckReport, is_copy: bool) -> None:
     show(*parts, _verdict(report, is_copy))
 
 
-def _odd(each: StreamReport) -> bool:
-    return bool(each.quarantined) or not each.equal
+def _is_notable(result: StreamReport) -> bool:
+    return bool(result.quarantined) or not result.equal
 
 
-def _notes(each: StreamReport) -> Iterator[str]:
-    yield _WORDS[each.outcome]
-    if each.lost:
-        yield f"{sum(rows.rows for rows in each.lost):,} rows were lost by the database"
-    if each.gone:
-        yield f"{each.gone:,} rows are gone from the database since"
-    if each.after and not each.not_compared:
-        yield f"not comparable up to {each.after}, which was trimmed"
-    if each.goes_on_to:
-        yield f"the database goes on to {each.goes_on_to}, which is not landed"
-    if each.quarantined:
-        yield f"{each.quarantined:,} rows in quarantine are not compared"
+def _notes(result: StreamReport) -> Iterator[str]:
+    yield _WORDS[result.outcome]
+    if result.lost:
+        yield f"{sum(rows.rows for rows in result.lost):,} rows were lost by the database"
+    if result.gone:
+        yield f"{result.gone:,} rows are gone from the database since"
+    if result.after and not result.not_compared:
+        yield f"not comparable up to {result.after}, which was trimmed"
+    if result.goes_on_to:
+        yield f"the database goes on to {result.goes_on_to}, which is not landed"
+    if result.quarantined:
+        yield f"{result.quarantined:,} rows in quarantine are not compared"
 
 
 def _verdict(report: CheckReport, is_copy: bool) -> str:
@@ -154,6 +160,6 @@ def _verdict(report: CheckReport, is_copy: bool) -> str:
     words = [differs] if report.outcome is Outcome.DIFFERENT else []
     if report.outcome is Outcome.LOST:
         words = ["The lake has all that the database has, and rows that it lost in a failover."]
-    if left := [each.stream for each in report.streams if each.not_compared]:
+    if left := [result.stream for result in report.streams if result.not_compared]:
         words.append(f"Not compared: {', '.join(left)}.")
     return " ".join(words or ["Nothing was compared."])

@@ -9,8 +9,8 @@ import click
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
-    chosen,
     lake_argument,
+    selected_streams,
     session_options,
     stream_option,
 )
@@ -33,7 +33,7 @@ def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_js
     Landing does this by itself where it is worthwhile.
     """
     lake = Lake(path)
-    wanted = chosen(streams, lake.streams)
+    wanted = selected_streams(streams, lake.streams)
     for stream in wanted:
         lake.table(stream)
     with graceful_exit(), lake.write_lock(), named_session(session) as spark:
@@ -44,18 +44,18 @@ def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_js
     if as_json:
         print_json(
             {
-                each.stream: {
-                    "joined": each.joined,
-                    "made": each.made,
-                    "removed": removed[each.stream],
+                result.stream: {
+                    "joined": result.joined,
+                    "made": result.made,
+                    "removed": removed[result.stream],
                 }
-                for each in done
+                for result in done
             }
         )
         return
     table = plain_table("stream", "files joined>", "into>", "removed>")
-    for each in done:
+    for result in done:
         table.add_row(
-            each.stream, f"{each.joined:,}", f"{each.made:,}", f"{removed[each.stream]:,}"
+            result.stream, f"{result.joined:,}", f"{result.made:,}", f"{removed[result.stream]:,}"
         )
     show(table)

@@ -10,9 +10,9 @@ import click
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
-    chosen,
     database_options,
     lake_argument,
+    selected_streams,
     session_options,
     stream_option,
 )
@@ -43,13 +43,13 @@ def command(
     'synrepl lake check' names them. No other rows are dropped.
     """
     lake = Lake(path)
-    wanted = chosen(streams, lake.streams)
+    wanted = selected_streams(streams, lake.streams)
     for stream in wanted:
         lake.table(stream)
-    with graceful_exit(), source_database(dsn, "lake drop-lost", patience_s) as origin:
-        lake.require_server(origin.server)
+    with graceful_exit(), source_database(dsn, "lake drop-lost", patience_s) as source:
+        lake.require_server(source.server)
         with lake.write_lock(), named_session(session) as spark:
-            dropped = drop_lost(spark, lake, origin, dsn, wanted)
+            dropped = drop_lost(spark, lake, source, dsn, wanted)
     if as_json:
         print_json({stream: [asdict(each) for each in rows] for stream, rows in dropped.items()})
         return

@@ -24,7 +24,7 @@ class StuckStreams:
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
         self._since: dict[str, tuple[PositionVector, float]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def update(self, report: MaintenanceReport, now: float) -> None:
         """Take in what one run did.
@@ -32,22 +32,22 @@ class StuckStreams:
         :param now: when it ended, in seconds of a clock that does not go back
         """
         since = {}
-        for stream, each in report.unsettled.items():
-            settled, begun = self._since.get(stream, (each.settled, now))
-            since[stream] = (each.settled, begun if settled == each.settled else now)
+        for stream, state in report.unsettled.items():
+            settled, begun = self._since.get(stream, (state.settled, now))
+            since[stream] = (state.settled, begun if settled == state.settled else now)
             if now - since[stream][1] >= self._after_s:
-                self._say(stream, f"not settled for {self._after_s:g} s: {each}")
+                self._report(stream, f"not settled for {self._after_s:g} s: {state}")
         self._since = since
         for stream, why in report.left_out.items():
-            self._say(stream, why)
-        for stream in sorted(self._told - since.keys() - report.left_out.keys()):
+            self._report(stream, why)
+        for stream in sorted(self._reported - since.keys() - report.left_out.keys()):
             click.echo(f"synrepl: stream {stream!r} is settled again", err=True)
-            self._told.discard(stream)
+            self._reported.discard(stream)
 
-    def _say(self, stream: str, words: str) -> None:
-        if stream not in self._told:
+    def _report(self, stream: str, words: str) -> None:
+        if stream not in self._reported:
             click.echo(f"synrepl: {words}; landing goes on with the rest", err=True)
-            self._told.add(stream)
+            self._reported.add(stream)
 
 
 def poll_forever(

@@ -15,14 +15,14 @@ from synrepl.cli.lake.follow import StuckStreams, poll_forever
 from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.maintenance import check_all_landed, check_nothing_lost, print_report
 from synrepl.cli.lake.options import (
-    chosen,
     database_options,
     lake_argument,
+    selected_streams,
     session_options,
     stream_option,
 )
 from synrepl.cli.lake.progress import LandingProgress
-from synrepl.cli.lake.source_database import source_database, wanted_of
+from synrepl.cli.lake.source_database import existing_streams, source_database
 from synrepl.core.names import follower_name
 from synrepl.daemon.metrics.lake import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase
@@ -108,18 +108,18 @@ def command(
     Also, once, when the database failed over and lost rows that the lake has: it keeps them.
     """
     follower = follower_name(name)
-    with graceful_exit(), source_database(dsn, "lake", patience_s) as origin:
-        wanted = wanted_of(origin, streams)
-        wanted_of(origin, accept_gaps)
-        lake = Lake.open_or_create(path, origin.server, origin.is_lossy)
+    with graceful_exit(), source_database(dsn, "lake", patience_s) as source:
+        wanted = existing_streams(source, streams)
+        existing_streams(source, accept_gaps)
+        lake = Lake.open_or_create(path, source.server, source.is_lossy)
         # What takes time to be settled may take it while Spark starts.
-        origin.observe(wanted)
+        source.observe(wanted)
         metrics = LakeMetrics(metrics_port)
         with (
             lake.write_lock(),
             LandingProgress(settle_timeout_s) as progress,
             named_session(session) as spark,
-            _follower(dsn, patience_s, origin, follower, no_acknowledge, streams) as on_record,
+            _follower(dsn, patience_s, source, follower, no_acknowledge, streams) as on_record,
         ):
 
             def acknowledge(upto: Vectors) -> None:
@@ -131,16 +131,16 @@ def command(
                         raise
 
             maintenance = LakeMaintenance(
-                spark, lake, origin, dsn, accept_gaps=accept_gaps, acknowledge=acknowledge
+                spark, lake, source, dsn, accept_gaps=accept_gaps, acknowledge=acknowledge
             )
 
-            def told(landed: LandingRound) -> None:
+            def on_round(landed: LandingRound) -> None:
                 progress.landed(landed)
                 metrics.landed(landed)
 
             def run(wait_s: float = 0.0) -> MaintenanceReport:
                 begun = time.monotonic()
-                report = maintenance.run(wanted, told, wait_s)
+                report = maintenance.run(wanted, on_round, wait_s)
                 metrics.ran(time.monotonic() - begun)
                 return report
 
@@ -154,27 +154,27 @@ def command(
             for report in poll_forever(run, every):
                 print_report(report, as_json, following=True)
                 stuck.update(report, time.monotonic())
-                wanted = chosen(streams, origin.streams)
+                wanted = selected_streams(streams, source.streams)
 
 
 @contextmanager
 def _follower(
     dsn: str,
     patience_s: float,
-    origin: SourceDatabase,
+    source: SourceDatabase,
     name: str,
-    silent: bool,
+    no_acknowledge: bool,
     streams: Sequence[str],
 ) -> Iterator[Any]:
     """What puts the lake's positions on record in the database, so that trimming waits for it."""
-    if silent or origin.is_lossy:  # a database of somebody else's is only read
+    if no_acknowledge or source.is_lossy:  # a database of somebody else's is only read
         yield lambda upto: None
         return
     database = BlockingDatabase(dsn, "lake", patience_s)
     follower = QueryFollower(database, name, list(streams) or None, LEASE_S)
 
     def acknowledge(upto: Vectors) -> None:
-        follower.acknowledge(Offset(origin.server, upto))
+        follower.acknowledge(Offset(source.server, upto))
 
     try:
         follower.renew_lease()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.dsn import ENVIRONMENT, given_database, insecure_option
+from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
 from synrepl.core.errors import ConfigError
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.lake.local_path import local_path
@@ -63,7 +63,7 @@ def database_options(command: F) -> F:
     def with_database(
         *args: Any, dsn: str | None, database_path: Path | None, insecure: bool, **kwargs: Any
     ) -> Any:
-        found = given_database(dsn, database_path, insecure)
+        found = dsn_from_options(dsn, database_path, insecure)
         if found is None:
             raise NoDatabaseGiven()
         return command(*args, dsn=found, **kwargs)
@@ -108,6 +108,6 @@ def session_options(command: F) -> F:
     return with_session  # type: ignore[return-value]
 
 
-def chosen(streams: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
+def selected_streams(streams: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
     """The streams given, without repetitions, or all."""
     return list(dict.fromkeys(streams)) or list(all_of_them)

@@ -55,7 +55,7 @@ def command(
     lake = Lake(path)
     extent = Extent(streams=list(dict.fromkeys(streams)) or None, after=after, upto=upto)
     replay_ranges(lake, extent)
-    _look(dsn, patience_s)
+    _check_writable(dsn, patience_s)
     with (
         graceful_exit(),
         named_session(session) as spark,
@@ -63,49 +63,49 @@ def command(
     ):
         tasks = {}
 
-        def told(stream: str, rows: int, of: int) -> None:
+        def on_progress(stream: str, rows: int, of: int) -> None:
             if stream not in tasks:
                 tasks[stream] = bars.add_task(stream)
             bars.update(tasks[stream], completed=rows, total=of)
 
-        done = replay(spark, lake, dsn, extent, progress=told)
+        done = replay(spark, lake, dsn, extent, progress=on_progress)
     if as_json:
         print_json(
             {
-                each.stream: {
-                    "after": each.after,
-                    "upto": each.upto,
-                    "rows": each.rows,
-                    "rows_there": each.present,
-                    "cells_filled": each.filled,
-                    "rows_left": each.remaining,
+                result.stream: {
+                    "after": result.after,
+                    "upto": result.upto,
+                    "rows": result.rows,
+                    "rows_there": result.present,
+                    "cells_filled": result.filled,
+                    "rows_left": result.remaining,
                 }
-                for each in done
+                for result in done
             }
         )
         return
     table = plain_table("stream", "rows written>", "there already>", "up to token>", "")
-    shown = [each for each in done if each.rows or each.present or each.remaining]
-    for each in shown:
-        notes = [f"{each.filled:,} erased cells are empty, not NULL"] if each.filled else []
-        if each.remaining:
+    shown = [result for result in done if result.rows or result.present or result.remaining]
+    for result in shown:
+        notes = [f"{result.filled:,} erased cells are empty, not NULL"] if result.filled else []
+        if result.remaining:
             notes.append(
-                f"{each.remaining:,} rows above are left: not all writers have landed so far"
+                f"{result.remaining:,} rows above are left: not all writers have landed so far"
             )
-        rows = (f"{each.rows:,}", f"{each.present:,}", f"{each.upto:,}")
-        table.add_row(each.stream, *rows, "; ".join(notes))
+        rows = (f"{result.rows:,}", f"{result.present:,}", f"{result.upto:,}")
+        table.add_row(result.stream, *rows, "; ".join(notes))
     if shown:
         show(table)
     if without := len(done) - len(shown):
         show(f"{without:,} {'other ' if shown else ''}streams have no rows to replay.")
 
 
-def _look(dsn: str, patience_s: float) -> None:
+def _check_writable(dsn: str, patience_s: float) -> None:
     """See that the database is there, and may be written to."""
     try:
-        origin = open_source_database(dsn, INSTANCE, patience_s)
+        source = open_source_database(dsn, INSTANCE, patience_s)
     except NoStreamTables:
         return  # it will have some
-    origin.close()
-    if origin.is_lossy:
+    source.close()
+    if source.is_lossy:
         raise NotACopy(where=DatabaseAddress(dsn, INSTANCE).where)

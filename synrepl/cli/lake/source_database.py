@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from synrepl.cli.lake.options import chosen
+from synrepl.cli.lake.options import selected_streams
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 
@@ -18,19 +18,19 @@ def source_database(dsn: str, instance: str, patience_s: float) -> Iterator[Sour
     :param patience_s: how long a database that is away is tried again, in seconds
     :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused: :raises NoStreamTables:
     """
-    origin = open_source_database(dsn, instance, patience_s)
+    source = open_source_database(dsn, instance, patience_s)
     try:
-        yield origin
+        yield source
     finally:
-        origin.close()
+        source.close()
 
 
-def wanted_of(origin: SourceDatabase, streams: Sequence[str]) -> list[str]:
+def existing_streams(source: SourceDatabase, streams: Sequence[str]) -> list[str]:
     """The streams given, or all; each of them exists in the database.
 
     :raises NoSuchStream:
     """
-    wanted = chosen(streams, origin.streams)
+    wanted = selected_streams(streams, source.streams)
     for stream in wanted:
-        origin.stream_schema(stream)
+        source.stream_schema(stream)
     return wanted

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from synrepl.adapters.postgres.database import PostgresDatabase
-from synrepl.cli.configured_database import database_of
+from synrepl.cli.configured_database import configured_database
 from synrepl.cli.conventions import (
     json_option,
     optional_config_option,
@@ -72,7 +72,7 @@ def command(ctx: click.Context, config: tuple[Path, ...], phase: str | None, as_
     streams = catalogue(loaded)
 
     async def main(reactor: Any) -> SchemaReport:
-        async with database_of(reactor, loaded) as database:
+        async with configured_database(reactor, loaded) as database:
             done = await upgrade(database, phase, loaded.server_name) if phase else ()
             return await report(database, streams, done)
 

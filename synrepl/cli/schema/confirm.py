@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from synrepl.cli.configured_database import check_ours, database_of
+from synrepl.cli.configured_database import check_owned, configured_database
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.running import run
 from synrepl.daemon.config.config import load
@@ -31,12 +31,12 @@ def command(config: tuple[Path, ...], as_json: bool) -> None:
     loaded = load(config)
 
     def work(txn: Transaction) -> tuple[bool, int]:
-        check_ours(txn, loaded)
+        check_owned(txn, loaded)
         before = incarnations.server(txn).is_confirmed
         return before, incarnations.confirm(txn, "synrepl schema confirm", {})
 
     async def main(reactor: Any) -> tuple[bool, int]:
-        async with database_of(reactor, loaded) as database:
+        async with configured_database(reactor, loaded) as database:
             return await database.run("confirm", work)
 
     before, number = run(main)

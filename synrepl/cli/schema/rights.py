@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.configured_database import check_ours, database_of, stored_streams
+from synrepl.cli.configured_database import check_owned, configured_database, stored_streams
 from synrepl.cli.conventions import config_option
 from synrepl.cli.running import run
 from synrepl.daemon.catalogue import catalogue
@@ -76,11 +76,11 @@ def revoke_command(config: tuple[Path, ...], role: str, only_print: bool) -> Non
 
 def _in_database(config: Config, work: Callable[[Transaction], T]) -> T:
     def checked(txn: Transaction) -> T:
-        check_ours(txn, config)
+        check_owned(txn, config)
         return work(txn)
 
     async def main(reactor: Any) -> T:
-        async with database_of(reactor, config) as database:
+        async with configured_database(reactor, config) as database:
             return await database.run("rights", checked)
 
     return run(main)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from synrepl.cli.configured_database import database_of
+from synrepl.cli.configured_database import configured_database
 from synrepl.cli.conventions import config_option
 from synrepl.cli.running import run
 from synrepl.daemon.config.config import load
@@ -35,7 +35,7 @@ def command(config: tuple[Path, ...], before: str) -> None:
         rename_server(txn, before, loaded.server_name)
 
     async def main(reactor: Any) -> None:
-        async with database_of(reactor, loaded) as database:
+        async with configured_database(reactor, loaded) as database:
             await database.run("rename server", work)
 
     run(main)

@@ -19,24 +19,26 @@ def named_follower_tables(
 ) -> Iterable[rich.console.RenderableType]:
     """A line for each; nothing without any."""
     table = plain_table("named follower", "health", "lag rows>", "lag>", "last sign>", "lease")
-    for one in followers:
-        health = cell(one.get("health"))
+    for follower in followers:
+        health = cell(follower.get("health"))
         table.add_row(
-            Text(cell(one.get("name"))),
+            Text(cell(follower.get("name"))),
             Text(health, style=_STYLES.get(health, "")),
-            Text(cell(one.get("lag_rows"))),
-            Text(duration(one.get("lag_seconds"))),
-            Text(_ago(one.get("seen_s"))),
-            Text(_lease(one.get("lease_s"))),
+            Text(cell(follower.get("lag_rows"))),
+            Text(duration(follower.get("lag_seconds"))),
+            Text(_ago(follower.get("seen_s"))),
+            Text(_lease(follower.get("lease_s"))),
         )
     return [Text(), table] if table.row_count else []
 
 
-def slow_client_lines(told: Mapping[str, Any]) -> Iterable[Text]:
+def slow_client_lines(slow_clients: Mapping[str, Any]) -> Iterable[Text]:
     """Those that were cut off, the latest last; nothing without any."""
-    if told.get("count"):
-        yield Text(f"{cell(told['count'])} slow clients were cut off, the last ones:", style="red")
-    for client in told.get("latest", []):
+    if slow_clients.get("count"):
+        yield Text(
+            f"{cell(slow_clients['count'])} slow clients were cut off, the last ones:", style="red"
+        )
+    for client in slow_clients.get("latest", []):
         yield Text(
             f"  {cell(client.get('name'))} at {cell(client.get('address'))},"
             f" {duration(client.get('ago_s'))} ago: {cell(client.get('queued_lines'))} lines"
@@ -46,8 +48,8 @@ def slow_client_lines(told: Mapping[str, Any]) -> Iterable[Text]:
 
 
 def _ago(seconds: Any) -> str:
-    told = duration(seconds)
-    return told if told == "-" else f"{told} ago"
+    ago = duration(seconds)
+    return ago if ago == "-" else f"{ago} ago"
 
 
 def _lease(seconds: Any) -> str:

@@ -13,7 +13,7 @@ from synrepl.cli.terminal import plain_table, printable
 
 def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
     """The handlers of a worker's status, those that fail, and what they have set aside."""
-    handlers = [each for each in status.get("handlers", ()) if isinstance(each, Mapping)]
+    handlers = [handler for handler in status.get("handlers", ()) if isinstance(handler, Mapping)]
     if not handlers:
         return
     table = plain_table(
@@ -69,19 +69,19 @@ def starts_at(handler: Mapping[str, Any]) -> str:
                     _cell(stream) if writer == "(all)" else f"{_cell(stream)} of {_cell(writer)}"
                 )
                 by_token.setdefault(_cell(at["started_from"]), []).append(place)
-    told = [f"{token} in {_some(places)}" for token, places in by_token.items()]
-    return _some(told, "; ") or "oldest fact"
+    starts = [f"{token} in {_some(places)}" for token, places in by_token.items()]
+    return _some(starts, "; ") or "oldest fact"
 
 
-def _newest(told: Any) -> Iterator[Table | Text]:
-    if not isinstance(told, Mapping) or not told.get("count"):
+def _newest(dead_letters: Any) -> Iterator[Table | Text]:
+    if not isinstance(dead_letters, Mapping) or not dead_letters.get("count"):
         return
-    newest = told.get("newest", ())
+    newest = dead_letters.get("newest", ())
     yield Text()
     yield Text(
-        f"{_cell(told['count'])} dead letters, the newest {len(newest)} of them:"
-        if told["count"] > len(newest)
-        else f"{_cell(told['count'])} dead letters:",
+        f"{_cell(dead_letters['count'])} dead letters, the newest {len(newest)} of them:"
+        if dead_letters["count"] > len(newest)
+        else f"{_cell(dead_letters['count'])} dead letters:",
         style="yellow",
     )
     yield dead_letter_table(newest)

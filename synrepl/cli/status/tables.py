@@ -78,15 +78,17 @@ def _bus(bus: Any) -> Iterable[Text]:
     if not isinstance(bus, Mapping):
         return
     fault = bus.get("fault") or "the connection is being made"
-    stands = bool(bus.get("standing"))
+    is_up = bool(bus.get("standing"))
     yield Text(
         f"bus on Redis at {cell(bus.get('where'))} "
-        + ("stands" if stands else f"does not stand: {cell(fault)}"),
-        style="" if stands else "red",
+        + ("stands" if is_up else f"does not stand: {cell(fault)}"),
+        style="" if is_up else "red",
     )
     counts = (("connections", "connections"), ("echoes", "echoes"), ("bad", "bad messages"))
-    told = ", ".join(f"{cell(bus.get(key))} {words}" for key, words in counts)
-    yield Text(f"  {told}; heard: {_pairs(bus.get('commands', {})) or 'nothing yet'}", style="dim")
+    totals = ", ".join(f"{cell(bus.get(key))} {words}" for key, words in counts)
+    yield Text(
+        f"  {totals}; heard: {_pairs(bus.get('commands', {})) or 'nothing yet'}", style="dim"
+    )
 
 
 def _master_streams(streams: Mapping[str, Any]) -> Table:
@@ -175,19 +177,19 @@ def _states(status: Mapping[str, Any]) -> Iterable[Text]:
             )
 
 
-def _caches(told: Mapping[str, Any]) -> Iterable[Table | Text]:
+def _caches(caches: Mapping[str, Any]) -> Iterable[Table | Text]:
     table = plain_table(
         "cache", "entries>", "hits>", "misses>", "hit rate>", "evictions>", "invalidations>"
     )
-    for name, counts in told.get("by_name", {}).items():
+    for name, counts in caches.get("by_name", {}).items():
         columns = ("size", "hits", "misses", "evictions", "invalidations")
         size, hits, misses, evictions, invalidations = map(counts.get, columns)
         row = (name, size, hits, misses, _hit_rate(hits, misses), evictions, invalidations)
         table.add_row(*(Text(cell(value)) for value in row))
     if table.row_count:
         yield from (Text(), table)
-    if told.get("emptied"):
-        times = cell(told["emptied"])
+    if caches.get("emptied"):
+        times = cell(caches["emptied"])
         yield Text(f"caches were emptied {times} times, for rows were lost", style="yellow")
 
 

@@ -1,4 +1,4 @@
-"""``synrepl tail``: show the rows of a master's streams as they come."""
+"""``synrepl tail``: shows the rows of a master's streams as they arrive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NeedsCatchUp(ConfigError):
     "config",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A worker's or master's configuration, in place of HOST:PORT or for what else it knows.",
+    help="Configuration of a worker or master: names the server, its streams and its HTTP listener.",
 )
 @click.option(
     "--from",
@@ -46,16 +46,16 @@ class NeedsCatchUp(ConfigError):
     default="NOW",
     metavar="TOKEN|VECTOR|NOW",
     show_default=True,
-    help="Show what comes after a token, or after a position of several writers such as 10~w1.12.",
+    help="Show rows after a token, or after a position of several writers, such as 10~w1.12.",
 )
 @click.option(
     "--dialect",
     type=click.Choice(list(CLIENT_DIALECTS)),
-    help="How the master is spoken to: legacy up to Synapse 1.12. Default: as configured, or auto.",
+    help="Dialect to speak: legacy for Synapse up to 1.12. Default: as configured, or auto.",
 )
-@click.option("--commands", is_flag=True, help="Show POSITIONs and other commands too.")
+@click.option("--commands", is_flag=True, help="Show POSITIONs and other commands, too.")
 @click.option("--count", type=click.IntRange(min=1), help="Exit after this many rows.")
-@click.option("--server-name", help="Refuse a master of another name.")
+@click.option("--server-name", help="Refuse a master with another server name.")
 @json_option
 def command(
     what: tuple[str, ...],
@@ -67,14 +67,14 @@ def command(
     server_name: str | None,
     as_json: bool,
 ) -> None:
-    """Show the rows of some streams, or of all, as they come.
+    """Show the rows of the given streams, or of all streams, as they arrive.
 
-    The master is given as HOST:PORT (one of its listeners) or by a
-    configuration; a configuration with 'redis' means the processes on that
-    channel. Connections that are lost are made again; what happened meanwhile is
-    shown when it can be had: in the legacy dialect always, else over HTTP with a
-    configuration that says where. A stream that the master does not have is
-    refused.
+    Name the master by HOST:PORT (one of its listeners) or by a configuration;
+    with a configuration that has 'redis', the processes on its channel are
+    followed. A lost connection is re-established. Rows that were missed
+    meanwhile are shown if they can be fetched: always in the legacy dialect,
+    otherwise over HTTP if a configuration says where. A stream that the master
+    does not have is refused.
 
     With --json each row is an object {"stream", "writer", "token", "row"}.
     """
@@ -83,7 +83,7 @@ def command(
     known = target.streams or Catalogue(SYNAPSE_STREAMS)
     for stream in streams:
         if target.streams is not None and target.dialect.per_writer:
-            known[stream]  # a modern master would not say that it has none
+            known[stream]  # raises; a modern master does not report unknown streams
         names.stream_name(stream)
     begin = _start(start, target)
     output = console()
@@ -115,9 +115,10 @@ def command(
 
 
 class Printer:
-    """Prints rows, and commands if wanted.
+    """Prints rows, and other commands if requested.
 
-    :param count: after how many rows it has had enough; None for never
+    :param commands: whether to print commands other than RDATA
+    :param count: the number of rows to print; None for no limit
     """
 
     def __init__(self, reactor: Any, lines: Lines, commands: bool, count: int | None) -> None:
@@ -127,7 +128,7 @@ class Printer:
         self._left = count
 
     async def show(self, items: Sequence[ShownRow | Command]) -> bool:
-        """Print; returns once stdout has taken it all. False after the last row of the count."""
+        """Print, and return once stdout has accepted everything; False after ``count`` rows."""
         now = self._reactor.seconds()
         printed: list[str] = []
         for item in items:
@@ -141,13 +142,13 @@ class Printer:
                 printed.append(self._lines.command(item, now))
         if printed:
             data = ("\n".join(printed) + "\n").encode()
-            # A reader that is slow must not keep us from answering the master.
+            # In a thread, so that a slow reader of stdout does not block the reactor.
             await run_in_thread(self._reactor, lambda: write_out(data))
         return self._left != 0
 
 
 def _split(what: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """HOST:PORT, if it is there, and the streams; a stream's name has no colon."""
+    """Split into HOST:PORT, if given, and stream names, which contain no colon."""
     if what and ":" in what[0]:
         return what[0], what[1:]
     return None, what

@@ -1,7 +1,7 @@
-"""What ``synrepl tail`` shows: rows as they travelled, of any stream of any master.
+"""Follows a master for ``synrepl tail``: rows as they were sent, of any stream.
 
-One command is dealt with at a time, so while a gap is filled everything else waits, in the master
-if need be.
+Commands are processed one at a time. While a gap is being filled, everything else waits, if
+necessary in the master.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Ping, Position, Rdata, Replicate
 from synrepl.wire.dialects import Dialect
 
-#: How long a master has to greet us and to announce what was asked for, in seconds.
+#: How long to wait for a master's greeting and its POSITIONs, in seconds.
 ANNOUNCE_TIMEOUT_S = 2.0
 
-#: So many streams' POSITIONs at once are an answer to REPLICATE, whoever sent that.
-A_ROUND = 3
+#: POSITIONs of this many streams at once are taken as the answer to somebody's REPLICATE.
+FULL_ROUND_STREAMS = 3
 
 #: Rows fetched at a time when a gap is filled.
 PAGE_ROWS = 2_000
 
-#: Between attempts to connect, or to fetch rows.
+#: Delays between attempts to connect or to fetch rows.
 _BACK_OFF = BackOff(0.5, 30.0)
 
 
@@ -51,21 +51,23 @@ class NotAnnounced(InputError):
     """the master at {where} announces no stream {stream!r}{hint}; one that nobody has written yet is waited for with a configuration (-c) that has it"""
 
 
-#: Shows rows and commands; False once enough was shown.
+#: Shows rows and commands; returns False to stop following.
 Show = Callable[[Sequence[ShownRow | Command]], Awaitable[bool]]
 
 
 class Tail:
-    """Follows until :attr:`show` has had enough.
+    """Follows until ``show`` returns False.
 
-    :param connect: makes a connection in a dialect
-    :param catalogue: what is known of streams; others are shown too
-    :param streams: what to show; nothing for everything
-    :param start: from where; None for what happens from now on
-    :param foreign: the master may be a real Synapse, which repeats and reorders some streams' rows
-    :param source: for dialects whose masters do not send what was missed; None for nowhere
-    :param rows: the generation of row shapes in which the master sends, and fetched rows are shown
-    :param say: tells a person about connections, in a sentence
+    :param connect: connects in a dialect
+    :param catalogue: the known streams; rows of unknown streams are shown, too
+    :param streams: the streams to show; empty for all
+    :param start: the position to start after; None for new rows only
+    :param foreign: whether the master may be a real Synapse, which repeats and reorders some
+        streams' rows
+    :param source: where missed rows are fetched, in dialects whose masters do not send them; None
+        if nowhere
+    :param rows: the generation of row shapes that the master sends and fetched rows are shown in
+    :param say: prints a sentence about connections and gaps
     """
 
     def __init__(
@@ -100,35 +102,35 @@ class Tail:
         self._refusal: NotAnnounced | None = None
         self._assembler = BatchAssembler()
         self._check: DelayedCall | None = None
-        #: There was a connection to a master.
-        self._before = False
+        #: Whether a connection has ever reached a master.
+        self._had_master = False
 
     async def run(self) -> None:
-        """Follow, over one connection after the other.
+        """Follow, and reconnect when the connection is lost.
 
         :raises NoMaster: the first connection could not be made
         :raises NotAMaster: :raises NotAnnounced: :raises MasterRefuses:
-        :raises ConnectionRefused: another try would end in the same way
+        :raises ConnectionRefused: a new connection would fail in the same way
         """
         await RawFollower(self._scheduler, self._connect, [self._dialect], _BACK_OFF, self).run()
 
-    # -- for the connections: a RawListener ---------------------------------------------
+    # -- RawListener ---------------------------------------------------------------------
 
     def unreachable(self, error: NoMaster) -> None:
-        """Give up unless there was a master before."""
-        if not self._before:
+        """Fail, unless a master was reached before."""
+        if not self._had_master:
             raise error
         self._say(f"{error}; trying again")
 
     def connected(self, upstream: RawUpstream) -> None:
-        """Ask for the streams, and look for them in a while."""
-        if self._before:
+        """Subscribe, and check later whether the streams were announced."""
+        if self._had_master:
             self._say(f"connected to {upstream.address} again")
         self._ask(upstream)
-        self._check = self._scheduler.callLater(ANNOUNCE_TIMEOUT_S, self._tell_silence, upstream)
+        self._check = self._scheduler.callLater(ANNOUNCE_TIMEOUT_S, self._report_silence, upstream)
 
     def disconnected(self) -> None:
-        """Nothing more comes of what has begun."""
+        """Reset what belongs to the connection: batches, announcements and gaps."""
         if self._check is not None and self._check.active():
             self._check.cancel()
         self._announced.clear()
@@ -137,20 +139,20 @@ class Tail:
         for cursor in self._cursors.values():
             cursor.connection_lost()
 
-    def understood(self, upstream: RawUpstream) -> bool:
-        """Whether it was a master.
+    def dialect_understood(self, upstream: RawUpstream) -> bool:
+        """Whether the other side was a master.
 
         :raises SynreplError: as :meth:`run`
         """
         refusal = self._refusal or upstream.refusal()
         if refusal is not None:
             raise refusal
-        if upstream.greeted:
-            self._before = True
-        elif not self._before:
+        if upstream.has_greeted:
+            self._had_master = True
+        elif not self._had_master:
             raise NotAMaster(where=upstream.address, reason=upstream.reason)
         self._say(f"connection lost: {upstream.reason}; connecting again")
-        return upstream.greeted
+        return upstream.has_greeted
 
     def _ask(self, peer: RawUpstream) -> None:
         known = [stream for stream, _ in self._cursors]
@@ -162,10 +164,10 @@ class Tail:
             peer.send(Replicate(stream, self._cursor(stream, None).subscribed()))
 
     async def received(self, upstream: RawUpstream, commands: Sequence[Command]) -> bool:
-        """Show rows, and what is missing in front of a POSITION."""
+        """Show rows, and fill the gaps that POSITIONs reveal."""
         shown: list[ShownRow | Command] = []
-        told = {command.stream for command in commands if isinstance(command, Position)}
-        told_all = len(told) >= A_ROUND and self._dialect.has_sides
+        announced = {command.stream for command in commands if isinstance(command, Position)}
+        is_full_round = len(announced) >= FULL_ROUND_STREAMS and self._dialect.has_sides
         for command in commands:
             if isinstance(command, Rdata):
                 shown += self._new_rows(command)
@@ -174,13 +176,14 @@ class Tail:
                 if not self._wants(command.stream):
                     continue
                 shown.append(command)
-                again = self._cursor(command.stream, command.writer).is_connected
+                was_connected = self._cursor(command.stream, command.writer).is_connected
                 missing = self._moved(command)
                 if missing is not None:
                     if not await self._show(shown):
                         return False
                     shown = []
-                    if not await self._fill(upstream, command, missing, told_all and again):
+                    rows_may_follow = is_full_round and was_connected
+                    if not await self._fill(upstream, command, missing, rows_may_follow):
                         return False
             elif not isinstance(command, Ping):
                 shown.append(command)
@@ -194,7 +197,7 @@ class Tail:
             return []
         cursor = self._cursor(rdata.stream, rdata.writer)
         if not cursor.is_connected and rdata.stream in self._announced and self._dialect.per_writer:
-            # A writer that came after the streams were announced: it began at 0.
+            # The writer appeared after the streams were announced, so it started at 0.
             cursor.on_position(0, 0)
         if cursor.on_rdata(batch.token) is not CursorDecision.APPLY:
             return []
@@ -203,19 +206,20 @@ class Tail:
         return [ShownRow(rdata.stream, rdata.writer, batch.token, row) for row in batch.rows]
 
     def _moved(self, position: Position) -> Range | None:
-        """Note a POSITION; the range that is missing, if any."""
+        """Record a POSITION; return the missing range, if any."""
         self._assembler.reset(position)
         cursor = self._cursor(position.stream, position.writer)
         verdict = cursor.on_position(position.prev, position.new)
         return verdict.span if isinstance(verdict, (Fetch, Reset)) else None
 
     async def _fill(
-        self, peer: RawUpstream, position: Position, span: Range, told_all: bool
+        self, peer: RawUpstream, position: Position, span: Range, rows_may_follow: bool
     ) -> bool:
-        """Show what is missing in front of a POSITION, or say that it is; False as for :data:`Show`.
+        """Fetch and show the range that a POSITION skips, or report it as missed.
 
-        :param told_all: a standing TCP connection was told of all positions, as real servers
-            do when anybody asks: rows either follow, or those tokens have none
+        :param rows_may_follow: all positions were announced on an established TCP connection, as
+            real servers do whenever anybody asks; the rows either follow, or do not exist
+        :returns: as :data:`Show`
         """
         stream, writer = position.stream, position.writer
         cursor = self._cursor(stream, writer)
@@ -226,7 +230,7 @@ class Tail:
         if self._source is not None and known is not None:
             return await self._fetch(self._source, known, writer, cursor, span)
         cursor.skip(span.upto)
-        if not told_all:
+        if not rows_may_follow:
             self._gaps.opened((stream, writer), span)
         return True
 
@@ -240,7 +244,7 @@ class Tail:
                 page = await source.page(stream, Range(after, upto), writer, PAGE_ROWS)
             except FactsLost as error:
                 self._say(str(error))
-                upto = error.floor - 1  # what is left is shown first
+                upto = error.floor - 1  # the rest of the page is shown first
                 continue
             except Trimmed as error:
                 self._say(str(error))
@@ -282,7 +286,7 @@ class Tail:
                 every_row=True,
             )
             if writer is None:
-                cursor.subscribed()  # it is part of what ALL asked for
+                cursor.subscribed()  # it was subscribed to by ALL
         return cursor
 
     def _known(self, stream: str) -> Stream | None:
@@ -293,8 +297,8 @@ class Tail:
     def _wants(self, stream: str) -> bool:
         return not self._streams or stream in self._streams
 
-    def _tell_silence(self, peer: RawUpstream) -> None:
-        if not peer.greeted:
+    def _report_silence(self, peer: RawUpstream) -> None:
+        if not peer.has_greeted:
             self._say(f"nothing was heard from {peer.address} yet; is it a listener for followers?")
             return
         for stream in self._streams:

@@ -1,4 +1,4 @@
-"""Gaps that ``synrepl tail`` cannot fill from anywhere."""
+"""Gaps that ``synrepl tail`` cannot fill."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from synrepl.core.tokens import Range, Token
 
 Key = tuple[str, str]
 
-#: How long rows may take that a POSITION was ahead of, in seconds.
-AHEAD_S = 2.0
+#: How long rows may arrive after a POSITION that is ahead of them, in seconds.
+AHEAD_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
 class _Gap:
-    """A range that was announced and did not come."""
+    """A range that was announced but not received."""
 
     span: Range
     timer: DelayedCall
 
 
 class UnfilledGaps:
-    """Tells of each gap, but for rows that come after all: real servers announce them ahead.
+    """Reports gaps after a delay: real servers announce positions before they send the rows.
 
-    :param say: tells a person, in a sentence
+    :param say: prints a sentence
     """
 
     def __init__(self, scheduler: Scheduler, say: Callable[[str], object]) -> None:
@@ -34,33 +34,33 @@ class UnfilledGaps:
         self._open: dict[Key, _Gap] = {}
 
     def opened(self, key: Key, span: Range) -> None:
-        """A POSITION is ahead of what was received."""
+        """Record that a POSITION is ahead of the rows received."""
         gap = self._open.get(key)
         if gap is None:
-            timer = self._scheduler.callLater(AHEAD_S, self._expired, key)
+            timer = self._scheduler.callLater(AHEAD_TIMEOUT_S, self._expired, key)
             self._open[key] = _Gap(span, timer)
         else:
             gap.span = Range(gap.span.after, span.upto)
 
     def row(self, key: Key, token: Token) -> None:
-        """A row came."""
+        """Close the gap of a row's stream and writer; report what lies before the row."""
         gap = self._open.pop(key, None)
         if gap is None:
             return
         gap.timer.cancel()
-        self._tell(key, Range(gap.span.after, min(token - 1, gap.span.upto)))
+        self._report(key, Range(gap.span.after, min(token - 1, gap.span.upto)))
 
     def connection_lost(self) -> None:
-        """Nothing more comes."""
+        """Report all open gaps: their rows will not arrive any more."""
         for key, gap in list(self._open.items()):
             gap.timer.cancel()
-            self._tell(key, gap.span)
+            self._report(key, gap.span)
         self._open.clear()
 
     def _expired(self, key: Key) -> None:
-        self._tell(key, self._open.pop(key).span)
+        self._report(key, self._open.pop(key).span)
 
-    def _tell(self, key: Key, span: Range) -> None:
+    def _report(self, key: Key, span: Range) -> None:
         stream, writer = key
         if not span.empty:
             self._say(

@@ -19,7 +19,7 @@ from synrepl.wire.dialects import Dialect
 
 
 class ShownRow(NamedTuple):
-    """One row, as the JSON that travelled; ``writer`` is None where the dialect names none."""
+    """One row, as the JSON that was sent; ``writer`` is None in a dialect without writers."""
 
     stream: str
     writer: str | None
@@ -28,19 +28,19 @@ class ShownRow(NamedTuple):
 
 
 class Lines(Protocol):
-    """Makes lines, without their newlines."""
+    """Formats rows and commands as lines, without newlines."""
 
     def row(self, row: ShownRow, now: float) -> str:
-        """One row; ``now`` in seconds since the epoch."""
+        """Format a row; ``now`` is in seconds since the epoch."""
 
     def command(self, command: Command, now: float) -> str:
-        """One command that is no row."""
+        """Format a command other than RDATA."""
 
 
 class TextLines:
-    """Time, stream, writer, token, row; columns grow with what they hold.
+    """Time, stream, writer, token, row; columns grow with their contents.
 
-    :param colour: with terminal codes
+    :param colour: whether to add terminal colour codes
     """
 
     def __init__(self, dialect: Dialect, colour: bool) -> None:
@@ -49,7 +49,7 @@ class TextLines:
         self._widths = [12, 8, 6]
 
     def row(self, row: ShownRow, now: float) -> str:
-        """One row."""
+        """Format a row."""
         stream, writer, token = printable(row.stream), row.writer, str(row.token)
         cells = [self._style(_clock(now), dim=True)]
         cells.append(self._style(stream.ljust(self._width(0, stream)), fg="cyan"))
@@ -61,7 +61,7 @@ class TextLines:
         return " ".join(cells)
 
     def command(self, command: Command, now: float) -> str:
-        """One command, as the line that it was."""
+        """Format a command as its line on the wire."""
         line = printable(write_line(command, self._dialect).decode())
         return f"{self._style(_clock(now), dim=True)} {self._style(line, fg='yellow')}"
 
@@ -76,12 +76,12 @@ class TextLines:
 class JsonLines:
     """``{"stream", "writer", "token", "row"}``, or ``{"command", …}`` with its attributes.
 
-    A row that is not JSON, which only a broken master sends, comes as text
+    A row that is not JSON, which only a broken master sends, is shown as text
     under ``malformed`` instead of ``row``.
     """
 
     def row(self, row: ShownRow, now: float) -> str:
-        """One row."""
+        """Format a row."""
         shown = {"stream": row.stream, "writer": row.writer, "token": row.token}
         try:
             jsons.decode(row.row, "a row")
@@ -91,7 +91,7 @@ class JsonLines:
         return jsons.encode({**shown, "row": orjson.Fragment(row.row)}).decode()
 
     def command(self, command: Command, now: float) -> str:
-        """One command."""
+        """Format a command."""
         shown = {"command": command.verb, **msgspec.structs.asdict(command)}
         return jsons.encode(shown).decode()
 

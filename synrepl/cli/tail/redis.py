@@ -22,81 +22,81 @@ from synrepl.wire.dialects import CURRENT
 
 
 class _NoLog(Logger):
-    """For messages that are no commands: they are nobody's rows."""
+    """Discards reports of messages that are not commands: they contain no rows."""
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Do nothing."""
 
     def warn(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Do nothing."""
 
 
 class RedisTail:
-    """A connection that listens and one that asks; when either is lost, both are over.
+    """A subscriber and a publisher connection; when one is lost, both are closed.
 
     A :class:`~synrepl.cli.raw_peer.RawUpstream`.
 
-    :param where: of the Redis, for a person
+    :param where: the address of the Redis server, for people
     """
 
     def __init__(self, scheduler: Scheduler, where: str, channels: Channels) -> None:
         self._channels = channels
-        self._hearing = BusReader("", _NoLog())  # nothing on the channel has that for its author
-        self._listener = RedisSubscriber(scheduler, self._heard)
-        self._speaker = RedisPublisher(scheduler)
-        self._inbox = CommandInbox(self._listener.pause_reading, self._listener.resume_reading)
+        self._reader = BusReader("", _NoLog())  # no process on the channel has an empty name
+        self._subscriber = RedisSubscriber(scheduler, self._messages_received)
+        self._publisher = RedisPublisher(scheduler)
+        self._inbox = CommandInbox(self._subscriber.pause_reading, self._subscriber.resume_reading)
         self._ended: str | None = None
         self.address = f"{where}, channel {printable(channels.main)}"
-        for link in (self._listener, self._speaker):
+        for link in (self._subscriber, self._publisher):
             link.gone.addCallback(self._end)
 
     @property
-    def greeted(self) -> bool:
-        """Nobody greets there: the subscription stands."""
+    def has_greeted(self) -> bool:
+        """True: there is no greeting on Redis, and the subscription is established."""
         return True
 
     async def connect(self, reactor: Any, server: RedisAddress, streams: Collection[str]) -> None:
-        """Subscribe, and make ready to ask.
+        """Connect both, and subscribe.
 
-        :raises RedisAway: it cannot be reached, or refuses
+        :raises RedisAway: Redis cannot be reached, or refuses
         """
-        await self._listener.connect(reactor, server)
-        await self._listener.listen(self._channels.subscriptions(streams, user_ip=False), server)
-        await self._speaker.connect(reactor, server)
-        self._speaker.begin()
+        await self._subscriber.connect(reactor, server)
+        await self._subscriber.listen(self._channels.subscriptions(streams, user_ip=False), server)
+        await self._publisher.connect(reactor, server)
+        self._publisher.begin()
 
     def send(self, command: Command) -> None:
-        """Say something to all."""
+        """Publish a command to all processes."""
         line = write_line(command, CURRENT)
-        self._speaker.publish_all(self._channels.of_command(command), [line])
+        self._publisher.publish_all(self._channels.of_command(command), [line])
 
     async def commands(self) -> list[Command]:
-        """What was said since the last call, waiting for it; nothing once it is over."""
+        """As :meth:`.RawUpstream.commands`."""
         return await self._inbox.take()
 
     def close(self, reason: CloseReason) -> None:
-        """End both connections."""
+        """Close both connections."""
         self._end("closed")
 
     @property
     def reason(self) -> str:
-        """Why it is over."""
+        """As :attr:`.RawUpstream.reason`."""
         return printable((self._ended or "the connection is lost").rstrip("."))
 
     def refusal(self) -> SynreplError | None:
-        """None: Redis may do better the next time."""
+        """None: a new connection to Redis may succeed."""
         return None
 
-    def _heard(self, messages: Sequence[bytes]) -> None:
-        """Keep commands, but for what asks."""
-        commands = self._hearing.commands(messages)
-        self._inbox.put([each for each in commands if not isinstance(each, Replicate)])
+    def _messages_received(self, messages: Sequence[bytes]) -> None:
+        """Queue commands, except REPLICATE."""
+        commands = self._reader.commands(messages)
+        self._inbox.put([command for command in commands if not isinstance(command, Replicate)])
 
     def _end(self, why: str) -> None:
         if self._ended is None:
             self._ended = why
-            self._listener.abort(why)
-            self._speaker.abort(why)
+            self._subscriber.abort(why)
+            self._publisher.abort(why)
             self._inbox.end()
 
 
@@ -108,9 +108,9 @@ async def connect_to_redis(
     per_stream: bool,
     streams: Collection[str],
 ) -> RedisTail:
-    """Connect once.
+    """Connect to Redis, without retries.
 
-    :param per_stream: streams have channels of their own
+    :param per_stream: whether each stream has its own channel
     :raises NoMaster: Redis cannot be reached, or refuses
     """
     tail = RedisTail(scheduler, f"Redis at {where}", Channels(server_name, per_stream))

@@ -38,12 +38,12 @@ class OnlyOneDialect(ConfigError):
 
 
 class TailEndpoint(Protocol):
-    """Where rows can be heard."""
+    """A place that rows can be received from."""
 
     async def connect(self, reactor: Any, scheduler: Scheduler) -> RawUpstream:
-        """Connect once.
+        """Connect, without retries.
 
-        :raises NoMaster: nobody is there
+        :raises NoMaster: the connection cannot be made
         """
 
 
@@ -51,7 +51,7 @@ class TailEndpoint(Protocol):
 class ListenerEndpoint:
     """A master's listener for followers.
 
-    :ivar server_name: what the master must be called; None for whatever it is called
+    :ivar server_name: the server name that the master must have; None accepts any
     """
 
     host: str
@@ -70,7 +70,7 @@ class ListenerEndpoint:
 class RedisEndpoint:
     """The channels of a server on Redis.
 
-    :ivar streams: the names of those that may have a channel of their own
+    :ivar streams: the names of the streams that may have their own channels
     """
 
     redis: RedisConfig
@@ -90,12 +90,12 @@ class RedisEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class TailTarget:
-    """Whom to follow, and what is known of them.
+    """The server to follow, and what is known about it.
 
-    :ivar streams: the catalogue of the configuration; None without one
-    :ivar foreign: it may be a real Synapse
+    :ivar streams: the catalogue of the configuration; None without a configuration
+    :ivar foreign: whether it may be a real Synapse
     :ivar rows: the generation of its row shapes
-    :ivar http: where missed rows can be fetched
+    :ivar http: where missed rows can be fetched; None if nowhere
     """
 
     endpoint: TailEndpoint
@@ -109,10 +109,10 @@ class TailTarget:
 def find_target(
     where: str | None, config: Sequence[Path], dialect: str | None, server_name: str | None
 ) -> TailTarget:
-    """Whom the command line means.
+    """Find the server that the command line names.
 
-    :param where: HOST:PORT, which goes before the configuration's address
-    :raises ConfigError: the configuration is not acceptable, or does not say enough
+    :param where: HOST:PORT, which overrides the configuration's address
+    :raises ConfigError: the configuration is invalid, or names no server
     """
     if not config:
         if where is None:
@@ -139,7 +139,7 @@ def find_target(
 
 
 def _follows_redis(config: MasterConfig | WorkerConfig) -> bool:
-    """A worker with Redis follows there; a master may have listeners besides."""
+    """Whether to follow over Redis: a worker does; a master only without listeners."""
     return isinstance(config, WorkerConfig) or not config.listeners
 
 
@@ -155,7 +155,7 @@ def _listener(
     dialect: str | None,
     server_name: str,
 ) -> ListenerEndpoint:
-    """A worker's master, or the first listener of a master; or the address that was given."""
+    """The address given, otherwise a worker's master or a master's first listener."""
     if isinstance(config, WorkerConfig):
         spoken = CLIENT_DIALECTS[dialect or config.dialect]
         host, port = config.master.host, config.master.port
@@ -168,7 +168,7 @@ def _listener(
 
 
 def _first(config: MasterConfig, where: str | None) -> tuple[str, int]:
-    """The first listener; anything when an address is given instead."""
+    """The address of the first listener; a placeholder if ``where`` overrides it."""
     if where is not None:
         return LOOPBACK, 0
     if not config.listeners:

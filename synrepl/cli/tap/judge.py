@@ -88,8 +88,8 @@ def _summary(path: Path, judging: RecordingJudge) -> dict[str, Any]:
 
 def _show_summary(path: Path, judging: RecordingJudge) -> None:
     count = sum(tally.count for tally in judging.breaches.values())
-    told = "no breaches" if not count else "1 breach" if count == 1 else f"{count} breaches"
-    click.echo(f"{_name(path)}: {judging.dialect.name}, {judging.lines} lines: {told}")
+    verdict = "no breaches" if not count else "1 breach" if count == 1 else f"{count} breaches"
+    click.echo(f"{_name(path)}: {judging.dialect.name}, {judging.lines} lines: {verdict}")
     _show_tallies("breach", judging.breaches)
     _show_tallies("known of real servers", judging.known)
 

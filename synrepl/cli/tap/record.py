@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from synrepl.cli.dsn import host_and_port
-from synrepl.cli.redis_url import given_redis, password_option
+from synrepl.cli.redis_url import password_option, redis_from_options
 from synrepl.cli.running import run
 from synrepl.cli.tap.record_tcp import TcpRecordingSource
 from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable, RecordingSource
@@ -70,10 +70,10 @@ def command(
     exist, and only its owner can read it. Goes on until Ctrl-C, --seconds, or
     the end of the connection (exit code 1).
     """
-    of_redis = redis_password_path is not None or server_name is not None or silent
-    if (tcp is None) == (url is None) or (tcp is not None and of_redis):
+    has_redis_options = redis_password_path is not None or server_name is not None or silent
+    if (tcp is None) == (url is None) or (tcp is not None and has_redis_options):
         raise WhatToRecord()
-    hide = Pseudonyms() if pseudonyms else None
+    replaced = Pseudonyms() if pseudonyms else None
     source: RecordingSource
     if tcp is not None:
         source = TcpRecordingSource(*host_and_port(tcp), CLIENT_DIALECTS[dialect], name)
@@ -81,14 +81,14 @@ def command(
         assert url is not None
         if server_name is None:
             raise WhatToRecord()
-        redis = given_redis(url, redis_password_path)
-        source = _redis_source(redis, checked(server_name), silent, hide)
+        redis = redis_from_options(url, redis_password_path)
+        source = _redis_source(redis, checked(server_name), silent, replaced)
 
     def say(text: str) -> None:
         click.echo(f"synrepl: {text}", err=True)
 
     async def main(reactor: Any) -> None:
-        recording = RecordingFile(path, None if hide is None else hide.line)
+        recording = RecordingFile(path, None if replaced is None else replaced.line)
         try:
             await source.record(reactor, recording, seconds, say)
         except (RecordingEnded, RecordingNotWritable):
@@ -103,10 +103,10 @@ def command(
 
 
 def _redis_source(
-    redis: RedisConfig, server_name: str, silent: bool, hide: Pseudonyms | None
+    redis: RedisConfig, server_name: str, silent: bool, pseudonyms: Pseudonyms | None
 ) -> RecordingSource:
     """Channels on Redis."""
     where = redis_location(redis)
     from synrepl.cli.tap.record_redis import RedisRecordingSource
 
-    return RedisRecordingSource(where, server_name, silent, hide)
+    return RedisRecordingSource(where, server_name, silent, pseudonyms)

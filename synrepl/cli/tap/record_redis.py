@@ -26,13 +26,13 @@ class RedisRecordingSource:
     """The channels of one server; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
 
     :ivar silent: do not ask for positions either
-    :ivar hide: what else hides names, for the channels are called after the server
+    :ivar pseudonyms: what else hides names, for the channels are called after the server
     """
 
     where: RedisAddress | Sentinels
     server_name: str
     silent: bool
-    hide: Pseudonyms | None
+    pseudonyms: Pseudonyms | None
 
     async def record(
         self,
@@ -51,19 +51,19 @@ class RedisRecordingSource:
         asked = [] if self.silent else [write_line(Replicate(), CURRENT)]
         bus = RecordedBus(recording, scheduler.seconds, self._shown(), asked)
 
-        def hear(messages: Sequence[Published]) -> None:
+        def on_messages(messages: Sequence[Published]) -> None:
             bus.published(messages)
             if bus.trouble is not None:
                 link.end()
 
         channels = Channels(self.server_name)
         try:
-            speaker = await link.speaker() if asked else None
-            await link.listen(channels.subscriptions((), user_ip=True), hear)
+            publisher = await link.publisher() if asked else None
+            await link.listen(channels.subscriptions((), user_ip=True), on_messages)
             say(f"recording channel {printable(channels.main)} of Redis at {self.where}")
             try:
-                if speaker is not None:
-                    await speaker.publish_some(channels.main, asked)
+                if publisher is not None:
+                    await publisher.publish_some(channels.main, asked)
                 why = await link.until_over(seconds)
             finally:
                 await link.close()  # before it is told how much was heard
@@ -84,5 +84,7 @@ class RedisRecordingSource:
     def _shown(self) -> dict[str, str]:
         """What the channels are called in the recording."""
         real = Channels(self.server_name)
-        shown = real if self.hide is None else Channels(self.hide.server(self.server_name))
+        shown = (
+            real if self.pseudonyms is None else Channels(self.pseudonyms.server(self.server_name))
+        )
         return {real.main: shown.main, real.user_ip: shown.user_ip}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.raw_peer import LINE_LIMIT, RawPeer, ask_for_all, dialled
+from synrepl.cli.raw_peer import LINE_LIMIT, RawPeer, ask_for_all, connect_peer
 from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
 from synrepl.tools.tap.recorded_session import RecordedSession
 from synrepl.tools.tap.recording import RecordingFile
@@ -49,7 +49,7 @@ class TcpRecordingSource:
             dialect=self.dialect,
             limits=SessionLimits(line=LINE_LIMIT),
         )
-        peer = await dialled(
+        peer = await connect_peer(
             reactor, self.host, self.port, RawPeer(scheduler, session, self.dialect)
         )
         peer.send(ask_for_all(self.dialect))
@@ -63,7 +63,7 @@ class TcpRecordingSource:
             if ending is not None and ending.active():
                 ending.cancel()
             close()
-            await peer.gone()  # whose last note belongs into the recording
+            await peer.wait_closed()  # whose last note belongs into the recording
             say(f"{recording.lines} lines are in {recording.path}")
         if session.trouble is not None:
             raise RecordingNotWritable(path=recording.path, reason=session.trouble.strerror)

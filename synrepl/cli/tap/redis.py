@@ -15,15 +15,15 @@ from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.core.clock import Scheduler
 from synrepl.tools.tap.recorded_bus import Published
 
-Hear = Callable[[Sequence[Published]], object]
+OnMessages = Callable[[Sequence[Published]], object]
 
 
-class TapListener(RedisSubscriber):
+class TapSubscriber(RedisSubscriber):
     """A listener that knows on which channel something was published."""
 
-    def __init__(self, scheduler: Scheduler, hear: Hear) -> None:
-        super().__init__(scheduler, self._tell)
-        self._hear = hear
+    def __init__(self, scheduler: Scheduler, on_messages: OnMessages) -> None:
+        super().__init__(scheduler, self._dispatch)
+        self._on_messages = on_messages
         self._channels: list[bytes] = []
 
     def messageReceived(self, pattern: bytes | None, channel: bytes, message: bytes) -> None:
@@ -31,9 +31,9 @@ class TapListener(RedisSubscriber):
         self._channels.append(channel)
         super().messageReceived(pattern, channel, message)
 
-    def _tell(self, messages: Sequence[bytes]) -> None:
+    def _dispatch(self, messages: Sequence[bytes]) -> None:
         channels, self._channels = self._channels, []
-        self._hear(
+        self._on_messages(
             [
                 Published(channel.decode(errors="replace"), message)
                 for channel, message in zip(channels, messages, strict=True)
@@ -41,78 +41,78 @@ class TapListener(RedisSubscriber):
         )
 
 
-class TapSpeaker(RedisPublisher):
-    """A speaker that waits for Redis to take what it says."""
+class TapPublisher(RedisPublisher):
+    """A publisher that waits for Redis to take what it says."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
-        self._untaken = 0
+        self._unacknowledged = 0
         self._waiting: list[Deferred[bool]] = []
 
     async def publish_some(self, channel: str, lines: Sequence[bytes]) -> bool:
-        """Publish lines at once; returns when Redis has taken all, False when it never will."""
+        """Publish lines at once; returns when Redis has acknowledged all, False when it never will."""
         if not self.connected:
             return False
-        self._untaken += len(lines)
+        self._unacknowledged += len(lines)
         self.publish_all(channel, lines)
-        if not self._untaken:
+        if not self._unacknowledged:
             return True
-        taken: Deferred[bool] = Deferred()
-        self._waiting.append(taken)
-        return await taken
+        acknowledged: Deferred[bool] = Deferred()
+        self._waiting.append(acknowledged)
+        return await acknowledged
 
     def replyReceived(self, reply: object) -> None:
         """An answer; to a message it is a number, of those who heard it."""
         super().replyReceived(reply)
-        if isinstance(reply, int) and self._untaken:
-            self._untaken -= 1
-            if not self._untaken:
+        if isinstance(reply, int) and self._unacknowledged:
+            self._unacknowledged -= 1
+            if not self._unacknowledged:
                 self._wake(True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Nothing more will be taken."""
+        """Nothing more will be acknowledged."""
         super().connectionLost(reason)
         self._wake(False)
 
-    def _wake(self, taken: bool) -> None:
+    def _wake(self, acknowledged: bool) -> None:
         waiting, self._waiting = self._waiting, []
         for deferred in waiting:
-            deferred.callback(taken)
+            deferred.callback(acknowledged)
 
 
 class TapLink:
-    """A listener, and a speaker where one is wanted."""
+    """A listener, and a publisher where one is wanted."""
 
     def __init__(self, reactor: Any, scheduler: Scheduler, where: RedisAddress | Sentinels) -> None:
         self._reactor = reactor
         self._scheduler = scheduler
         self._where = where
         self._server: RedisAddress | None = None
-        self._made: list[TapListener | TapSpeaker] = []
+        self._links: list[TapSubscriber | TapPublisher] = []
         self._over: Deferred[str | None] = Deferred()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True once a connection is lost, or after :meth:`end`."""
         return bool(self._over.called)
 
-    async def listen(self, channels: Sequence[str], hear: Hear) -> None:
+    async def listen(self, channels: Sequence[str], on_messages: OnMessages) -> None:
         """Subscribe; returns once the subscription stands.
 
         :raises RedisAway: it cannot be reached, or refuses
         """
-        listener = TapListener(self._scheduler, hear)
+        listener = TapSubscriber(self._scheduler, on_messages)
         await listener.listen(channels, await self._connect(listener))
 
-    async def speaker(self) -> TapSpeaker:
+    async def publisher(self) -> TapPublisher:
         """A connection to speak on.
 
         :raises RedisAway: it cannot be reached, or refuses
         """
-        speaker = TapSpeaker(self._scheduler)
-        await self._connect(speaker)
-        speaker.begin()
-        return speaker
+        publisher = TapPublisher(self._scheduler)
+        await self._connect(publisher)
+        publisher.begin()
+        return publisher
 
     async def until_over(self, seconds: float | None = None) -> str | None:
         """Wait until a connection is lost; why, or None after :meth:`end` or so many seconds."""
@@ -130,15 +130,15 @@ class TapLink:
 
     async def close(self) -> None:
         """Close the connections, once what was said is written."""
-        for link in self._made:
-            if isinstance(link, TapSpeaker):
+        for link in self._links:
+            if isinstance(link, TapPublisher):
                 link.end()
             else:
                 link.abort("closed")
-        await gatherResults([link.gone for link in self._made if link.connected])
+        await gatherResults([link.gone for link in self._links if link.connected])
 
-    async def _connect(self, link: TapListener | TapSpeaker) -> RedisAddress:
-        self._made.append(link)
+    async def _connect(self, link: TapSubscriber | TapPublisher) -> RedisAddress:
+        self._links.append(link)
         link.gone.addCallback(self.end)
         if self._server is None:  # once: both have to be on the same one
             self._server = await self._where.find(self._reactor, self._scheduler)

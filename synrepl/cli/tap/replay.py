@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from synrepl.cli.redis_url import given_redis, password_option
+from synrepl.cli.redis_url import password_option, redis_from_options
 from synrepl.cli.running import run
 from synrepl.cli.tap.replay_tcp import serve
 from synrepl.core.errors import ConfigError
@@ -49,7 +49,7 @@ class WhereToPlay(ConfigError):
 @click.option(
     "--dialect",
     type=click.Choice(list(DIALECTS)),
-    help="What is spoken in the recording. Default: found out.",
+    help="What is recorded_dialect in the recording. Default: found out.",
 )
 def command(
     path: Path,
@@ -66,7 +66,7 @@ def command(
 
     Over TCP it is a master for each client, which begins with the client's
     REPLICATE. Rows, POSITIONs, SYNC and REMOTE_SERVER_UP are played; greeting and
-    pings are the connection's own. What was recorded on Redis is spoken in the
+    pings are the connection's own. What was recorded on Redis is recorded_dialect in the
     modern dialect.
 
     On Redis it begins once, with the first REPLICATE; all is published but
@@ -77,24 +77,24 @@ def command(
         url is not None and port is not None
     ):
         raise WhereToPlay()
-    spoken = None if dialect is None else DIALECTS[dialect]
-    planned = plan_replay(path, speed, connection, server_name, spoken)
+    recorded_dialect = None if dialect is None else DIALECTS[dialect]
+    plan = plan_replay(path, speed, connection, server_name, recorded_dialect)
 
     def say(text: str) -> None:
         click.echo(f"synrepl: {text}", err=True)
 
     if url is None:
-        run(lambda reactor: serve(reactor, planned, port or 0, say))
+        run(lambda reactor: serve(reactor, plan, port or 0, say))
         return
-    redis = given_redis(url, redis_password_path)
-    planned.check_for_redis()
-    checked(planned.server_name)
-    run(lambda reactor: _publish(reactor, planned, redis, unasked, say))
+    redis = redis_from_options(url, redis_password_path)
+    plan.check_for_redis()
+    checked(plan.server_name)
+    run(lambda reactor: _publish(reactor, plan, redis, unasked, say))
 
 
 async def _publish(
     reactor: Any,
-    planned: ReplayPlan,
+    plan: ReplayPlan,
     redis: RedisConfig,
     unasked: bool,
     say: Callable[[str], object],
@@ -103,4 +103,4 @@ async def _publish(
     where = redis_location(redis)
     from synrepl.cli.tap.replay_redis import RedisReplay
 
-    await RedisReplay(where, planned.server_name, unasked).play(reactor, planned, say)
+    await RedisReplay(where, plan.server_name, unasked).play(reactor, plan, say)

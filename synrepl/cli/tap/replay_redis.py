@@ -51,13 +51,13 @@ class RedisReplay:
         link = TapLink(reactor, scheduler, self.where)
         channel = Channels(self.server_name).main
         try:
-            speaker = await link.speaker()
-            replay = BusReplay(scheduler, channel, speaker.publish_some, self.unasked)
+            publisher = await link.publisher()
+            replay = BusReplay(scheduler, channel, publisher.publish_some, self.unasked)
 
-            def hear(messages: Sequence[Published]) -> None:
+            def on_messages(messages: Sequence[Published]) -> None:
                 replay.heard([message.text for message in messages])
 
-            await link.listen([channel], hear)
+            await link.listen([channel], on_messages)
             waiting = "plays" if self.unasked else "waits for REPLICATE"
             say(f"{waiting} on channel {printable(channel)} of Redis at {self.where}")
             played = self._played(replay, plan, link, say)
@@ -79,7 +79,7 @@ class RedisReplay:
                 recording, plan.connection, plan.recorded_server_name, self.server_name
             )
             count = await replay.play(part, plan.speed)
-        if not link.over:
+        if not link.is_over:
             say(f"{count} lines were played; who asks is told where that ended")
 
     async def _lost(self, link: TapLink) -> None:

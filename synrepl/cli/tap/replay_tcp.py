@@ -29,7 +29,7 @@ from synrepl.wire.lines import LineChunk
 from synrepl.wire.session import ProtocolSession, SessionLimits
 
 #: Each has the recording open.
-MOST_CLIENTS = 100
+MAX_CLIENTS = 100
 
 
 class CannotListen(Unavailable):
@@ -70,7 +70,7 @@ class ReplayPeer(LinePeer):
     ) -> None:
         super().__init__(scheduler, session)
         self._own_scheduler = scheduler
-        self._performance = plan
+        self._plan = plan
         self._factory = factory
         self._playing = False
 
@@ -83,10 +83,10 @@ class ReplayPeer(LinePeer):
     def session_ended(self, reason: CloseReason) -> None:
         """What is played to it ends, however long it was to go on; another one may come."""
         self._own_scheduler.stop()
-        self._factory.left()
+        self._factory.client_left()
 
     async def _play(self) -> None:
-        plan = self._performance
+        plan = self._plan
         try:
             with closing(read_recording(plan.path)) as recording:
                 part = lines_for_client(recording, plan.connection)
@@ -103,29 +103,29 @@ class ReplayPeer(LinePeer):
 
 
 class ReplayFactory(ServerFactory):
-    """Makes a :class:`ReplayPeer` for each client, up to :data:`MOST_CLIENTS` at a time."""
+    """Makes a :class:`ReplayPeer` for each client, up to :data:`MAX_CLIENTS` at a time."""
 
     noisy = False
 
     def __init__(self, clock: Clock, plan: ReplayPlan) -> None:
         self._clock = clock
-        self._performance = plan
+        self._plan = plan
         self._clients = 0
 
     def buildProtocol(self, addr: IAddress | None) -> ReplayPeer | None:
         """A peer for a new connection; None drops it."""
-        if self._clients >= MOST_CLIENTS:
+        if self._clients >= MAX_CLIENTS:
             return None
         self._clients += 1
         session = ProtocolSession(
             Side.SERVER,
-            server_name=self._performance.server_name,
-            dialect=self._performance.over_tcp,
+            server_name=self._plan.server_name,
+            dialect=self._plan.over_tcp,
             now=self._clock.seconds(),
             limits=SessionLimits(peer_line=LINE_LIMIT),
         )
-        return ReplayPeer(TwistedScheduler(self._clock), session, self._performance, self)
+        return ReplayPeer(TwistedScheduler(self._clock), session, self._plan, self)
 
-    def left(self) -> None:
+    def client_left(self) -> None:
         """A client is gone."""
         self._clients -= 1

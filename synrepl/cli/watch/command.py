@@ -14,7 +14,7 @@ from synrepl.adapters.http.routes import Route
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.conventions import console, json_option, print_json
-from synrepl.cli.dsn import ENVIRONMENT, given_database, insecure_option
+from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
 from synrepl.cli.redis_url import password_option
 from synrepl.cli.running import run
 from synrepl.cli.terminal import show
@@ -32,7 +32,7 @@ from synrepl.tools.watch.announcements import Announcements
 from synrepl.tools.watch.lag_monitor import LagMonitor
 
 #: Seconds between two looks, at the wire and at the database.
-EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 
 @click.command("watch")
@@ -77,28 +77,28 @@ def command(
     exits with 1 if in the end nothing was heard, a stream or a process was silent,
     or the database could not be read.
     """
-    where = source_address(tcp, url, redis_password_path, server_name)
-    given = given_database(dsn, database_path, insecure)
+    address = source_address(tcp, url, redis_password_path, server_name)
+    database_dsn = dsn_from_options(dsn, database_path, insecure)
 
     async def main(reactor: Any) -> WatchView:
         scheduler = TwistedScheduler(reactor)
         async with AsyncExitStack() as stops:
-            heard = Announcements(scheduler)
-            source = where.open(reactor, scheduler, heard)
-            watching = _Watcher(scheduler, where, source, LagMonitor(scheduler, heard))
-            if given is not None:
-                limits = DatabaseLimits(connections=1, give_up_s=EVERY_S)
-                database = PostgresDatabase(reactor, given, "synrepl-watch", limits)
+            announcements = Announcements(scheduler)
+            source = address.open(reactor, scheduler, announcements)
+            watcher = _Watcher(scheduler, address, source, LagMonitor(scheduler, announcements))
+            if database_dsn is not None:
+                limits = DatabaseLimits(connections=1, give_up_s=POLL_INTERVAL_S)
+                database = PostgresDatabase(reactor, database_dsn, "synrepl-watch", limits)
                 stops.push_async_callback(database.close)
-                scheduler.spawn("read the database", watching.read(ForeignStore(database)))
+                scheduler.spawn("read the database", watcher.read(ForeignStore(database)))
             if metrics_port is not None:
                 config = HttpConfig(port=metrics_port)
                 http = open_http(reactor, scheduler, config, divide_descriptors(config).http, stops)
-                http.started(watching.routes())
+                http.started(watcher.routes())
             stops.callback(scheduler.stop)
             source.start()
             stops.push_async_callback(source.stop)
-            return await watching.show(as_json, seconds)
+            return await watcher.show(as_json, seconds)
 
     last = run(main)
     if not last.is_healthy:
@@ -109,30 +109,30 @@ class _Watcher:
     """Polls the source and the database, and shows the result."""
 
     def __init__(
-        self, scheduler: Scheduler, where: SourceAddress, source: LiveSource, board: LagMonitor
+        self, scheduler: Scheduler, address: SourceAddress, source: LiveSource, monitor: LagMonitor
     ) -> None:
         self._scheduler = scheduler
-        self._where = where
-        self._ears = source
-        self._board = board
+        self._address = address
+        self._source = source
+        self._monitor = monitor
         self._unread: tuple[str, ...] = ()
         self.view = self.look()
 
     def look(self) -> WatchView:
         """Everything now."""
-        source = self._ears
+        source = self._source
         trouble = [] if source.trouble is None else [source.trouble]
         trouble += self._unread
         dialect = None if source.dialect is None else source.dialect.name
         return WatchView(
-            str(self._where),
+            str(self._address),
             dialect,
             source.is_receiving,
             trouble,
             source.bad,
-            self._board.look(source.is_receiving),
-            self._board.silent_writers(),
-            self._where.note,
+            self._monitor.look(source.is_receiving),
+            self._monitor.silent_writers(),
+            self._address.note,
             not self._unread,
         )
 
@@ -140,12 +140,12 @@ class _Watcher:
         """Read the positions in the database again and again."""
         while True:
             try:
-                found = await committed_positions.look(store, self._where.announces_moves)
-                self._board.committed(found.positions, found.on_record)
+                found = await committed_positions.look(store, self._address.announces_moves)
+                self._monitor.committed(found.positions, found.on_record)
                 self._unread = found.unread
             except SynreplError as error:
                 self._unread = (str(error),)
-            await self._scheduler.sleep(EVERY_S)
+            await self._scheduler.sleep(POLL_INTERVAL_S)
 
     async def show(self, as_json: bool, seconds: float | None) -> WatchView:
         """Show each look, for so long; the last one."""
@@ -154,7 +154,7 @@ class _Watcher:
         on_screen = output.is_terminal and not as_json
         with Live(console=output, auto_refresh=False) if on_screen else nullcontext() as live:
             while end is None or self._scheduler.seconds() < end:
-                await self._scheduler.sleep(EVERY_S)
+                await self._scheduler.sleep(POLL_INTERVAL_S)
                 self.view = self.look()
                 if as_json:
                     print_json(self.view.to_json())

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
 
 #: Seconds after which nobody will answer: recorded processes take some hundredths of one.
-ANSWER_S = 3.0
+ANSWER_TIMEOUT_S = 3.0
 
 #: A process is asked again when it was silent for so long, in seconds: to be sure that it runs.
-ASK_S = 30.0
-_LOOK_S = 1.0
+ASK_INTERVAL_S = 30.0
+_POLL_INTERVAL_S = 1.0
 
 
 class RedisLiveSource:
@@ -42,13 +42,13 @@ class RedisLiveSource:
         scheduler: Scheduler,
         channels: Channels,
         link: Callable[[RedisLiveSource], RedisPubSub],
-        heard: Announcements,
+        announcements: Announcements,
     ) -> None:
         self._scheduler = scheduler
-        self._wires: RedisBusConnections | None = None
+        self._connections: RedisBusConnections | None = None
         self._channels = channels
-        self._heard = heard
-        self._hearing = BusReader("", self)  # nothing on the channel has that for its author
+        self._announcements = announcements
+        self._reader = BusReader("", self)  # nothing on the channel has that for its author
         self._unreadable = ""
         self._asked_at: float | None = None
         self._link = link(self)
@@ -61,7 +61,7 @@ class RedisLiveSource:
         :raises ConfigError: no connection could ever be made like this
         """
         self._link.start()
-        self._scheduler.spawn("ask again", self._ask_again())
+        self._scheduler.spawn("ask again", self._ask_periodically())
 
     async def stop(self) -> None:
         """Listen no more."""
@@ -70,14 +70,14 @@ class RedisLiveSource:
     @property
     def bad(self) -> int:
         """How many messages could not be read."""
-        return self._hearing.bad
+        return self._reader.bad
 
     @property
     def trouble(self) -> str | None:
         """Why nothing is heard, or not everything, for a person."""
         if self._asked_at is None:
             return f"no Redis: {printable(self._link.fault or 'the connection is lost')}"
-        if not self.is_receiving and self._scheduler.seconds() - self._asked_at >= ANSWER_S:
+        if not self.is_receiving and self._scheduler.seconds() - self._asked_at >= ANSWER_TIMEOUT_S:
             channel = printable(self._channels.main)
             return f"nothing was heard on channel {channel}; is that the server's name?"
         if self.bad:
@@ -86,35 +86,35 @@ class RedisLiveSource:
 
     # -- for the connections: an Owner --------------------------------------------------
 
-    def connected(self, wires: RedisBusConnections) -> None:
+    def connected(self, connections: RedisBusConnections) -> None:
         """Ask; who says something answers everybody."""
         self._asked_at = self._scheduler.seconds()
-        self._wires = wires
+        self._connections = connections
         self._ask()
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
         """Take note. What asks, as this does, comes back, and shows nobody to be there."""
-        commands = self._hearing.commands(messages)
+        commands = self._reader.commands(messages)
         if any(not isinstance(command, Replicate) for command in commands):
             self.is_receiving = True
             self.dialect = CURRENT
-        self._heard.received(commands)
+        self._announcements.received(commands)
 
     def disconnected(self) -> None:
         """Nothing can be heard."""
         self._asked_at = None
-        self._wires = None
+        self._connections = None
         self.is_receiving = False
-        self._heard.lost()
+        self._announcements.lost()
 
     def _ask(self) -> None:
-        if self._wires is not None:
-            self._wires.publish(self._channels.main, [write_line(Replicate(), CURRENT)])
+        if self._connections is not None:
+            self._connections.publish(self._channels.main, [write_line(Replicate(), CURRENT)])
 
-    async def _ask_again(self) -> None:
+    async def _ask_periodically(self) -> None:
         while True:
-            await self._scheduler.sleep(_LOOK_S)
-            if self._heard.quiet(ASK_S):
+            await self._scheduler.sleep(_POLL_INTERVAL_S)
+            if self._announcements.quiet(ASK_INTERVAL_S):
                 self._ask()
 
     # -- for messages that nobody can read: a Log ---------------------------------------

@@ -10,7 +10,7 @@ import click
 
 from synrepl.cli.dsn import host_and_port
 from synrepl.cli.raw_peer import connect
-from synrepl.cli.redis_url import given_redis
+from synrepl.cli.redis_url import redis_from_options
 from synrepl.cli.watch.redis import RedisLiveSource
 from synrepl.cli.watch.tcp import TcpLiveSource
 from synrepl.core.clock import Scheduler
@@ -72,7 +72,7 @@ class SourceAddress(Protocol):
     def note(self) -> str | None:
         """What cannot be known there, for a person."""
 
-    def open(self, reactor: Any, scheduler: Scheduler, heard: Announcements) -> LiveSource:
+    def open(self, reactor: Any, scheduler: Scheduler, announcements: Announcements) -> LiveSource:
         """Ears for it, which do not listen yet."""
 
 
@@ -100,14 +100,14 @@ class TcpAddress:
         """As :attr:`SourceAddress.note`."""
         return "over TCP only the main process is heard: whether its workers run is not known"
 
-    def open(self, reactor: Any, scheduler: Scheduler, heard: Announcements) -> LiveSource:
+    def open(self, reactor: Any, scheduler: Scheduler, announcements: Announcements) -> LiveSource:
         """As :meth:`SourceAddress.open`."""
         return TcpLiveSource(
             scheduler,
             lambda dialect: connect(
                 reactor, scheduler, self.host, self.port, dialect, self.server_name
             ),
-            heard,
+            announcements,
         )
 
 
@@ -131,7 +131,7 @@ class RedisChannel:
         """As :attr:`SourceAddress.note`: every process is heard."""
         return None
 
-    def open(self, reactor: Any, scheduler: Scheduler, heard: Announcements) -> LiveSource:
+    def open(self, reactor: Any, scheduler: Scheduler, announcements: Announcements) -> LiveSource:
         """As :meth:`SourceAddress.open`."""
         channels = Channels(self.server_name)
         return RedisLiveSource(
@@ -141,7 +141,7 @@ class RedisChannel:
             lambda source: make_pubsub(
                 reactor, scheduler, self.redis, [channels.main], source, source.info, True
             ),
-            heard,
+            announcements,
         )
 
 
@@ -151,7 +151,7 @@ def source_address(
     """Where to listen.
 
     :raises WhereToListen: :raises NoChannel: :raises click.BadParameter:
-    :raises SynreplError: what :func:`.given_redis` raises
+    :raises SynreplError: what :func:`.redis_from_options` raises
     """
     if (tcp is None) == (url is None) or (url is None and password_path is not None):
         raise WhereToListen()
@@ -164,4 +164,4 @@ def source_address(
         channel = checked(server_name)
     except BadName as error:
         raise click.BadParameter(str(error), param_hint="--server-name") from None
-    return RedisChannel(given_redis(url, password_path), channel)
+    return RedisChannel(redis_from_options(url, password_path), channel)

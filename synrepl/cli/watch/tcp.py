@@ -32,11 +32,11 @@ class TcpLiveSource:
         self,
         scheduler: Scheduler,
         connect: Callable[[Dialect], Awaitable[RawPeer]],
-        heard: Announcements,
+        announcements: Announcements,
     ) -> None:
         self._scheduler = scheduler
         self._follower = RawFollower(scheduler, connect, DIALECTS, _BACK_OFF, self)
-        self._heard = heard
+        self._announcements = announcements
         self._understood = False
         self.dialect: Dialect | None = None
         self.is_receiving = False
@@ -63,7 +63,7 @@ class TcpLiveSource:
     def connected(self, upstream: RawPeer) -> None:
         """Ask for everything."""
         self._understood = False
-        upstream.send(ask_for_all(upstream.spoken))
+        upstream.send(ask_for_all(upstream.requested_dialect))
 
     async def received(self, upstream: RawPeer, commands: Sequence[Command]) -> bool:
         """Take note. A position or a row shows that the server is understood."""
@@ -72,14 +72,14 @@ class TcpLiveSource:
             self.trouble = None
         if self._understood:
             self.dialect = upstream.session.dialect
-        self._heard.received(commands)
+        self._announcements.received(commands)
         return True
 
     def disconnected(self) -> None:
         """Nothing is heard any more."""
         self.is_receiving = False
 
-    def understood(self, upstream: RawPeer) -> bool:
+    def dialect_understood(self, upstream: RawPeer) -> bool:
         """Note why it was lost."""
         self.trouble = f"the connection is lost: {upstream.reason}"
         if self._understood:
