@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters.tcp.master import ClientPeer, MasterFactory
 from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedSender
-from synrepl.services.serving.master import Master, NoCachesStream
+from synrepl.services.serving.master import COMMAND_HANDLERS, Master, NoCachesStream
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
 from synrepl.wire.session import SessionLimits
 from tests.services.world import MasterWorld, RecordingLog, done, started
@@ -228,6 +228,12 @@ class LiveAndCatchUpLanes(MasterCase):
         self.assertEqual(armed.heard(), ["ERROR ping timeout"])
         self.assertEqual(free.heard(), [])
         free.lost()
+
+
+class TableOfCommands(SynchronousTestCase):
+    def test_has_every_command(self) -> None:
+        """A new command is either handled, or said to need nothing."""
+        self.assertEqual(set(COMMAND_HANDLERS), set(Command.__subclasses__()))
 
 
 class RelayingCommands(MasterCase):

@@ -29,15 +29,23 @@ from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.wire.closing import CloseReason, FailedToKeepUp
 from synrepl.wire.commands import (
+    CancelTask,
     ClearUserSync,
     Command,
+    Error,
     FederationAck,
     InvalidateCache,
     LockReleased,
+    Name,
+    NewActiveTask,
+    Ping,
     Position,
+    Rdata,
     RemoteServerUp,
     RemovePusher,
     Replicate,
+    Server,
+    Sync,
     UserIp,
     UserSync,
 )
@@ -165,12 +173,10 @@ class Master:
             if connection.closing and not ending:  # because of one of these commands
                 return
             self.commands[command.verb] = self.commands.get(command.verb, 0) + 1
-            handle = _HANDLERS.get(type(command))
-            if handle is not None:
-                try:
-                    handle(self, follower, command)
-                except Refused as error:
-                    self._ignore(follower, error)
+            try:
+                COMMAND_HANDLERS[type(command)](self, follower, command)
+            except Refused as error:
+                self._ignore(follower, error)
         if (follower.wants_positions or follower.wanted) and not connection.closing:
             self._answer(follower)
 
@@ -400,7 +406,12 @@ class Master:
             self._log.warn("{name}: {error}", name=follower.connection.name, error=error)
 
 
-_HANDLERS: Mapping[type[Command], Callable[[Master, FollowerState, Any], None]] = {
+def _do_nothing(master: Master, follower: FollowerState, command: Command) -> None:
+    """There is nothing to do for a command."""
+
+
+#: Every command class has an entry, so that none is forgotten.
+COMMAND_HANDLERS: Mapping[type[Command], Callable[[Master, FollowerState, Any], None]] = {
     Replicate: Master._replicate,
     UserSync: Master._state,
     ClearUserSync: Master._state,
@@ -410,4 +421,16 @@ _HANDLERS: Mapping[type[Command], Callable[[Master, FollowerState, Any], None]] 
     InvalidateCache: Master._invalidate_cache,
     UserIp: Master._event,
     LockReleased: Master._event,
+    # The session has dealt with these.
+    Error: _do_nothing,
+    Name: _do_nothing,
+    Ping: _do_nothing,
+    # Servers send these; a session refuses them from clients.
+    Position: _do_nothing,
+    Rdata: _do_nothing,
+    Server: _do_nothing,
+    # Markers of tests, and tasks of processes of Synapse on Redis.
+    CancelTask: _do_nothing,
+    NewActiveTask: _do_nothing,
+    Sync: _do_nothing,
 }
