@@ -97,7 +97,7 @@ class Audited:
         own = MasterPositions(self.announcer, self.writer)
         waiting = WaitFor(self.catalogue, own, waiters)
         self.settlement = Settlement(
-            self.clock, self.catalogue, self.store, own, waiting, in_memory=True
+            self.clock, self.catalogue, self.store, own, waiting, has_in_memory_streams=True
         )
         self.rows = MissedRows(self.coherence, self.catalogue, self.store)
         self.auditor = Auditor(

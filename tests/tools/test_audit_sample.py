@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.caches.cache import Cache, Declaration
-from synrepl.tools.audit.sample import describe, pick, same
+from synrepl.tools.audit.sample import are_equal, describe, pick
 from synrepl.tools.audit.sample_caches import sample_caches
 from tests.tools.audited import SECRET, Audited
 
@@ -70,7 +70,13 @@ class Sampling(TestCase):
             ],
         )
         self.assertEqual(
-            [same(1, 1.0), same([1], (1,)), same(None, None), same(None, 1), same(Odd(), Odd())],
+            [
+                are_equal(1, 1.0),
+                are_equal([1], (1,)),
+                are_equal(None, None),
+                are_equal(None, 1),
+                are_equal(Odd(), Odd()),
+            ],
             [True, False, True, False, None],
         )
-        self.assertIs(same(nan, nan), True)
+        self.assertIs(are_equal(nan, nan), True)

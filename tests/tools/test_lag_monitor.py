@@ -17,7 +17,7 @@ class Watching(TestCase):
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
         self.heard = Announcements(self.scheduler)
-        self.board = LagMonitor(self.scheduler, self.heard)
+        self.monitor = LagMonitor(self.scheduler, self.heard)
 
     def rows(self, stream: str, writer: str | None, *tokens: int | None) -> None:
         self.heard.received([Rdata(stream, writer, token, b"[]") for token in tokens])
@@ -26,7 +26,7 @@ class Watching(TestCase):
         self.heard.received([Position(stream, writer, None, new)])
 
     def seen(self) -> dict[tuple[str, str], WriterLag]:
-        return {(one.stream, one.writer): one for one in self.board.look()}
+        return {(one.stream, one.writer): one for one in self.monitor.measure()}
 
     def after(self, seconds: float) -> dict[tuple[str, str], WriterLag]:
         """Time passes, and it is looked at each second."""
@@ -68,9 +68,9 @@ class Watching(TestCase):
 
     def test_silence(self) -> None:
         self.position("events", "w1", 5)
-        self.board.committed({"events": {"w1": 5}})
+        self.monitor.update_committed({"events": {"w1": 5}})
         self.assertEqual(self.after(60)["events", "w1"].lag_seconds, 0)
-        self.board.committed({"events": {"w1": 8}})
+        self.monitor.update_committed({"events": {"w1": 8}})
         one = self.after(SILENT_S - 1)["events", "w1"]
         self.assertEqual((one.lag_rows, one.lag_seconds, one.silent), (3, SILENT_S - 1, False))
         one = self.after(1)["events", "w1"]
@@ -85,14 +85,14 @@ class Watching(TestCase):
     def test_one_that_is_a_little_behind_all_the_time_is_not_silent(self) -> None:
         self.position("events", "w1", 0)
         for token in range(1, 30):
-            self.board.committed({"events": {"w1": token}})
+            self.monitor.update_committed({"events": {"w1": token}})
             self.assertFalse(self.after(1)["events", "w1"].silent)
             self.rows("events", "w1", token)
 
     def test_a_writer_on_record_that_does_not_answer(self) -> None:
         self.position("events", "w1", 5)
         committed = {"events": {"w1": 5, "w2": 6, "w3": 0}, "receipts": {"w4": 2}, "x": {"w1": 1}}
-        self.board.committed(committed, ["events", "receipts"])
+        self.monitor.update_committed(committed, ["events", "receipts"])
         one = self.after(SILENT_S - 1)["events", "w2"]
         self.assertEqual((one.heard, one.committed, one.lag_rows), (None, 6, 0))
         self.assertFalse(one.silent)
@@ -112,17 +112,17 @@ class Watching(TestCase):
 
     def test_one_that_is_only_in_the_table_may_be_no_more(self) -> None:
         self.position("caches", "w1", 5)
-        self.board.committed({"caches": {"w1": 5, "gone": 4}})
+        self.monitor.update_committed({"caches": {"w1": 5, "gone": 4}})
         one = self.after(60)["caches", "gone"]
         self.assertEqual((one.committed, one.lag_rows, one.silent), (4, 0, False))
-        self.board.committed({"caches": {"w1": 5, "gone": 7}})
+        self.monitor.update_committed({"caches": {"w1": 5, "gone": 7}})
         one = self.after(SILENT_S)["caches", "gone"]
         self.assertEqual((one.lag_rows, one.lag_seconds, one.silent), (3, SILENT_S, True))
 
     def test_one_that_is_not_in_the_database(self) -> None:
         self.position("typing", "w1", 5)
         self.position("events", "new", 9)
-        self.board.committed({"events": {"w1": 5}}, ["events"])
+        self.monitor.update_committed({"events": {"w1": 5}}, ["events"])
         found = self.after(60)
         for key in (("typing", "w1"), ("events", "new")):
             self.assertEqual((found[key].committed, found[key].lag_rows), (None, 0))
@@ -130,10 +130,10 @@ class Watching(TestCase):
 
     def test_a_new_writer_under_way(self) -> None:
         self.position("events", "w1", 5)
-        self.board.committed({"events": {"w1": 5}}, ["events"])
+        self.monitor.update_committed({"events": {"w1": 5}}, ["events"])
         self.assertEqual(list(self.after(10)), [("events", "w1")])
         self.rows("events", "w2", 6)
-        self.board.committed({"events": {"w1": 5, "w2": 6}}, ["events"])
+        self.monitor.update_committed({"events": {"w1": 5, "w2": 6}}, ["events"])
         one = self.after(10)["events", "w2"]
         self.assertEqual((one.heard, one.committed, one.rows, one.silent), (6, 6, 1, False))
 
@@ -146,15 +146,15 @@ class Watching(TestCase):
             self.position("events", writer, 5)
         self.position("caches", "w2", 1)
         self.clock.advance(60)
-        self.assertEqual(self.board.silent_writers(), [])  # nobody has asked
+        self.assertEqual(self.monitor.silent_writers(), [])  # nobody has asked
         self.asked()
         self.position("events", "w1", 5)
         self.clock.advance(ANSWER_S - 1)
-        self.assertEqual(self.board.silent_writers(), [])
+        self.assertEqual(self.monitor.silent_writers(), [])
         self.asked()
         self.rows("events", "w1", 6)
         self.clock.advance(1)
-        (silent,) = self.board.silent_writers()
+        (silent,) = self.monitor.silent_writers()
         self.assertEqual(silent, ("w2", ["caches", "events"], ANSWER_S))
         self.assertEqual(
             silent.alarm,
@@ -162,42 +162,42 @@ class Watching(TestCase):
             " it writes caches, events",
         )
         self.position("caches", "w2", 1)
-        self.assertEqual(self.board.silent_writers(), [])
+        self.assertEqual(self.monitor.silent_writers(), [])
 
     def test_answers_may_be_lost_with_the_connection(self) -> None:
         self.position("events", "w1", 5)
         self.asked()
-        self.heard.lost()
+        self.heard.disconnected()
         self.clock.advance(60)
-        self.assertEqual(self.board.silent_writers(), [])
+        self.assertEqual(self.monitor.silent_writers(), [])
         self.asked()
         self.clock.advance(ANSWER_S)
-        self.assertEqual([each.writer for each in self.board.silent_writers()], ["w1"])
+        self.assertEqual([each.writer for each in self.monitor.silent_writers()], ["w1"])
 
     def test_when_to_ask(self) -> None:
-        self.assertFalse(self.heard.quiet(30))  # nobody is known
+        self.assertFalse(self.heard.has_silent_writer(30))  # nobody is known
         self.position("events", "w1", 5)
         self.position("events", "w2", 5)
         self.clock.advance(20)
         self.rows("events", "w1", 6)
-        self.assertFalse(self.heard.quiet(30))
+        self.assertFalse(self.heard.has_silent_writer(30))
         self.clock.advance(10)
-        self.assertTrue(self.heard.quiet(30))
+        self.assertTrue(self.heard.has_silent_writer(30))
         self.asked()
-        self.assertFalse(self.heard.quiet(30))
+        self.assertFalse(self.heard.has_silent_writer(30))
         for writer in ("w1", "w2"):
             self.position("events", writer, 6)
         self.clock.advance(29)
-        self.assertFalse(self.heard.quiet(30))
+        self.assertFalse(self.heard.has_silent_writer(30))
         self.clock.advance(1)
-        self.assertTrue(self.heard.quiet(30))
+        self.assertTrue(self.heard.has_silent_writer(30))
 
     def test_who_is_not_listened_to_cannot_be_silent(self) -> None:
         self.position("events", "w1", 5)
-        self.board.committed({"events": {"w1": 8, "w2": 9}}, ["events"])
+        self.monitor.update_committed({"events": {"w1": 8, "w2": 9}}, ["events"])
         for _ in range(10):
             self.clock.advance(1)
-            seen = self.board.look(is_receiving=False)
+            seen = self.monitor.measure(is_receiving=False)
         self.assertEqual([one.silent for one in seen], [False, False])
         self.assertEqual(seen[0].lag_seconds, 9)
         # Once the connection is back, all have as much time to answer as in the beginning.
@@ -206,12 +206,12 @@ class Watching(TestCase):
         self.assertTrue(all(one.silent for one in self.after(1).values()))
 
     def test_before_anything_was_heard(self) -> None:
-        self.board.committed({"events": {"w1": 8}}, ["events"])
+        self.monitor.update_committed({"events": {"w1": 8}}, ["events"])
         self.assertEqual(self.after(60), {})
 
     def test_the_linear_view_stands_for_all_writers(self) -> None:
         self.position("events", None, 5)
-        self.board.committed({"events": {"w1": 5, "w2": 6}})
+        self.monitor.update_committed({"events": {"w1": 5, "w2": 6}})
         found = self.after(1)
         self.assertEqual(list(found), [("events", "")])
         self.assertEqual((found["events", ""].committed, found["events", ""].lag_rows), (6, 1))

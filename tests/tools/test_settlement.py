@@ -19,7 +19,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.caches import CACHES
 from synrepl.streams.synapse.events import EVENTS
 from synrepl.tools.audit import settlement
-from synrepl.tools.audit.settlement import FarBehind, KeptElsewhere, Settlement
+from synrepl.tools.audit.settlement import FarBehind, InMasterMemory, Settlement
 from tests.services.world import done
 from tests.tools.audited import Base
 
@@ -61,10 +61,12 @@ class Settlements(Base):
         seen = done(self.world.store.observe([CACHES]))["caches"]
         self.assertEqual((seen.recorded, seen.writers["other"].position), (4, 4))
 
-    def settlement(self, own: AppliedPositions, in_memory: bool = False) -> Settlement:
+    def settlement(self, own: AppliedPositions, has_in_memory_streams: bool = False) -> Settlement:
         world = self.world
         waiting = WaitFor(world.catalogue, own, PositionWaiters(world.scheduler))
-        return Settlement(world.clock, world.catalogue, world.store, own, waiting, in_memory)
+        return Settlement(
+            world.clock, world.catalogue, world.store, own, waiting, has_in_memory_streams
+        )
 
     def last(self, own: AppliedPositions) -> dict[str, Token]:
         found = done(self.settlement(own).look(["caches", "events", "nosuch"]))
@@ -91,6 +93,6 @@ class Settlements(Base):
         catalogue = self.world.catalogue = Catalogue((CACHES, replace(EVENTS, in_memory=True)))
         own = MasterPositions(self.world.announcer, self.world.writer)
         self.assertIn("events", catalogue)
-        done(self.settlement(own, in_memory=True).look(["events"]))
-        with self.assertRaises(KeptElsewhere):
+        done(self.settlement(own, has_in_memory_streams=True).look(["events"]))
+        with self.assertRaises(InMasterMemory):
             done(self.settlement(own).look(["events"]))

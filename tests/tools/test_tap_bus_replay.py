@@ -61,9 +61,9 @@ class Bus(TestCase):
 class Beginning(Bus):
     def test_with_the_first_question(self) -> None:
         replay = self.replay((0, b"POSITION a m 1 1"))
-        replay.heard([b"FEDERATION_ACK x 1", b"POSITION caches w 1 1"])
+        replay.messages_received([b"FEDERATION_ACK x 1", b"POSITION caches w 1 1"])
         self.assertEqual((self.take(), self.read), ([], 0))
-        replay.heard([b"x", b"REPLICATE"])
+        replay.messages_received([b"x", b"REPLICATE"])
         self.assertEqual(self.take(), [b"POSITION a m 1 1"])
         self.assertEqual(self.playing.result, 1)
 
@@ -73,8 +73,8 @@ class Beginning(Bus):
 
     def test_where_somebody_speaks(self) -> None:
         replay = self.replay((0, b"POSITION a m 1 1"))
-        replay.heard([b"RDATA events master 5 []", *ASK])
-        replay.heard(ASK)
+        replay.messages_received([b"RDATA events master 5 []", *ASK])
+        replay.messages_received(ASK)
         self.assertEqual((self.take(), self.read), ([], 0))
         self.check_refused(self.playing)
 
@@ -100,17 +100,17 @@ class LateComers(Bus):
     def test_are_told_how_far_it_is(self) -> None:
         replay = self.replay(*self.script, begun=True)
         self.take()
-        replay.heard(ASK)
+        replay.messages_received(ASK)
         self.assertEqual(self.take(), [b"POSITION a m 1 1", b"POSITION a w 7 7"])
 
     def test_wait_for_the_end_of_a_batch(self) -> None:
         replay = self.replay(*self.script, begun=True)
         self.clock.advance(1)
         self.take()
-        replay.heard(ASK)
+        replay.messages_received(ASK)
         self.assertEqual(self.take(), [])
         self.clock.advance(1)
-        replay.heard(ASK)
+        replay.messages_received(ASK)
         self.assertEqual(self.take(), [b"RDATA a m batch []"])
         self.clock.advance(1)
         positions = [b"POSITION a m 4 4", b"POSITION a w 7 7"]
@@ -119,7 +119,7 @@ class LateComers(Bus):
     def test_when_it_is_over(self) -> None:
         replay = self.replay((0, b"POSITION a m 1 1"), (0, b"RDATA a m batch []"), begun=True)
         self.take()
-        replay.heard(ASK)
+        replay.messages_received(ASK)
         self.assertEqual(self.take(), [b"POSITION a m 1 1"])
 
     def test_many_questions_get_one_answer_while_nobody_reads(self) -> None:
@@ -127,7 +127,7 @@ class LateComers(Bus):
         self.take()
         self.full = Deferred()
         for _ in range(100):
-            replay.heard(ASK * 10)
+            replay.messages_received(ASK * 10)
         self.assertEqual(self.take(), [b"POSITION a m 1 1"])
         full, self.full = self.full, None
         full.callback(True)
@@ -154,16 +154,16 @@ class Positions(TestCase):
             b"POSITION typing m 7 7",
             b"POSITION typing m 0 0",
         ):
-            played.take(line)
+            played.line_played(line)
         self.assertEqual(played.positions(), [b"POSITION backfill m 9 9", b"POSITION typing m 0 0"])
 
     def test_are_bounded(self) -> None:
         played = ReplayPositions()
         for number in range(MOST_WRITERS + 10):
-            played.take(b"RDATA a w%d batch []" % number)
-            played.take(b"POSITION a w%d 1 1" % number)
+            played.line_played(b"RDATA a w%d batch []" % number)
+            played.line_played(b"POSITION a w%d 1 1" % number)
         self.assertEqual(len(played.positions()), MOST_WRITERS)
-        self.assertFalse(played.amid_batch)
+        self.assertFalse(played.has_open_batch)
 
     @given(st.integers(0, 3_997))
     @settings(max_examples=8, deadline=None)
@@ -172,7 +172,7 @@ class Positions(TestCase):
         breaches = []
         for number, recorded in enumerate(read_recording(REDIS)):
             said = [recorded]
-            if number >= at and not told and not played.amid_batch:
+            if number >= at and not told and not played.has_open_batch:
                 positions = played.positions()
                 main = recorded._replace(channel="localhost:18701")
                 said, told = [*(main._replace(text=line) for line in positions), recorded], True
@@ -182,7 +182,7 @@ class Positions(TestCase):
                     for finding in judge.judge(each)
                     if finding.rule.severity is RuleSeverity.BREACH
                 ]
-            played.take(recorded.text)
+            played.line_played(recorded.text)
         self.assertEqual((told, breaches), (True, []))
 
 

@@ -266,5 +266,5 @@ class Sessions(InDirectory):
         self.file._raw = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
         session.receive(b"SERVER x\n", 12.0)
         self.assertTrue(session.closing)
-        assert session.trouble is not None
-        self.assertIn("No space left", str(session.trouble))
+        assert session.failure is not None
+        self.assertIn("No space left", str(session.failure))

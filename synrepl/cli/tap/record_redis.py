@@ -12,9 +12,9 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
 from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.terminal import printable
-from synrepl.services.bus.channels import Channels
+from synrepl.services.recorder.channels import Channels
+from synrepl.tools.tap.bus_recorder import BusRecorder, Published
 from synrepl.tools.tap.pseudonyms import Pseudonyms
-from synrepl.tools.tap.recorded_bus import Published, RecordedBus
 from synrepl.tools.tap.recording import RecordingFile
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Replicate
@@ -49,11 +49,11 @@ class RedisRecordingSource:
         scheduler = TwistedScheduler(reactor)
         link = TapLink(reactor, scheduler, self.where)
         asked = [] if self.silent else [write_line(Replicate(), CURRENT)]
-        bus = RecordedBus(recording, scheduler.seconds, self._shown(), asked)
+        recorder = BusRecorder(recording, scheduler.seconds, self._shown(), asked)
 
         def on_messages(messages: Sequence[Published]) -> None:
-            bus.published(messages)
-            if bus.trouble is not None:
+            recorder.messages_received(messages)
+            if recorder.failure is not None:
                 link.end()
 
         channels = Channels(self.server_name)
@@ -68,13 +68,13 @@ class RedisRecordingSource:
             finally:
                 await link.close()  # before it is told how much was heard
                 say(f"{recording.lines} lines are in {recording.path}")
-                if not bus.heard:
+                if not recorder.received:
                     said = printable(channels.main)
                     say(f"nobody was heard on channel {said}; is that the server's name?")
         finally:
             await link.close()
-        if bus.trouble is not None:
-            raise RecordingNotWritable(path=recording.path, reason=bus.trouble.strerror)
+        if recorder.failure is not None:
+            raise RecordingNotWritable(path=recording.path, reason=recorder.failure.strerror)
         if why is not None:
             where = f"Redis at {self.where}"
             raise RecordingEnded(

@@ -65,7 +65,7 @@ class TcpRecordingSource:
             close()
             await peer.wait_closed()  # whose last note belongs into the recording
             say(f"{recording.lines} lines are in {recording.path}")
-        if session.trouble is not None:
-            raise RecordingNotWritable(path=recording.path, reason=session.trouble.strerror)
+        if session.failure is not None:
+            raise RecordingNotWritable(path=recording.path, reason=session.failure.strerror)
         if session.closed_reason is not CloseReason.LOCAL:
             raise RecordingEnded(where=peer.address, reason=peer.reason, path=recording.path)

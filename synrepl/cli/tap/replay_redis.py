@@ -16,8 +16,8 @@ from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.terminal import printable
 from synrepl.core.errors import Unavailable
 from synrepl.services.bus.channels import Channels
+from synrepl.tools.tap.bus_recorder import Published
 from synrepl.tools.tap.bus_replay import BusReplay
-from synrepl.tools.tap.recorded_bus import Published
 from synrepl.tools.tap.recording import read_recording
 from synrepl.tools.tap.replay import lines_for_bus
 from synrepl.tools.tap.replay_plan import ReplayPlan
@@ -55,7 +55,7 @@ class RedisReplay:
             replay = BusReplay(scheduler, channel, publisher.publish_some, self.unasked)
 
             def on_messages(messages: Sequence[Published]) -> None:
-                replay.heard([message.text for message in messages])
+                replay.messages_received([message.text for message in messages])
 
             await link.listen([channel], on_messages)
             waiting = "plays" if self.unasked else "waits for REPLICATE"
@@ -75,10 +75,10 @@ class RedisReplay:
     ) -> None:
         """Play it to its end, and tell so."""
         with closing(read_recording(plan.path)) as recording:
-            part = lines_for_bus(
+            lines = lines_for_bus(
                 recording, plan.connection, plan.recorded_server_name, self.server_name
             )
-            count = await replay.play(part, plan.speed)
+            count = await replay.play(lines, plan.speed)
         if not link.is_over:
             say(f"{count} lines were played; who asks is told where that ended")
 

@@ -130,7 +130,7 @@ class _Watcher:
             source.is_receiving,
             trouble,
             source.bad,
-            self._monitor.look(source.is_receiving),
+            self._monitor.measure(source.is_receiving),
             self._monitor.silent_writers(),
             self._address.note,
             not self._unread,
@@ -141,7 +141,7 @@ class _Watcher:
         while True:
             try:
                 found = await committed_positions.look(store, self._address.announces_moves)
-                self._monitor.committed(found.positions, found.on_record)
+                self._monitor.update_committed(found.positions, found.streams_with_writers)
                 self._unread = found.unread
             except SynreplError as error:
                 self._unread = (str(error),)

@@ -105,7 +105,7 @@ class RedisLiveSource:
         self._asked_at = None
         self._connections = None
         self.is_receiving = False
-        self._announcements.lost()
+        self._announcements.disconnected()
 
     def _ask(self) -> None:
         if self._connections is not None:
@@ -114,7 +114,7 @@ class RedisLiveSource:
     async def _ask_periodically(self) -> None:
         while True:
             await self._scheduler.sleep(_POLL_INTERVAL_S)
-            if self._announcements.quiet(ASK_INTERVAL_S):
+            if self._announcements.has_silent_writer(ASK_INTERVAL_S):
                 self._ask()
 
     # -- for messages that nobody can read: a Log ---------------------------------------

@@ -125,6 +125,8 @@ def auditor_of(
 
     :param in_memory: whether ``store`` has the in-memory streams, too
     """
-    settlement = Settlement(scheduler, catalogue, store, own, waiting, in_memory=in_memory)
+    settlement = Settlement(
+        scheduler, catalogue, store, own, waiting, has_in_memory_streams=in_memory
+    )
     rows = MissedRows(coherence, catalogue, store)
     return Auditor(scheduler, coherence, settlement, rows, log, SystemRandom())

@@ -20,7 +20,7 @@ from synrepl.services.coherence.coherence import Coherence
 from synrepl.tools.audit.fresh_loads import CacheGone, FreshLoads
 from synrepl.tools.audit.missed_rows import EntryPositions, MissedRows, RememberedPositions
 from synrepl.tools.audit.report import JUDGED, MOST_STALE, AuditReport, AuditVerdict, StaleEntry
-from synrepl.tools.audit.sample import EntryLocation, describe, pick, same
+from synrepl.tools.audit.sample import EntryLocation, are_equal, describe, pick
 from synrepl.tools.audit.settlement import Committed, Settlement
 
 #: Maximum number of entries per audit.
@@ -45,8 +45,9 @@ class _WaitBudget:
 class Auditor:
     """Finds stale entries, and drops them.
 
-    :param settlement: :param rows: of the same process
-    :param random: picks the entries
+    :param settlement: the settlement of the same process
+    :param rows: the missed rows of the same process
+    :param random: the source of randomness that picks the entries
     :ivar audited: entries that were judged, by cache
     :ivar incoherent: those of them that were stale
     """
@@ -101,24 +102,24 @@ class Auditor:
         report = AuditReport()
         budget = _WaitBudget(WAIT_S)
         began = self._scheduler.seconds()
-        places = pick(self._caches, min(keys, MOST_KEYS), self._random)
-        for done, place in enumerate(places):
+        locations = pick(self._caches, min(keys, MOST_KEYS), self._random)
+        for done, location in enumerate(locations):
             if self._scheduler.seconds() > began + AUDIT_S:
-                report.left = len(places) - done
+                report.left = len(locations) - done
                 break
-            entry = self._entry(place)
+            entry = self._entry(location)
             if entry is None:  # dropped since it was picked
                 continue
             try:
-                verdict = await self._judge(place, entry, report, budget)
+                verdict = await self._judge(location, entry, report, budget)
             except CacheGone:
                 continue
             except Exception as error:  # a user's function may raise anything
-                report.failed(place.cache.name, error)
+                report.failed(location.cache.name, error)
                 verdict = AuditVerdict.FAILED
             report.verdicts[verdict] += 1
             if verdict in JUDGED:
-                self.audited[place.cache.name] += 1
+                self.audited[location.cache.name] += 1
             await self._yield_turn()
         more = report.verdicts[AuditVerdict.STALE] - len(report.stale)
         if more:
@@ -126,31 +127,31 @@ class Auditor:
         return report
 
     async def _judge(
-        self, place: EntryLocation, entry: Entry, report: AuditReport, budget: _WaitBudget
+        self, location: EntryLocation, entry: Entry, report: AuditReport, budget: _WaitBudget
     ) -> AuditVerdict:
         """Judge one entry.
 
         :raises Exception: whatever the cached function raises
         """
-        before = await self._loads.load(place)
-        equal = same(entry.value, before)
+        before = await self._loads.load(location)
+        equal = are_equal(entry.value, before)
         if equal is None:
             return AuditVerdict.INCOMPARABLE
         if equal:
             return AuditVerdict.COHERENT
-        if self._entry(place) is not entry:
+        if self._entry(location) is not entry:
             return AuditVerdict.IN_FLIGHT
         # Observed after the load, so the rows of everything it has read are committed.
-        committed = await self._settlement.look(self._coherence.sources(place.cache.declaration))
+        committed = await self._settlement.look(self._coherence.sources(location.cache.declaration))
         if not await self._reach(committed, budget):
             return AuditVerdict.BEHIND
         for _ in range(2):
-            fresh = await self._loads.load(place)
-            if self._entry(place) is not entry or same(entry.value, fresh):
+            fresh = await self._loads.load(location)
+            if self._entry(location) is not entry or are_equal(entry.value, fresh):
                 return AuditVerdict.IN_FLIGHT
             # A value is known to be comparable only if two loads of it are equal.
-            if same(before, fresh):
-                await self._drop_stale(place, entry, fresh, committed, report)
+            if are_equal(before, fresh):
+                await self._drop_stale(location, entry, fresh, committed, report)
                 return AuditVerdict.STALE
             before = fresh
         return AuditVerdict.INCOMPARABLE
@@ -166,30 +167,30 @@ class Auditor:
 
     async def _drop_stale(
         self,
-        place: EntryLocation,
+        location: EntryLocation,
         entry: Entry,
         fresh: object,
         committed: Committed,
         report: AuditReport,
     ) -> None:
-        """Drop a stale entry at once, then find out what should have dropped it."""
-        cache = place.cache
-        cache.invalidate(place.key)
+        """Drop a stale entry at once, then search for the row that should have dropped it."""
+        cache = location.cache
+        cache.invalidate(location.key)
         self.incoherent[cache.name] += 1
         if len(report.stale) == MOST_STALE:
             return
         at_load = self._rows.remembered(entry.moment)
         positions = {
-            stream: dict(self._stood(stream, seen.writers, at_load))
+            stream: dict(self._positions_of(stream, seen.writers, at_load))
             for stream, seen in committed.seen.items()
         }
         try:
-            searched = await self._rows.find(place, positions, committed.seen)
+            searched = await self._rows.find(location, positions, committed.seen)
         except SynreplError:
             searched = None
         stale = StaleEntry(
             cache.name,
-            place.printable_key(),
+            location.printable_key(),
             describe(entry.value),
             describe(fresh),
             positions,
@@ -203,15 +204,15 @@ class Auditor:
             expected=stale.expected,
         )
 
-    def _stood(
+    def _positions_of(
         self, stream: str, writers: Iterable[str], at_load: RememberedPositions
     ) -> Iterator[tuple[str, EntryPositions]]:
         for name in sorted(writers):
             writer, now = self._settlement.position(stream, name)
             yield writer, EntryPositions(at_load.of(stream, writer), now)
 
-    def _entry(self, place: EntryLocation) -> Entry | None:
-        return place.entry(self._caches.runtime.seconds())
+    def _entry(self, location: EntryLocation) -> Entry | None:
+        return location.entry(self._caches.runtime.seconds())
 
     async def _yield_turn(self) -> None:
         """Give up the reactor turn, even when loads never wait."""

@@ -35,23 +35,23 @@ class FreshLoads:
         self._limit_s = limit_s
         self._overdue: dict[Cache, int] = {}
 
-    async def load(self, place: EntryLocation) -> Any:
+    async def load(self, location: EntryLocation) -> Any:
         """Load the value of a key.
 
         :raises LoadTooLong: :raises CacheGone: and whatever the cached function raises
         """
-        function = place.cache.loader()
+        function = location.cache.loader()
         if function is None:
-            raise CacheGone(cache=place.cache.name)
-        if place.cache in self._overdue:
-            raise self._too_long(place.cache)
-        result = function(*place.key)
+            raise CacheGone(cache=location.cache.name)
+        if location.cache in self._overdue:
+            raise self._too_long(location.cache)
+        result = function(*location.key)
         if not isawaitable(result):
             return result
         promise: Promise[Any] = self._scheduler.promise()
         load = _Load(promise)
-        timer = self._scheduler.callLater(self._limit_s, self._give_up, place.cache, load)
-        self._scheduler.spawn("load afresh", self._run(place.cache, load, result))
+        timer = self._scheduler.callLater(self._limit_s, self._give_up, location.cache, load)
+        self._scheduler.spawn("load afresh", self._run(location.cache, load, result))
         try:
             return await promise
         finally:

@@ -26,8 +26,8 @@ _PAGE_ROWS = 2_000
 class EntryPositions(NamedTuple):
     """A process's positions of a writer.
 
-    :ivar at_load: when the load of the entry began; None if no longer known
-    :ivar now: when the entry was found stale
+    :ivar at_load: the position when the load of the entry began; None if it is no longer known
+    :ivar now: the position when the entry was found stale
     """
 
     at_load: Token | None
@@ -55,8 +55,8 @@ class RememberedPositions(NamedTuple):
 class MissedRow(NamedTuple):
     """A row that names an entry, and was applied while the entry was in the cache.
 
-    :ivar after_load: False when it is not remembered whether the entry was loaded
-        after it was applied
+    :ivar after_load: whether the row is known to have been applied after the entry was loaded;
+        False if that is no longer known
     """
 
     stream: str
@@ -81,7 +81,7 @@ class SearchResult(NamedTuple):
 class MissedRows:
     """Searches the streams for missed rows.
 
-    :param coherence: of the process whose caches they are
+    :param coherence: the coherence of the audited process
     """
 
     def __init__(self, coherence: Coherence, catalogue: Catalogue, store: FactStore) -> None:
@@ -100,31 +100,35 @@ class MissedRows:
         return RememberedPositions(found, complete=len(moments) != moments.maxlen)
 
     async def find(
-        self, place: EntryLocation, positions: Positions, seen: Mapping[str, Observation]
+        self, location: EntryLocation, positions: Positions, seen: Mapping[str, Observation]
     ) -> SearchResult:
-        """The last row that names an entry, of those that came after it was loaded if there are any.
+        """Find the last row that names an entry, preferably one that is known to be after its load.
 
-        :param positions: where the process stood when the entry was loaded, and was found stale
-        :param seen: the streams whose rows can make it stale
+        :param positions: the process's positions when the entry was loaded, and was found stale
+        :param seen: the streams whose rows can invalidate the entry
         :raises SynreplError: the store cannot be read
         """
-        trial = _TrialCache(self._coherence, self._catalogue, place)
+        trial = _TrialCache(self._coherence, self._catalogue, location)
         found: list[MissedRow] = []
         spans: dict[str, Range] = {}
         whole = True
         for name, observation in seen.items():
-            stood = positions[name]
+            reached = positions[name]
             wanted = Range(
-                min((at.at_load or 0 for at in stood.values()), default=0), observation.last
+                min((at.at_load or 0 for at in reached.values()), default=0), observation.last
             )
-            spans[name], rows = await self._look(self._catalogue[name], wanted, trial, stood)
+            spans[name], rows = await self._look(self._catalogue[name], wanted, trial, reached)
             found += rows
             whole = whole and spans[name] == wanted
         row = max(found, key=lambda row: row.after_load, default=None)
         return SearchResult(row, spans, whole)
 
     async def _look(
-        self, stream: Stream, wanted: Range, trial: _TrialCache, stood: Mapping[str, EntryPositions]
+        self,
+        stream: Stream,
+        wanted: Range,
+        trial: _TrialCache,
+        reached: Mapping[str, EntryPositions],
     ) -> tuple[Range, list[MissedRow]]:
         """Search one stream: the range searched, and the last matching row of each kind."""
         begin = at = max(wanted.after, wanted.upto - MOST_TOKENS)
@@ -143,7 +147,7 @@ class MissedRows:
             for fact in page.facts:
                 rows += len(fact.rows)
                 after_load = _was_applied_after_load(
-                    fact, stood.get(fact.writer) or stood.get(LINEAR)
+                    fact, reached.get(fact.writer) or reached.get(LINEAR)
                 )
                 if after_load is not None and trial.is_named_by(stream, fact):
                     row = MissedRow(stream.name, fact.writer, fact.token, after_load)
@@ -152,13 +156,13 @@ class MissedRows:
         return Range(begin, at), list(found.values())
 
 
-def _was_applied_after_load(fact: Fact, stood: EntryPositions | None) -> bool | None:
-    """Whether a fact was applied while an entry was cached: False means perhaps, None means no."""
-    if stood is None or fact.token > stood.now:
+def _was_applied_after_load(fact: Fact, reached: EntryPositions | None) -> bool | None:
+    """Whether a fact was applied while an entry was cached; False if unknown, None if it was not."""
+    if reached is None or fact.token > reached.now:
         return None
-    if stood.at_load is None:
+    if reached.at_load is None:
         return False
-    return True if fact.token > stood.at_load else None
+    return True if fact.token > reached.at_load else None
 
 
 class _TrialCache:
@@ -167,19 +171,19 @@ class _TrialCache:
     Rows are applied by the same rules as in the process itself.
     """
 
-    def __init__(self, coherence: Coherence, catalogue: Catalogue, place: EntryLocation) -> None:
+    def __init__(self, coherence: Coherence, catalogue: Catalogue, location: EntryLocation) -> None:
         caches = Caches(coherence.caches.runtime)
         caches.expansions = coherence.caches.expansions
         caches.effects = coherence.caches.effects
         declared = replace(
-            place.cache.declaration, max_entries=1, max_bytes=None, size_of=None, ttl_s=None
+            location.cache.declaration, max_entries=1, max_bytes=None, size_of=None, ttl_s=None
         )
         self._cache = caches.open(declared, lambda: None)
-        self._key = place.key
+        self._key = location.key
         self._coherence = Coherence(caches, catalogue, _SilentLog())
 
     def is_named_by(self, stream: Stream, fact: Fact) -> bool:
-        """Whether a fact makes the entry stale."""
+        """Whether a fact invalidates the entry."""
         cache, key = self._cache, self._key
         # Nothing is known about rows before the first fact of a writer, so all entries are dropped.
         self._coherence.begin(stream.name, fact.writer, fact.token - 1)

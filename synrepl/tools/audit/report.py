@@ -20,15 +20,15 @@ class AuditVerdict(StrEnum):
 
     #: The entry equals the freshly loaded value.
     COHERENT = "coherent"
-    #: It differed, and an invalidation was on its way.
+    #: The entry differed, and an invalidation was on its way.
     IN_FLIGHT = "in_flight"
-    #: It differed, and this process did not catch up in time, so nothing is known.
+    #: The entry differed, and this process did not catch up in time, so nothing is known.
     BEHIND = "behind"
     #: The value could not be loaded.
     FAILED = "failed"
-    #: Two loads of the value differ from each other, too, or values cannot be compared.
+    #: Two loads of the value also differ from each other, or values cannot be compared.
     INCOMPARABLE = "incomparable"
-    #: It differed, and no invalidation was on its way.
+    #: The entry differed, and no invalidation was on its way.
     STALE = "stale"
 
 
@@ -40,9 +40,10 @@ JUDGED = frozenset({AuditVerdict.COHERENT, AuditVerdict.IN_FLIGHT, AuditVerdict.
 class StaleEntry:
     """An entry that no invalidation has reached.
 
-    :ivar held: kind of the cached value; ``loaded`` that of the fresh one
-    :ivar searched: the row that should have come, and where it was looked for; None
-        when the rows could not be read
+    :ivar held: type and length of the cached value
+    :ivar loaded: type and length of the freshly loaded value
+    :ivar searched: the search for the row that should have invalidated it; None if the rows could
+        not be read
     """
 
     cache: str
@@ -54,7 +55,7 @@ class StaleEntry:
 
     @property
     def expected(self) -> str:
-        """A sentence about the invalidation that should have come."""
+        """A sentence about the missing invalidation."""
         if self.searched is None:
             return "which row should have dropped it is not known, for the rows cannot be read now"
         row, spans, whole = self.searched
@@ -73,7 +74,7 @@ class StaleEntry:
         return f"no row of {looked} names it: the change was committed without an invalidation"
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The entry for programs."""
         row, spans, whole = self.searched or (None, {}, False)
         return {
             "cache": self.cache,
@@ -93,12 +94,12 @@ class StaleEntry:
 
 @dataclass(slots=True)
 class AuditReport:
-    """One audit.
+    """The results of one audit.
 
     :ivar verdicts: number of entries by verdict
-    :ivar stale: the first of those that are stale
-    :ivar errors: why entries could not be loaded: cache and kind of error
-    :ivar left: entries that were picked but not audited before the time was up
+    :ivar stale: the first stale entries
+    :ivar errors: number of entries that could not be loaded, by cache and type of error
+    :ivar left: number of entries that were picked but not audited before the time was up
     """
 
     verdicts: Counter[AuditVerdict] = field(default_factory=Counter)
@@ -107,13 +108,13 @@ class AuditReport:
     left: int = 0
 
     def failed(self, cache: str, error: Exception) -> None:
-        """An entry could not be looked at; the error's text may hold values, so only its kind is kept."""
-        told = f"{cache}: {type(error).__name__}"
-        if told in self.errors or len(self.errors) < MOST_ERRORS:
-            self.errors[told] += 1
+        """Count a failed load. Only the error's type is kept, because its text may contain values."""
+        kind = f"{cache}: {type(error).__name__}"
+        if kind in self.errors or len(self.errors) < MOST_ERRORS:
+            self.errors[kind] += 1
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; ``incoherent`` is the number of stale entries, also of those not listed."""
+        """The report for programs; ``incoherent`` also counts the stale entries that are not listed."""
         counts = {str(verdict): self.verdicts[verdict] for verdict in AuditVerdict}
         counts["incoherent"] = counts.pop(AuditVerdict.STALE)
         return {

@@ -16,15 +16,15 @@ LONGEST_PART = 200
 
 
 class EntryLocation(NamedTuple):
-    """The cache and key of an entry, which may be gone."""
+    """The cache and key of an entry, which may have been dropped."""
 
     cache: Cache
     key: Key
 
     def entry(self, now: float) -> Entry | None:
-        """The entry that is there, if it may still be used.
+        """The entry, or None if it was dropped or has expired.
 
-        :param now: in seconds, as the caches count them
+        :param now: time of the caches' clock, in seconds
         """
         entry = self.cache.entries.peek(self.key)
         return None if entry is None or entry.expires <= now else entry
@@ -63,7 +63,7 @@ def describe(value: object) -> str:
         return kind
 
 
-def same(one: object, other: object) -> bool | None:
+def are_equal(one: object, other: object) -> bool | None:
     """Whether two values are equal; None when they cannot be compared."""
     if one is other:
         return True
@@ -71,7 +71,7 @@ def same(one: object, other: object) -> bool | None:
         return None
     try:
         return bool(one == other)
-    except Exception:  # a user's __eq__ may raise, or give what is neither true nor false
+    except Exception:  # a user's __eq__ may raise, or return a value without a truth value
         return None
 
 

@@ -23,16 +23,16 @@ class FarBehind(Unavailable):
     """this process is at {after} of stream {stream!r}, which is at {last}: too far behind to wait for it"""
 
 
-class KeptElsewhere(Unavailable):
+class InMasterMemory(Unavailable):
     """stream {stream!r} is kept in the master's memory, where this process cannot see what is committed; audit the master"""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What was committed in some streams at one moment.
+    """The committed state of some streams at one moment.
 
-    :ivar seen: each stream, by name
-    :ivar last: the last token of each writer, where this process may not have it
+    :ivar seen: the observation of each stream, by name
+    :ivar last: the last token of each writer, unless this process has certainly applied it
     """
 
     seen: Mapping[str, Observation]
@@ -43,8 +43,8 @@ class Settlement:
     """Waits until this process has caught up with the database.
 
     :param own: the positions of this process
-    :param in_memory: whether ``store`` has the streams that are kept in memory, as the
-        master's has
+    :param has_in_memory_streams: whether ``store`` contains the in-memory streams, as the
+        master's does
     """
 
     def __init__(
@@ -54,38 +54,38 @@ class Settlement:
         store: FactStore,
         own: AppliedPositions,
         waiting: WaitFor,
-        in_memory: bool,
+        has_in_memory_streams: bool,
     ) -> None:
         self._clock = clock
         self._catalogue = catalogue
         self._store = store
         self._own = own
         self._waiting = waiting
-        self._in_memory = in_memory
+        self._has_in_memory_streams = has_in_memory_streams
 
     async def look(self, names: Iterable[str]) -> Committed:
         """Observe what is committed in streams, except those that this process does not follow.
 
-        :raises FarBehind: :raises KeptElsewhere: and what the store raises
+        :raises FarBehind: :raises InMasterMemory: and any error of the store
         """
-        streams = [self._catalogue[name] for name in sorted(names) if self._gets(name)]
+        streams = [self._catalogue[name] for name in sorted(names) if self._is_followed(name)]
         for stream in streams:
-            if stream.in_memory and not self._in_memory:
-                raise KeptElsewhere(stream=stream.name)
+            if stream.in_memory and not self._has_in_memory_streams:
+                raise InMasterMemory(stream=stream.name)
         seen = await self._store.observe(streams)
         last: dict[Key, Token] = {}
         for stream in streams:
-            span = Range(self._has(stream, seen[stream.name]), seen[stream.name].last)
+            span = Range(self._applied_upto(stream, seen[stream.name]), seen[stream.name].last)
             if not span.empty:
                 reached = await self._store.reached(stream, span)
                 last |= {(stream.name, writer): token for writer, token in reached.items()}
         return Committed({stream.name: seen[stream.name] for stream in streams}, last)
 
     async def reach(self, committed: Committed, until: float) -> bool:
-        """Wait until this process has applied all of it; False if the time is up first.
+        """Wait until this process has applied all of it; False if the deadline passes first.
 
-        :param until: by the clock, in seconds
-        :raises SynreplError: what :meth:`.WaitFor.wait_for` raises besides
+        :param until: the deadline, in seconds of the clock
+        :raises SynreplError: any other error of :meth:`.WaitFor.wait_for`
         """
         for (stream, writer), token in committed.last.items():
             left = max(0.0, until - self._clock.seconds())
@@ -100,8 +100,8 @@ class Settlement:
         key = self._own.keys(stream, writer)[0]
         return key[1], self._own.position(key)
 
-    def _gets(self, name: str) -> bool:
-        """Whether this process has positions of a stream."""
+    def _is_followed(self, name: str) -> bool:
+        """Whether this process has positions in a stream."""
         if name not in self._catalogue:
             return False
         try:
@@ -110,11 +110,10 @@ class Settlement:
             return False
         return True
 
-    def _has(self, stream: Stream, seen: Observation) -> Token:
-        """A token up to which this process has everything.
+    def _applied_upto(self, stream: Stream, seen: Observation) -> Token:
+        """A token up to which this process has applied everything.
 
-        At or below the linear position on record, a writer has nothing beyond its
-        own position on record.
+        Up to the recorded linear position, a writer has no facts beyond its own recorded position.
         """
         positions = (
             (max(map(self._own.position, self._own.keys(stream.name, writer))), state.position)

@@ -14,7 +14,7 @@ from synrepl.wire.dialects import Dialect, Side
 MOST_CONNECTIONS = 1_000
 
 _OPENED = ("connected", "open")
-_HUNG_UP = {"eof": Side.SERVER, "S-eof": Side.SERVER, "C-eof": Side.CLIENT}
+_SIDE_CLOSED = {"eof": Side.SERVER, "S-eof": Side.SERVER, "C-eof": Side.CLIENT}
 _CLOSED = "closed"
 
 
@@ -25,12 +25,12 @@ class TooManyRecordedConnections(InputError):
 class Recorded(NamedTuple):
     """One line of a recording.
 
-    :ivar number: where it is, from 1
+    :ivar number: the line number, from 1
     :ivar at_ms: when it was recorded, in ms since the epoch
-    :ivar sender: who said it; None for a note of the recorder, and on Redis
+    :ivar sender: the side that sent it; None for a note of the recorder, and on Redis
     :ivar text: the line without its newline, or the note
-    :ivar connection: which of several connections; None where there is one
-    :ivar channel: on Redis, where it was published
+    :ivar connection: which of several connections; None where there is only one
+    :ivar channel: on Redis, the channel on which it was published
     """
 
     number: int
@@ -42,9 +42,9 @@ class Recorded(NamedTuple):
 
 
 class TrafficJudge:
-    """Takes the lines of one recording in order and tells which rules they break.
+    """Takes the lines of one recording in order and finds the rules that they break.
 
-    Memory is bounded by what is open at a time: connections, and the writers of
+    Memory is bounded by the number of connections that are open at a time, and of the writers of
     their streams.
     """
 
@@ -54,7 +54,7 @@ class TrafficJudge:
         self._connections: dict[int | str | None, ConnectionJudge] = {}
 
     def judge(self, recorded: Recorded) -> Iterator[RuleFinding]:
-        """Take the next line; findings may be about lines before it.
+        """Judge the next line; findings may be about lines before it.
 
         :raises TooManyRecordedConnections: :raises TooManyTracks: it cannot be judged in bounded memory
         """
@@ -64,17 +64,17 @@ class TrafficJudge:
             findings = self._noted(recorded)
         else:
             connection = self._connection(recorded.connection)
-            findings = connection.said(
+            findings = connection.line_sent(
                 recorded.sender, recorded.text, recorded.at_ms, recorded.number
             )
-        return filter(self._concerns, findings)
+        return filter(self._applies, findings)
 
     def end(self) -> Iterator[RuleFinding]:
-        """The recording is over."""
+        """End the recording; findings about all open connections."""
         for key in list(self._connections):
-            yield from filter(self._concerns, self._close(key))
+            yield from filter(self._applies, self._close(key))
 
-    def _concerns(self, finding: RuleFinding) -> bool:
+    def _applies(self, finding: RuleFinding) -> bool:
         return self._dialect.name in finding.rule.dialects
 
     def _published(self, recorded: Recorded, channel: str) -> Iterator[RuleFinding]:
@@ -86,15 +86,15 @@ class TrafficJudge:
         if note in _OPENED:
             yield from self._close(key)
             self._connection(key, opened=True)
-        elif note in _HUNG_UP and key in self._connections:
-            yield from self._connections[key].hung_up(_HUNG_UP[note], recorded.number)
+        elif note in _SIDE_CLOSED and key in self._connections:
+            yield from self._connections[key].side_closed(_SIDE_CLOSED[note], recorded.number)
         elif note == _CLOSED:
             yield from self._close(key)
 
     def _close(self, key: int | str | None) -> Iterator[RuleFinding]:
         connection = self._connections.pop(key, None)
         if connection is not None:
-            yield from connection.ended()
+            yield from connection.end()
 
     def _connection(self, key: int | str | None, opened: bool = False) -> ConnectionJudge:
         connection = self._connections.get(key)

@@ -1,6 +1,6 @@
-"""The rules by which recorded traffic is judged, as one table, and the findings against them.
+"""The rules for recorded traffic, as one table, and the findings against them.
 
-Sources: ``docs/protocol.md``. Known faults of real servers were each found in their recordings.
+Source: ``docs/protocol.md``. Every known fault of real servers was found in their recordings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RuleSeverity(StrEnum):
     """How serious a broken rule is."""
 
     BREACH = "breach"
-    #: Real servers do it, and their peers have to tolerate it.
+    #: A fault of real servers that their peers have to tolerate.
     KNOWN = "known"
 
 

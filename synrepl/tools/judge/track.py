@@ -27,11 +27,11 @@ from synrepl.wire.commands import Position, Rdata
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """What a judge has to know of streams; each is a set of their names.
+    """Names of the streams with properties that matter to the rules.
 
-    :ivar unordered: real servers send their rows in any order, and again
-    :ivar in_memory: they begin again, lower, with their writer
-    :ivar shared: they share their sequence of tokens with another one
+    :ivar unordered: streams whose rows real servers send in any order, and repeatedly
+    :ivar in_memory: streams whose tokens start again at a lower number when their writer restarts
+    :ivar shared: streams that share their sequence of tokens with another stream
     """
 
     unordered: frozenset[str] = field(default=frozenset())
@@ -40,17 +40,23 @@ class StreamTraits:
 
 
 class WriterTrack:
-    """One writer of one stream; nothing of it grows with what is sent.
+    """Tracks one writer of one stream in constant memory.
 
-    A legacy server's answer to ``REPLICATE <stream> <token>`` is a *run*: from
-    :meth:`asked` to the POSITION its rows may share tokens, but not use ``batch``.
-    When a client asks again for a stream that it has, live rows are among them.
+    A legacy server's answer to ``REPLICATE <stream> <token>`` is a *catch-up*. From
+    :meth:`catch_up_requested` to the POSITION, its rows may share tokens, but not use ``batch``.
+    When a client requests a stream again that it already gets, live rows are among them.
 
-    A real server answers REPLICATE with its position in the database, which may be
-    ahead of the rows that it has sent, and its chain goes on from those rows. So there
-    are two marks: what was sent last, and how far its rows go.
+    A real server answers REPLICATE with its position in the database, which may be ahead of
+    the rows that it has sent. The ``prev`` of its next POSITION still follows those rows. The
+    track therefore keeps two tokens: the last one sent, and the one that its rows reach.
 
-    :param on_bus: it speaks on Redis, where lines can be lost
+    :param on_bus: whether the traffic is from Redis, where lines can be lost
+    :ivar last: the token sent last, in a row or a POSITION
+    :ivar requests_at_position: number of REPLICATE commands on the connection when the last
+        POSITION came; kept by the connection's judge
+    :ivar answered_requests: on Redis, number of REPLICATE commands that were answered, or
+        reported as unanswered
+    :ivar open_batch_line: line of the first row of an unfinished batch; None outside of one
     """
 
     def __init__(self, stream: str, traits: StreamTraits, on_bus: bool = False) -> None:
@@ -58,110 +64,118 @@ class WriterTrack:
         self._unordered = stream in traits.unordered
         self._in_memory = stream in traits.in_memory
         self._shared = stream in traits.shared
-        #: The token sent last, in a row or a POSITION.
         self.last: Token | None = None
-        #: How far its rows go, and the POSITIONs that say that there are none.
-        self._said: Token | None = None
-        #: The largest token sent: a burst newest first ends with its smallest.
+        self.requests_at_position = -1
+        self.answered_requests = 0
+        self.open_batch_line: int | None = None
+        #: The token up to which rows, or POSITIONs for ranges without rows, were sent.
+        self._rows_upto: Token | None = None
+        #: The largest token sent: a burst that is sent newest first ends with its smallest one.
         self._highest: Token | None = None
-        #: What no POSITION may be below.
-        self._least: Token | None = None
-        #: How often the client had asked when the last POSITION came; for its connection.
-        self.announced = -1
-        #: The same for Redis, or how often when its silence was found.
-        self.answered = 0
-        #: Line of the first row of a batch that is not finished.
-        self.half: int | None = None
-        self._running = False
-        self._live = False  # it was answered before, so live rows come during a run
-        self._run_after: Token | None = None
-        self._run_highest: Token | None = None
+        #: The lower bound for the next POSITION.
+        self._lower_bound: Token | None = None
+        self._in_catch_up = False
+        #: Whether a request was answered before, so that live rows can come during a catch-up.
+        self._has_live_rows = False
+        self._catch_up_after: Token | None = None
+        self._catch_up_highest: Token | None = None
 
-    def asked(self, after: Token | None) -> None:
-        """A legacy client asked for what is above ``after``; None for nothing of the past."""
-        self._live = self._live or (self.last is not None and not self._running)
-        self._running = True
-        self._run_after = after
-        self._run_highest = None
-        self.last = self._least = None
+    def catch_up_requested(self, after: Token | None) -> None:
+        """Begin a catch-up of a legacy client with rows above ``after``; None for none."""
+        self._has_live_rows = self._has_live_rows or (
+            self.last is not None and not self._in_catch_up
+        )
+        self._in_catch_up = True
+        self._catch_up_after = after
+        self._catch_up_highest = None
+        self.last = self._lower_bound = None
 
     def row(self, rdata: Rdata, line: int) -> Iterator[RuleFinding]:
-        """Take a row."""
+        """Judge a row."""
         token = rdata.token
         if token is None:
-            if self._running and not self._live:
+            if self._in_catch_up and not self._has_live_rows:
                 yield RuleFinding(CATCH_UP_BATCH, line, rdata.stream)
-            if self.half is None:
-                self.half = line
+            if self.open_batch_line is None:
+                self.open_batch_line = line
             return
-        self.half = None
-        if self._running:
-            yield from self._row_of_run(rdata.stream, token, line)
+        self.open_batch_line = None
+        if self._in_catch_up:
+            yield from self._catch_up_row(rdata.stream, token, line)
         elif self.last is not None and token <= self.last:
             yield RuleFinding(
-                self._again(token), line, f"{_name(rdata)}: {token} after {self.last}"
+                self._rule_for_old_token(token), line, f"{_name(rdata)}: {token} after {self.last}"
             )
         self.last = token
-        self._said = max(token, self._said or token) if self._running else token
+        self._rows_upto = max(token, self._rows_upto or token) if self._in_catch_up else token
         self._highest = max(token, self._highest or token)
-        if not self._unordered and not self._running:
-            self._least = token
+        if not self._unordered and not self._in_catch_up:
+            self._lower_bound = token
 
     def position(self, position: Position, line: int) -> Iterator[RuleFinding]:
-        """Take a POSITION."""
+        """Judge a POSITION."""
         prev, new, name = position.prev, position.new, _name(position)
-        if self.half is not None:
-            yield RuleFinding(BATCH, line, f"{name}: the batch of line {self.half} has no end")
-            self.half = None
-        if self._run_highest is not None and new < self._run_highest and not self._live:
-            yield RuleFinding(CATCH_UP, line, f"{name}: {new} after a row at {self._run_highest}")
-        again = self._in_memory and self.last is not None and new < self.last
+        if self.open_batch_line is not None:
+            yield RuleFinding(
+                BATCH, line, f"{name}: the batch of line {self.open_batch_line} has no end"
+            )
+            self.open_batch_line = None
+        if (
+            self._catch_up_highest is not None
+            and new < self._catch_up_highest
+            and not self._has_live_rows
+        ):
+            yield RuleFinding(
+                CATCH_UP, line, f"{name}: {new} after a row at {self._catch_up_highest}"
+            )
+        is_restart = self._in_memory and self.last is not None and new < self.last
         if prev is not None:
             if new < prev:
                 yield RuleFinding(REVERSED, line, f"{name}: {prev} to {new}")
-            if self.last is not None and prev not in self._chain and not again:
-                rule = self._ahead if prev == new and prev > self.last else CHAIN
+            if self.last is not None and prev not in self._valid_prevs and not is_restart:
+                rule = self._rule_for_position_ahead if prev == new and prev > self.last else CHAIN
                 yield RuleFinding(rule, line, f"{name}: prev {prev}, sent last {self.last}")
-        if self._least is not None and new < self._least and not self._in_memory:
-            yield RuleFinding(BACKWARDS, line, f"{name}: {new} after {self._least}")
-        self.last = self._least = new
-        if again or (prev is not None and prev != new):
-            self._said = new  # the older dialects do not tell such a POSITION from an answer
-        self._highest = new if again else max(new, self._highest or new)
-        self._running = False
-        self._run_highest = None
+        if self._lower_bound is not None and new < self._lower_bound and not self._in_memory:
+            yield RuleFinding(BACKWARDS, line, f"{name}: {new} after {self._lower_bound}")
+        self.last = self._lower_bound = new
+        if is_restart or (prev is not None and prev != new):
+            self._rows_upto = new  # in the older dialects such a POSITION looks like an answer
+        self._highest = new if is_restart else max(new, self._highest or new)
+        self._in_catch_up = False
+        self._catch_up_highest = None
 
     @property
-    def _chain(self) -> tuple[Token | None, ...]:
-        """What ``prev`` may be: what was sent last; of unordered rows, the furthest too.
+    def _valid_prevs(self) -> tuple[Token | None, ...]:
+        """The valid values of ``prev``: the last token, the last one of rows, and, if unordered, the
+        largest one.
 
-        A server that has told a position ahead of its rows goes on from either.
+        A server that has announced a position ahead of its rows may continue from either of them.
         """
-        return (self.last, self._said, self._highest if self._unordered else None)
+        return (self.last, self._rows_upto, self._highest if self._unordered else None)
 
-    def _again(self, token: Token) -> ProtocolRule:
-        """What a row is at or below what was sent last."""
+    def _rule_for_old_token(self, token: Token) -> ProtocolRule:
+        """The rule broken by a row whose token is not above the last one."""
         if self._unordered:
             return UNORDERED
-        return TOLD_AHEAD if self._said is None or token > self._said else ORDER
+        return TOLD_AHEAD if self._rows_upto is None or token > self._rows_upto else ORDER
 
     @property
-    def _ahead(self) -> ProtocolRule:
-        """What it is to be further than one has said."""
+    def _rule_for_position_ahead(self) -> ProtocolRule:
+        """The rule broken by a POSITION with ``prev`` and ``new`` above the last token."""
         if self._on_bus:
             return RESUMED
         return SHARED_SEQUENCE if self._shared else TOLD_AHEAD
 
-    def _row_of_run(self, stream: str, token: Token, line: int) -> Iterator[RuleFinding]:
-        if self._run_after is not None and token <= self._run_after:
+    def _catch_up_row(self, stream: str, token: Token, line: int) -> Iterator[RuleFinding]:
+        if self._catch_up_after is not None and token <= self._catch_up_after:
             yield RuleFinding(
-                CATCH_UP, line, f"{stream}: {token}, asked for above {self._run_after}"
+                CATCH_UP, line, f"{stream}: {token}, asked for above {self._catch_up_after}"
             )
         if self.last is not None and token < self.last:
             rule = UNORDERED if self._unordered else CATCH_UP_ORDER
             yield RuleFinding(rule, line, f"{stream}: {token} after {self.last}")
-        if self._run_highest is None or token > self._run_highest:
-            self._run_highest = token
+        if self._catch_up_highest is None or token > self._catch_up_highest:
+            self._catch_up_highest = token
 
 
 def _name(command: Rdata | Position) -> str:

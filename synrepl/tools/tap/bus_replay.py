@@ -1,4 +1,4 @@
-"""Replays a recording on Redis, where any process may ask for positions at any time."""
+"""Replays a recording on Redis, where any process may request positions at any time."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from synrepl.wire.commands import Position, Rdata
 from synrepl.wire.dialects import CURRENT, Side
 from synrepl.wire.errors import RemoteProtocolError
 
-#: Writers of streams that are kept account of; a server has some hundred at most.
+#: Maximum number of (stream, writer) pairs whose positions are kept; a server has a few hundred.
 MOST_WRITERS = 10_000
 
 
 class ReplayPositions:
-    """The positions that a replay has reached, for followers that come late."""
+    """The positions that a replay has reached, for followers that connect late."""
 
     def __init__(self) -> None:
         self._positions: dict[tuple[str, str | None], Token] = {}
-        self._half: set[tuple[str, str | None]] = set()
+        self._open_batches: set[tuple[str, str | None]] = set()
 
     @property
-    def amid_batch(self) -> bool:
-        """True while a batch has no end yet; a POSITION would make followers drop it."""
-        return bool(self._half)
+    def has_open_batch(self) -> bool:
+        """Whether a batch is unfinished; a POSITION would make followers drop it."""
+        return bool(self._open_batches)
 
-    def take(self, line: bytes) -> None:
-        """A line is being played, whatever it is."""
+    def line_played(self, line: bytes) -> None:
+        """Register a line of any kind that is being played."""
         try:
             command = parse_line(line, CURRENT, Side.SERVER)
         except RemoteProtocolError:
@@ -38,31 +38,31 @@ class ReplayPositions:
         if isinstance(command, Rdata):
             key = command.stream, command.writer
             if command.token is not None:
-                self._half.discard(key)
+                self._open_batches.discard(key)
                 # Real servers send some streams' rows in any order.
-                self._at(key, max(command.token, self._positions.get(key, 0)))
-            elif len(self._half) < MOST_WRITERS:
-                self._half.add(key)
+                self._advance(key, max(command.token, self._positions.get(key, 0)))
+            elif len(self._open_batches) < MOST_WRITERS:
+                self._open_batches.add(key)
         elif isinstance(command, Position):
             key = command.stream, command.writer
-            self._half.discard(key)
-            self._at(key, command.new)
+            self._open_batches.discard(key)
+            self._advance(key, command.new)
 
     def positions(self) -> list[bytes]:
-        """A POSITION for each writer of each stream, where it stands now."""
+        """A POSITION line with the current position of each writer of each stream."""
         return [
             write_line(Position(stream, writer, token, token), CURRENT)
             for (stream, writer), token in self._positions.items()
         ]
 
-    def _at(self, key: tuple[str, str | None], token: Token) -> None:
+    def _advance(self, key: tuple[str, str | None], token: Token) -> None:
         if key in self._positions or len(self._positions) < MOST_WRITERS:
             self._positions[key] = token
 
 
-#: Publishes lines on a channel at once; returns when Redis has taken them, False when it
-#: never will.
-Say = Callable[[str, Sequence[bytes]], Awaitable[bool]]
+#: Publishes lines on a channel at once. Returns True once Redis has taken them, and False if the
+#: connection is lost.
+Publish = Callable[[str, Sequence[bytes]], Awaitable[bool]]
 
 
 class ChannelInUse(Refused):
@@ -73,61 +73,66 @@ class BusReplay:
     """Waits for the first REPLICATE, replays, and answers later ones with the current positions.
 
     :param channel: the server's main channel
+    :param publish: publishes lines on a channel
     :param begun: whether to begin without a REPLICATE
     """
 
-    def __init__(self, scheduler: Scheduler, channel: str, say: Say, begun: bool) -> None:
+    def __init__(self, scheduler: Scheduler, channel: str, publish: Publish, begun: bool) -> None:
         self._scheduler = scheduler
         self._channel = channel
-        self._say = say
+        self._publish = publish
         self._begun = begun
-        self._beginning: Promise[None] = scheduler.promise()
-        self._played = ReplayPositions()
-        self._over = False
-        self._asked = False
+        self._first_request: Promise[None] = scheduler.promise()
+        self._positions = ReplayPositions()
+        self._is_finished = False
+        self._is_requested = False
         self._answering = False
 
-    def heard(self, messages: Sequence[bytes]) -> None:
-        """Messages on the channel, our own among them."""
-        asked = any(message.rstrip() == b"REPLICATE" for message in messages)
+    def messages_received(self, messages: Sequence[bytes]) -> None:
+        """Process messages on the channel, including those of the replay itself."""
+        is_requested = any(message.rstrip() == b"REPLICATE" for message in messages)
         if self._begun:
-            self._asked = self._asked or asked
+            self._is_requested = self._is_requested or is_requested
             self._answer()
         elif any(message.startswith(b"RDATA ") for message in messages):
             self._begun = True
-            self._beginning.errback(ChannelInUse(channel=self._channel))
-        elif asked:
+            self._first_request.errback(ChannelInUse(channel=self._channel))
+        elif is_requested:
             self._begun = True
-            self._beginning.callback(None)
+            self._first_request.callback(None)
 
-    async def play(self, part: Iterable[PlaybackLine], speed: float) -> int:
-        """Play it to its end; how many lines were taken.
+    async def play(self, lines: Iterable[PlaybackLine], speed: float) -> int:
+        """Play lines until the end, and return how many were taken.
 
-        :raises ChannelInUse: before anybody asked
+        :raises ChannelInUse: rows were published on the channel before the first REPLICATE
         """
         if not self._begun:
-            await self._beginning
-        count = await replay(self._scheduler, part, speed, self._send)
-        self._over = True
+            await self._first_request
+        count = await replay(self._scheduler, lines, speed, self._send)
+        self._is_finished = True
         self._answer()
         return count
 
     async def _send(self, burst: Burst) -> bool:
         for line in burst.lines:
-            self._played.take(line)
-        taken = await self._say(burst.channel or self._channel, burst.lines)
+            self._positions.line_played(line)
+        taken = await self._publish(burst.channel or self._channel, burst.lines)
         self._answer()
         return taken
 
     def _answer(self) -> None:
-        """Answer who has asked, all at once, unless that has to wait."""
-        if self._asked and not self._answering and (self._over or not self._played.amid_batch):
-            self._asked, self._answering = False, True
-            self._scheduler.spawn("tell positions", self._tell())
+        """Answer all requests at once, unless the answer has to wait."""
+        if (
+            self._is_requested
+            and not self._answering
+            and (self._is_finished or not self._positions.has_open_batch)
+        ):
+            self._is_requested, self._answering = False, True
+            self._scheduler.spawn("announce positions", self._announce_positions())
 
-    async def _tell(self) -> None:
+    async def _announce_positions(self) -> None:
         try:
-            await self._say(self._channel, self._played.positions())
+            await self._publish(self._channel, self._positions.positions())
         finally:
             self._answering = False
         self._answer()

@@ -1,9 +1,9 @@
 """Replaces names in recorded lines by pseudonyms, so that a recording can be shared.
 
-The same name gets the same pseudonym all over a recording and another one in the
-next, for the key is random and nobody keeps it. Users, rooms, aliases, groups,
-events and servers are hidden wherever they stand, and all that USER_IP tells.
-Other text (what a status says, names of devices and pushers) is left as it is.
+A name has the same pseudonym throughout a recording. It has another one in the next recording,
+because the key is random and is not stored. Users, rooms, aliases, groups, events and servers
+are hidden everywhere, and so are all strings in USER_IP. Other text, such as status messages and
+the names of devices and pushers, is kept.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _ID = re.compile(
 _KINDS: Mapping[str, str] = {"@": "u", "!": "r", "#": "a", "$": "e", "+": "g"}
 
 _BARE = re.compile(_SERVER)
-#: What is a server's name wherever it stands; others are known once an ID had them.
+#: Text that is a server name in any context; other names are known once an ID has contained them.
 _SURELY_SERVER = re.compile(r"\[.*\](:\d+)?|.*:\d{1,5}|\d{1,3}(\.\d{1,3}){3}|localhost")
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BEGINS_JSON = ("[", "{", '"')
 
 _SERVER_COMMANDS = frozenset({"SERVER", "REMOTE_SERVER_UP"})
-#: Streams whose rows begin with a server, or a user, or null.
+#: Streams whose rows begin with a server, a user, or null.
 _SERVER_FIRST = frozenset({"device_lists", "presence_federation", "quarantined_media"})
 #: The state key of such events is a server.
 _KEYED_BY_SERVER = "m.room.aliases"
 
-_DIGITS = 16  # of 4 bits; with a million names two are alike once in 40 million recordings
+_DIGITS = 16  # of 4 bits; with a million names two collide once in 40 million recordings
 _MOST_SERVERS = 100_000
 
 
 class Pseudonyms:
-    """Hides what lines name.
+    """Replaces names in lines of the protocol.
 
-    Remembers servers, up to a number, to know them where they stand alone.
+    Remembers a limited number of servers, to recognise their names outside of IDs.
 
-    :param key: for tests; a random one is what makes it safe
+    :param key: only for tests; the pseudonyms are safe only with a random key
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -55,7 +55,7 @@ class Pseudonyms:
         self._digest = lru_cache(maxsize=100_000)(self._compute)
 
     def line(self, line: bytes) -> bytes:
-        """A line of the protocol with its names replaced; all else, spaces too, stays as it was."""
+        """A line of the protocol with its names replaced; everything else, even spaces, is kept."""
         text = line.decode("utf-8", "surrogateescape")
         verb, *words = text.split(" ")
         if verb in _SERVER_COMMANDS:
@@ -69,7 +69,7 @@ class Pseudonyms:
         return " ".join([verb, *words]).encode("utf-8", "surrogateescape")
 
     def server(self, name: str) -> str:
-        """The pseudonym of a server, which nothing on the Internet is called."""
+        """The pseudonym of a server, in a domain that never exists on the Internet."""
         if len(self._servers) < _MOST_SERVERS:
             self._servers.add(name)
         return f"s{self._digest('server', name)}.invalid"
@@ -86,7 +86,7 @@ class Pseudonyms:
             follows, before = before, text
             if verb == "USER_IP":
                 return _quoted(f"x{self._digest('text', text)}")
-            first = found.start() == 1  # the row's bracket is before it
+            first = found.start() == 1  # only the row's bracket precedes it
             if of_caches and first:
                 return _quoted(text)  # the cache's name; its keys may be servers
             of_server = (server_first and first) or follows == _KEYED_BY_SERVER
@@ -121,7 +121,7 @@ class Pseudonyms:
 
 
 def _before_json(words: list[str]) -> int:
-    """How many words come before a row."""
+    """The number of words before a row."""
     for index, word in enumerate(words):
         if word.startswith(_BEGINS_JSON):
             return index

@@ -13,10 +13,10 @@ from synrepl.wire.session import ProtocolSession, SessionLimits
 
 
 class RecordedSession(ProtocolSession):
-    """See :class:`~synrepl.wire.session.ProtocolSession`; this one also writes to a recording.
+    """A :class:`~synrepl.wire.session.ProtocolSession` that also writes to a recording.
 
-    :param seconds: tells the time, in seconds since the epoch
-    :ivar trouble: why nothing can be recorded any more; the session ends by it
+    :param seconds: returns the time, in seconds since the epoch
+    :ivar failure: the error that ended the recording and closed the session; None while it works
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class RecordedSession(ProtocolSession):
         )
         self._recording = recording
         self._seconds = seconds
-        self._heard = LineSplitter(limits.line)
-        self.trouble: OSError | None = None
+        self._recorded_splitter = LineSplitter(limits.line)
+        self.failure: OSError | None = None
 
     def start(self) -> None:
-        """Note the connection, and greet."""
+        """Record the connection, and send the greeting."""
         self._record("-", [b"connected"])
         super().start()
 
     def receive(self, data: bytes, now: float) -> list[Command]:
-        """Put the lines on record as they came, those too that are refused then."""
+        """Record the lines as they came, including those that are then refused."""
         try:
-            lines: Sequence[bytes] = self._heard.feed(data)
+            lines: Sequence[bytes] = self._recorded_splitter.feed(data)
         except LineTooLong as error:
             self._record("S", error.before)
             self._record("-", [str(error).encode()])
@@ -58,24 +58,24 @@ class RecordedSession(ProtocolSession):
         return super().receive(data, now)
 
     def data_to_send(self) -> bytes:
-        """Put the lines on record that are being sent."""
+        """Record the lines that are being sent."""
         data = super().data_to_send()
         if data:
             self._record("C", data.removesuffix(b"\n").split(b"\n"))
         return data
 
     def connection_lost(self) -> int:
-        """Note the end, and what the server had begun to say."""
-        if self._heard.half:
-            self._record("S-partial", self._heard.feed(b"\n"))
+        """Record the end, and the server's unfinished line."""
+        if self._recorded_splitter.half:
+            self._record("S-partial", self._recorded_splitter.feed(b"\n"))
         self._record("-", [b"eof" if self.closed_reason is None else b"closed"])
         return super().connection_lost()
 
     def _record(self, direction: str, lines: Sequence[bytes]) -> None:
-        if self.trouble is not None or not lines:
+        if self.failure is not None or not lines:
             return
         try:
             self._recording.write(int(self._seconds() * 1000), direction, lines)
         except OSError as error:
-            self.trouble = error
+            self.failure = error
             self.close(CloseReason.LOCAL)

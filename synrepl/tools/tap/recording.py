@@ -2,10 +2,10 @@
 
     {"t": 1795168338395, "dir": "S", "line": "RDATA caches 4 [\\"get_user_by_id\\", ...]"}
 
-``t`` is in ms since the epoch. ``dir`` is ``S`` (said by the server), ``C`` (by the
-client), ``-`` (a note of the recorder), ``S-partial`` (what the server had begun to
-say). Several connections have a ``conn`` each; on Redis there is a ``channel`` in
-place of ``dir``. Bytes that are not UTF-8 are kept with ``surrogateescape``.
+``t`` is in ms since the epoch. ``dir`` is ``S`` (sent by the server), ``C`` (sent by the client),
+``-`` (a note of the recorder) or ``S-partial`` (an unfinished line of the server). In a recording
+of several connections each line has the number ``conn`` of its connection. Lines from Redis have a
+``channel`` in place of ``dir``. Bytes that are not UTF-8 are kept with ``surrogateescape``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from synrepl.core.errors import InputError
 from synrepl.tools.judge.judge import Recorded
 from synrepl.wire.dialects import Side
 
-#: The longest line of a file, in bytes; what ``tap record`` takes fits, every byte escaped.
+#: Maximum length of a line of a file, in bytes. The longest line that ``tap record`` accepts fits,
+#: even with every byte escaped.
 LONGEST = 2**27
 
 _SIDES = {"S": Side.SERVER, "C": Side.CLIENT}
@@ -65,13 +66,13 @@ def read_recording(path: Path) -> Generator[Recorded, None, None]:
 class RecordingFile:
     """A new recording, readable by its owner alone.
 
-    Every call leaves it complete, so that it can be read while it grows, and
-    survives a process that is killed.
+    Every call flushes complete lines to the file. It can therefore be read while it grows, and
+    loses nothing when the process is killed.
 
-    :param path: compressed when it ends in ``.gz``
+    :param path: compressed if it ends in ``.gz``
     :param hide: rewrites lines of the protocol, see :mod:`~synrepl.tools.tap.pseudonyms`
-    :ivar lines: how many objects it has
-    :raises NoRecording: it exists already, or cannot be made
+    :ivar lines: number of lines in the file
+    :raises NoRecording: it exists already, or cannot be created
     """
 
     def __init__(self, path: Path, hide: Callable[[bytes], bytes] | None = None) -> None:
@@ -89,24 +90,24 @@ class RecordingFile:
         """Add lines of a connection.
 
         :param direction: ``S``, ``C``, ``-`` or ``S-partial``
-        :raises OSError: no room is left
+        :raises OSError: the disk is full
         """
         if direction in _SIDES:
             lines = self._hidden(lines)
         elif self._hide is not None and direction == _PARTIAL:
-            lines = [b""]  # half an ID cannot be told from other text
+            lines = [b""]  # a truncated ID cannot be recognised
         self._add(at_ms, "dir", direction, lines)
 
     def publish(self, at_ms: int, channel: str, lines: Sequence[bytes]) -> None:
         """Add lines that were published on Redis.
 
-        :param channel: where; written as it is
-        :raises OSError: no room is left
+        :param channel: its name in the recording
+        :raises OSError: the disk is full
         """
         self._add(at_ms, "channel", channel, self._hidden(lines))
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         if self._zip is not None:
             self._zip.close()
         self._raw.close()
@@ -115,7 +116,7 @@ class RecordingFile:
         return lines if self._hide is None else [self._hide(line) for line in lines]
 
     def _add(self, at_ms: int, key: str, value: str, lines: Sequence[bytes]) -> None:
-        data = b"".join([_written(at_ms, key, value, line) for line in lines])
+        data = b"".join([_line_of(at_ms, key, value, line) for line in lines])
         if self._zip is not None:
             self._zip.write(data)
             self._zip.flush()
@@ -125,7 +126,7 @@ class RecordingFile:
         self.lines += len(lines)
 
 
-def _written(at_ms: int, key: str, value: str, line: bytes) -> bytes:
+def _line_of(at_ms: int, key: str, value: str, line: bytes) -> bytes:
     text = line.decode("utf-8", "surrogateescape")
     return json.dumps({"t": at_ms, key: value, "line": text}).encode() + b"\n"
 
@@ -136,8 +137,8 @@ def _lines(path: Path) -> Iterator[bytes]:
             while line := file.readline(LONGEST + 1):
                 yield line
     except EOFError:
-        return  # compressed, and still being written: what is there was read
-    except (OSError, zlib.error) as error:  # that it is not gzip, too
+        return  # compressed, and still being written: everything so far was read
+    except (OSError, zlib.error) as error:  # including files that are not gzip
         raise NoRecording(path=path, reason=_reason(error)) from None
 
 
@@ -147,7 +148,7 @@ def _reason(error: Exception) -> str:
 
 def _recorded(path: Path, number: int, line: bytes) -> Recorded:
     try:
-        value = json.loads(line)  # which takes the lone surrogates of surrogateescape
+        value = json.loads(line)  # accepts the lone surrogates of surrogateescape
         if isinstance(value, dict) and "case" in value:
             raise ScriptedRecording(path=path)
         found = msgspec.convert(value, _RecordingLine)

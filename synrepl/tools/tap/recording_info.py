@@ -14,9 +14,9 @@ from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, TRANSITIONAL, Dialect
 from synrepl.wire.errors import RemoteProtocolError
 
 #: Number of lines that are examined.
-LOOK_AT = 20_000
+EXAMINED_LINES = 20_000
 
-#: Arguments of POSITION: each TCP dialect has one more than the one before.
+#: TCP dialects by the number of arguments of their POSITION.
 _BY_ARGUMENTS = {2: LEGACY, 3: TRANSITIONAL, 4: MODERN}
 
 
@@ -26,11 +26,11 @@ class RecordingDialectUnknown(InputError):
 
 @dataclass(frozen=True, slots=True)
 class RecordingInfo:
-    """What the first lines of a recording show.
+    """Properties detected from the first lines of a recording.
 
-    :ivar dialect: None when they do not tell
-    :ivar server_name: what the server calls itself, if it does
-    :ivar connection: the first one with a beginning, of recordings of several
+    :ivar dialect: None if it is unknown
+    :ivar server_name: the name in the first SERVER line or in the channel; None if there is none
+    :ivar connection: in a recording of several connections, the first one with a SERVER line
     """
 
     dialect: Dialect | None
@@ -39,31 +39,31 @@ class RecordingInfo:
 
 
 def recording_info(recording: Iterable[Recorded]) -> RecordingInfo:
-    """Look at the beginning of a recording.
+    """Detect the properties of a recording from its beginning.
 
-    A REPLICATE with arguments is legacy; what a bare one is shows in the
-    POSITIONs that answer it. Redis has channels.
+    A REPLICATE with arguments is legacy. After one without arguments, the POSITIONs in its answer
+    show the dialect. Recordings of Redis have channels.
     """
     dialect: Dialect | None = None
-    asked = False
-    greeted: tuple[str, int | None] | None = None
-    for recorded in islice(recording, LOOK_AT):
+    has_replicate = False
+    server: tuple[str, int | None] | None = None
+    for recorded in islice(recording, EXAMINED_LINES):
         if recorded.channel is not None:
             return RecordingInfo(CURRENT, recorded.channel.partition("/")[0], None)
         verb, _, rest = recorded.text.partition(b" ")
         if recorded.sender is Side.CLIENT and verb == b"REPLICATE":
-            asked = True
+            has_replicate = True
             if rest.strip():
                 dialect = LEGACY
         elif recorded.sender is Side.SERVER and verb == b"POSITION" and dialect is None:
             dialect = _BY_ARGUMENTS.get(len(rest.split(b" ")))
-        elif recorded.sender is Side.SERVER and verb == b"SERVER" and greeted is None:
+        elif recorded.sender is Side.SERVER and verb == b"SERVER" and server is None:
             name = _server_name(recorded.text)
-            greeted = None if name is None else (name, recorded.connection)
-        if dialect is not None and greeted is not None:
+            server = None if name is None else (name, recorded.connection)
+        if dialect is not None and server is not None:
             break
-    name, connection = (None, None) if greeted is None else greeted
-    return RecordingInfo(dialect or (MODERN if asked else None), name, connection)
+    name, connection = (None, None) if server is None else server
+    return RecordingInfo(dialect or (MODERN if has_replicate else None), name, connection)
 
 
 def _server_name(line: bytes) -> str | None:

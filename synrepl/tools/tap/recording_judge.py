@@ -1,4 +1,4 @@
-"""Judges a whole recording, and counts its findings by rule."""
+"""Judges a whole recording, and counts the findings by rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synrepl.tools.judge.judge import TrafficJudge
 from synrepl.tools.judge.rules import RuleFinding, RuleSeverity
 from synrepl.tools.judge.track import StreamTraits
 from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.recording_info import LOOK_AT, RecordingDialectUnknown, recording_info
+from synrepl.tools.tap.recording_info import EXAMINED_LINES, RecordingDialectUnknown, recording_info
 from synrepl.wire.dialects import Dialect
 
 SYNAPSE_TRAITS = StreamTraits(
@@ -24,20 +24,20 @@ SYNAPSE_TRAITS = StreamTraits(
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often a rule was broken, and where first."""
+    """How often a rule was broken, and the line of the first time."""
 
     count: int
     first: int
 
 
 class RecordingJudge:
-    """One recording before the judge; ask for :meth:`findings` first.
+    """Judges one recording. The counts are complete after all :meth:`findings` were read.
 
-    :param dialect: None to find it out
-    :ivar lines: how many were read
-    :ivar breaches: by name of the rule, what was found
-    :ivar known: the same of faults that real servers are known for
-    :raises RecordingDialectUnknown: the recording does not tell it
+    :param dialect: None to detect it
+    :ivar lines: number of lines read
+    :ivar breaches: tallies of breaches by name of the rule
+    :ivar known: tallies of known faults of real servers by name of the rule
+    :raises RecordingDialectUnknown: it cannot be detected from the recording
     :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
     """
 
@@ -49,7 +49,7 @@ class RecordingJudge:
     ) -> None:
         found = dialect or recording_info(read_recording(path)).dialect
         if found is None:
-            raise RecordingDialectUnknown(path=path, lines=LOOK_AT)
+            raise RecordingDialectUnknown(path=path, lines=EXAMINED_LINES)
         self.dialect = found
         self.lines = 0
         self.breaches: dict[str, Tally] = {}
@@ -60,8 +60,8 @@ class RecordingJudge:
     def findings(self) -> Iterator[RuleFinding]:
         """All findings, one at a time, nearly in the order of their lines.
 
-        :raises NotARecording: a line is none
-        :raises TooManyRecordedConnections: :raises TooManyTracks: more than can be kept in mind
+        :raises NotARecording: a line is malformed
+        :raises TooManyRecordedConnections: :raises TooManyTracks: it cannot be judged in bounded memory
         """
         for recorded in read_recording(self._path):
             self.lines = recorded.number

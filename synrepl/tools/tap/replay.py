@@ -1,4 +1,4 @@
-"""Replays recorded lines, at their original speed or another one."""
+"""Replays recorded lines, at their original speed or a multiple of it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from synrepl.services.bus.channels import Channels
 from synrepl.tools.judge.judge import Recorded
 from synrepl.wire.dialects import Side
 
-#: What a server says of its streams. SERVER, PING and ERROR belong to the
-#: connection that was recorded; the one it is played on has its own.
-_SERVED = (b"RDATA ", b"POSITION ", b"REMOTE_SERVER_UP ")
-_TO_A_CLIENT = (*_SERVED, b"SYNC ")
+#: Commands of a server about its streams. SERVER, PING and ERROR belong to the recorded connection;
+#: the connection of the replay has its own.
+_STREAM_COMMANDS = (b"RDATA ", b"POSITION ", b"REMOTE_SERVER_UP ")
+_TO_A_CLIENT = (*_STREAM_COMMANDS, b"SYNC ")
 
-#: Who is there now asks for himself.
-_ASKS = b"REPLICATE"
+#: Left out on Redis: the processes that are connected now send their own.
+_REPLICATE = b"REPLICATE"
 
 
 class PlaybackLine(NamedTuple):
     """One line to be played.
 
     :ivar at_ms: when it was recorded, in ms since the epoch
-    :ivar channel: where it is to be published; None on a connection
+    :ivar channel: the channel on which to publish it; None on a TCP connection
     """
 
     at_ms: int
@@ -34,9 +34,9 @@ class PlaybackLine(NamedTuple):
 def lines_for_client(
     recording: Iterable[Recorded], connection: int | None
 ) -> Iterator[PlaybackLine]:
-    """The server's lines (on Redis, everybody's) that a client would get over TCP.
+    """The lines of the server (on Redis, of all processes) that a client would get over TCP.
 
-    :param connection: which one, of a recording of several
+    :param connection: the connection to play, in a recording of several
     """
     for recorded in recording:
         if recorded.text.startswith(_TO_A_CLIENT) and _is_of(recorded, connection):
@@ -44,19 +44,20 @@ def lines_for_client(
 
 
 def lines_for_bus(
-    recording: Iterable[Recorded], connection: int | None, then: str | None, now: str
+    recording: Iterable[Recorded], connection: int | None, recorded_name: str | None, name: str
 ) -> Iterator[PlaybackLine]:
-    """What is published on Redis: everybody's lines, or what the server said over TCP.
+    """The lines to publish on Redis: those of all processes, or the server's from TCP.
 
-    :param then: what the server was called; its channels become those of ``now``
+    :param recorded_name: the server's name in the recording
+    :param name: the name of the server whose channels replace the recorded ones
     """
-    main = Channels(now).main
+    main = Channels(name).main
     for recorded in recording:
         channel, text = recorded.channel, recorded.text
         if channel is not None:
-            if text.partition(b" ")[0] != _ASKS:
-                yield PlaybackLine(recorded.at_ms, text, _renamed(channel, then, now))
-        elif text.startswith(_SERVED) and _is_of(recorded, connection):
+            if text.partition(b" ")[0] != _REPLICATE:
+                yield PlaybackLine(recorded.at_ms, text, _renamed(channel, recorded_name, name))
+        elif text.startswith(_STREAM_COMMANDS) and _is_of(recorded, connection):
             yield PlaybackLine(recorded.at_ms, text, main)
 
 
@@ -66,9 +67,9 @@ def _is_of(recorded: Recorded, connection: int | None) -> bool:
     return recorded.sender is Side.SERVER and recorded.connection == connection
 
 
-def _renamed(channel: str, then: str | None, now: str) -> str:
-    name, slash, rest = channel.partition("/")
-    return f"{now}{slash}{rest}" if name == then else channel
+def _renamed(channel: str, recorded_name: str | None, name: str) -> str:
+    server, slash, rest = channel.partition("/")
+    return f"{name}{slash}{rest}" if server == recorded_name else channel
 
 
 _BURST = 65_536
@@ -77,28 +78,28 @@ _BURST = 65_536
 class Burst(NamedTuple):
     """Lines that are due together, of a bounded size.
 
-    :ivar channel: where they go on Redis; None on a connection
+    :ivar channel: the channel on Redis; None on a TCP connection
     """
 
     channel: str | None
     lines: list[bytes]
 
 
-#: Sends lines; returns once there is room for more, False when there never will be.
+#: Sends lines. Returns True once there is room for more, and False if the connection is lost.
 Send = Callable[[Burst], Awaitable[bool]]
 
 
 async def replay(
-    scheduler: Scheduler, part: Iterable[PlaybackLine], speed: float, send: Send
+    scheduler: Scheduler, lines: Iterable[PlaybackLine], speed: float, send: Send
 ) -> int:
-    """Play a part of a recording, from :mod:`~synrepl.tools.tap.replay`.
+    """Play lines of a recording.
 
-    :param speed: 1 for as it was, 2 for twice as fast, 0 for at once
-    :returns: how many lines were sent
+    :param speed: factor of the recorded speed; 0 for no delays
+    :returns: the number of lines sent
     """
     began = scheduler.seconds()
     sent = 0
-    for due, burst in _bursts(part, speed):
+    for due, burst in _bursts(lines, speed):
         wait = began + due - scheduler.seconds()
         if wait > 0:
             await scheduler.sleep(wait)
@@ -108,22 +109,22 @@ async def replay(
     return sent
 
 
-def _bursts(part: Iterable[PlaybackLine], speed: float) -> Iterator[tuple[float, Burst]]:
-    """When each is due, in seconds from the first."""
+def _bursts(lines: Iterable[PlaybackLine], speed: float) -> Iterator[tuple[float, Burst]]:
+    """Bursts and when they are due, in seconds after the first line."""
     first_ms: int | None = None
     due = 0.0
     burst = Burst(None, [])
     size = 0
-    for cue in part:
-        first_ms = cue.at_ms if first_ms is None else first_ms
-        at = (cue.at_ms - first_ms) / 1000 / speed if speed else 0.0
-        if burst.lines and (at > due or size >= _BURST or cue.channel != burst.channel):
+    for line in lines:
+        first_ms = line.at_ms if first_ms is None else first_ms
+        at = (line.at_ms - first_ms) / 1000 / speed if speed else 0.0
+        if burst.lines and (at > due or size >= _BURST or line.channel != burst.channel):
             yield due, burst
             burst, size = Burst(None, []), 0
         if not burst.lines:
-            burst = Burst(cue.channel, [])
-        due = max(due, at)  # a clock that was set back does not bring lines forward
-        burst.lines.append(cue.text)
-        size += len(cue.text)
+            burst = Burst(line.channel, [])
+        due = max(due, at)  # lines keep their order even if the recorder's clock was set back
+        burst.lines.append(line.text)
+        size += len(line.text)
     if burst.lines:
         yield due, burst

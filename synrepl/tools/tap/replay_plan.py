@@ -7,7 +7,7 @@ from pathlib import Path
 
 from synrepl.core.errors import InputError
 from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.recording_info import LOOK_AT, RecordingDialectUnknown, recording_info
+from synrepl.tools.tap.recording_info import EXAMINED_LINES, RecordingDialectUnknown, recording_info
 from synrepl.wire.dialects import CURRENT, MODERN, Dialect
 
 
@@ -60,15 +60,15 @@ def plan_replay(
 ) -> ReplayPlan:
     """Plan a replay; arguments that are None are detected from the recording.
 
-    :raises NoServerName: :raises RecordingDialectUnknown: the recording does not tell it
+    :raises NoServerName: :raises RecordingDialectUnknown: it cannot be detected from the recording
     :raises NoRecording: :raises NotARecording: :raises ScriptedRecording:
     """
     found = recording_info(read_recording(path))
-    spoken = dialect or found.dialect
-    if spoken is None:
-        raise RecordingDialectUnknown(path=path, lines=LOOK_AT)
+    used_dialect = dialect or found.dialect
+    if used_dialect is None:
+        raise RecordingDialectUnknown(path=path, lines=EXAMINED_LINES)
     name = server_name or found.server_name
     if name is None:
         raise NoServerName(path=path)
-    chosen = found.connection if connection is None else connection
-    return ReplayPlan(path, name, spoken, chosen, speed, found.server_name)
+    used_connection = found.connection if connection is None else connection
+    return ReplayPlan(path, name, used_dialect, used_connection, speed, found.server_name)

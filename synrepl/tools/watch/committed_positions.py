@@ -18,35 +18,35 @@ _TOGETHER = numbered_together(SYNAPSE_STREAMS)
 
 @dataclass(frozen=True, slots=True)
 class CommittedPositions:
-    """One look.
+    """The result of one look at the database.
 
-    :ivar positions: what has to be announced, by stream and writer
-    :ivar on_record: the streams of which the database says who writes them
-    :ivar unread: which streams could not be looked at, and what is in the way, in sentences
+    :ivar positions: the positions that have to be announced, by stream and writer
+    :ivar streams_with_writers: the streams whose writers are recorded in the database
+    :ivar unread: sentences about the streams that could not be read, and why
     """
 
     positions: Committed
-    on_record: Collection[str]
+    streams_with_writers: Collection[str]
     unread: tuple[str, ...]
 
 
 async def look(store: ForeignStore, announces_moves: bool) -> CommittedPositions:
-    """Look once.
+    """Look at the database once.
 
-    :param announces_moves: writers announce positions that moved without rows, as over
-        Redis; else only rows have to be announced
-    :raises SynreplError: what :class:`.ForeignStore` raises
+    :param announces_moves: whether writers announce positions that moved without rows, as they do
+        over Redis; otherwise only rows have to be announced
+    :raises SynreplError: any error of :class:`.ForeignStore`
     """
     release = await store.release()
     seen = await store.read("watch", lambda txn: foreign_look.look(txn, release, NEWEST_ROWS))
     positions = {}
     for name, stream in seen.streams.items():
-        # A stream that shares its sequence moves on record with the rows of the other one.
+        # The recorded position of a stream that shares its sequence also moves with rows of the other.
         shared = _TOGETHER.get(name, frozenset()) & seen.streams.keys()
         only_rows = len(shared) > 1 or not announces_moves
         positions[name] = stream.row_positions if only_rows else stream.positions
-    on_record = [name for name, stream in seen.streams.items() if stream.recorded]
-    return CommittedPositions(positions, on_record, tuple(_unread(seen)))
+    streams_with_writers = [name for name, stream in seen.streams.items() if stream.recorded]
+    return CommittedPositions(positions, streams_with_writers, tuple(_unread(seen)))
 
 
 def _unread(seen: ForeignLook) -> Iterator[str]:

@@ -27,14 +27,14 @@ Committed = Mapping[str, Mapping[str, Token]]
 
 
 class WriterLag(NamedTuple):
-    """One writer of one stream now.
+    """The lag of one writer of one stream.
 
-    :ivar heard: the position on the wire; None when nothing was heard
-    :ivar committed: the position in the database; None when there is none, or nobody looks
-    :ivar rate: rows per second on the wire
-    :ivar lag_rows: tokens that are committed and were not announced, at most
-    :ivar lag_seconds: for how long some token that was committed then has not been announced
-    :ivar silent: so long that something is wrong
+    :ivar heard: the announced position; None if nothing was announced
+    :ivar committed: the position in the database; None if there is none, or it is not read
+    :ivar rate: announced rows per second
+    :ivar lag_rows: maximum number of tokens that are committed and not announced
+    :ivar lag_seconds: for how long a committed token has not been announced
+    :ivar silent: whether the lag has lasted so long that something is wrong
     """
 
     stream: str
@@ -48,7 +48,7 @@ class WriterLag(NamedTuple):
     silent: bool
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; ``writer`` is null where one number stands for all."""
+        """The lag for programs; ``writer`` is null where one position stands for all writers."""
         return {
             **self._asdict(),
             "writer": None if self.writer == LINEAR else self.writer,
@@ -58,7 +58,7 @@ class WriterLag(NamedTuple):
 
     @property
     def alarm(self) -> str:
-        """What is wrong with it, in a sentence."""
+        """The problem, as a sentence."""
         announced = (
             "has not been heard of"
             if self.heard is None
@@ -71,10 +71,10 @@ class WriterLag(NamedTuple):
 
 
 class SilentWriter(NamedTuple):
-    """A writer that was heard, and has not answered since it was asked.
+    """A writer that has announced something before, and does not answer REPLICATE.
 
-    :ivar streams: what it was heard to write
-    :ivar seconds: for how long it owes an answer
+    :ivar streams: the streams that it has announced
+    :ivar seconds: for how long it has not answered
     """
 
     writer: str
@@ -82,12 +82,12 @@ class SilentWriter(NamedTuple):
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The fields for programs."""
         return {**self._asdict(), "seconds": round(self.seconds, 3)}
 
     @property
     def alarm(self) -> str:
-        """What is wrong with it, in a sentence."""
+        """The problem, as a sentence."""
         return (
             f"{self.writer} has not answered REPLICATE for {self.seconds:.0f} s: it does not run,"
             f" or hangs; it writes {', '.join(self.streams)}"
@@ -97,99 +97,102 @@ class SilentWriter(NamedTuple):
 class LagMonitor:
     """Compares announced with committed positions.
 
-    A writer on record belongs to the server, and answers REPLICATE; one that does not raises an
-    alarm. A table may also have rows of a writer that no longer exists, so a writer that is only
-    found there is monitored once it commits something.
+    A writer that the database records belongs to the server and answers REPLICATE; if it does not,
+    it raises an alarm. A table may also have rows of a writer that no longer exists. A writer that
+    is found only there is therefore monitored only after it commits something.
 
-    :param heard: what comes over the wire
+    :param announcements: the positions announced over the wire
     """
 
-    def __init__(self, scheduler: Scheduler, heard: Announcements) -> None:
+    def __init__(self, scheduler: Scheduler, announcements: Announcements) -> None:
         self._scheduler = scheduler
-        self._heard = heard
+        self._announcements = announcements
         self._rates = _Rates(scheduler)
         self._committed: Committed | None = None
-        self._on_record: Collection[str] = ()
-        self._at_first: dict[Key, Token] = {}
-        self._hears_since: float | None = None
-        self._lags = LagTracker(scheduler, self._standings)
+        self._streams_with_writers: Collection[str] = ()
+        self._first_committed: dict[Key, Token] = {}
+        self._receiving_since: float | None = None
+        self._lags = LagTracker(scheduler, self._progress)
 
-    def committed(self, positions: Committed, on_record: Collection[str] = ()) -> None:
-        """What the database says, by stream and writer; anew each time.
+    def update_committed(
+        self, positions: Committed, streams_with_writers: Collection[str] = ()
+    ) -> None:
+        """Replace the committed positions.
 
-        :param on_record: the streams of which it says who writes them
+        :param positions: by stream and writer
+        :param streams_with_writers: the streams whose writers are recorded in the database
         """
         self._committed = positions
-        self._on_record = on_record
+        self._streams_with_writers = streams_with_writers
 
-    def look(self, is_receiving: bool = True) -> list[WriterLag]:
-        """Everything now, by stream and writer.
+    def measure(self, is_receiving: bool = True) -> list[WriterLag]:
+        """Measure the lags of all writers, sorted by stream and writer.
 
-        :param hears: the server is heard; while it is not, nobody can be said to be silent
+        :param is_receiving: whether the server is connected; if not, no writer counts as silent
         """
         now = self._scheduler.seconds()
         if not is_receiving:
-            self._hears_since = None
-        elif self._hears_since is None:
-            self._hears_since = now
-        listened = 0.0 if self._hears_since is None else now - self._hears_since
+            self._receiving_since = None
+        elif self._receiving_since is None:
+            self._receiving_since = now
+        received_for = 0.0 if self._receiving_since is None else now - self._receiving_since
         lags = self._lags.measure()
-        rates = self._rates.take(self._heard.rows)
-        seen = []
+        rates = self._rates.take(self._announcements.rows)
+        measured = []
         for key in sorted(self._keys()):
             lag = lags[_name(key)]
-            heard = self._heard.positions.get(key)
-            missing = heard is None and key[0] in self._on_record
-            lag_seconds = max(lag.seconds, listened) if missing else lag.seconds
-            seen.append(
+            heard = self._announcements.positions.get(key)
+            missing = heard is None and key[0] in self._streams_with_writers
+            lag_seconds = max(lag.seconds, received_for) if missing else lag.seconds
+            measured.append(
                 WriterLag(
                     *key,
                     heard=heard,
                     committed=self._committed_of(key),
-                    rows=self._heard.rows.get(key, 0),
+                    rows=self._announcements.rows.get(key, 0),
                     rate=rates.get(key, 0.0),
                     lag_rows=lag.rows,
                     lag_seconds=lag_seconds,
-                    silent=min(lag_seconds, listened) >= SILENT_S,
+                    silent=min(lag_seconds, received_for) >= SILENT_S,
                 )
             )
-        return seen
+        return measured
 
     def silent_writers(self) -> list[SilentWriter]:
-        """Those that do not answer any more; only over Redis is anybody asked after all."""
+        """The writers that no longer answer; only on Redis are requests visible to all."""
         return [
-            SilentWriter(writer, self._heard.streams_of(writer), seconds)
-            for writer, seconds in sorted(self._heard.unanswered.items())
+            SilentWriter(writer, self._announcements.streams_of(writer), seconds)
+            for writer, seconds in sorted(self._announcements.unanswered.items())
             if seconds >= ANSWER_S
         ]
 
-    def _standings(self) -> list[StreamProgress]:
+    def _progress(self) -> list[StreamProgress]:
         found = []
         for key in self._keys():
             committed = self._committed_of(key) or 0
-            heard = self._heard.positions.get(key)
-            if heard is None:  # what it announced before is not known
-                heard = self._at_first.setdefault(key, committed)
+            heard = self._announcements.positions.get(key)
+            if heard is None:  # its earlier announcements are not known
+                heard = self._first_committed.setdefault(key, committed)
             found.append(StreamProgress(_name(key), heard, max(heard, committed)))
         return found
 
     def _keys(self) -> set[Key]:
-        """What was heard, and what is committed of streams that have to be heard of.
+        """The announced writers, and the committed ones of streams that have to be announced.
 
         A server has streams that its release, or this connection, does not announce.
         """
-        keys = set(self._heard.positions)
+        keys = set(self._announcements.positions)
         streams = {stream for stream, _ in keys}
         linear = {stream for stream, writer in keys if writer == LINEAR}
         if keys:
-            streams |= set(self._on_record)
+            streams |= set(self._streams_with_writers)
         for stream, writers in (self._committed or {}).items():
             if stream in streams and stream not in linear:
                 keys |= {(stream, writer) for writer, token in writers.items() if token}
         return keys
 
     def _committed_of(self, key: Key) -> Token | None:
-        """Of the linear view that is the furthest of all writers."""
+        """The committed position; in the linear view, the highest one of all writers."""
         if self._committed is None or key[0] not in self._committed:
             return None
         writers = self._committed[key[0]]
@@ -197,7 +200,7 @@ class LagMonitor:
 
 
 class _Rates:
-    """Rows per second, of counts that only grow."""
+    """Computes rows per second from counters."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -212,7 +215,7 @@ class _Rates:
         since, before = self._counts[0]
         if now <= since:
             return {}
-        return {key: (n - before.get(key, 0)) / (now - since) for key, n in counts.items()}
+        return {key: (count - before.get(key, 0)) / (now - since) for key, count in counts.items()}
 
 
 def _name(key: Key) -> str:
