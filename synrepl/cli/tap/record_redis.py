@@ -12,7 +12,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
 from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.terminal import printable
-from synrepl.services.recorder.channels import Channels
+from synrepl.services.bus.channels import Channels
 from synrepl.tools.tap.bus_recorder import BusRecorder, Published
 from synrepl.tools.tap.pseudonyms import Pseudonyms
 from synrepl.tools.tap.recording import RecordingFile

@@ -207,7 +207,7 @@ class _Rates:
         self._counts: deque[tuple[float, Mapping[Key, int]]] = deque()
 
     def take(self, counts: Mapping[Key, int]) -> dict[Key, float]:
-        """The rates since about :data:`RATE_S` ago."""
+        """The rates over about the last :data:`RATE_S` seconds."""
         now = self._clock.seconds()
         self._counts.append((now, dict(counts)))
         while self._counts[0][0] < now - RATE_S and len(self._counts) > 2:
