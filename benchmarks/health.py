@@ -125,7 +125,7 @@ def _row(attack: Attack | None, found: Mapping[str, Any]) -> Row:
     ]
     if attack is not None:
         details.append(f"attack took {found['seconds']:.1f} s")
-    details += [f"{key}: {_shown(value)}" for key, value in found["came_of_it"].items() if value]
+    details += [f"{key}: {_shown(value)}" for key, value in found["outcome"].items() if value]
     return Row(
         "nothing" if attack is None else attack.name,
         slowest,

@@ -110,7 +110,7 @@ def _environments(directory: Path, releases: Sequence[Release]) -> dict[Release,
     for release in releases:
         environment = found[release] = Environment(release, directory / f"synapse-{release}")
         _print(f"Synapse {release} in {environment.directory}")
-        environment.make()
+        environment.install()
     return found
 
 

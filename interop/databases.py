@@ -1,4 +1,4 @@
-"""The databases of the Synapses: one PostgreSQL, one virgin database per release, copies of it."""
+"""The databases of the Synapse servers: on one PostgreSQL, a template per release and copies of it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from synrepl.storage.launch.postgres import PostgresServer
 
 
 class Databases:
-    """A PostgreSQL for throw-away databases, as a ``with`` block that stops it.
+    """A PostgreSQL for temporary databases; a context manager, which starts and stops it.
 
-    An installed PostgreSQL is preferred, for old releases of Synapse may know
-    it better; else it is the one of the pip package.
+    An installed PostgreSQL is preferred to that of the pip package, because old releases of Synapse
+    are more likely to support it.
 
-    :param directory: of its data
+    :param directory: its data directory
     """
 
     def __init__(self, directory: Path) -> None:
         self._server = PostgresServer(directory, prefer_system=True)
 
     def empty(self, name: str) -> str:
-        """Make a database without anything in it."""
+        """Create an empty database; its name."""
         return self._create(name, "template0")
 
     def copy(self, release: Release, name: str) -> str:
-        """Make a copy of a release's virgin database."""
+        """Create a copy of a release's template database; its name."""
         return self._create(name, release.database)
 
     def arguments(self, name: str) -> dict[str, Any]:
-        """How a Synapse is told to connect."""
+        """Connection arguments for the configuration of a Synapse."""
         found = urlsplit(self._server.dsn)
         return {
             "database": name,
@@ -47,7 +47,7 @@ class Databases:
         }
 
     def reader(self, name: str) -> str:
-        """The DSN of a role that may read everything in a database, and write nothing."""
+        """Create a role that may read everything in a database and write nothing; its DSN."""
         found = urlsplit(self._server.dsn)
         role, password = f"reader_{name}", token_hex(16)
         rights = "pg_read_all_data, pg_read_all_stats"
@@ -55,7 +55,7 @@ class Databases:
         return f"postgresql://{role}:{password}@{found.hostname}:{found.port}/{name}"
 
     def version(self) -> str:
-        """PostgreSQL's own."""
+        """The version of PostgreSQL."""
         ((text,),) = self._execute("SHOW server_version")
         return str(text).partition(" ")[0]
 

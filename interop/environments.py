@@ -14,8 +14,8 @@ from synrepl.core.errors import Unavailable
 
 _TIME_LIMIT_S = 900
 
-#: What the report tells the versions of.
-TOLD = ("matrix-synapse", "Twisted", "prometheus-client", "psycopg2-binary")
+#: Packages whose versions the report lists.
+REPORTED_PACKAGES = ("matrix-synapse", "Twisted", "prometheus-client", "psycopg2-binary")
 
 
 class InstallFailed(Unavailable):
@@ -23,10 +23,9 @@ class InstallFailed(Unavailable):
 
 
 class Environment:
-    """A virtual environment with one release of Synapse in it.
+    """A virtual environment with one release of Synapse.
 
-    :param directory: made when it does not exist, and used again when its
-        requirements are still the same
+    :param directory: created if it does not exist, and reused while its requirements are the same
     """
 
     def __init__(self, release: Release, directory: Path) -> None:
@@ -36,11 +35,11 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Path of its interpreter."""
         return self.directory / "bin" / "python"
 
-    def make(self) -> bool:
-        """Install what is missing; True when anything was.
+    def install(self) -> bool:
+        """Install the release; True if anything had to be installed.
 
         :raises InterpreterMissing: :raises InterpreterUnfit: :raises InstallFailed:
         """
@@ -64,12 +63,12 @@ class Environment:
         return True
 
     def versions(self) -> Mapping[str, str]:
-        """What is installed, by name."""
+        """Versions of CPython and the reported packages, by name."""
         done = self._run([self.python, "-m", "pip", "--disable-pip-version-check", "freeze"])
         pairs = [line.split("==", 1) for line in done.splitlines() if "==" in line]
         found = {name.replace("_", "-"): number for name, number in pairs}
         version = self._run([self.python, "--version"]).removeprefix("Python ").strip()
-        return {"CPython": version, **{name: found[name] for name in TOLD}}
+        return {"CPython": version, **{name: found[name] for name in REPORTED_PACKAGES}}
 
     def _run(self, command: Sequence[str | Path]) -> str:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a Synapse logged, as far as it is about replication."""
+"""Reads the replication-related entries of Synapse's logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DISCARDS = re.compile(r"Discarding RDATA (?:from|for)(?: unconnected)? stream '
 
 _GRAVE = frozenset({"ERROR", "CRITICAL"})
 
-#: Errors that have to be there, each with its reason.
+#: Patterns of expected errors, each with its reason.
 _REASONS = (
     (r"Remote reported error: 'server shutting down'", "our master said so when SIGTERM ended it"),
     (r"Lost replication conn", "our master was ended"),
@@ -36,9 +36,9 @@ _VARYING = (
 
 
 class Entry(NamedTuple):
-    """One entry.
+    """An entry of a log.
 
-    :ivar cause: the last line of the traceback that follows it, if one does
+    :ivar cause: the last line of the traceback that follows it; "" if there is none
     """
 
     logger: str
@@ -48,23 +48,23 @@ class Entry(NamedTuple):
 
     @property
     def is_error(self) -> bool:
-        """True at ERROR and above."""
+        """True for ERROR and above."""
         return self.level in _GRAVE
 
     @property
     def about_replication(self) -> bool:
-        """True when the replication code logged it."""
+        """True if the replication code logged it."""
         return "replication" in self.logger
 
     @property
     def reason(self) -> str | None:
-        """Why an error was to be expected; None when it was not."""
+        """Why the error is expected; None if it is not."""
         text = f"{self.message} {self.cause}"
         return next((why for pattern, why in _REASONS if re.search(pattern, text)), None)
 
     @property
     def kind(self) -> str:
-        """The message and its cause without what differs each time."""
+        """The message and its cause, without the parts that vary."""
         text = f"{self.message}: {self.cause}" if self.cause else self.message
         for pattern, instead in _VARYING:
             text = re.sub(pattern, instead, text)
@@ -72,23 +72,23 @@ class Entry(NamedTuple):
 
 
 def entries(log: Path) -> list[Entry]:
-    """Everything in a log."""
+    """All entries of a log."""
     return list(_entries(log.read_text(errors="replace").splitlines()))
 
 
 def subscriptions(log: Path) -> list[tuple[str, int]]:
-    """The (stream, token) pairs that a legacy worker says it asked for, in order."""
+    """The (stream, token) pairs that a legacy worker has logged as requested, in order."""
     found = _SUBSCRIBES.findall(log.read_text(errors="replace"))
     return [(stream, int(token)) for stream, token in found]
 
 
 def discarded(log: Path) -> Counter[str]:
-    """Lines RDATA that a modern worker says it dropped, by stream (it says so at DEBUG)."""
+    """Number of RDATA lines that a modern worker has logged as dropped (at DEBUG), by stream."""
     return Counter(_DISCARDS.findall(log.read_text(errors="replace")))
 
 
-def _goes_on(last: Entry, entry: Entry) -> bool:
-    """Whether an entry is the next line of a traceback that was printed line by line."""
+def _continues(last: Entry, entry: Entry) -> bool:
+    """True if an entry continues a traceback that was printed line by line."""
     begun = last.message.startswith("Traceback ") and last.logger == entry.logger
     return begun and (not last.cause or last.cause.startswith(" "))
 
@@ -102,7 +102,7 @@ def _entries(lines: list[str]) -> Iterator[Entry]:
                 last = last._replace(cause=line.strip())
             continue
         entry = Entry(**match.groupdict(), cause="")
-        if last is not None and _goes_on(last, entry):
+        if last is not None and _continues(last, entry):
             last = last._replace(cause=entry.message)
             continue
         if last is not None:

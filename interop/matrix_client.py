@@ -1,4 +1,4 @@
-"""Users of a real server, as its clients know them."""
+"""A client of a real server's client-server API."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ API = "/_matrix/client/r0"
 class Server:
     """The client-server API of a server.
 
-    :param port: where it is asked; depends on the path, where each process answers its part
-    :ivar answers: how often each (action, status) was seen
+    :param port: its port, or a function from path to port if the API is divided among processes
+    :ivar answers: number of answers by (action, status)
     """
 
     def __init__(self, port: int | Callable[[str], int], name: str) -> None:
@@ -34,9 +34,9 @@ class Server:
     def call(
         self, action: str, method: str, path: str, body: object = None, token: str | None = None
     ) -> Any:
-        """Make a request; the JSON of the answer, whatever its status.
+        """Make a request; the JSON of the answer, regardless of its status.
 
-        :param action: what it is, for a person
+        :param action: description of the request, under which its answer is counted
         """
         port = self._port if isinstance(self._port, int) else self._port(path)
         answer = http_request.request(method, f"http://{LOOPBACK}:{port}{path}", body, token)
@@ -70,29 +70,29 @@ class User:
         self._transactions = count(1)
 
     def call(self, action: str, method: str, path: str, body: object = None) -> Any:
-        """Make a request below the client API's root."""
+        """Make a request to a path below the root of the client API."""
         return self._server.call(action, method, API + path, body, self._token)
 
     def put(self, action: str, path: str, body: object) -> Any:
-        """Put something."""
+        """Make a PUT request."""
         return self.call(action, "PUT", path, body)
 
     def post(self, action: str, path: str, body: object) -> Any:
-        """Post something."""
+        """Make a POST request."""
         return self.call(action, "POST", path, body)
 
     def send(self, room: str, content: object) -> str | None:
-        """Send a message; its event ID."""
+        """Send a message; its event ID, or None if it was refused."""
         path = f"/rooms/{q(room)}/send/m.room.message/{next(self._transactions)}"
         event: str | None = self.put("send a message", path, content).get("event_id")
         return event
 
     def send_to_device(self, user: str, content: object) -> None:
-        """Send something to all devices of a user."""
+        """Send a to-device message to all devices of a user."""
         path = f"/sendToDevice/org.example.x/{next(self._transactions)}"
         self.put("send to devices", path, {"messages": {user: {"*": content}}})
 
 
 def q(text: str) -> str:
-    """Text as a part of a path."""
+    """Quote text as a segment of a path."""
     return quote(text, safe="")

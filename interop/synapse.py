@@ -1,4 +1,4 @@
-"""Real Synapse processes, configured and started as black boxes."""
+"""Configures and starts real Synapse processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interop.environments import Environment
 from interop.processes import LOOPBACK, Process, free_ports
 from interop.releases import MUCH
 
-#: Of the one administrator's right to register users on these servers, which live for minutes.
+#: The shared secret for registering users on these servers, which run for minutes only.
 REGISTRATION_SECRET = "for a server that only listens on loopback"
 
 _LOG_FORMAT = "%(asctime)s %(name)s:%(lineno)d %(levelname)s %(message)s"
@@ -23,10 +23,10 @@ _LOG_FORMAT = "%(asctime)s %(name)s:%(lineno)d %(levelname)s %(message)s"
 
 @dataclass(frozen=True, slots=True)
 class ServerDirectory:
-    """Where the processes of one server keep their files, and what they share.
+    """The files of one server's processes, and their shared configuration.
 
-    :ivar database: how to connect, as :meth:`.databases.Databases.arguments` says
-    :ivar more: what else is in the configuration they share
+    :ivar database: connection arguments, as of :meth:`.databases.Databases.arguments`
+    :ivar more: further settings of the shared configuration
     """
 
     environment: Environment
@@ -36,7 +36,7 @@ class ServerDirectory:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def shared(self) -> Path:
-        """The configuration of all processes of this server."""
+        """Write the configuration that all processes of this server share; its path."""
         self.directory.mkdir(parents=True, exist_ok=True)
         key = self.directory / "signing.key"
         if not key.exists():
@@ -74,17 +74,20 @@ class ServerDirectory:
         )
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write a file of the configuration; JSON is YAML."""
+        """Write a configuration file as JSON, which is valid YAML; its path."""
         path = self.directory / name
         path.write_text(json.dumps(content, indent=1))
         return path
 
     def log(self, process: str) -> Path:
-        """The log of a process of this server."""
+        """Path of a process's log."""
         return self.directory / f"{process}.log"
 
     def log_config(self, process: str) -> Path:
-        """Has a process log to :meth:`log`; rows that it drops, only at DEBUG."""
+        """Write a logging configuration that logs to :meth:`log`; its path.
+
+        The replication code logs at DEBUG, the only level at which it reports dropped rows.
+        """
         handler = {
             "class": "logging.FileHandler",
             "formatter": "line",
@@ -120,7 +123,7 @@ class SynapseMain:
     """A real main process.
 
     :ivar client: port of the client-server API
-    :ivar replication: port of the line protocol, where the release speaks it over TCP
+    :ivar replication: port of the line protocol, if the release speaks it over TCP
     :ivar http: port of HTTP replication
     """
 
@@ -149,7 +152,7 @@ class SynapseMain:
         self.process = server_directory.start("main", "synapse.app.homeserver", files)
 
     def ready(self) -> None:
-        """Wait until it listens.
+        """Wait until it listens on all its ports.
 
         :raises ProcessEnded: :raises NotInTime:
         """
@@ -158,11 +161,11 @@ class SynapseMain:
 
 
 class SynapseWorker:
-    """A real worker for clients, on whatever master it is pointed at.
+    """A real worker for clients, which follows the given master.
 
     :param master: port of the line protocol
     :param http: port of the master's HTTP replication
-    :ivar metrics: port of its metrics
+    :ivar metrics: port of its metrics listener
     """
 
     def __init__(
@@ -196,7 +199,7 @@ class SynapseWorker:
         self.process = server_directory.start(name, release.worker_app, files)
 
     def ready(self) -> None:
-        """Wait until its metrics can be read.
+        """Wait until it listens on its metrics port.
 
         :raises ProcessEnded: :raises NotInTime:
         """
@@ -206,7 +209,7 @@ class SynapseWorker:
 def create_template_database(
     environment: Environment, databases: Databases, directory: Path
 ) -> None:
-    """Let a release fill its virgin database: its main process does so when it starts."""
+    """Create the template database of a release, which its main process fills when it starts."""
     database = databases.empty(environment.release.database)
     server_directory = ServerDirectory(
         environment, directory, "virgin.example", databases.arguments(database)
@@ -217,12 +220,12 @@ def create_template_database(
 
 
 def listener(port: int, kind: str) -> dict[str, Any]:
-    """A listener on loopback, as it is configured."""
+    """The configuration of a listener on loopback."""
     return {"port": port, "bind_addresses": [LOOPBACK], "type": kind}
 
 
 def http_listener(port: int, resource: str) -> dict[str, Any]:
-    """The same for HTTP."""
+    """The configuration of an HTTP listener on loopback."""
     return {
         **listener(port, "http"),
         "tls": False,

@@ -1,4 +1,4 @@
-"""Our worker on real masters of each release over TCP, while real clients keep them busy."""
+"""Runs our worker on a real master of each release over TCP, while clients make requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Both are connected, and nothing is in progress, before clients make any request;
 {seconds:.0f} s. Then the rows that our worker's handler was given are compared with the RDATA lines
 of the recording, by stream: their number, and one by one (token and every cell), in order."""
 
-#: What our worker counts and has no reason to meet here.
+#: Counters of our worker that have to stay 0.
 _ODD = ("bad_rows", "unknown", "resets", "fetched_rows", "duplicates")
 
 _ROUNDS = 400
@@ -43,8 +43,8 @@ _SERVER = "master.example"
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """What was recorded from the first request on, and what our worker had of it."""
+class MasterResult:
+    """The rows that were recorded and handled since the first request, and the worker's status."""
 
     seconds: float
     answers: Counter[tuple[str, int]]
@@ -61,23 +61,23 @@ def section(
     directory: Path,
     seed: int = 1,
 ) -> Section:
-    """Let them meet; what was found.
+    """Run the scenario with one release; its section of the report.
 
-    :param seed: of what the clients do
+    :param seed: of the clients' random requests
     """
-    found = _meet(release, environment, databases, directory, seed)
+    found = _run(release, environment, databases, directory, seed)
     dialect = _dialect(release)
     story = _DESCRIPTION.format(
         release=release, dialect=dialect, rounds=_ROUNDS, seconds=found.seconds
     )
     section = Section(f"Our worker follows a real {release} master", story.splitlines())
-    _tell(section, found)
+    _report(section, found)
     return section
 
 
-def _meet(
+def _run(
     release: Release, environment: Environment, databases: Databases, directory: Path, seed: int
-) -> Meeting:
+) -> MasterResult:
     database = databases.copy(release, f"{release.name}_main")
     server_directory = ServerDirectory(
         environment, directory, _SERVER, databases.arguments(database)
@@ -111,16 +111,16 @@ def _meet(
             status = worker.status()
             exit_status = worker.process.stop()
         main.process.still_runs()
-    return Meeting(seconds, server.answers, recorded, handled, status, exit_status)
+    return MasterResult(seconds, server.answers, recorded, handled, status, exit_status)
 
 
 def _dialect(release: Release) -> str:
-    """What our worker is configured with: it finds out the newer dialects by itself."""
+    """The dialect in our worker's configuration; it detects the newer ones by itself."""
     return "legacy" if release.asks_by_token else "auto"
 
 
 def _both_follow(worker: SynreplWorker, recorder: Recorder) -> None:
-    """Wait until both have been told where every stream stands, and nothing more comes."""
+    """Wait until both have the position of every stream, and nothing more arrives."""
 
     def results() -> tuple[bool, int, int, int]:
         status = worker.status()
@@ -137,7 +137,7 @@ def _all_arrived(
 ) -> tuple[dict[str, list[RawRow]], dict[str, list[LoggedRow]]]:
     """Wait for a quiet moment at which our worker has as many rows as the recorder.
 
-    :returns: what each has at that moment; or at last, if there is none
+    :returns: the rows of both at that moment, or at the timeout if there is none
     """
 
     def both() -> tuple[dict[str, list[RawRow]], dict[str, list[LoggedRow]]]:
@@ -168,7 +168,7 @@ def _since(rows: Mapping[str, list[T]], before: Counter[str]) -> dict[str, list[
     return {stream: every for stream, every in new.items() if every}
 
 
-def _tell(section: Section, found: Meeting) -> None:
+def _report(section: Section, found: MasterResult) -> None:
     streams = sorted(found.recorded.keys() | found.handled.keys())
     rows = []
     for stream in streams:

@@ -1,4 +1,4 @@
-"""Real Synapse processes that hear each other over Redis."""
+"""A real Synapse server of eight processes, which communicate over Redis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAIN = "main"
 
 _WORKER_APP = "synapse.app.generic_worker"
 
-#: Who writes what.
+#: The writers of each stream; other streams are written by the main process.
 WRITERS: Mapping[str, Sequence[str]] = {
     "events": ("persister1", "persister2"),
     "receipts": ("writer1", "writer2"),
@@ -51,13 +51,13 @@ _ROUTES = tuple(
     )
 )
 
-#: Eight of them start at once on what cores there are.
+#: Time limit for a start, in seconds: seven processes start at once on few cores.
 _STARTS_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a process listens.
+    """The ports of a process.
 
     :ivar http: for other processes of the server
     """
@@ -68,22 +68,22 @@ class Ports:
 
     @classmethod
     def free(cls) -> Self:
-        """Some that nobody listens on now."""
+        """Choose ports that are free at the moment."""
         return cls(*free_ports(3))
 
     @property
     def address(self) -> dict[str, Any]:
-        """Where others find it, as ``instance_map`` has it."""
+        """Its entry in ``instance_map``."""
         return {"host": LOOPBACK, "port": self.http}
 
 
 def over_redis(
     port: int, instances: Mapping[str, Ports], writers: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """What processes over Redis find in the configuration that they share.
+    """The shared configuration of processes that use Redis.
 
-    :param port: of Redis
-    :param writers: who writes which stream; without an entry, the main process
+    :param port: port of Redis
+    :param writers: the writers of each stream; streams without an entry are the main process's
     """
     return {
         "redis": {"enabled": True, "host": LOOPBACK, "port": port},
@@ -94,10 +94,10 @@ def over_redis(
 
 @dataclass(slots=True)
 class Instance:
-    """One process, from its start.
+    """One process of a server, from its start.
 
-    :ivar shared: the configuration of all processes of its server
-    :ivar name: in the database its connections bear it too
+    :ivar shared: path of the configuration that all processes of the server share
+    :ivar name: its name, also the ``application_name`` of its database connections
     """
 
     server_directory: ServerDirectory
@@ -132,7 +132,7 @@ class Instance:
         self.process = self.server_directory.start(self.name, app, files)
 
     def ready(self) -> None:
-        """Wait until it listens.
+        """Wait until it listens on all its ports.
 
         :raises ProcessEnded: :raises NotInTime:
         """
@@ -141,9 +141,9 @@ class Instance:
 
 
 class EightProcesses:
-    """A whole server, as a ``with`` block that ends it.
+    """A whole server; a context manager, which starts and ends its processes.
 
-    :param server_directory: without what it needs for Redis
+    :param server_directory: its files, without settings for Redis
     :param redis: port of Redis
     :ivar instances: its processes, by name
     """
@@ -156,16 +156,16 @@ class EightProcesses:
         self.instances: dict[str, Instance] = {}
 
     def port(self, path: str) -> int:
-        """Where a client's request for a path goes, by turns when several answer it."""
+        """The port for a client's request; processes that share a path take turns."""
         for pattern, names in self._turns:
             if pattern.search(path):
                 return self._ports[next(names)].client
         return self._ports[MAIN].client
 
     def check_running(self) -> None:
-        """Make sure that all of them do.
+        """Check that all processes are running.
 
-        :raises ProcessEnded: one does not
+        :raises ProcessEnded: one has ended
         """
         for instance in self.instances.values():
             instance.process.still_runs()

@@ -1,4 +1,4 @@
-"""A real worker of today's release follows our writers over Redis."""
+"""Runs a real worker of the current release that follows our writers over Redis."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from synrepl.testing.redis import RedisTestServer
 MASTER = "master"
 WRITER = "writer1"
 
-#: Who writes what on our side; all other streams are the master's alone.
+#: Our writers of each stream; other streams are written by the master only.
 WRITERS: Mapping[str, Sequence[str]] = {
     "events": (MASTER, WRITER),
-    # Of whoever writes events, a Synapse expects these as well.
+    # Synapse expects that writers of events write these as well.
     "backfill": (MASTER, WRITER),
     "sticky_events": (MASTER, WRITER),
     "profile_updates": (MASTER, WRITER),
@@ -35,10 +35,10 @@ WRITERS: Mapping[str, Sequence[str]] = {
     "account_data": (WRITER,),
 }
 
-#: Of which of these a Synapse is told in its configuration; the others follow from events.
-_TOLD = ("events", "receipts", "device_lists", "to_device", "account_data")
+#: Streams in Synapse's setting ``stream_writers``; the writers of the others follow from events.
+_CONFIGURED = ("events", "receipts", "device_lists", "to_device", "account_data")
 
-#: Streams whose positions it shows by another name.
+#: Streams that have another name in its position metric.
 _SHOWN_AS = {
     "presence": "presence_stream",
     "push_rules": "push_rules_stream",
@@ -47,7 +47,7 @@ _SHOWN_AS = {
     "un_partial_stated_event": "un_partial_stated_event_stream",
 }
 
-#: It shows no position of these.
+#: Streams without a position metric.
 _NOT_SHOWN = frozenset({"typing", "federation", "presence_federation"})
 
 _ARRIVE_S = 30.0
@@ -55,7 +55,7 @@ _STILL_S = 1.5
 
 
 def section(environment: Environment, databases: Databases, directory: Path) -> Section:
-    """Let the worker follow; what was found.
+    """Run the scenario; its section of the report.
 
     :param directory: for configurations and logs
     """
@@ -67,7 +67,7 @@ def section(environment: Environment, databases: Databases, directory: Path) -> 
 
 
 class _SynapseRedisWorker:
-    """The worker, our master, a worker of ours that writes, and Redis."""
+    """The scenario: the worker, our master, our second writer, and Redis."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _SynapseRedisWorker:
         shared = over_redis(
             redis.port,
             {MAIN: Ports(0, self._master.http, 0), WRITER: Ports(0, self._writer.http, 0)},
-            {stream: WRITERS[stream] for stream in _TOLD},
+            {stream: WRITERS[stream] for stream in _CONFIGURED},
         )
         database = databases.arguments(databases.copy(CURRENT, "redis_worker"))
         self._home = ServerDirectory(
@@ -97,38 +97,41 @@ class _SynapseRedisWorker:
         self._results: list[RedisPhaseResult] = []
 
     def run(self) -> Section:
-        """Do all of it; what was found."""
+        """Run all phases; the section of the report."""
         with self._master, self._writer, ExitStack() as stack:
             self._append("before the worker starts", heard=False)
             worker = Instance(self._home, self._home.shared(), "real1", Ports.free())
             stack.enter_context(worker.process)
             worker.ready()
             self._all_on_redis(worker, 0)
-            self._look(worker)
+            self._record_result(worker)
             self._append("while it follows")
-            self._look(worker)
+            self._record_result(worker)
             positions = self._positions_received(worker)
             self._redis.restart()
             self._all_on_redis(worker, positions)
             self._append("after a restart of Redis")
-            self._look(worker)
+            self._record_result(worker)
             self._redis.stop()
             self._append("while Redis is away", heard=False)
             self._writer.kill()
             self._redis.start()
-            self._look(worker)
+            self._record_result(worker)
             positions = self._positions_received(worker)
             self._writer.start()
             self._all_on_redis(worker, positions)
             self._append("after our writer was killed and started")
-            self._look(worker)
+            self._record_result(worker)
             worker.process.still_runs()
             answers = self._master.http_answers()
             log = self._home.log(worker.name)
             return synapse_redis_worker_report.section(self._results, WRITERS, answers, log)
 
     def _append(self, name: str, heard: bool = True) -> None:
-        """Append facts to every stream, a part at each of its writers."""
+        """Append facts to every stream, divided among its writers.
+
+        :param heard: whether the worker is due to receive the rows live
+        """
         self._expected.begin(name)
         for stream, made in facts.some(len(self._expected.phases)):
             writers = WRITERS.get(stream, (MASTER,))
@@ -140,11 +143,11 @@ class _SynapseRedisWorker:
         self._expected.over(heard)
 
     def _all_on_redis(self, worker: Instance, positions: int) -> None:
-        """Wait until all three processes listen, and the worker knows where every stream is.
+        """Wait until all three processes are subscribed and the worker has all streams' positions.
 
-        It drops rows of a stream until it has been told that on its connection.
+        The worker drops rows of a stream until it has received its POSITION on the connection.
 
-        :param positions: how many lines POSITION it had got before
+        :param positions: number of POSITIONs that it had received before
         """
         everybody = [facts.SERVER.encode(), 3]
 
@@ -161,12 +164,12 @@ class _SynapseRedisWorker:
         polling.wait_until_stable(lambda: self._positions_received(worker), _STILL_S, _ARRIVE_S)
 
     def _positions_received(self, worker: Instance) -> int:
-        """How many lines POSITION the worker has got."""
+        """Number of POSITIONs that the worker has received."""
         text = metrics.read(worker.ports.metrics, "/_synapse/metrics")
         return metrics.counter(text, metrics.INBOUND_COMMANDS, "command")["POSITION"]
 
-    def _look(self, worker: Instance) -> None:
-        """Let everything arrive, and what should not, too; then note how matters stand."""
+    def _record_result(self, worker: Instance) -> None:
+        """Wait until the expected rows, and possibly unexpected ones, have arrived; record the result."""
         with suppress(polling.NotInTime):  # the report says what is missing
             polling.wait_until("all to arrive", lambda: self._measure(worker).well, _ARRIVE_S)
         self._results.append(

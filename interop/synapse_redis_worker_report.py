@@ -1,4 +1,4 @@
-"""What is told of a real worker that follows our writers over Redis."""
+"""The report section on a real worker that follows our writers over Redis."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def section(
     answers: Counter[str],
     log: Path,
 ) -> Section:
-    """The tables and the checks.
+    """Build the section with its tables and checks.
 
-    :param writers: who writes what, where it is not the master alone
-    :param answers: to requests for missed rows, by status
-    :param log: of the worker
+    :param writers: the writers of each stream; other streams are written by the master only
+    :param answers: number of answers to requests for missed rows, by status
+    :param log: path of the worker's log
     """
     section = Section(
         f"A real {CURRENT} worker follows our writers over Redis", _DESCRIPTION.splitlines()
@@ -47,17 +47,17 @@ def section(
     last = results[-1]
     section.tables.append(("Rows and positions by stream, at the end:", _by_stream(last, writers)))
     section.tables.append(("Rows by phase:", _by_phase(results)))
-    for stand in results:
-        name = stand.phase.name
+    for result in results:
+        name = result.phase.name
         section.check(
             f"{name}: it counted for each stream the rows that were due",
-            stand.due == stand.counted,
-            difference(stand.due, stand.counted),
+            result.due == result.counted,
+            difference(result.due, result.counted),
         )
         section.check(
-            f"{name}: it stands in each stream where it has to",
-            not stand.strayed,
-            ", ".join(stand.strayed),
+            f"{name}: its position in each stream is as expected",
+            not result.strayed,
+            ", ".join(result.strayed),
         )
     discarded = logs.discarded(log)
     section.check("it dropped no row that it received", not discarded, str(dict(discarded)))
@@ -89,9 +89,9 @@ def _by_stream(last: RedisPhaseResult, writers: Mapping[str, Sequence[str]]) -> 
 def _by_phase(results: Sequence[RedisPhaseResult]) -> Table:
     rows = []
     due = counted = 0
-    for stand in results:
-        phase = stand.phase
-        new = stand.due.total() - due, stand.counted.total() - counted
+    for result in results:
+        phase = result.phase
+        new = result.due.total() - due, result.counted.total() - counted
         rows.append((phase.name, phase.facts, sum(map(phase.rows, phase.appended)), *new))
-        due, counted = stand.due.total(), stand.counted.total()
+        due, counted = result.due.total(), result.counted.total()
     return Table(("appended", "facts", "rows", "due", "counted"), rows)

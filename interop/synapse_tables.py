@@ -8,7 +8,7 @@ import psycopg2
 
 from interop.redis_wire import Key
 
-#: What the table of positions calls some streams.
+#: Names of streams in ``stream_positions`` that differ from those on the wire.
 _RECORDED_AS = {
     "presence_stream": "presence",
     "push_rules_stream": "push_rules",
@@ -30,10 +30,10 @@ ORDER BY xact_start LIMIT 1
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is open.
+    """An open transaction.
 
-    :ivar pid: of its backend
-    :ivar process: whose it is
+    :ivar pid: process ID of its backend
+    :ivar process: name of the Synapse process that opened it
     """
 
     pid: int
@@ -41,7 +41,7 @@ class OpenTransaction(NamedTuple):
 
 
 class SynapseTables:
-    """A connection that reads; a ``with`` block.
+    """A read-only connection; a context manager, which closes it.
 
     :param dsn: of a role that may read all tables and see all connections
     """
@@ -56,11 +56,11 @@ class SynapseTables:
         return {(_RECORDED_AS.get(name, name), who): abs(at) for name, who, at in rows}
 
     def open_writes(self, process: str) -> list[OpenTransaction]:
-        """Those of a process that have written something, and in which nothing goes on."""
+        """Idle transactions of a process that have written something."""
         return [OpenTransaction(*row) for row in self._read(_WRITES, process)]
 
     def oldest(self) -> OpenTransaction | None:
-        """The oldest of all."""
+        """The oldest open transaction; None if there is none."""
         rows = self._read(_OLDEST)
         return OpenTransaction(*rows[0]) if rows else None
 

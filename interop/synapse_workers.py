@@ -1,4 +1,4 @@
-"""Real workers of each release over TCP on our master, at the same time."""
+"""Runs real workers of all releases over TCP on our master, at the same time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STILL_S = 1.5
 
 
 class SynapseWorkers:
-    """The workers and our master.
+    """The scenario: the workers and our master.
 
     :param directory: for configurations and logs
     """
@@ -44,21 +44,21 @@ class SynapseWorkers:
         self._results: list[PhaseResult] = []
 
     def run(self) -> Section:
-        """Do all of it; what was found."""
+        """Run all phases; the section of the report."""
         with ExitStack() as stack:
             stack.enter_context(self._master)
             self._append("before the workers start")
             for release in RELEASES:
                 stack.enter_context(self._start(release).process)
-            self._see_them_catch_up()
+            self._wait_until_caught_up()
             self._append_live("while they follow")
             self._restart()
-            self._see_them_connected()
+            self._wait_until_following()
             self._append_live("after SIGTERM and a new start")
             with self._paused():
                 self._restart(kill=True)
                 self._append("while they are away")
-            self._see_them_catch_up()
+            self._wait_until_caught_up()
             self._append_live("after SIGKILL and a new start")
             followers = self._master.followers()
             for worker in self._workers.values():
@@ -69,7 +69,7 @@ class SynapseWorkers:
         }
         return synapse_workers_report.section(self._expected, self._results, followers, found)
 
-    # -- what happens -----------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------
 
     def _start(self, release: Release) -> SynapseWorker:
         """Start a worker on a fresh database."""
@@ -113,12 +113,12 @@ class SynapseWorkers:
 
     def _append_live(self, name: str) -> None:
         self._expected.sent_live(self._append(name))
-        self._look()
+        self._record_result()
 
-    # -- what is seen -----------------------------------------------------------------
+    # -- observations -----------------------------------------------------------------
 
-    def _see_them_connected(self) -> None:
-        """Wait until the master says that all their streams are live."""
+    def _wait_until_following(self) -> None:
+        """Wait until all streams of all workers are live, according to the master."""
         for release, worker in self._workers.items():
             worker.ready()
             polling.wait_until(f"{worker.name} to follow", partial(self._follows, release, worker))
@@ -126,12 +126,12 @@ class SynapseWorkers:
             if release.asks_by_token:
                 self._expected.diagnoses(release, self._subscriptions(release))
 
-    def _see_them_catch_up(self) -> None:
-        self._see_them_connected()
-        self._look()
+    def _wait_until_caught_up(self) -> None:
+        self._wait_until_following()
+        self._record_result()
 
     def _subscriptions(self, release: Release) -> dict[str, int]:
-        """What a worker that asks by token asked for on its last connection."""
+        """The tokens that a worker requested on its last connection, by stream."""
         worker = self._workers[release]
         return dict(logs.subscriptions(worker.server_directory.log(worker.name)))
 
@@ -142,8 +142,8 @@ class SynapseWorkers:
         streams = follower["streams"]
         return streams is None or set(streams) == set(self._subscriptions(release))
 
-    def _look(self) -> None:
-        """Let everything arrive, and what should not, too; then note how matters stand."""
+    def _record_result(self) -> None:
+        """Wait until the expected rows, and possibly unexpected ones, have arrived; record the result."""
         due = {release: +rows for release, rows in self._expected.due.items()}
         with suppress(polling.NotInTime):  # the report says which are missing
             polling.wait_until("the rows to arrive", lambda: self._counted() == due, _ARRIVE_S)

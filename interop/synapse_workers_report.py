@@ -1,4 +1,4 @@
-"""What is told of real workers on our master."""
+"""The report section on real workers that follow our master."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A synchrotron does not follow `federation` and `pushers`. Workers of all release
 kept in memory and restarts at 0 with the master: a request with a token of the previous run
 is skipped, as by real masters."""
 
-#: The first time, after SIGTERM, and after SIGKILL.
+#: Connections per worker: the first, one after SIGTERM, and one after SIGKILL.
 _CONNECTIONS = 3
 
 
@@ -41,20 +41,20 @@ def section(
     followers: Mapping[str, Mapping[str, object]],
     found: Mapping[Release, Path],
 ) -> Section:
-    """The tables and the checks.
+    """Build the section with its tables and checks.
 
-    :param followers: what ``/status`` told at the end
-    :param found: the log of each worker
+    :param followers: the followers in ``/status`` at the end
+    :param found: path of each worker's log
     """
     section = Section("Real workers follow our master", _DESCRIPTION.splitlines())
     section.tables.append(("The followers, as shown by `/status`:", _followers(followers)))
     section.tables.append(("Rows by stream, at the end:", _by_stream(expected, results[-1])))
     section.tables.append(("Rows by phase:", _by_phase(results)))
-    for stage in results:
+    for result in results:
         for release in RELEASES:
-            due, counted = stage.due[release], stage.counted[release]
+            due, counted = result.due[release], result.counted[release]
             section.check(
-                f"{stage.phase.name}: {release} counted for each stream what was due",
+                f"{result.phase.name}: {release} counted for each stream what was due",
                 due == counted,
                 difference(due, counted),
             )
@@ -69,8 +69,8 @@ def section(
             section.check(claim, not discarded, _list(discarded))
     section.check(
         "they asked for missed rows over HTTP, and our master answered each time with 200",
-        any(stage.http for stage in results) and all(set(s.http) <= {"200"} for s in results),
-        "; ".join(f"{stage.phase.name}: {dict(stage.http)}" for stage in results),
+        any(result.http for result in results) and all(set(s.http) <= {"200"} for s in results),
+        "; ".join(f"{result.phase.name}: {dict(result.http)}" for result in results),
     )
     for release, log in found.items():
         entries = logs.entries(log)
@@ -117,10 +117,12 @@ def _by_phase(results: Sequence[PhaseResult]) -> Table:
     headings += [f"{release} {what}" for release in RELEASES for what in ("due", "counted")]
     rows = []
     before: list[int] = [0] * 2 * len(RELEASES)
-    for stage in results:
-        phase = stage.phase
+    for result in results:
+        phase = result.phase
         totals = [
-            counts[release].total() for release in RELEASES for counts in (stage.due, stage.counted)
+            counts[release].total()
+            for release in RELEASES
+            for counts in (result.due, result.counted)
         ]
         new = [total - earlier for total, earlier in zip(totals, before, strict=True)]
         rows.append((phase.name, phase.facts, sum(map(phase.rows, phase.appended)), *new))

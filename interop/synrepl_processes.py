@@ -1,4 +1,4 @@
-"""Our own processes, from the outside: the commands a user would type, and HTTP."""
+"""Runs our own processes as a user does, by their commands and over HTTP."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class AppendRefused(Unavailable):
 
 
 def environment() -> dict[str, str]:
-    """So that our processes find this package, whose handlers they are told to load."""
+    """Variables with which our processes can import this package, from which they load handlers."""
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def synrepl(*arguments: object, text: str = "") -> str:
-    """Run a sub-command with ``text`` on stdin; what it prints.
+    """Run a sub-command with ``text`` on standard input; its standard output.
 
-    :raises CommandFailed: it said so
+    :raises CommandFailed: its exit status is not 0
     """
     words = [str(argument) for argument in arguments]
     done = subprocess.run(
@@ -60,12 +60,12 @@ def synrepl(*arguments: object, text: str = "") -> str:
 class SynreplMaster:
     """A master as ``synrepl init --synapse`` configures it: embedded PostgreSQL and one listener.
 
-    A ``with`` block that ends it; in between it may be ended and started again.
+    A context manager, which starts and ends it. It may be ended and restarted in between.
 
-    :param more: settings besides, as in the configuration
-    :ivar port: where workers connect
+    :param more: further settings, as in the configuration
+    :ivar port: port of the replication listener
     :ivar http: port of the HTTP listener
-    :ivar process: it, while it runs
+    :ivar process: its process; None while it does not run
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class SynreplMaster:
         self.config = directory / "master.yaml"
         self.process: Process | None = None
         found = yaml.safe_load(self.config.read_text())
-        # Real processes of today's releases ask for the main process under this name.
+        # Real processes of the current release send requests to the main process with this ``Host``.
         found["http"]["allowed_hosts"] = ["master"]
-        # Nobody of that name acknowledges anything, so all rows are kept to be counted.
+        # No process of this name acknowledges anything, so all rows are kept and can be counted.
         found["federation_sender_instances"] = ["nobody"]
         self.config.write_text(yaml.safe_dump({**found, **(more or {})}, sort_keys=False))
 
@@ -93,14 +93,14 @@ class SynreplMaster:
         ready(self.process, self.http)
 
     def end(self, kill: bool = False) -> int:
-        """End it by SIGTERM, or by SIGKILL; its exit status."""
+        """End it with SIGTERM or SIGKILL; its exit status."""
         process, self.process = self.process, None
         if process is None:
             return 0
         return process.kill() if kill else process.stop()
 
     def append(self, stream: str, facts: Sequence[object]) -> list[int]:
-        """Append facts by ``synrepl append``; their IDs.
+        """Append facts with ``synrepl append``; their IDs.
 
         :param facts: each a row, or a list of rows
         :raises CommandFailed: :raises NotInTime:
@@ -110,12 +110,12 @@ class SynreplMaster:
         return [found for line in output.splitlines() for found in json.loads(line)["ids"]]
 
     def followers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Who is connected, by name, as ``/status`` tells."""
+        """The connected followers in ``/status``, by name."""
         status = request("GET", self.http, "/status").content
         return {follower["name"]: follower for follower in status["followers"]}
 
     def http_answers(self) -> Counter[str]:
-        """How often each status was answered to requests for missed rows since the start."""
+        """Number of answers to requests for missed rows since the start, by status."""
         lines = metrics.read(self.http, "/metrics").splitlines()
         wanted = "\n".join(line for line in lines if "get_repl_stream_updates" in line)
         return metrics.counter(wanted, "synrepl_http_responses", "status")
@@ -181,7 +181,7 @@ class SynreplWorker:
 
 
 def request(method: str, port: int, path: str, body: object = None) -> http_request.Answer:
-    """Ask one of our processes over HTTP.
+    """Make an HTTP request to one of our processes.
 
     :raises OSError: it does not answer
     """
@@ -189,7 +189,7 @@ def request(method: str, port: int, path: str, body: object = None) -> http_requ
 
 
 def append(port: int, stream: str, facts: Sequence[object]) -> list[int]:
-    """Append facts at one of our processes over HTTP; their IDs.
+    """Append facts over HTTP to one of our processes; their IDs.
 
     :param facts: each a list of rows
     :raises AppendRefused: :raises OSError: it does not answer
@@ -202,9 +202,9 @@ def append(port: int, stream: str, facts: Sequence[object]) -> list[int]:
 
 
 def ready(process: Process, port: int) -> None:
-    """Wait until one of our processes is.
+    """Wait until one of our processes is ready.
 
-    :param port: of its HTTP listener
+    :param port: port of its HTTP listener
     :raises ProcessEnded: :raises NotInTime:
     """
 

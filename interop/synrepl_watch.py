@@ -1,4 +1,4 @@
-"""``synrepl watch`` and ``synrepl doctor`` beside a real Synapse, from the outside."""
+"""Runs ``synrepl watch`` and ``synrepl doctor`` as subprocesses beside a real Synapse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interop.processes import LOOPBACK, Process
 from interop.redis_wire import Key
 from interop.synrepl_processes import environment
 
-#: From which age in seconds on a transaction is told of, unless one says otherwise.
+#: Default of the doctor's ``--older``, in seconds.
 OLDER_S = 60.0
 
 _TIME_LIMIT_S = 60
@@ -24,7 +24,7 @@ _TIME_LIMIT_S = 60
 class SynreplWatch:
     """``synrepl watch --redis`` as a process.
 
-    :param dsn: of Synapse's database
+    :param dsn: DSN of Synapse's database
     """
 
     def __init__(self, directory: Path, redis: int, server_name: str, dsn: str) -> None:
@@ -44,20 +44,20 @@ class SynreplWatch:
         )
 
     def samples(self) -> list[WatchSample]:
-        """Every look so far."""
+        """All samples so far."""
         return [WatchSample(json.loads(line)) for line in self._lines()]
 
     def last(self) -> WatchSample | None:
-        """The last look; None before the first."""
+        """The last sample; None before the first."""
         lines = self._lines()
         return WatchSample(json.loads(lines[-1])) if lines else None
 
     def said(self) -> list[str]:
-        """What it printed on standard error."""
+        """The lines that it printed on standard error."""
         return self._log.read_text(errors="replace").splitlines()
 
     def _lines(self) -> list[bytes]:
-        """What it printed, but for a line that it is in the middle of."""
+        """The lines that it printed, without an incomplete last one."""
         self.process.still_runs()
         data = self._output.read_bytes()
         return data[: data.rfind(b"\n") + 1].splitlines()
@@ -71,23 +71,23 @@ class WatchSample:
 
     @property
     def well(self) -> bool:
-        """Connected, the database read, and nobody silent."""
+        """True if it is connected, has read the database, and reports no alarm."""
         return bool(self.report["connected"]) and not self.trouble and not self.alarms
 
     @property
     def trouble(self) -> list[str]:
-        """Why nothing is heard, or read in the database."""
+        """Reasons why it cannot receive, or read the database."""
         found: list[str] = self.report["trouble"]
         return found
 
     @property
     def alarms(self) -> list[str]:
-        """Each in a sentence."""
+        """The alarms, each a sentence."""
         found: list[str] = self.report["alarms"]
         return found
 
     def by_key(self, what: str) -> dict[Key, Any]:
-        """One of the numbers, by stream and writer, where there is one."""
+        """The values of one field by stream and writer, without nulls."""
         return {
             (each["stream"], each["writer"]): each[what]
             for each in self.report["streams"]
@@ -97,16 +97,17 @@ class WatchSample:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What ``synrepl doctor database`` said.
+    """The output of ``synrepl doctor database``.
 
-    :ivar findings: what is wrong, or worth knowing
+    :ivar status: its exit status
+    :ivar findings: problems and remarks
     """
 
     status: int
     findings: Sequence[Mapping[str, Any]]
 
     def names(self, backend: int, process: str) -> bool:
-        """Whether it tells of a transaction of that backend, and whose it is."""
+        """True if a finding names a backend and the process that it belongs to."""
         return any(
             found["where"] == f"backend {backend}" and f"({process})" in found["what"]
             for found in self.findings
@@ -118,10 +119,10 @@ class Diagnosis:
 
 
 def doctor(dsn: str, older: float) -> Diagnosis:
-    """Ask the doctor.
+    """Run ``synrepl doctor database``.
 
-    :param dsn: of Synapse's database
-    :param older: from which age in seconds on a transaction is told of
+    :param dsn: DSN of Synapse's database
+    :param older: minimum age in seconds of the transactions that it reports
     """
     done = subprocess.run(
         [sys.executable, "-m", "synrepl", "doctor", "database", "--json", "--older", str(older)],

@@ -1,4 +1,4 @@
-"""``synrepl watch`` and ``synrepl doctor`` beside a real server of eight processes."""
+"""Runs ``synrepl watch`` and ``synrepl doctor`` beside a real server of eight processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from synrepl.testing.redis import RedisTestServer
 _SERVER = "eight.example"
 _ROUNDS = 400
 
-#: From which age on a transaction is told of while it is stopped.
+#: The doctor's ``--older`` while the process is stopped, in seconds.
 _OLDER_S = 2.0
 
 _ALARM_S = 30.0
@@ -43,10 +43,10 @@ _ALARM_S = 30.0
 def section(
     environment: Environment, databases: Databases, directory: Path, seed: int = 1
 ) -> Section:
-    """Let ours stand beside theirs; what was found.
+    """Run the scenario; its section of the report.
 
     :param directory: for configurations and logs
-    :param seed: of what clients do, and of when the process is stopped
+    :param seed: of the clients' requests, and of the moments at which the process is stopped
     """
     name = databases.copy(CURRENT, "eight")
     dsn = databases.reader(name)
@@ -70,8 +70,8 @@ def _play(observer: SynapseObserver, server: Server, seed: int) -> WatchDoctorRe
     before = observer.quiet_snapshot()
     seen = len(observer.samples())
     begun = time.monotonic()
-    with _busy(Traffic(server, seed, _ROUNDS, groups=False)) as (going,):
-        diagnoses = [observer.doctor() for _ in iter(going.done, True)]
+    with _busy(Traffic(server, seed, _ROUNDS, groups=False)) as (running,):
+        diagnoses = [observer.doctor() for _ in iter(running.done, True)]
     seconds = time.monotonic() - begun
     after = observer.quiet_snapshot()
     samples = observer.samples()[seen:]
@@ -97,7 +97,7 @@ def _play(observer: SynapseObserver, server: Server, seed: int) -> WatchDoctorRe
 
 
 def _stop_in_transaction(observer: SynapseObserver, chance: random.Random) -> StoppedInTransaction:
-    """Stop it in the middle of a transaction that has written something."""
+    """Stop the process in a transaction that has written something."""
 
     def wanted(moment: StoppedProcess) -> bool:
         return bool(moment.writes) and moment.announced >= moment.committed
@@ -111,7 +111,7 @@ def _stop_in_transaction(observer: SynapseObserver, chance: random.Random) -> St
 
 
 def _stop_after_commit(observer: SynapseObserver, chance: random.Random) -> StoppedAfterCommit:
-    """Stop it when it has committed something that it has not announced."""
+    """Stop the process when it has committed something that it has not announced."""
 
     def wanted(moment: StoppedProcess) -> bool:
         return moment.announced < moment.committed
@@ -126,13 +126,13 @@ def _stop_after_commit(observer: SynapseObserver, chance: random.Random) -> Stop
 
 @contextmanager
 def _busy(*traffic: Traffic) -> Iterator[list[Future[None]]]:
-    """While a block runs, clients do things; those that have no end are told to stop after it."""
+    """Make requests in threads while a block runs; traffic without an end is stopped after it."""
     with ThreadPoolExecutor(len(traffic)) as pool:
-        going = [pool.submit(each.run) for each in traffic]
+        running = [pool.submit(each.run) for each in traffic]
         try:
-            yield going
+            yield running
         finally:
             for each in traffic:
                 each.stop()
-        for future in going:
+        for future in running:
             future.result()

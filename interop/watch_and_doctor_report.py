@@ -1,4 +1,4 @@
-"""What is told of ``synrepl watch`` and ``synrepl doctor`` beside a real server."""
+"""The report section on ``synrepl watch`` and ``synrepl doctor`` beside a real server."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ In PostgreSQL a stopped process is known by its `application_name` only: each ha
 `database.args` of its configuration. Recorded positions are behind those on the wire where a writer
 announces a position without rows of its own."""
 
-#: Which process is stopped, and one of the streams that it writes.
+#: The process that is stopped, and one of the streams that it writes.
 STOPPED = "persister1"
 STREAM = "events"
 
-#: Within so many seconds a stream that moves and is silent has to be told of.
+#: Seconds within which the watch has to report a stream that advances and is not announced.
 _ALARM_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoppedInTransaction:
-    """A process was stopped in the middle of a transaction.
+    """Observations while a process was stopped in the middle of a transaction.
 
-    :ivar older: of which age in seconds the doctor was asked to tell
-    :ivar oldest: the oldest open transaction then
-    :ivar then: what the doctor said
-    :ivar after: what it said when the process went on
+    :ivar older: the doctor's ``--older``, in seconds
+    :ivar oldest: the oldest open transaction at the time
+    :ivar then: the doctor's diagnosis at the time
+    :ivar after: its diagnosis after the process had continued
     """
 
     older: float
@@ -57,11 +57,11 @@ class StoppedInTransaction:
 
 @dataclass(frozen=True, slots=True)
 class StoppedAfterCommit:
-    """A process was stopped when it had committed something, and announced nothing of it.
+    """Observations while a process was stopped with unannounced commits.
 
-    :ivar alarms: what the watch said
-    :ivar seconds: how long that took
-    :ivar after: what the doctor said when the process went on
+    :ivar alarms: the alarms of the watch
+    :ivar seconds: time until the first alarm
+    :ivar after: the doctor's diagnosis after the process had continued
     """
 
     moment: StoppedProcess
@@ -72,12 +72,16 @@ class StoppedAfterCommit:
 
 @dataclass(frozen=True, slots=True)
 class WatchDoctorResult:
-    """All that was seen.
+    """All observations.
 
-    :ivar before: a quiet moment before any request, the next one, and the last one
-    :ivar samples: of the watch while clients were busy
-    :ivar diagnoses: the doctor while clients were busy
-    :ivar said: what the watch printed on standard error
+    :ivar before: at the quiet moment before any request
+    :ivar after: at the quiet moment after the first clients
+    :ivar last: at the quiet moment at the end
+    :ivar rounds: requests of the first clients
+    :ivar seconds: duration of these requests
+    :ivar samples: of the watch while the first clients were busy
+    :ivar diagnoses: of the doctor while the first clients were busy
+    :ivar said: lines that the watch printed on standard error
     """
 
     before: QuietSnapshot
@@ -94,7 +98,7 @@ class WatchDoctorResult:
 
 
 def section(found: WatchDoctorResult) -> Section:
-    """The tables and the checks."""
+    """Build the section with its tables and checks."""
     story = _DESCRIPTION.format(
         release=CURRENT,
         rounds=found.rounds,
@@ -108,7 +112,7 @@ def section(found: WatchDoctorResult) -> Section:
     snapshots = {"before": found.before, "after": found.after, "at the end": found.last}
     for when, snapshot in snapshots.items():
         section.check(
-            f"{when}: watch tells of every writer what was recorded, and what is in the database",
+            f"{when}: watch shows for every writer what was recorded, and what is in the database",
             not snapshot.wrong,
             ", ".join(snapshot.wrong),
         )
@@ -169,12 +173,12 @@ def _check_stopped_after_commit(section: Section, stopped_after_commit: StoppedA
     moment = stopped_after_commit.moment
     section.check(
         f"stopped after a commit, at {moment.committed}, announced up to {moment.announced}: watch"
-        f" told of it within {_ALARM_S:g} s",
+        f" reported it within {_ALARM_S:g} s",
         stopped_after_commit.seconds <= _ALARM_S,
         f"{stopped_after_commit.seconds:.1f} s: " + "; ".join(stopped_after_commit.alarms),
     )
     section.check(
-        f"it told of {STREAM} of {STOPPED}, and of no other process",
+        f"it reported {STREAM} of {STOPPED}, and no other process",
         any(
             alarm.startswith(f"{STREAM} of {STOPPED} is at ")
             for alarm in stopped_after_commit.alarms

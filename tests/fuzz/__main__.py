@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz [--seconds N] TARGET ...``: 1 when something was found."""
+"""``python -m tests.fuzz [--seconds N] TARGET ...``; exits with 1 if something was found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOO_LONG = 20
 
 
 def main(arguments: list[str]) -> int:
-    """Fuzz one target after the other, and tell what was found."""
+    """Fuzz the targets one after another, and print the findings."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if unknown := set(options.targets) - TARGETS.keys():
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _files(folder: Path) -> set[tuple[Path, int]]:
-    """What is there, and since when: a finding may be made again."""
+    """Files with their modification times, because a finding may be overwritten."""
     return {(path, path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
@@ -56,11 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     names = ", ".join(sorted(TARGETS))
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=names)
-    parser.add_argument("--seconds", type=int, default=60, help="of each target")
-    parser.add_argument("--seed", type=int, default=1, help="of the fuzzer's randomness")
+    parser.add_argument("--seconds", type=int, default=60, help="how long to fuzz each target")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the fuzzer")
     parser.add_argument("--corpus", type=Path, help="a folder that keeps inputs between runs")
     where = Path(__file__).parent / "findings"
-    parser.add_argument("--findings", type=Path, default=where, help="the folder for what is found")
+    parser.add_argument("--findings", type=Path, default=where, help="the folder for findings")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Changes to a JSON document that keep it JSON, so that few inputs are lost to the parser."""
+"""Mutations of JSON documents that remain JSON, so that the parser rejects few inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-#: What does not belong where it is put.
+#: Values that are unexpected in most places.
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -56,7 +56,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-#: Words and keys that rules look for.
+#: Values and keys that the rules look for.
 WORDS = _words(
     "join invite leave ban knock public private restricted knock_restricted "
     "m.room.create m.room.member m.room.power_levels m.room.join_rules m.room.aliases "
@@ -77,7 +77,7 @@ Place = tuple[Any, Any]
 
 
 def changed(data: bytes, random: Random) -> bytes | None:
-    """A few changes to a document; None when it is none."""
+    """The document with a few changes; None if it is not valid JSON."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""One fuzzer on one target: ``python -m tests.fuzz.child TARGET FINDINGS [libFuzzer's arguments]``.
+"""Fuzzes one target: ``python -m tests.fuzz.child TARGET FINDINGS [libFuzzer's arguments]``.
 
-A finding is written down and the fuzzer goes on; the same place in the source is written once.
+The fuzzer writes a finding to a file and continues; it writes one finding per place in the source.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ with atheris.instrument_imports(include=["synrepl.rooms", "synrepl.core.jsons"])
 from synrepl.core.errors import SynreplError
 from tests.fuzz.changes import changed
 
-#: Of the inputs, how many are changed as bytes rather than as documents.
+#: Fraction of the inputs that are mutated as bytes rather than as documents.
 AS_BYTES = 0.1
 
 
 def main() -> None:
-    """Fuzz until the time is over; does not return."""
+    """Fuzz until the time limit; does not return."""
     name, findings = sys.argv[1], Path(sys.argv[2])
     target = TARGETS[name]
     seen: set[str] = set()
@@ -35,13 +35,13 @@ def main() -> None:
         except SynreplError:
             pass
         except Exception as error:
-            told = "".join(traceback.format_exception(error))
+            text = "".join(traceback.format_exception(error))
             place = hashlib.sha256(_place(error).encode()).hexdigest()[:12]
             if place not in seen:
                 seen.add(place)
                 (findings / f"{name}-{place}.json").write_bytes(data)
-                (findings / f"{name}-{place}.txt").write_text(told)
-                print(told, file=sys.stderr, flush=True)
+                (findings / f"{name}-{place}.txt").write_text(text)
+                print(text, file=sys.stderr, flush=True)
 
     def change(data: bytes, longest: int, seed: int) -> bytes:
         random = Random(seed)

@@ -1,4 +1,4 @@
-"""What targets have in common: documents read as rooms, and vectors as documents."""
+"""Functions shared by the targets: reading documents as rooms, and vectors as documents."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from synrepl.core.jsons import decode
 from synrepl.rooms import Event, RoomVersion, event_of, room_version
 from tests.rooms.vector_files import files, lines
 
-#: Rows of each file of vectors that become seeds.
+#: Number of rows of each vector file that become seeds.
 SEEDS_OF_A_FILE = 20
 
-#: Events of a room that are enough for a seed: what is short is tried more often.
+#: Number of events of a room in a seed: shorter inputs are executed more often.
 SMALL = 22
 
 
 class Target(NamedTuple):
-    """Something that takes input of any kind.
+    """Something that accepts arbitrary input.
 
-    :ivar run: raises one of synrepl's own errors or none; whatever else it raises is a finding
-    :ivar seeds: inputs to begin with
+    :ivar run: may raise synrepl's own errors; any other exception is a finding
+    :ivar seeds: initial inputs
     """
 
     run: Callable[[bytes], None]
@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 class Wrong(Exception):
-    """An answer that cannot be right."""
+    """A result contradicts itself."""
 
 
 def rows_of(*patterns: str, every: int = 1) -> Iterator[dict[str, Any]]:
@@ -39,7 +39,10 @@ def rows_of(*patterns: str, every: int = 1) -> Iterator[dict[str, Any]]:
 
 
 def document_of(data: bytes) -> tuple[dict[str, Any], RoomVersion]:
-    """A JSON object and the version that it names; one of synrepl's errors if it is none."""
+    """Decode a JSON object and the room version in it.
+
+    :raises SynreplError: it is not valid JSON, or has no known version
+    """
     document = decode(data, "the input")
     if not isinstance(document, dict):
         document = {}

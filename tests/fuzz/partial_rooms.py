@@ -1,4 +1,4 @@
-"""The target ``partial``: a partial join out of any events, then others in any order, then the resync."""
+"""The target ``partial``: a partial join of arbitrary events, more events in any order, the resync."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.fuzz.inputs import (
 from tests.rooms.dags import apply_delta
 from tests.rooms.vector_files import files, lines
 
-#: The event of a room by which a seed joins it.
+#: Index of the event by which a seed joins its room.
 JOINED_AT = 12
 
 
 def run(data: bytes) -> None:
-    """Tell the resync of a document; all that it raises is one of synrepl's errors, or a finding."""
+    """Run the resync of a document."""
     partial_room(data)
 
 
 def partial_room(data: bytes) -> PartialRoom:
-    """A room after as much of its resync as there are states for.
+    """A room after its resync, as far as the required states are known.
 
     Steps are ``{"take": "event" | "outliers" | "state", "event": n, "state": [n, ...]}``; events
     follow and cite one another by number.
@@ -81,7 +81,7 @@ def _state(events: Sequence[Event]) -> dict[StateKey, str]:
 
 
 def _resync(partial: PartialRoom, join_id: str, whole: Sequence[Event]) -> None:
-    """Of the states that are needed, only that before the join is given."""
+    """Resync the pending events; of the required states, only that before the join is available."""
     room = partial.room
     known = _state([each for each in whole if each.event_id in room])
     lacking = False
@@ -100,7 +100,7 @@ def _resync(partial: PartialRoom, join_id: str, whole: Sequence[Event]) -> None:
 
 
 def seeds() -> Iterator[bytes]:
-    """Rooms of the vectors, joined in the middle without most of their members."""
+    """Rooms of the vectors, joined in the middle without most of their members' events."""
     for name in [*files("dags/*_30*"), *files("dags/*_60*")]:
         head, *rows = islice(lines(name), SMALL)
         yield encode({"version": head["room_version"], **_story(rows)})
@@ -126,7 +126,7 @@ def _story(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     later = range(JOINED_AT + 1, len(rows))
     known = [each for each in range(JOINED_AT) if rows[each]["verdict"] == "accept"]
     steps: list[dict[str, Any]] = [{"take": "outliers", "event": [0], "state": known}]
-    # The last comes before what it follows, and others follow what is from before the join.
+    # The last event arrives before its predecessors; other events follow events before the join.
     steps += [
         {"take": "state", "event": [each], "state": states[each]}
         for each in [*later[-1:], *later]

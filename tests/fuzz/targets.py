@@ -1,4 +1,4 @@
-"""What is fuzzed, and from where it starts."""
+"""The fuzzing targets and their seeds."""
 
 from __future__ import annotations
 
@@ -124,15 +124,15 @@ def _authorise(data: bytes) -> None:
     if len(set(keys)) != len(keys):
         raise Wrong("a key is wanted twice")
     asked: set[StateKey] = set()
-    noting: Any = _Asked(state, asked)
-    if authorise(event, noting) != authorise(event, state):
+    recorder: Any = _KeyRecorder(state, asked)
+    if authorise(event, recorder) != authorise(event, state):
         raise Wrong("two answers to one question")
     if missing := asked - {*keys, ("m.room.create", "")}:
         raise Wrong(f"asks for {missing}, which it does not want")
 
 
-class _Asked:
-    """A state that notes what it is asked for."""
+class _KeyRecorder:
+    """A state that records the requested keys."""
 
     def __init__(self, state: Mapping[StateKey, Event], asked: set[StateKey]) -> None:
         self._state = state
@@ -157,7 +157,7 @@ def _authorise_seeds() -> Iterator[bytes]:
 
 
 def _resolve(data: bytes) -> None:
-    """Events cite one another by number, so that they still do when they are changed."""
+    """Events cite one another by number, so that citations survive changes of the events."""
     document, version = document_of(data)
     known: dict[str, Event] = {}
     ids: list[str] = []
@@ -207,7 +207,7 @@ def _resolve_seeds() -> Iterator[bytes]:
 
 
 def _essential(state: list[list[str]]) -> list[str]:
-    """The events of a state that decide over others, and a few more."""
+    """The events of a state that authorise others, and a few more."""
     members = [entry[2] for entry in state if entry[0] == "m.room.member"]
     return [entry[2] for entry in state if entry[0] in _DECIDING] + members[:4]
 
