@@ -272,13 +272,13 @@ class Lines(SynchronousTestCase):
                 given = given[cut:]
                 # All that is complete can be had, without waiting.
                 while len(found) < len(expected) - 1 and _complete(lines, given) > len(found):
-                    taken = reader.at_hand(most, size)
+                    taken = reader.take_available(most, size)
                     self.assertTrue(0 < len(taken) <= most)
                     self.assertLess(sum(len(line.text) for line in taken[:-1]), size)
                     found += taken
             os.close(writing)
             writing = -1
-            while taken := reader.at_hand(most, size):
+            while taken := reader.take_available(most, size):
                 found += taken
             self.assertEqual(found, expected)
         finally:
@@ -293,13 +293,13 @@ class Lines(SynchronousTestCase):
         descriptor = os.open(path, os.O_RDONLY)
         self.addCleanup(os.close, descriptor)
         reader = LineReader(descriptor)
-        self.assertEqual(len(reader.at_hand(10**9, 900)), 100)
+        self.assertEqual(len(reader.take_available(10**9, 900)), 100)
         self.assertLess(reader.read, 2**20)
 
     def test_a_line_without_end(self) -> None:
         descriptor = os.open("/dev/zero", os.O_RDONLY)
         self.addCleanup(os.close, descriptor)
-        error = self.assertRaises(BadLine, LineReader(descriptor).at_hand, 9, 99)
+        error = self.assertRaises(BadLine, LineReader(descriptor).take_available, 9, 99)
         self.assertEqual(error.facts["number"], 1)
 
     def test_too_long_after_good_ones(self) -> None:
@@ -310,8 +310,8 @@ class Lines(SynchronousTestCase):
             descriptor = os.open(path, os.O_RDONLY)
             self.addCleanup(os.close, descriptor)
             reader = LineReader(descriptor)
-            self.assertEqual(reader.at_hand(9, 99), [Line(1, b"a"), Line(3, b"b")])
-            error = self.assertRaises(BadLine, reader.at_hand, 9, 99)
+            self.assertEqual(reader.take_available(9, 99), [Line(1, b"a"), Line(3, b"b")])
+            error = self.assertRaises(BadLine, reader.take_available, 9, 99)
             self.assertEqual(error.facts["number"], 4)
 
 

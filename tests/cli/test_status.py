@@ -247,7 +247,7 @@ class Tables(SynchronousTestCase):
                 "cache         entries  hits  misses  hit rate  evictions  invalidations",
                 r"get_user\x1b        7   999       1      100%          2              3",
                 "unused              0     0       0         -          0              0",
-                "caches were emptied 2 times, for rows were lost",
+                "caches were emptied 2 times, because rows were lost",
             ],
         )
 

@@ -178,7 +178,9 @@ class Replay(RedisCase):
         replayed = self.replay(REDIS, "--speed", "0")
         await replayed.said(f"waits for REPLICATE on channel {NAME} of Redis at 127.0.0.1")
         recorder = self.record("r.jsonl", "--server-name", NAME)
-        await replayed.said("3997 lines were played; who asks is told where that ended\n")
+        await replayed.said(
+            "3997 lines were played; REPLICATE is now answered with the last positions\n"
+        )
         late = self.record("late.jsonl", "--server-name", NAME)
         await late.said("recording")
         await self.grown("late.jsonl", 34)

@@ -116,7 +116,7 @@ class ProcessesOverRedis(RedisCase):
                 },
             )
             shown = await self.run_it("status", "-c", self.directory / f"{name}.yaml")
-            self.assertIn(f"bus on Redis at {self.redis.path} stands\n", shown.out)
+            self.assertIn(f"bus on Redis at {self.redis.path} is connected\n", shown.out)
             self.assertIn("1 connections, ", shown.out)
             metrics = await self.metrics(name)
             self.assertIn("synrepl_bus_standing 1.0\n", metrics)

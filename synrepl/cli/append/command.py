@@ -1,4 +1,4 @@
-"""``synrepl append``: facts from lines of JSON, each of them exactly once."""
+"""``synrepl append``: appends facts from lines of JSON, each exactly once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from synrepl.core.errors import Unavailable
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import load
 
-#: What goes in one request at most: as much as a master writes in one transaction.
+#: The limits of one request: as much as a master writes in one transaction.
 REQUEST_LINES = 5_000
 REQUEST_BYTES = 2**20
 
-#: Refusals that are about what was sent: the rows, or how many there are.
+#: Statuses of refusals that concern the rows sent, or their number.
 _ABOUT_ROWS = (400, 413)
 
 
@@ -36,7 +36,7 @@ class NoAnswer(Unavailable):
     """lines {first} to {last}: given up after {seconds:g} s ({reason}); those before are appended, these may be or may not"""
 
 
-#: Told of progress: lines appended, bytes read.
+#: Reports progress: lines appended, bytes read.
 ReportProgress = Callable[[int, int], object]
 
 
@@ -48,28 +48,28 @@ ReportProgress = Callable[[int, int], object]
     type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     default="-",
 )
-@click.option("--url", help="Where the master listens for HTTP, when not as configured.")
+@click.option("--url", help="URL of the master's HTTP listener. Default: as configured.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="Seconds for which a request is tried again while the master is away or busy.",
+    help="Seconds to retry a request while the master is unreachable or busy.",
 )
 def command(
     config: tuple[Path, ...], stream: str, file: Path, url: str | None, timeout: float
 ) -> None:
-    """Append facts to STREAM: one JSON array a line, from FILE or stdin.
+    """Append facts to STREAM: one JSON array per line, from FILE or stdin.
 
-    A line is a row, and a row is a fact; a line with an array of rows is one
-    fact of several rows. For each line the answer is printed, in order:
-    {"stream", "writer", "ids"}. At a bad line it stops: the lines before it are
-    appended, it and those after it are not.
+    A line is a row, and each row becomes a fact; a line with an array of rows is
+    one fact of several rows. For each line, in order, the answer is printed:
+    {"stream", "writer", "ids"}. The command stops at a bad line: the lines before
+    it are appended, that line and those after it are not.
 
-    They are appended at the master, or with the configuration of a worker that
-    writes the stream and listens for HTTP, there.
+    Facts are appended at the master; with the configuration of a worker that
+    writes the stream and listens for HTTP, at that worker.
 
-    What is tried again because the master was away is not appended twice.
+    Requests that are retried are not appended twice.
     """
     loaded = load(config)
     reader = FactReader(catalogue(loaded)[stream])
@@ -88,7 +88,7 @@ def command(
 class Appender:
     """Sends facts to a master and prints its answers.
 
-    :param timeout_s: for how long one request is tried
+    :param timeout_s: how long to retry one request, in seconds
     """
 
     def __init__(self, client: Client, stream: str, timeout_s: float) -> None:
@@ -99,7 +99,7 @@ class Appender:
     def append(self, facts: Sequence[FactLine]) -> None:
         """Append facts, and print an answer for each.
 
-        :raises BadLine: the master refuses one; those before it are appended
+        :raises BadLine: the master refuses a line; the lines before it are appended
         :raises NoAnswer: :raises SynreplError: what :meth:`.Client.append_body` raises
         """
         body = b'{"facts":[%b]}' % b",".join([fact.rows for fact in facts])
@@ -110,7 +110,7 @@ class Appender:
                 raise
             if len(facts) == 1:
                 raise BadLine(number=facts[0].number, reason=refused.message) from None
-            # Nothing was written; which line it is, halving finds out.
+            # Nothing was written. Bisect to find the line that is refused.
             middle = len(facts) // 2
             self.append(facts[:middle])
             self.append(facts[middle:])
@@ -128,20 +128,24 @@ class Appender:
 
     def _print(self, appended: Appended) -> None:
         head = {"stream": appended.stream, "writer": appended.writer}
-        write_out(b"".join([jsons.encode({**head, "ids": [one]}) + b"\n" for one in appended.ids]))
+        write_out(
+            b"".join(
+                [jsons.encode({**head, "ids": [stream_id]}) + b"\n" for stream_id in appended.ids]
+            )
+        )
 
 
 def append_lines(
     lines: LineReader, reader: FactReader, appender: Appender, report_progress: ReportProgress
 ) -> None:
-    """Append every line, in requests of what is at hand.
+    """Append every line; each request takes the lines that are available.
 
     :raises BadLine: and what :meth:`Appender.append` raises
     """
-    while waiting := lines.at_hand(REQUEST_LINES, REQUEST_BYTES):
+    while available := lines.take_available(REQUEST_LINES, REQUEST_BYTES):
         facts: list[FactLine] = []
         bad: BadLine | None = None
-        for line in waiting:
+        for line in available:
             try:
                 facts.append(reader.fact(line))
             except BadLine as error:
@@ -156,12 +160,12 @@ def append_lines(
 
 @contextmanager
 def progress(descriptor: int) -> Iterator[ReportProgress]:
-    """A bar on stderr, when that is a terminal that shows nothing else and the input has an end."""
+    """A progress bar on stderr, if that is a terminal, stdout is not, and the input is a file."""
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda rows, read: None
         return
-    # It takes a while to import, which a person with a file to append does not notice.
+    # Imported only here, because it takes a while.
     from rich.console import Console
     from rich.progress import (
         BarColumn,

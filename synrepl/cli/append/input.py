@@ -24,14 +24,14 @@ class BadLine(InputError):
 
 
 class Line(NamedTuple):
-    """One line that is not blank; numbers begin at 1 and count blank lines too."""
+    """A line that is not blank; numbers start at 1 and count blank lines, too."""
 
     number: int
     text: bytes
 
 
 class LineReader:
-    """Lines from a file descriptor: as many as are at hand, and never waiting for more than one.
+    """Reads lines from a file descriptor: all that are available, waiting only for the first.
 
     :ivar read: bytes read so far
     """
@@ -39,29 +39,29 @@ class LineReader:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lines: deque[Line] = deque()
-        self._waiting = 0  # bytes in them
-        self._half = bytearray()
+        self._queued_bytes = 0
+        self._partial = bytearray()
         self._number = 0
         self._fault: BadLine | None = None
         self._ended = False
         self.read = 0
 
-    def at_hand(self, lines: int, size: int) -> list[Line]:
-        """Wait for a line, then take what is there.
+    def take_available(self, lines: int, size: int) -> list[Line]:
+        """Wait for a line, then take all that are available.
 
-        :param lines: at most so many
-        :param size: bytes; no further line once they are so many
-        :returns: nothing at the end of the input
-        :raises BadLine: a line is too long, and all before it have been taken
+        :param lines: the maximum number of lines
+        :param size: no further line is taken once they have this many bytes
+        :returns: the lines; empty at the end of the input
+        :raises BadLine: the next line is too long; all lines before it have been taken
         """
         while not self._lines and not self._ended:
             self._fill()
-        while len(self._lines) < lines and self._waiting < size and self._more_at_hand():
+        while len(self._lines) < lines and self._queued_bytes < size and self._has_more():
             self._fill()
         taken: list[Line] = []
         while self._lines and len(taken) < lines and size > 0:
             taken.append(self._lines.popleft())
-            self._waiting -= len(taken[-1].text)
+            self._queued_bytes -= len(taken[-1].text)
             size -= len(taken[-1].text)
         if not taken and self._fault is not None:
             raise self._fault
@@ -72,37 +72,37 @@ class LineReader:
         data = os.read(self._descriptor, _CHUNK)
         self.read += len(data)
         first, *others = data.split(b"\n")
-        self._half += first
+        self._partial += first
         for piece in others:
             self._complete()
-            self._half += piece
+            self._partial += piece
         if not data:
             self._ended = True
             self._complete()
-        elif len(self._half) > MAX_LINE:
+        elif len(self._partial) > MAX_LINE:
             self._too_long()
 
     def _complete(self) -> None:
-        """The line that has been collected has ended."""
+        """Queue the line that was collected."""
         self._number += 1
-        text = bytes(self._half)
-        self._half.clear()
+        text = bytes(self._partial)
+        self._partial.clear()
         if len(text) > MAX_LINE:
             self._too_long(self._number)
         elif self._fault is None and text.strip():
             self._lines.append(Line(self._number, text))
-            self._waiting += len(text)
+            self._queued_bytes += len(text)
 
     def _too_long(self, number: int | None = None) -> None:
         self._ended = True
-        self._half.clear()
+        self._partial.clear()
         if self._fault is None:
             self._fault = BadLine(
                 number=number or self._number + 1,
                 reason=f"it is longer than {MAX_LINE} bytes; a line is one JSON array",
             )
 
-    def _more_at_hand(self) -> bool:
+    def _has_more(self) -> bool:
         return not self._ended and self._readable(0)
 
     def _readable(self, timeout_s: float | None) -> bool:
@@ -110,20 +110,20 @@ class LineReader:
 
 
 class FactLine(NamedTuple):
-    """A line that has been found to be a fact; ``rows`` is a JSON array of its rows."""
+    """A line that was parsed as a fact; ``rows`` is a JSON array of its rows."""
 
     number: int
     rows: bytes
 
 
 class FactReader:
-    """Reads lines as facts of one stream, with the checks that the master will make again."""
+    """Parses lines as facts of one stream, with the same checks as the master."""
 
     def __init__(self, stream: Stream) -> None:
         self._codec = RowCodec(stream)
 
     def fact(self, line: Line) -> FactLine:
-        """The fact of a line: a row, or an array of rows.
+        """Parse a line: a row, or an array of rows.
 
         :raises BadLine: it is neither
         """
@@ -153,7 +153,7 @@ class FactReader:
 
 
 def _arrays(text: bytes) -> list[bytes]:
-    """The elements of an array of arrays; nothing when it is something else."""
+    """The elements of an array of arrays; empty for anything else."""
     try:
         items = [bytes(item) for item in msgspec.json.decode(text, type=list[msgspec.Raw])]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

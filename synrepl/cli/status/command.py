@@ -1,4 +1,4 @@
-"""``synrepl status``: what a running process tells about itself, as tables."""
+"""``synrepl status``: shows the status of a running process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from synrepl.core.errors import ProtocolError, Unavailable
 from synrepl.daemon.config.config import MasterConfig, WorkerConfig, load
 from synrepl.daemon.exit_codes import EXIT_FAILED
 
-#: Seconds between two looks of --watch, and for which an answer is waited.
+#: The interval of --watch, and the timeout of a request, in seconds.
 WATCH_S = 1.0
 TIMEOUT_S = 10.0
 
@@ -29,13 +29,13 @@ TIMEOUT_S = 10.0
 @click.command("status")
 @config_option
 @json_option
-@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
 def command(config: tuple[Path, ...], as_json: bool, watch: bool) -> None:
     """Show streams, writers, followers and lag of a running process.
 
-    It is asked over HTTP, where its configuration says that it listens; a
-    worker that does not listen has its master asked. Exits with 0 when the
-    process is ready, with 1 when it is not or cannot be reached.
+    The process is asked over HTTP, at the listener in its configuration. For a
+    worker without an HTTP listener, the master is asked instead. The exit code is
+    0 if the process is ready, and 1 if it is not ready or cannot be reached.
     """
     address = find_address(load(config))
     client = Client(address.url, address.secret, timeout_s=TIMEOUT_S, retries=False)
@@ -52,9 +52,9 @@ def command(config: tuple[Path, ...], as_json: bool, watch: bool) -> None:
 
 
 def find_address(config: MasterConfig | WorkerConfig) -> HttpAddress:
-    """The listener to ask.
+    """Find the HTTP listener to ask.
 
-    :raises NoHttpListener: neither the process nor its master is known to listen
+    :raises NoHttpListener: the configuration has one neither for the process nor for its master
     """
     if isinstance(config, WorkerConfig) and config.http is None:
         return master_http(config)
@@ -62,20 +62,22 @@ def find_address(config: MasterConfig | WorkerConfig) -> HttpAddress:
 
 
 def look(client: Client) -> dict[str, Any]:
-    """The status of a process, led by ``ready``, ``reasons`` and ``warnings``; only these while it starts.
+    """Fetch readiness and status: ``ready``, ``reasons`` and ``warnings``, then the rest.
+
+    While the process is starting, only these three are available.
 
     :raises SynreplError: what :meth:`.Client.status` raises
     """
     ready = client.ready()
-    led = {
+    readiness = {
         "ready": bool(ready.get("ready")),
         "reasons": [str(reason) for reason in ready.get("reasons", [])],
         "warnings": [str(warning) for warning in ready.get("warnings", [])],
     }
     try:
-        return {**led, **client.status()}
+        return {**readiness, **client.status()}
     except ServerBusy:
-        return led  # it is starting, and can say no more than why it is not ready
+        return readiness  # the process is starting
 
 
 def _watch(client: Client, as_json: bool) -> None:
@@ -91,7 +93,7 @@ def _watch(client: Client, as_json: bool) -> None:
 
 
 def _seen(client: Client) -> dict[str, Any]:
-    """The status; only the reason if the process cannot be reached."""
+    """The status; only the reason if the process is unreachable."""
     try:
         return look(client)
     except (Unavailable, ProtocolError) as error:

@@ -1,4 +1,4 @@
-"""How named followers look in ``synrepl status`` of a master."""
+"""The named followers and slow clients of a master, for ``synrepl status``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES = {"missing": "red", "stuck": "red", "behind": "yellow"}
 def named_follower_tables(
     followers: Iterable[Mapping[str, Any]],
 ) -> Iterable[rich.console.RenderableType]:
-    """A line for each; nothing without any."""
+    """A table with a line per follower; empty without followers."""
     table = plain_table("named follower", "health", "lag rows>", "lag>", "last sign>", "lease")
     for follower in followers:
         health = cell(follower.get("health"))
@@ -33,7 +33,7 @@ def named_follower_tables(
 
 
 def slow_client_lines(slow_clients: Mapping[str, Any]) -> Iterable[Text]:
-    """Those that were cut off, the latest last; nothing without any."""
+    """Clients that were disconnected for being slow, the latest last."""
     if slow_clients.get("count"):
         yield Text(
             f"{cell(slow_clients['count'])} slow clients were cut off, the last ones:", style="red"

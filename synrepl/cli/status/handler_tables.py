@@ -1,4 +1,4 @@
-"""A worker's handlers and dead letters, as tables."""
+"""A worker's handlers and dead letters, for ``synrepl status`` and ``synrepl dead-letters``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synrepl.cli.terminal import plain_table, printable
 
 
 def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
-    """The handlers of a worker's status, those that fail, and what they have set aside."""
+    """The handlers in a worker's status, their failures and their dead letters."""
     handlers = [handler for handler in status.get("handlers", ()) if isinstance(handler, Mapping)]
     if not handlers:
         return
@@ -38,7 +38,7 @@ def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
 
 
 def dead_letter_table(letters: Iterable[Mapping[str, Any]]) -> Table:
-    """Facts that were set aside."""
+    """A table of dead letters."""
     table = plain_table(
         "handler", "stream", "writer", "token>", "set aside at", "attempts>", "error", "replay"
     )
@@ -60,7 +60,7 @@ def _replay(letter: Mapping[str, Any]) -> str:
 
 
 def starts_at(handler: Mapping[str, Any]) -> str:
-    """Where a handler started, for a person."""
+    """Where a handler started, for people."""
     by_token: dict[str, list[str]] = {}
     for stream, writers in handler.get("streams", {}).items():
         for writer, at in writers.items():

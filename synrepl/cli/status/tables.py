@@ -1,4 +1,4 @@
-"""How ``synrepl status`` looks. What a status holds: :mod:`synrepl.services.status.status`."""
+"""The tables of ``synrepl status``; the fields are those of :mod:`synrepl.services.status.status`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from synrepl.cli.status.follower_tables import named_follower_tables, slow_clien
 from synrepl.cli.status.handler_tables import handler_tables
 from synrepl.cli.terminal import plain_table
 
-#: A lag of so many seconds is shown in yellow, in red.
+#: A lag of this many seconds is shown in yellow, and in red.
 LATE_S, VERY_LATE_S = 1.0, 10.0
 
 
 def tables(status: Mapping[str, Any]) -> rich.console.Group:
-    """Everything, for a console.
+    """Render a status for a console.
 
-    :param status: as :func:`.status.look` gives it; what a process of another
-        version leaves out is shown as ``-``
+    :param status: the result of :func:`.status.command.look`; fields that a process of another
+        version lacks are shown as ``-``
     """
     streams: Mapping[str, Any] = status.get("streams", {})
     busy = {name: stream for name, stream in streams.items() if not _is_idle(stream)}
@@ -74,14 +74,14 @@ def _head(status: Mapping[str, Any]) -> Iterable[Text]:
 
 
 def _bus(bus: Any) -> Iterable[Text]:
-    """Nothing, where processes hear each other over TCP alone."""
+    """The connection to Redis; empty for a process without Redis."""
     if not isinstance(bus, Mapping):
         return
     fault = bus.get("fault") or "the connection is being made"
     is_up = bool(bus.get("standing"))
     yield Text(
         f"bus on Redis at {cell(bus.get('where'))} "
-        + ("stands" if is_up else f"does not stand: {cell(fault)}"),
+        + ("is connected" if is_up else f"is not connected: {cell(fault)}"),
         style="" if is_up else "red",
     )
     counts = (("connections", "connections"), ("echoes", "echoes"), ("bad", "bad messages"))
@@ -149,7 +149,7 @@ def _followers(followers: Iterable[Mapping[str, Any]]) -> Iterable[Table | Text]
 
 
 def _states(status: Mapping[str, Any]) -> Iterable[Text]:
-    """What processes have said of themselves: who syncs, what federation senders have done."""
+    """State relayed from other processes: syncing users and federation acknowledgements."""
     users = status.get("syncing_users")
     if isinstance(users, Mapping) and users.get("count"):
         instances = _pairs(users.get("by_instance", {}))
@@ -190,7 +190,7 @@ def _caches(caches: Mapping[str, Any]) -> Iterable[Table | Text]:
         yield from (Text(), table)
     if caches.get("emptied"):
         times = cell(caches["emptied"])
-        yield Text(f"caches were emptied {times} times, for rows were lost", style="yellow")
+        yield Text(f"caches were emptied {times} times, because rows were lost", style="yellow")
 
 
 def _hit_rate(hits: Any, misses: Any) -> str | None:
@@ -200,7 +200,7 @@ def _hit_rate(hits: Any, misses: Any) -> str | None:
 
 
 def _is_idle(stream: Mapping[str, Any]) -> bool:
-    """Nothing was ever reserved in it, or heard of it."""
+    """Whether nothing was ever reserved in a stream or announced for it."""
     heard = any(
         at.get("heard") for at in stream.get("writers", {}).values() if isinstance(at, dict)
     )
@@ -208,7 +208,7 @@ def _is_idle(stream: Mapping[str, Any]) -> bool:
 
 
 def _trimmed(stream: Mapping[str, Any]) -> str:
-    """Up to where it is gone, and who keeps the rest."""
+    """The token up to which a stream was trimmed, and the follower that prevents more."""
     trimmed = stream.get("trimmed")
     if not isinstance(trimmed, Mapping):
         return "-"

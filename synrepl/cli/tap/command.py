@@ -1,4 +1,4 @@
-"""``synrepl tap``: replication traffic on record; see ``docs/tap.md``."""
+"""``synrepl tap``: records, replays and judges replication traffic; see ``docs/tap.md``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synrepl.cli.tap import replay as tap_replay
 
 @click.group("tap")
 def command() -> None:
-    """Record replication traffic, play it again, and judge it."""
+    """Record replication traffic, replay it, and check it against the protocol."""
 
 
 command.add_command(tap_record.command)

@@ -25,21 +25,23 @@ EXIT_BREACHES = 1
 @click.option(
     "--dialect",
     type=click.Choice(list(DIALECTS)),
-    help="What is spoken in the recordings. Default: found out from each.",
+    help="Dialect of the recordings. Default: detected for each.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show every known fault of real servers.")
-@click.option("--rules", is_flag=True, help="Show the rules, and judge nothing.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Show every known fault of real servers, too."
+)
+@click.option("--rules", is_flag=True, help="Show the rules, and exit.")
 @json_option
 def command(
     files: tuple[Path, ...], dialect: str | None, everything: bool, rules: bool, as_json: bool
 ) -> None:
-    """Judge recordings against the rules of the protocol.
+    """Check recordings against the rules of the protocol.
 
-    Breaches are shown with their line numbers, what real servers are known to do
-    wrong is counted. The exit code is 1 when there were breaches.
+    Breaches are shown with their line numbers; known faults of real servers are
+    counted. The exit code is 1 if there are breaches.
 
-    With --json each finding is an object {"file", "line", "rule", "severity",
-    "detail"}, and after those of a file comes {"file", "dialect", "lines",
+    With --json, each finding is an object {"file", "line", "rule", "severity",
+    "detail"}; the findings of a file are followed by {"file", "dialect", "lines",
     "breaches", "known"}.
     """
     if rules:

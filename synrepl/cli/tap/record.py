@@ -27,26 +27,28 @@ class WhatToRecord(ConfigError):
 
 @click.command("record")
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--tcp", metavar="HOST:PORT", help="A master's listener for followers.")
-@click.option("--redis", "url", metavar="URL", help="A Redis that processes talk over.")
+@click.option("--tcp", metavar="HOST:PORT", help="A listener of a master.")
+@click.option("--redis", "url", metavar="URL", help="The Redis server that the processes use.")
 @password_option
-@click.option("--server-name", help="Whose processes: the channel on Redis.")
-@click.option("--silent", is_flag=True, help="On Redis: do not even ask for positions.")
+@click.option("--server-name", help="The server's name: the channel on Redis.")
+@click.option("--silent", is_flag=True, help="On Redis: do not send REPLICATE.")
 @click.option(
     "--dialect",
     type=click.Choice(list(CLIENT_DIALECTS)),
     default="auto",
     show_default=True,
-    help="How a master is spoken to over TCP: legacy up to Synapse 1.12.",
+    help="Dialect to speak over TCP: legacy for Synapse up to 1.12.",
 )
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Exit after this many seconds."
+)
 @click.option(
     "--name", default="synrepl-tap", show_default=True, help="Client name sent to a master."
 )
 @click.option(
     "--pseudonyms",
     is_flag=True,
-    help="Replace users, rooms, aliases, groups, events and servers, each by the same all over.",
+    help="Replace the names of users, rooms, aliases, groups, events and servers consistently.",
 )
 def command(
     path: Path,
@@ -63,12 +65,12 @@ def command(
     """Follow a server and record its traffic in FILE.
 
     With --tcp, records both directions of a connection to a master; with --redis,
-    what all processes publish on the channels NAME and NAME/USER_IP. Sends
-    nothing there but one REPLICATE, which asks for positions.
+    what all processes publish on the channels NAME and NAME/USER_IP. Sends only
+    one REPLICATE, which asks for positions.
 
-    One JSON object per line; compressed when FILE ends in .gz. The file must not
-    exist, and only its owner can read it. Goes on until Ctrl-C, --seconds, or
-    the end of the connection (exit code 1).
+    FILE has one JSON object per line, and is compressed if its name ends in .gz.
+    It must not exist yet, and only its owner can read it. Records until Ctrl-C,
+    --seconds, or the end of the connection (exit code 1).
     """
     has_redis_options = redis_password_path is not None or server_name is not None or silent
     if (tcp is None) == (url is None) or (tcp is not None and has_redis_options):
@@ -93,7 +95,7 @@ def command(
             await source.record(reactor, recording, seconds, say)
         except (RecordingEnded, RecordingNotWritable):
             raise
-        except Unavailable:  # it has not begun
+        except Unavailable:  # recording has not started
             path.unlink()
             raise
         finally:
@@ -105,7 +107,7 @@ def command(
 def _redis_source(
     redis: RedisConfig, server_name: str, silent: bool, pseudonyms: Pseudonyms | None
 ) -> RecordingSource:
-    """Channels on Redis."""
+    """Create the Redis source, importing Redis only here."""
     where = redis_location(redis)
     from synrepl.cli.tap.record_redis import RedisRecordingSource
 

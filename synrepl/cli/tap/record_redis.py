@@ -1,4 +1,4 @@
-"""Recording what processes publish on Redis."""
+"""Records what processes publish on Redis."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from synrepl.wire.dialects import CURRENT
 class RedisRecordingSource:
     """The channels of one server; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
 
-    :ivar silent: do not ask for positions either
-    :ivar pseudonyms: what else hides names, for the channels are called after the server
+    :ivar silent: whether to send nothing, not even REPLICATE
+    :ivar pseudonyms: replaces the server name in channel names; None records them as they are
     """
 
     where: RedisAddress | Sentinels
@@ -41,9 +41,9 @@ class RedisRecordingSource:
         seconds: float | None,
         say: Callable[[str], object],
     ) -> None:
-        """Record all that is published.
+        """Record all messages.
 
-        :raises RedisAway: it cannot be reached, or refuses
+        :raises RedisAway: Redis cannot be reached, or refuses
         :raises RecordingEnded: :raises RecordingNotWritable: see :class:`.RecordingSource`
         """
         scheduler = TwistedScheduler(reactor)
@@ -66,7 +66,7 @@ class RedisRecordingSource:
                     await publisher.publish_some(channels.main, asked)
                 why = await link.until_over(seconds)
             finally:
-                await link.close()  # before it is told how much was heard
+                await link.close()  # before the lines are counted
                 say(f"{recording.lines} lines are in {recording.path}")
                 if not recorder.received:
                     said = printable(channels.main)
@@ -82,7 +82,7 @@ class RedisRecordingSource:
             )
 
     def _shown(self) -> dict[str, str]:
-        """What the channels are called in the recording."""
+        """The name in the recording of each channel."""
         real = Channels(self.server_name)
         shown = (
             real if self.pseudonyms is None else Channels(self.pseudonyms.server(self.server_name))

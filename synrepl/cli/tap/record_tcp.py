@@ -1,4 +1,4 @@
-"""Recording a master: be its client, and write down what both say."""
+"""Records a connection to a master, both directions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from synrepl.wire.session import SessionLimits
 class TcpRecordingSource:
     """A master to record; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
 
-    :ivar name: what to be called there
+    :ivar name: the client name to send
     """
 
     host: str
@@ -38,7 +38,7 @@ class TcpRecordingSource:
     ) -> None:
         """Record one connection.
 
-        :raises NoMaster: nobody is there
+        :raises NoMaster: the connection cannot be made
         :raises RecordingEnded: :raises RecordingNotWritable: see :class:`.RecordingSource`
         """
         scheduler = TwistedScheduler(reactor)
@@ -58,12 +58,12 @@ class TcpRecordingSource:
         ending = None if seconds is None else scheduler.callLater(seconds, close)
         try:
             while await peer.commands():
-                pass  # they are on record already
+                pass  # recorded by the session
         finally:
             if ending is not None and ending.active():
                 ending.cancel()
             close()
-            await peer.wait_closed()  # whose last note belongs into the recording
+            await peer.wait_closed()  # its last entry belongs in the recording
             say(f"{recording.lines} lines are in {recording.path}")
         if session.failure is not None:
             raise RecordingNotWritable(path=recording.path, reason=session.failure.strerror)

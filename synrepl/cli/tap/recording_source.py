@@ -18,7 +18,7 @@ class RecordingNotWritable(Unavailable):
 
 
 class RecordingSource(Protocol):
-    """Something to record."""
+    """Traffic that can be recorded."""
 
     async def record(
         self,
@@ -27,10 +27,10 @@ class RecordingSource(Protocol):
         seconds: float | None,
         say: Callable[[str], object],
     ) -> None:
-        """Record until it ends, is cancelled, or so many seconds have passed.
+        """Record until the connection ends, the coroutine is cancelled, or ``seconds`` have passed.
 
-        :param say: tells a person what happens, in a sentence
-        :raises Unavailable: nobody is there; then nothing is in the recording
-        :raises RecordingEnded: the other side did not go on
-        :raises RecordingNotWritable: no room is left
+        :param say: prints a sentence about progress
+        :raises Unavailable: the connection cannot be made; the recording is empty
+        :raises RecordingEnded: the other side ended the connection
+        :raises RecordingNotWritable: the recording cannot be written, such as on a full disk
         """

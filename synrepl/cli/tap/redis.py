@@ -19,7 +19,7 @@ OnMessages = Callable[[Sequence[Published]], object]
 
 
 class TapSubscriber(RedisSubscriber):
-    """A listener that knows on which channel something was published."""
+    """A subscriber that passes on each message with its channel."""
 
     def __init__(self, scheduler: Scheduler, on_messages: OnMessages) -> None:
         super().__init__(scheduler, self._dispatch)
@@ -27,7 +27,7 @@ class TapSubscriber(RedisSubscriber):
         self._channels: list[bytes] = []
 
     def messageReceived(self, pattern: bytes | None, channel: bytes, message: bytes) -> None:
-        """Keep a message, and its channel, until the read is dealt with."""
+        """Queue a message, and its channel, until the whole read is parsed."""
         self._channels.append(channel)
         super().messageReceived(pattern, channel, message)
 
@@ -42,7 +42,7 @@ class TapSubscriber(RedisSubscriber):
 
 
 class TapPublisher(RedisPublisher):
-    """A publisher that waits for Redis to take what it says."""
+    """A publisher that waits until Redis acknowledges its messages."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
@@ -50,7 +50,7 @@ class TapPublisher(RedisPublisher):
         self._waiting: list[Deferred[bool]] = []
 
     async def publish_some(self, channel: str, lines: Sequence[bytes]) -> bool:
-        """Publish lines at once; returns when Redis has acknowledged all, False when it never will."""
+        """Publish lines at once; return True when all are acknowledged, False if they never will be."""
         if not self.connected:
             return False
         self._unacknowledged += len(lines)
@@ -62,7 +62,7 @@ class TapPublisher(RedisPublisher):
         return await acknowledged
 
     def replyReceived(self, reply: object) -> None:
-        """An answer; to a message it is a number, of those who heard it."""
+        """Count an acknowledgement: the reply to PUBLISH is the number of receivers."""
         super().replyReceived(reply)
         if isinstance(reply, int) and self._unacknowledged:
             self._unacknowledged -= 1
@@ -70,7 +70,7 @@ class TapPublisher(RedisPublisher):
                 self._wake(True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Nothing more will be acknowledged."""
+        """Wake up publishers: nothing more will be acknowledged."""
         super().connectionLost(reason)
         self._wake(False)
 
@@ -81,7 +81,7 @@ class TapPublisher(RedisPublisher):
 
 
 class TapLink:
-    """A listener, and a publisher where one is wanted."""
+    """A subscriber and, on request, a publisher, on the same Redis server."""
 
     def __init__(self, reactor: Any, scheduler: Scheduler, where: RedisAddress | Sentinels) -> None:
         self._reactor = reactor
@@ -93,21 +93,21 @@ class TapLink:
 
     @property
     def is_over(self) -> bool:
-        """True once a connection is lost, or after :meth:`end`."""
+        """Whether a connection was lost or :meth:`end` was called."""
         return bool(self._over.called)
 
     async def listen(self, channels: Sequence[str], on_messages: OnMessages) -> None:
-        """Subscribe; returns once the subscription stands.
+        """Subscribe; return once the subscription is established.
 
-        :raises RedisAway: it cannot be reached, or refuses
+        :raises RedisAway: Redis cannot be reached, or refuses
         """
         listener = TapSubscriber(self._scheduler, on_messages)
         await listener.listen(channels, await self._connect(listener))
 
     async def publisher(self) -> TapPublisher:
-        """A connection to speak on.
+        """Connect a publisher.
 
-        :raises RedisAway: it cannot be reached, or refuses
+        :raises RedisAway: Redis cannot be reached, or refuses
         """
         publisher = TapPublisher(self._scheduler)
         await self._connect(publisher)
@@ -115,7 +115,7 @@ class TapLink:
         return publisher
 
     async def until_over(self, seconds: float | None = None) -> str | None:
-        """Wait until a connection is lost; why, or None after :meth:`end` or so many seconds."""
+        """Wait until a connection is lost and return why; None after :meth:`end` or ``seconds``."""
         ending = None if seconds is None else self._scheduler.callLater(seconds, self.end)
         try:
             return await self._over
@@ -124,12 +124,12 @@ class TapLink:
                 ending.cancel()
 
     def end(self, why: str | None = None) -> None:
-        """There is nothing more to wait for."""
+        """End :meth:`until_over`."""
         if not self._over.called:
             self._over.callback(why)
 
     async def close(self) -> None:
-        """Close the connections, once what was said is written."""
+        """Close the connections, once everything published is written."""
         for link in self._links:
             if isinstance(link, TapPublisher):
                 link.end()
@@ -140,7 +140,7 @@ class TapLink:
     async def _connect(self, link: TapSubscriber | TapPublisher) -> RedisAddress:
         self._links.append(link)
         link.gone.addCallback(self.end)
-        if self._server is None:  # once: both have to be on the same one
+        if self._server is None:  # once: both must use the same server
             self._server = await self._where.find(self._reactor, self._scheduler)
         await link.connect(self._reactor, self._server)
         return self._server

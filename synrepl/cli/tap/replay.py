@@ -31,25 +31,30 @@ class WhereToPlay(ConfigError):
     help="Port to listen on, on loopback. Default: a free one, which is printed.",
 )
 @click.option(
-    "--redis", "url", metavar="URL", help="A Redis to play on, which no server talks over."
+    "--redis", "url", metavar="URL", help="A Redis server to replay on, which no real server uses."
 )
 @password_option
-@click.option("--unasked", is_flag=True, help="On Redis: do not wait for the first REPLICATE.")
+@click.option(
+    "--unasked", is_flag=True, help="On Redis: start without waiting for the first REPLICATE."
+)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0),
     default=1.0,
     show_default=True,
-    help="How many times as fast as it was; 0 for at once.",
+    help="Speed relative to the recording; 0 for as fast as possible.",
 )
-@click.option("--connection", type=int, help="Which one, of a recording of several (its 'conn').")
 @click.option(
-    "--server-name", help="What to be called; on Redis, the channels too. Default: as recorded."
+    "--connection", type=int, help="Connection to replay, of a recording of several (its 'conn')."
+)
+@click.option(
+    "--server-name",
+    help="Server name to use, on Redis for the channels, too. Default: as recorded.",
 )
 @click.option(
     "--dialect",
     type=click.Choice(list(DIALECTS)),
-    help="What is recorded_dialect in the recording. Default: found out.",
+    help="Dialect of the recording. Default: detected.",
 )
 def command(
     path: Path,
@@ -64,14 +69,14 @@ def command(
 ) -> None:
     """Replay a recording from its beginning, and keep serving it until Ctrl-C.
 
-    Over TCP it is a master for each client, which begins with the client's
-    REPLICATE. Rows, POSITIONs, SYNC and REMOTE_SERVER_UP are played; greeting and
-    pings are the connection's own. What was recorded on Redis is recorded_dialect in the
-    modern dialect.
+    Over TCP, each client is served the recording from its REPLICATE on. Rows,
+    POSITIONs, SYNC and REMOTE_SERVER_UP are replayed; the greeting and PINGs are
+    generated. A recording from Redis is replayed in the modern dialect.
 
-    On Redis it begins once, with the first REPLICATE; all is published but
-    REPLICATE itself. Who asks later is told how far it is. Never do it where a
-    server's processes talk: they would believe it.
+    On Redis, the replay starts once, at the first REPLICATE, and publishes
+    everything but REPLICATE itself. Later REPLICATEs are answered with the current
+    positions. Never replay on a channel that a real server uses: its processes
+    would take the recording for real.
     """
     if (url is None and (redis_password_path is not None or unasked)) or (
         url is not None and port is not None
@@ -99,7 +104,7 @@ async def _publish(
     unasked: bool,
     say: Callable[[str], object],
 ) -> None:
-    """Play it on Redis."""
+    """Replay on Redis, importing Redis only here."""
     where = redis_location(redis)
     from synrepl.cli.tap.replay_redis import RedisReplay
 

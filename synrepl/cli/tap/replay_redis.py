@@ -1,4 +1,4 @@
-"""Playing a recording to all who listen on Redis."""
+"""Replays a recording on Redis."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ReplayEnded(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class RedisReplay:
-    """Where it is played.
+    """A replay on the channels of one server.
 
-    :ivar server_name: whose channels they are
-    :ivar unasked: begin before anybody asks for positions
+    :ivar server_name: the server name that the channels are named after
+    :ivar unasked: whether to start without waiting for the first REPLICATE
     """
 
     where: RedisAddress | Sentinels
@@ -40,12 +40,12 @@ class RedisReplay:
     unasked: bool
 
     async def play(self, reactor: Any, plan: ReplayPlan, say: Callable[[str], object]) -> None:
-        """Play, and answer who comes later, until cancelled.
+        """Replay, then answer REPLICATEs until cancelled.
 
-        :param say: tells a person what happens, in a sentence
-        :raises RedisAway: it cannot be reached, or refuses
-        :raises ReplayEnded: it was lost
-        :raises ChannelInUse: the channel is somebody else's
+        :param say: prints a sentence about progress
+        :raises RedisAway: Redis cannot be reached, or refuses
+        :raises ReplayEnded: the connection to Redis was lost
+        :raises ChannelInUse: another process publishes on the channel
         """
         scheduler = TwistedScheduler(reactor)
         link = TapLink(reactor, scheduler, self.where)
@@ -73,17 +73,17 @@ class RedisReplay:
         link: TapLink,
         say: Callable[[str], object],
     ) -> None:
-        """Play it to its end, and tell so."""
+        """Replay to the end of the recording, and report it."""
         with closing(read_recording(plan.path)) as recording:
             lines = lines_for_bus(
                 recording, plan.connection, plan.recorded_server_name, self.server_name
             )
             count = await replay.play(lines, plan.speed)
         if not link.is_over:
-            say(f"{count} lines were played; who asks is told where that ended")
+            say(f"{count} lines were played; REPLICATE is now answered with the last positions")
 
     async def _lost(self, link: TapLink) -> None:
-        """Wait for the end of the connections, which nobody wants.
+        """Wait until a connection is lost.
 
         :raises ReplayEnded:
         """
@@ -92,7 +92,7 @@ class RedisReplay:
 
 
 async def _both(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Run jobs until all are done, or one fails."""
+    """Run coroutines until all have returned, or one has failed."""
     try:
         await gatherResults(map(Deferred.fromCoroutine, jobs), consumeErrors=True)
     except FirstError as error:

@@ -1,4 +1,4 @@
-"""Playing a recording to clients that connect."""
+"""Replays a recording to TCP clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from synrepl.wire.dialects import Side
 from synrepl.wire.lines import LineChunk
 from synrepl.wire.session import ProtocolSession, SessionLimits
 
-#: Each has the recording open.
+#: The limit of simultaneous clients, each of which opens the recording.
 MAX_CLIENTS = 100
 
 
@@ -37,10 +37,10 @@ class CannotListen(Unavailable):
 
 
 async def serve(reactor: Any, plan: ReplayPlan, port: int, say: Callable[[str], object]) -> None:
-    """Be the recording's master on loopback, until cancelled.
+    """Listen on loopback, and replay to each client, until cancelled.
 
-    :param port: 0 for a free one
-    :param say: tells a person what happens, in a sentence
+    :param port: the port to listen on; 0 for any free one
+    :param say: prints a sentence about progress
     :raises CannotListen: the port is taken
     """
     factory = ReplayFactory(reactor, plan)
@@ -56,9 +56,9 @@ async def serve(reactor: Any, plan: ReplayPlan, port: int, say: Callable[[str], 
 
 
 class ReplayPeer(LinePeer):
-    """A client that the recording is played to.
+    """A client that the recording is replayed to.
 
-    :param scheduler: its own, for it is stopped with the connection
+    :param scheduler: this connection's own, because it is stopped with the connection
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class ReplayPeer(LinePeer):
         self._playing = False
 
     def commands_received(self, commands: Sequence[Command]) -> None:
-        """Begin with the first REPLICATE; all else is listened to and that is it."""
+        """Start the replay at the first REPLICATE; ignore everything else."""
         if not self._playing and any(isinstance(command, Replicate) for command in commands):
             self._playing = True
             self.scheduler.spawn("replay", self._play())
 
     def session_ended(self, reason: CloseReason) -> None:
-        """What is played to it ends, however long it was to go on; another one may come."""
+        """Stop the replay to this client, and admit another one."""
         self._own_scheduler.stop()
         self._factory.client_left()
 
@@ -127,5 +127,5 @@ class ReplayFactory(ServerFactory):
         return ReplayPeer(TwistedScheduler(self._clock), session, self._plan, self)
 
     def client_left(self) -> None:
-        """A client is gone."""
+        """Record that a client has disconnected."""
         self._clients -= 1

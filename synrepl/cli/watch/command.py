@@ -31,26 +31,35 @@ from synrepl.tools.watch import committed_positions
 from synrepl.tools.watch.announcements import Announcements
 from synrepl.tools.watch.lag_monitor import LagMonitor
 
-#: Seconds between two looks, at the wire and at the database.
+#: Seconds between two polls of the source and of the database.
 POLL_INTERVAL_S = 1.0
 
 
 @click.command("watch")
-@click.option("--tcp", metavar="HOST:PORT", help="Its replication listener.")
-@click.option("--redis", "url", metavar="URL", help="The Redis that its processes talk over.")
+@click.option("--tcp", metavar="HOST:PORT", help="The server's replication listener.")
+@click.option("--redis", "url", metavar="URL", help="The Redis server that its processes use.")
 @password_option
 @click.option(
-    "--server-name", help="Its name: the channel on Redis. Over TCP any other is refused."
+    "--server-name",
+    help="The server's name: the channel on Redis. Over TCP, another server is refused.",
 )
-@click.option("--database", "dsn", metavar="DSN", help="Its database, without a password.")
+@click.option(
+    "--database", "dsn", metavar="DSN", help="DSN of the server's database, without a password."
+)
 @click.option(
     "--database-path",
     type=click.Path(path_type=Path),
-    help=f"File with the DSN of its database. The variable {ENVIRONMENT} does as well.",
+    help=f"File with the DSN of its database. Alternatively, set {ENVIRONMENT}.",
 )
 @insecure_option
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Answer /metrics there.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="Port of an HTTP listener for /metrics and /status.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Exit after this many seconds."
+)
 @json_option
 def command(
     tcp: str | None,
@@ -64,18 +73,19 @@ def command(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Watch a real server: what it announces, and what it keeps to itself.
+    """Watch a real server: compare what it announces with its database.
 
-    Follows the server as a worker would, whatever its release. Sends nothing but
-    REPLICATE, which asks for positions; on Redis each process answers it, as
-    whenever one of them starts. REPLICATE is repeated when a process was silent
-    for 30 seconds; one that does not answer is not running, or hangs. Over TCP
-    only the main process can be observed. With its database, which is only read,
-    a stream that advances there and is not announced is reported within 5 seconds.
+    Follows the server as a worker would, whatever its release. Sends only
+    REPLICATE, which asks for positions; on Redis every process answers it, as it
+    does whenever a process starts. REPLICATE is repeated when a process has been
+    silent for 30 seconds; a process that does not answer hangs or is not running.
+    Over TCP only the main process can be observed. With the database, which is
+    only read, a stream that advances there without being announced is reported
+    within 5 seconds.
 
-    With --json each look is an object on a line of its own. With --seconds it
-    exits with 1 if in the end nothing was heard, a stream or a process was silent,
-    or the database could not be read.
+    With --json, each second's state is an object on its own line. With --seconds,
+    the exit code is 1 if, at the end, nothing was received, a stream or process
+    was silent, or the database could not be read.
     """
     address = source_address(tcp, url, redis_password_path, server_name)
     database_dsn = dsn_from_options(dsn, database_path, insecure)
@@ -119,7 +129,7 @@ class _Watcher:
         self.view = self.look()
 
     def look(self) -> WatchView:
-        """Everything now."""
+        """Return the current state."""
         source = self._source
         trouble = [] if source.trouble is None else [source.trouble]
         trouble += self._unread
@@ -137,7 +147,7 @@ class _Watcher:
         )
 
     async def read(self, store: ForeignStore) -> None:
-        """Read the positions in the database again and again."""
+        """Poll the positions in the database until cancelled."""
         while True:
             try:
                 found = await committed_positions.look(store, self._address.announces_moves)
@@ -148,7 +158,7 @@ class _Watcher:
             await self._scheduler.sleep(POLL_INTERVAL_S)
 
     async def show(self, as_json: bool, seconds: float | None) -> WatchView:
-        """Show each look, for so long; the last one."""
+        """Show the state every second; return the last one after ``seconds``, if given."""
         end = None if seconds is None else self._scheduler.seconds() + seconds
         output = console()
         on_screen = output.is_terminal and not as_json
@@ -165,7 +175,7 @@ class _Watcher:
         return self.view
 
     def routes(self) -> list[Route]:
-        """The last look, over HTTP."""
+        """The HTTP routes that serve the latest state."""
 
         async def metrics(request: HttpRequest) -> HttpAnswer:
             body, content_type = self.view.metrics()

@@ -1,4 +1,4 @@
-"""The Redis source of ``synrepl watch``: the channel of a server's processes."""
+"""The Redis source of ``synrepl watch``: subscribes to a server's channel."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from synrepl.wire.dialects import CURRENT, Dialect
 if TYPE_CHECKING:
     from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
 
-#: Seconds after which nobody will answer: recorded processes take some hundredths of one.
+#: How long to wait for answers, in seconds; recorded processes take a few hundredths.
 ANSWER_TIMEOUT_S = 3.0
 
-#: A process is asked again when it was silent for so long, in seconds: to be sure that it runs.
+#: REPLICATE is repeated when a process has been silent for this long, in seconds.
 ASK_INTERVAL_S = 30.0
 _POLL_INTERVAL_S = 1.0
 
 
 class RedisLiveSource:
-    """Listens to a server; says nothing but what asks all its processes for positions.
+    """Receives a server's announcements, and publishes only REPLICATE.
 
-    It asks on each connection, and again while some process is silent, for only its answer
-    shows that it still runs.
+    REPLICATE is sent on each connection. It is repeated while a process is silent, because only an
+    answer proves that the process is running.
 
-    :param channels: of the server
-    :param link: makes the connections for this owner; they come back by themselves
-    :ivar dialect: in which the server was understood; None until it was
-    :ivar hears: whether anything was said there since the connections stand
+    :param channels: the server's channels
+    :param link: makes the connections for this owner; they are re-established when lost
+    :ivar dialect: the server's dialect; None until something was received
+    :ivar is_receiving: whether anything was received since the connections were established
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RedisLiveSource:
         self._connections: RedisBusConnections | None = None
         self._channels = channels
         self._announcements = announcements
-        self._reader = BusReader("", self)  # nothing on the channel has that for its author
+        self._reader = BusReader("", self)  # no process on the channel has an empty name
         self._unreadable = ""
         self._asked_at: float | None = None
         self._link = link(self)
@@ -56,25 +56,25 @@ class RedisLiveSource:
         self.is_receiving = False
 
     def start(self) -> None:
-        """Begin to listen.
+        """Start receiving.
 
-        :raises ConfigError: no connection could ever be made like this
+        :raises ConfigError: the settings can never lead to a connection
         """
         self._link.start()
         self._scheduler.spawn("ask again", self._ask_periodically())
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop receiving."""
         await self._link.stop()
 
     @property
     def bad(self) -> int:
-        """How many messages could not be read."""
+        """The number of messages that could not be parsed."""
         return self._reader.bad
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing is heard, or not everything, for a person."""
+        """Why nothing is received, or not everything, for people; None if all is well."""
         if self._asked_at is None:
             return f"no Redis: {printable(self._link.fault or 'the connection is lost')}"
         if not self.is_receiving and self._scheduler.seconds() - self._asked_at >= ANSWER_TIMEOUT_S:
@@ -84,16 +84,19 @@ class RedisLiveSource:
             return f"{self.bad} messages could not be read; the first: {self._unreadable}"
         return None
 
-    # -- for the connections: an Owner --------------------------------------------------
+    # -- the owner of the connections ----------------------------------------------------
 
     def connected(self, connections: RedisBusConnections) -> None:
-        """Ask; who says something answers everybody."""
+        """Ask all processes for their positions."""
         self._asked_at = self._scheduler.seconds()
         self._connections = connections
         self._ask()
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
-        """Take note. What asks, as this does, comes back, and shows nobody to be there."""
+        """Record announcements.
+
+        Our own REPLICATE comes back to us, so a REPLICATE does not prove that a process is there.
+        """
         commands = self._reader.commands(messages)
         if any(not isinstance(command, Replicate) for command in commands):
             self.is_receiving = True
@@ -101,7 +104,7 @@ class RedisLiveSource:
         self._announcements.received(commands)
 
     def disconnected(self) -> None:
-        """Nothing can be heard."""
+        """Record that nothing can be received."""
         self._asked_at = None
         self._connections = None
         self.is_receiving = False
@@ -117,11 +120,11 @@ class RedisLiveSource:
             if self._announcements.has_silent_writer(ASK_INTERVAL_S):
                 self._ask()
 
-    # -- for messages that nobody can read: a Log ---------------------------------------
+    # -- the log of the reader, for messages that cannot be parsed -------------------------
 
     def info(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Nothing that the trouble does not tell."""
+        """Do nothing: :attr:`trouble` says it all."""
 
     def warn(self, format: str, **facts: object) -> None:  # noqa: A002
-        """Keep the first reason."""
+        """Keep the first reason, for :attr:`trouble`."""
         self._unreadable = self._unreadable or printable(str(facts.get("error", format)))

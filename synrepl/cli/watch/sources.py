@@ -33,54 +33,54 @@ class NoChannel(ConfigError):
 
 
 class LiveSource(Protocol):
-    """Listens from :meth:`start` to :meth:`stop`, over one connection after the other."""
+    """Receives announcements from :meth:`start` to :meth:`stop`, and reconnects when needed."""
 
     @property
     def dialect(self) -> Dialect | None:
-        """In which the server was understood; None until it was."""
+        """The server's dialect; None until it is known."""
 
     @property
     def is_receiving(self) -> bool:
-        """Whether it is heard now."""
+        """Whether announcements are being received."""
 
     @property
     def trouble(self) -> str | None:
-        """Why it is not, for a person."""
+        """Why not, for people."""
 
     @property
     def bad(self) -> int:
-        """How many of its lines could not be read."""
+        """The number of lines or messages that could not be parsed."""
 
     def start(self) -> None:
-        """Begin.
+        """Start receiving.
 
-        :raises ConfigError: that can never succeed
+        :raises ConfigError: the settings can never lead to a connection
         """
 
     async def stop(self) -> None:
-        """End."""
+        """Stop receiving."""
 
 
 class SourceAddress(Protocol):
-    """A place to listen at; its text is for a person."""
+    """The address of a source; its ``str`` is for people."""
 
     @property
     def announces_moves(self) -> bool:
-        """Whether writers announce positions that have moved without rows there."""
+        """Whether writers announce positions that advanced without rows."""
 
     @property
     def note(self) -> str | None:
-        """What cannot be known there, for a person."""
+        """What this source cannot observe, for people; None for nothing."""
 
     def open(self, reactor: Any, scheduler: Scheduler, announcements: Announcements) -> LiveSource:
-        """Ears for it, which do not listen yet."""
+        """Create the source, without starting it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
-    """A replication listener.
+    """The address of a replication listener.
 
-    :ivar server_name: what the server has to be called; None takes any
+    :ivar server_name: the server name that the server must have; None accepts any
     """
 
     host: str
@@ -92,7 +92,7 @@ class TcpAddress:
 
     @property
     def announces_moves(self) -> bool:
-        """As :attr:`SourceAddress.announces_moves`: recorded servers only say so when they are asked."""
+        """As :attr:`SourceAddress.announces_moves`: recorded servers do so only when asked."""
         return False
 
     @property
@@ -113,7 +113,7 @@ class TcpAddress:
 
 @dataclass(frozen=True, slots=True)
 class RedisChannel:
-    """A channel on a Redis."""
+    """The channel of a server on Redis."""
 
     redis: RedisConfig
     server_name: str
@@ -128,7 +128,7 @@ class RedisChannel:
 
     @property
     def note(self) -> str | None:
-        """As :attr:`SourceAddress.note`: every process is heard."""
+        """As :attr:`SourceAddress.note`: None, for every process is observed."""
         return None
 
     def open(self, reactor: Any, scheduler: Scheduler, announcements: Announcements) -> LiveSource:
@@ -137,7 +137,7 @@ class RedisChannel:
         return RedisLiveSource(
             scheduler,
             channels,
-            # What is asked on a replica never gets to those who should answer.
+            # True: a replica is refused, because a REPLICATE published there reaches nobody.
             lambda source: make_pubsub(
                 reactor, scheduler, self.redis, [channels.main], source, source.info, True
             ),
@@ -148,7 +148,7 @@ class RedisChannel:
 def source_address(
     tcp: str | None, url: str | None, password_path: Path | None, server_name: str | None
 ) -> SourceAddress:
-    """Where to listen.
+    """Return the address of the source that the options name.
 
     :raises WhereToListen: :raises NoChannel: :raises click.BadParameter:
     :raises SynreplError: what :func:`.redis_from_options` raises

@@ -19,13 +19,13 @@ _BACK_OFF = BackOff(0.5, 10.0)
 
 
 class TcpLiveSource:
-    """Listens for as long as it runs; finds the dialect by itself.
+    """Receives a server's announcements, and detects its dialect.
 
-    :param connect: makes a connection in a dialect
-    :ivar dialect: in which the server was understood; None until it was
-    :ivar hears: whether there is a connection on which it was
-    :ivar trouble: why there is none, for a person
-    :ivar bad: how many lines of it could not be read; each was the end of a connection
+    :param connect: connects in a dialect
+    :ivar dialect: the server's dialect; None until it is known
+    :ivar is_receiving: whether there is a connection on which the server was understood
+    :ivar trouble: why there is none, for people
+    :ivar bad: the number of lines that could not be parsed; each ended a connection
     """
 
     def __init__(
@@ -44,29 +44,29 @@ class TcpLiveSource:
         self.bad = 0
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start receiving."""
         self._scheduler.spawn("listen", self.run())
 
     async def stop(self) -> None:
-        """Nothing: that ends with the scheduler."""
+        """Do nothing: receiving ends with the scheduler."""
 
     async def run(self) -> None:
-        """Listen, over one connection after the other; ends by being cancelled."""
+        """Receive, and reconnect when needed, until cancelled."""
         await self._follower.run()
 
-    # -- for the connections: a RawListener ---------------------------------------------
+    # -- RawListener ---------------------------------------------------------------------
 
     def unreachable(self, error: NoMaster) -> None:
-        """Nobody is there."""
+        """Record why the connection could not be made."""
         self.trouble = str(error)
 
     def connected(self, upstream: RawPeer) -> None:
-        """Ask for everything."""
+        """Subscribe to everything."""
         self._understood = False
         upstream.send(ask_for_all(upstream.requested_dialect))
 
     async def received(self, upstream: RawPeer, commands: Sequence[Command]) -> bool:
-        """Take note. A position or a row shows that the server is understood."""
+        """Record announcements. A POSITION or a row proves that the dialect was understood."""
         if any(isinstance(command, (Position, Rdata)) for command in commands):
             self._understood = self.is_receiving = True
             self.trouble = None
@@ -76,11 +76,11 @@ class TcpLiveSource:
         return True
 
     def disconnected(self) -> None:
-        """Nothing is heard any more."""
+        """Record that nothing is received."""
         self.is_receiving = False
 
     def dialect_understood(self, upstream: RawPeer) -> bool:
-        """Note why it was lost."""
+        """Record why the connection was lost."""
         self.trouble = f"the connection is lost: {upstream.reason}"
         if self._understood:
             self.bad += upstream.session.fault is not None

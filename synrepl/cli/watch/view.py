@@ -21,16 +21,17 @@ from synrepl.tools.watch.lag_monitor import SilentWriter, WriterLag
 
 @dataclass(frozen=True, slots=True)
 class WatchView:
-    """One look.
+    """The state at one time.
 
-    :ivar where: the server that is listened to
-    :ivar dialect: in which; None while that is not known
-    :ivar hears: something is heard of it
-    :ivar trouble: why nothing is heard, or read in the database
-    :ivar bad: how many lines could not be read
-    :ivar silent: writers that do not answer any more
-    :ivar note: what cannot be known here; None for nothing
-    :ivar database_read: all of the database could be looked at, if there is one
+    :ivar where: the address of the source
+    :ivar dialect: the server's dialect; None while it is not known
+    :ivar is_receiving: whether announcements are being received
+    :ivar trouble: why nothing is received, or what could not be read in the database
+    :ivar bad: the number of lines or messages that could not be parsed
+    :ivar seen: position and lag of each stream and writer
+    :ivar silent: writers that have not answered REPLICATE
+    :ivar note: what this source cannot observe; None for nothing
+    :ivar database_read: whether all of the database could be read, or none is configured
     """
 
     where: str
@@ -45,17 +46,17 @@ class WatchView:
 
     @property
     def alarms(self) -> list[str]:
-        """What is wrong, each in a sentence."""
+        """All problems of the server, each as a sentence."""
         behind = [one.alarm for one in self.seen if one.silent]
         return [one.alarm for one in self.silent] + behind
 
     @property
     def is_healthy(self) -> bool:
-        """The server is heard, nothing is wrong with it, and all could be looked at."""
+        """Whether the server is received, has no problems, and all of the database could be read."""
         return self.is_receiving and self.database_read and not self.alarms
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """As JSON, for ``--json`` and ``/status``."""
         return {
             "where": self.where,
             "dialect": self.dialect,
@@ -70,11 +71,11 @@ class WatchView:
         }
 
     def table(self) -> rich.console.Group:
-        """For a person."""
+        """As a table, for a terminal."""
         table = plain_table(
             "stream", "writer", "wire>", "database>", "rows>", "rows/s>", "lag rows>", "lag>"
         )
-        # First those with an alarm: a terminal may be too low for all.
+        # Those with an alarm come first, in case the terminal is too short for all.
         for one in sorted(self.seen, key=lambda one: not one.silent):
             late = "red" if one.silent else ""
             table.add_row(
@@ -98,7 +99,7 @@ class WatchView:
         )
 
     def metrics(self) -> tuple[bytes, str]:
-        """In Prometheus's text format, and its content type."""
+        """In Prometheus's text format, with its content type."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_WatchCollector(self))
         return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
