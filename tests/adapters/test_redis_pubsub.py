@@ -371,7 +371,7 @@ class RedisConnecting(OverRedis):
     async def test_names_a_server_that_is_not_redis(self) -> None:
         class Chatty(Protocol):
             def connectionMade(self) -> None:
-                self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")  # type: ignore[call-arg]
 
         port = reactor.listenTCP(0, Factory.forProtocol(Chatty), interface="127.0.0.1")
         self.addCleanup(port.stopListening)

@@ -236,7 +236,7 @@ class Decorated(SynchronousTestCase):
             with self.assertRaisesRegex(
                 BadCache, f"cache 'get' .*: parameter '{parameter}' cannot"
             ):
-                get(1)
+                get(1)  # type: ignore[call-arg]
 
     def test_groups_must_be_a_tuple(self) -> None:
         with self.assertRaisesRegex(BadCache, r"write groups=\('per_room',\)"):

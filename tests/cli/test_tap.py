@@ -62,11 +62,13 @@ class TapJudge(CliCase):
         self.assertTrue(told[3].startswith("  breach: direction, once, first in line 1001: "))
         done = await self.run_it("tap", "judge", "--json", path)
         self.assertEqual((done.code, done.err), (1, ""))
-        told = [json.loads(line) for line in done.out.splitlines()]
-        found = [(each["line"], each["rule"]) for each in told if each.get("severity") == "breach"]
+        findings = [json.loads(line) for line in done.out.splitlines()]
+        found = [
+            (each["line"], each["rule"]) for each in findings if each.get("severity") == "breach"
+        ]
         self.assertEqual(found, [(1001, "direction"), (2358, "order")])
         self.assertEqual(
-            told[-1],
+            findings[-1],
             {
                 "file": str(path),
                 "dialect": "modern",

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import (
-    HandlerConfig,
     HttpConfig,
     ListenerConfig,
     MasterConfig,
@@ -26,6 +25,7 @@ from synrepl.daemon.config.config import (
     load_worker,
 )
 from synrepl.daemon.config.decode import Unfit
+from synrepl.daemon.config.handlers import HandlerConfig
 
 MASTER = "server_name: example.com\ndatabase: embedded\ndata_dir: data\n"
 WORKER = f"{MASTER}instance_name: w1\nmaster: {{port: 9392}}\n"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -70,7 +71,7 @@ class Listeners(CliCase):
         master = await self.master(http_extra="max_connections: 7")
         follower = await self.client(master.port)
         follower.send(b"REPLICATE\nUSER_SYNC i @u:x start 5\n")
-        status: dict[str, object] = {}
+        status: dict[str, Any] = {}
         while status.get("syncing_users", {}).get("count") != 1:
             status = (await self.ask(master.http_port, request("GET", "/status"))).json
         http = status["http"]

@@ -127,13 +127,13 @@ def _die() -> None:
 
 
 def _kill_after_tasks() -> None:
-    real = landing.run_tasks
+    real = landing.run_tasks  # type: ignore[attr-defined]
 
     def run_tasks(*args: Any) -> Iterator[Any]:
         yield from real(*args)
         _die()
 
-    landing.run_tasks = run_tasks
+    landing.run_tasks = run_tasks  # type: ignore[attr-defined]
 
 
 def _kill_before_commit(number: int) -> None:

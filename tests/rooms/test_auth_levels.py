@@ -134,7 +134,8 @@ class PowerLevelsInForce(TestCase):
                 for bad in ("", "5.0", "5__0", "_5", "+-5", "9" * 5_000, None, [], {}, 1e999)
             ),
         ):
-            for version, level in by_version.items():
+            levels: dict[str, int | None] = by_version  # type: ignore[assignment]
+            for version, level in levels.items():
                 self.assertEqual(
                     parse_level(value, ROOM_VERSIONS[version]), level, (value, version)
                 )

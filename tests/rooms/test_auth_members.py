@@ -8,7 +8,7 @@ from nacl.signing import VerifyKey
 from signedjson.key import NACL_ED25519, decode_signing_key_base64, get_verify_key
 from signedjson.sign import sign_json
 from twisted.trial.unittest import TestCase
-from unpaddedbase64 import encode_base64
+from unpaddedbase64 import decode_base64, encode_base64
 
 from synrepl.rooms.auth import third_party
 from synrepl.rooms.signatures import signed_json
@@ -272,7 +272,7 @@ class ThirdPartyInvites(TestCase):
             return call
 
         self.room.put("m.room.third_party_invite", offer, ALICE, "t")
-        self.patch(third_party, "decode_base64", counted("decoded", third_party.decode_base64))
+        self.patch(third_party, "decode_base64", counted("decoded", decode_base64))
         self.patch(VerifyKey, "verify", counted("tried", VerifyKey.verify))
         signed = {"mxid": BOB, "token": "t", "signatures": signatures}
         self.assertEqual(self.judge(signed), "third-party-signature")

@@ -11,7 +11,6 @@ from synrepl.storage.handler_positions import HandlerPosition
 from synrepl.streams.definition import Fact
 from synrepl.wire.dialects import LEGACY
 from tests.services.handler_fixtures import (
-    NOTES,
     ONE,
     TWO,
     HandlersCase,
@@ -20,6 +19,7 @@ from tests.services.handler_fixtures import (
     PerWriterRecordingHandler,
     RecordingHandler,
 )
+from tests.storage.samples import NOTES
 
 
 class BlockingHandler(RecordingHandler):

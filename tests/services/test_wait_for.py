@@ -28,11 +28,11 @@ from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.services.position_waiters import (
-    Key,
     NoLongerWaiting,
     PositionWaiters,
     TooManyWaiters,
 )
+from synrepl.services.sources import Key
 from synrepl.services.waiting.applied_positions import (
     FollowerPositions,
     MasterPositions,

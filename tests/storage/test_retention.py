@@ -94,7 +94,8 @@ class MemoryAndPostgres(PostgresCase):
             names = [f"f{seed}.{n}" for n in range(3)]
             for _ in range(60):
                 both = await self.step(random, (memory, real), leases, writers, names)
-                self.assertEqual(*both, (seed, names))
+                first, second = both
+                self.assertEqual(first, second, (seed, names))
             for lease in (*leases[0], *leases[1]):
                 await lease.close()
             for name in names:

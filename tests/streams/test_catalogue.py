@@ -7,7 +7,10 @@ from unittest import TestCase
 from synrepl.streams.catalogue import Catalogue, DuplicateStream, UnknownStream
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Generation, numbered_together
-from synrepl.streams.synapse import BACKFILL, EVENTS, SYNAPSE_STREAMS, TYPING
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.streams.synapse.backfill import BACKFILL
+from synrepl.streams.synapse.events import EVENTS
+from synrepl.streams.synapse.typing import TYPING
 from tests.streams.recordings import announced
 
 

@@ -18,7 +18,8 @@ from synrepl.streams.columns import (
 )
 from synrepl.streams.definition import UNTAGGED, Stream
 from synrepl.streams.row import BigInt, Json, Row
-from synrepl.streams.synapse import CACHES, EVENTS
+from synrepl.streams.synapse.caches import CACHES
+from synrepl.streams.synapse.events import EVENTS
 
 
 class AllTypes(Row, frozen=True):

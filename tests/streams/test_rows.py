@@ -15,21 +15,14 @@ from synrepl.streams.declared import declare
 from synrepl.streams.definition import Generation, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import BadRow, MalformedRow, RowCodec
-from synrepl.streams.synapse import (
-    CACHES,
-    DEVICE_LISTS,
-    EVENTS,
-    FEDERATION,
-    RECEIPTS,
-    SYNAPSE_STREAMS,
-    TYPING,
-)
-from synrepl.streams.synapse.device_lists import DeviceListsRow
-from synrepl.streams.synapse.events import AllStateRow, EventRow, StateRow
-from synrepl.streams.synapse.federation import FederationRow
+from synrepl.streams.synapse import SYNAPSE_STREAMS
+from synrepl.streams.synapse.caches import CACHES
+from synrepl.streams.synapse.device_lists import DEVICE_LISTS, DeviceListsRow
+from synrepl.streams.synapse.events import EVENTS, AllStateRow, EventRow, StateRow
+from synrepl.streams.synapse.federation import FEDERATION, FederationRow
 from synrepl.streams.synapse.presence import PresenceRow
-from synrepl.streams.synapse.receipts import ReceiptRow
-from synrepl.streams.synapse.typing import TypingRow
+from synrepl.streams.synapse.receipts import RECEIPTS, ReceiptRow
+from synrepl.streams.synapse.typing import TYPING, TypingRow
 from tests.streams.strategies import rows
 
 JOBS = declare(
