@@ -164,7 +164,7 @@ class WithDatabase(WatchCase):
         self.dsn_path.write_text(self.dsn)
         database = PostgresDatabase(reactor, self.dsn, "test", DatabaseLimits(connections=1))
         try:
-            found = await committed_positions.look(ForeignStore(database), announces_moves=False)
+            found = await committed_positions.read(ForeignStore(database), announces_moves=False)
             self.positions = found.positions
         finally:
             await database.close()

@@ -8,9 +8,9 @@ from twisted.internet.defer import Deferred
 
 from synrepl.storage.durability import Durability
 from synrepl.testing.postgres import with_durable_server
-from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.durability_findings import unsafe_settings
 from synrepl.tools.doctor.examine import examine
+from synrepl.tools.doctor.thresholds import Thresholds
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import PostgresCase, Process
 
@@ -27,7 +27,7 @@ class Settings(TestCase):
         ):
             with self.subTest(seen):
                 found = list(unsafe_settings(seen))
-                self.assertTrue(all(each.wrong for each in found))
+                self.assertTrue(all(each.is_problem for each in found))
                 self.assertEqual(len(found), told is not None)
                 self.assertTrue(all(each.what.startswith(str(told)) for each in found))
 
@@ -36,7 +36,7 @@ class Servers(PostgresCase):
     async def found(self, dsn: str) -> list[str]:
         doctor = Process(dsn, "doctor")
         self.addCleanup(lambda: Deferred.fromCoroutine(doctor.close()))
-        report = await examine(doctor.database, Bounds())
+        report = await examine(doctor.database, Thresholds())
         return [f"{each.severity} {each.what.split()[0]}" for each in report.findings]
 
     async def test_a_server_that_keeps_nothing_safe_is_not_healthy(self) -> None:

@@ -16,14 +16,14 @@ from twisted.trial.unittest import TestCase
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.storage.foreign.release import MayNotRead
 from synrepl.testing.postgres import fresh_database, with_durable_server
-from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.examine import NothingToExamine, NotOurs, examine
 from synrepl.tools.doctor.finding import Severity
 from synrepl.tools.doctor.report import ExaminationReport
+from synrepl.tools.doctor.thresholds import Thresholds
 from tests.storage.foreign_databases import foreign_database
 
 #: Every open transaction is too old.
-AT_ONCE = Bounds(transaction_s=-1.0)
+AT_ONCE = Thresholds(transaction_s=-1.0)
 
 
 class ForeignDoctor(TestCase):
@@ -32,10 +32,12 @@ class ForeignDoctor(TestCase):
     async def setUp(self) -> None:
         await with_durable_server(self)
 
-    async def examine(self, dsn: str, bounds: Bounds = AT_ONCE, **more: Any) -> ExaminationReport:
+    async def examine(
+        self, dsn: str, thresholds: Thresholds = AT_ONCE, **more: Any
+    ) -> ExaminationReport:
         database = PostgresDatabase(reactor, dsn, "doctor")
         self.addCleanup(lambda: Deferred.fromCoroutine(database.close()))
-        return await examine(database, bounds, **more)
+        return await examine(database, thresholds, **more)
 
     def sql(self, dsn: str, statement: str, *params: object) -> None:
         connection = psycopg2.connect(dsn)
@@ -53,7 +55,7 @@ class ForeignDoctor(TestCase):
             ("1.163.2", 94, 16),
         ):
             report = await self.examine(await foreign_database(version))
-            self.assertEqual((report.findings, report.healthy), ((), True))
+            self.assertEqual((report.findings, report.is_healthy), ((), True))
             self.assertEqual(report.whose, f"a Synapse's, schema {schema}")
             self.assertEqual(len(report.streams), streams)
 
@@ -148,7 +150,7 @@ class ForeignDoctor(TestCase):
         self.assertRegex(finding.what, told)
         self.assertTrue(finding.what.endswith("SELECT '…', '…', 1, 2 FROM events LIMIT 1"))
         self.assertIn(f"pg_terminate_backend({pid})", finding.cure)
-        report = await self.examine(dsn, Bounds())  # it is young yet
+        report = await self.examine(dsn, Thresholds())  # it is young yet
         self.assertEqual(report.findings, ())
         connection.rollback()
         self.assertEqual(await self.found(dsn), [])
@@ -218,7 +220,7 @@ class ForeignDoctor(TestCase):
         self.assertIn("has written nothing", finding.what)
         self.assertEqual((finding.id, finding.severity), ("long-transaction", Severity.NOTE))
         self.assertIn(f"backend {pid} (slow), active for ", finding.what)
-        self.assertTrue(report.healthy)
+        self.assertTrue(report.is_healthy)
         self.sql(dsn, "SELECT pg_cancel_backend(%s)", pid)
         await self.assertFailure(ended, psycopg2.errors.QueryCanceled)
 
@@ -257,14 +259,18 @@ class ForeignDoctor(TestCase):
         connection.cursor().execute("SELECT FROM events")
         report = await self.examine(reader)
         self.assertEqual([finding.id for finding in report.findings], ["sessions-hidden"])
-        self.assertEqual((report.wrong, report.complete, report.healthy), (False, False, False))
+        self.assertEqual(
+            (report.has_problems, report.is_complete, report.is_healthy), (False, False, False)
+        )
         self.assertEqual(len(report.streams), 16)
         self.sql(dsn, "GRANT pg_read_all_stats TO guest")
         report = await self.examine(reader)
         self.assertEqual([finding.id for finding in report.findings], ["idle-transaction"])
-        self.assertEqual((report.wrong, report.complete, report.healthy), (True, True, False))
+        self.assertEqual(
+            (report.has_problems, report.is_complete, report.is_healthy), (True, True, False)
+        )
         connection.rollback()
-        self.assertTrue((await self.examine(reader)).healthy)
+        self.assertTrue((await self.examine(reader)).is_healthy)
 
     async def test_a_user_that_may_not_read_everything(self) -> None:
         dsn = await foreign_database("1.163.2", self)
@@ -281,7 +287,7 @@ class ForeignDoctor(TestCase):
         found = {finding.where: finding for finding in report.findings}
         self.assertEqual({finding.id for finding in found.values()}, {"not-readable"})
         self.assertIn("may not read sequence receipts_sequence:", found["receipts"].what)
-        self.assertEqual((report.wrong, report.complete), (False, False))
+        self.assertEqual((report.has_problems, report.is_complete), (False, False))
         self.assertEqual(report.streams["receipts"].highest, 55)
         self.sql(
             dsn,

@@ -17,16 +17,16 @@ from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from synrepl.streams.synapse.tag_account_data import TAG_ACCOUNT_DATA, TagAccountDataRow
 from synrepl.testing.postgres import with_durable_server
-from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.cure import NoWriterToLend
 from synrepl.tools.doctor.examine import examine
 from synrepl.tools.doctor.finding import Severity
 from synrepl.tools.doctor.report import ExaminationReport
+from synrepl.tools.doctor.thresholds import Thresholds
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, note
 
 #: Every transaction and reservation is too old.
-AT_ONCE = Bounds(transaction_s=-1.0)
+AT_ONCE = Thresholds(transaction_s=-1.0)
 
 OLD = BackfillRow("$e:x", "!r:x", "m.room.message", None, None, None)
 
@@ -37,11 +37,13 @@ class OwnDoctor(PostgresCase):
         await with_durable_server(self)
         self.doctor = self.process("doctor")
 
-    async def examine(self, bounds: Bounds = AT_ONCE, fix: bool = False) -> ExaminationReport:
-        return await examine(self.doctor.database, bounds, fix)
+    async def examine(
+        self, thresholds: Thresholds = AT_ONCE, fix: bool = False
+    ) -> ExaminationReport:
+        return await examine(self.doctor.database, thresholds, fix)
 
-    async def found(self, bounds: Bounds = AT_ONCE) -> list[tuple[str, str]]:
-        return [(each.id, each.where) for each in (await self.examine(bounds)).findings]
+    async def found(self, thresholds: Thresholds = AT_ONCE) -> list[tuple[str, str]]:
+        return [(each.id, each.where) for each in (await self.examine(thresholds)).findings]
 
     async def append(self, stream: Stream, row: Row, count: int) -> list[Token]:
         """Facts by a writer that takes its leave."""
@@ -58,7 +60,7 @@ class OwnDoctor(PostgresCase):
     async def test_nothing_is_wrong(self) -> None:
         await self.append(NOTES, note("a"), 3)
         report = await self.examine()
-        self.assertEqual((report.findings, report.healthy), ((), True))
+        self.assertEqual((report.findings, report.is_healthy), ((), True))
         line = report.streams["notes"]
         self.assertEqual((line.last, line.highest, line.linear), (3, 3, 3))
         self.assertEqual(line.writers, {"one": 3, "sql": 0})
@@ -94,7 +96,9 @@ class OwnDoctor(PostgresCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(self.doctor.close()))
         report = await self.examine()
         self.assertEqual([(f.id, f.where) for f in report.findings], [("not-readable", "notes")])
-        self.assertEqual((report.wrong, report.complete, report.healthy), (False, False, False))
+        self.assertEqual(
+            (report.has_problems, report.is_complete, report.is_healthy), (False, False, False)
+        )
 
     async def test_streams_that_share_a_sequence(self) -> None:
         await self.doctor.store.prepare([ACCOUNT_DATA, TAG_ACCOUNT_DATA])
@@ -145,7 +149,7 @@ class OwnDoctor(PostgresCase):
         self.assertEqual((finding.id, finding.where), ("idle-transaction", f"backend {pid}"))
         self.assertIn(f"an open transaction holds what it wrote: backend {pid}", finding.what)
         self.assertEqual(report.streams["notes"].held_by, None)
-        self.assertEqual((await self.examine(Bounds())).findings, ())
+        self.assertEqual((await self.examine(Thresholds())).findings, ())
         connection.rollback()
         self.assertEqual(await self.found(), [])
 
@@ -155,12 +159,12 @@ class OwnDoctor(PostgresCase):
         connection.autocommit = False
         self.sql('LOCK TABLE synrepl."notes"', on=connection)
         pid = connection.get_backend_pid()
-        report = await self.examine(Bounds())  # that it is young makes no difference
+        report = await self.examine(Thresholds())  # that it is young makes no difference
         (finding,) = report.findings
         self.assertEqual((finding.id, finding.where), ("table-locked", "notes"))
         told = f"nobody can read or write notes, so neither could this: backend {pid}"
         self.assertIn(told, finding.what)
-        self.assertEqual((report.streams["notes"].last, report.healthy), (3, False))
+        self.assertEqual((report.streams["notes"].last, report.is_healthy), (3, False))
         connection.rollback()
         self.assertEqual(await self.found(), [])
 
@@ -176,7 +180,7 @@ class OwnDoctor(PostgresCase):
         )
         self.assertIn("SELECT synrepl.append('…', '…')", finding.what)
         self.assertIn(f"pg_terminate_backend({pid})", finding.cure)
-        report = await self.examine(Bounds())  # it is young yet
+        report = await self.examine(Thresholds())  # it is young yet
         self.assertEqual(report.findings, ())
         self.assertIn(f"sql: backend {pid}, idle", str(report.streams["notes"].held_by))
         connection.rollback()
@@ -206,8 +210,8 @@ class OwnDoctor(PostgresCase):
         await store.record_follower("far", {("notes", "one"): 10})
         await store.renew_lease("near", None, 86_400.0)
         await store.renew_lease("far", ["notes"], 86_400.0)
-        bounds = Bounds(behind=15)
-        report = await self.examine(bounds)
+        thresholds = Thresholds(behind=15)
+        report = await self.examine(thresholds)
         (finding,) = report.findings
         self.assertEqual((finding.id, finding.where), ("follower-behind", "notes"))
         self.assertIn("follower far is 20 behind the position of writer one", finding.what)
@@ -216,14 +220,14 @@ class OwnDoctor(PostgresCase):
             {name: line.behind for name, line in report.followers.items()}, {"far": 20, "near": 2}
         )
         self.sql("UPDATE synrepl._streams SET trimmed = 12 WHERE stream = 'notes'")
-        (finding,) = (await self.examine(bounds)).findings
+        (finding,) = (await self.examine(thresholds)).findings
         self.assertIn("keeps the stream from being trimmed beyond 12", finding.what)
         await store.renew_lease("far", ["notes"], 100.0)
         report = await self.examine()
         self.assertEqual([f.id for f in report.findings], ["lease-ends-soon"])
-        self.assertTrue(report.healthy)
+        self.assertTrue(report.is_healthy)
         await store.renew_lease("far", ["notes"], -100.0)
-        report = await self.examine(bounds)
+        report = await self.examine(thresholds)
         self.assertEqual([(f.id, f.where) for f in report.findings], [("lease-expired", "far")])
         self.assertEqual(report.streams["notes"].kept_for, "near")
         cure = "start that worker; or, if it will not come back: 'synrepl followers remove far'"
@@ -243,7 +247,7 @@ class OwnDoctor(PostgresCase):
         store = self.process("follower").store
         await store.renew_lease("new", ["notes"], 86_400.0)
         await store.renew_lease("elsewhere", ["events"], 86_400.0)
-        report = await self.examine(Bounds(behind=20))
+        report = await self.examine(Thresholds(behind=20))
         (finding,) = report.findings
         self.assertEqual((finding.id, finding.where), ("follower-behind", "notes"))
         self.assertIn("new is 30 behind the position: it has no position on record", finding.what)
@@ -284,13 +288,13 @@ class OwnDoctor(PostgresCase):
             self.sql(insert, handler, position)
         for record in ({}, {("notes", "one"): 4}):
             await store.record_follower("w1", record)
-            (finding,) = (await self.examine(Bounds(behind=20))).findings
+            (finding,) = (await self.examine(Thresholds(behind=20))).findings
             self.assertEqual((finding.id, finding.where), ("follower-behind", "notes"))
             self.assertIn("w1 is 26 behind the position of writer one", finding.what)
             self.assertTrue(finding.what.endswith("handlers that are no further: mail"))
         # One that is no longer configured counts for nothing.
         await store.record_follower("w1", {("notes", "one"): 30})
-        self.assertEqual((await self.examine(Bounds(behind=20))).findings, ())
+        self.assertEqual((await self.examine(Thresholds(behind=20))).findings, ())
 
     async def test_a_follower_whose_process_gives_no_sign(self) -> None:
         await self.process("follower").store.renew_lease("w1", None, 86_400.0)
@@ -308,14 +312,16 @@ class OwnDoctor(PostgresCase):
         store = self.process("follower").store
         await store.record_follower("near", {("notes", "one"): tokens[-3]})
         self.sql("UPDATE synrepl._incarnations SET timeline = '0000000A'")
-        (finding,) = (report := await self.examine(Bounds(behind=15))).findings
-        self.assertEqual((finding.id, report.healthy), ("not-confirmed", False))
+        (finding,) = (report := await self.examine(Thresholds(behind=15))).findings
+        self.assertEqual((finding.id, report.is_healthy), ("not-confirmed", False))
         await store.confirm({"notes": {"one": tokens[-1] + 12}})
-        (finding,) = (report := await self.examine(Bounds(behind=15))).findings
-        self.assertEqual((finding.id, finding.where, report.healthy), ("failover", "server", True))
+        (finding,) = (report := await self.examine(Thresholds(behind=15))).findings
+        self.assertEqual(
+            (finding.id, finding.where, report.is_healthy), ("failover", "server", True)
+        )
         lost = f"notes by one may lack facts above {tokens[-1]} up to {tokens[-1] + 12}"
         self.assertIn(lost, finding.what)
-        self.assertEqual(await self.found(Bounds(failover_days=0.0)), [])
+        self.assertEqual(await self.found(Thresholds(failover_days=0.0)), [])
 
     async def test_keys_that_nobody_forgets(self) -> None:
         insert = (

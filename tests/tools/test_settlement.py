@@ -69,7 +69,7 @@ class Settlements(Base):
         )
 
     def last(self, own: AppliedPositions) -> dict[str, Token]:
-        found = done(self.settlement(own).look(["caches", "events", "nosuch"]))
+        found = done(self.settlement(own).observe(["caches", "events", "nosuch"]))
         self.assertEqual(list(found.seen), ["caches"])
         return {writer: token for (_, writer), token in found.last.items()}
 
@@ -93,6 +93,6 @@ class Settlements(Base):
         catalogue = self.world.catalogue = Catalogue((CACHES, replace(EVENTS, in_memory=True)))
         own = MasterPositions(self.world.announcer, self.world.writer)
         self.assertIn("events", catalogue)
-        done(self.settlement(own, has_in_memory_streams=True).look(["events"]))
+        done(self.settlement(own, has_in_memory_streams=True).observe(["events"]))
         with self.assertRaises(InMasterMemory):
-            done(self.settlement(own).look(["events"]))
+            done(self.settlement(own).observe(["events"]))

@@ -109,7 +109,7 @@ class _Diagnosis:
         """Something is."""
         if isinstance(self.audited, Audited) and not self.audited.healthy:
             return True
-        return self.examined is not None and self.examined.report.wrong
+        return self.examined is not None and self.examined.report.has_problems
 
     @property
     def complete(self) -> bool:
@@ -118,7 +118,7 @@ class _Diagnosis:
             return False
         if self.redis is not None and self.redis.reason is not None:
             return False
-        return self.examined is None or self.examined.report.complete
+        return self.examined is None or self.examined.report.is_complete
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""

@@ -23,9 +23,9 @@ from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import load
 from synrepl.daemon.exit_codes import EXIT_FAILED, EXIT_INCOMPLETE
 from synrepl.storage.server_name import check_server
-from synrepl.tools.doctor.bounds import TRANSACTION_S, Bounds
 from synrepl.tools.doctor.examine import examine
 from synrepl.tools.doctor.report import ExaminationReport
+from synrepl.tools.doctor.thresholds import TRANSACTION_S, Thresholds
 
 #: Seconds between two looks at what may just be on its way.
 SECOND_LOOK_S = 2.0
@@ -98,7 +98,7 @@ def command(
         print_json(examined.to_json())
     else:
         show(*examined.parts())
-    exit_as(examined.report.wrong, examined.report.complete)
+    exit_as(examined.report.has_problems, examined.report.is_complete)
 
 
 def exit_as(wrong: bool, complete: bool) -> None:
@@ -169,7 +169,7 @@ async def examine_in(
             await database.run("check server", lambda txn: check_server(txn, server))
         report = await examine(
             database,
-            Bounds(transaction_s=older),
+            Thresholds(transaction_s=older),
             fix,
             lambda: scheduler.sleep(SECOND_LOOK_S),
         )

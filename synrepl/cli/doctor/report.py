@@ -39,10 +39,10 @@ def parts(where: str, report: ExaminationReport) -> list[rich.console.Renderable
         head = f"{_WORDS[finding.severity]}: {finding.id} ({finding.where}): {finding.what}"
         parts += [Text(), Text(printable(head), style=_STYLES[finding.severity])]
         parts.append(Text(f"  cure: {printable(finding.cure)}"))
-    if report.healthy:
+    if report.is_healthy:
         else_ = "else " if any(each.id == FAILOVER for each in report.findings) else ""
         parts += [Text(), Text(f"nothing {else_}is wrong in the database", style="green")]
-    elif not report.wrong:
+    elif not report.has_problems:
         parts += [Text(), Text("nothing is wrong in what could be looked at", style="yellow")]
     return parts
 

@@ -24,8 +24,8 @@ from synrepl.services.status.stream_progress import writer_label
 from synrepl.storage import follower_repair, followers
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.follower_repair import MovedPosition
-from synrepl.tools.doctor import own_look
-from synrepl.tools.doctor.own_look import OwnLook
+from synrepl.tools.doctor import own_snapshot
+from synrepl.tools.doctor.own_snapshot import OwnSnapshot
 
 T = TypeVar("T")
 
@@ -58,7 +58,10 @@ def list_followers(config: tuple[Path, ...], as_json: bool) -> None:
     seen = _in_database(
         config,
         lambda database: database.run(
-            "followers", own_look.look, read_only=True, isolation=Isolation.REPEATABLE_READ
+            "followers",
+            own_snapshot.take_snapshot,
+            read_only=True,
+            isolation=Isolation.REPEATABLE_READ,
         ),
     )
     lines = _lines(seen)
@@ -164,8 +167,8 @@ async def _check_stopped(database: PostgresDatabase, name: str) -> None:
         raise FollowerRuns(follower=name)
 
 
-def _lines(seen: OwnLook) -> list[dict[str, Any]]:
-    ahead = list(own_look.ahead(seen))
+def _lines(seen: OwnSnapshot) -> list[dict[str, Any]]:
+    ahead = list(own_snapshot.ahead(seen))
     return [
         {
             "name": follower.name,

@@ -150,7 +150,7 @@ class _Watcher:
         """Poll the positions in the database until cancelled."""
         while True:
             try:
-                found = await committed_positions.look(store, self._address.announces_moves)
+                found = await committed_positions.read(store, self._address.announces_moves)
                 self._monitor.update_committed(found.positions, found.streams_with_writers)
                 self._unread = found.unread
             except SynreplError as error:

@@ -142,7 +142,9 @@ class Auditor:
         if self._entry(location) is not entry:
             return AuditVerdict.IN_FLIGHT
         # Observed after the load, so the rows of everything it has read are committed.
-        committed = await self._settlement.look(self._coherence.sources(location.cache.declaration))
+        committed = await self._settlement.observe(
+            self._coherence.sources(location.cache.declaration)
+        )
         if not await self._reach(committed, budget):
             return AuditVerdict.BEHIND
         for _ in range(2):

@@ -63,7 +63,7 @@ class Settlement:
         self._waiting = waiting
         self._has_in_memory_streams = has_in_memory_streams
 
-    async def look(self, names: Iterable[str]) -> Committed:
+    async def observe(self, names: Iterable[str]) -> Committed:
         """Observe what is committed in streams, except those that this process does not follow.
 
         :raises FarBehind: :raises InMasterMemory: and any error of the store

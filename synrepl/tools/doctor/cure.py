@@ -7,33 +7,33 @@ from synrepl.storage import writers
 from synrepl.storage.database import Transaction
 from synrepl.storage.facts import FactTable
 from synrepl.storage.writers import Claim
-from synrepl.tools.doctor import own_look
-from synrepl.tools.doctor.own_look import OwnLook
+from synrepl.tools.doctor import own_snapshot
+from synrepl.tools.doctor.own_snapshot import OwnSnapshot
 
 
 class NoWriterToLend(Refused):
     """the sequence of stream {stream!r} cannot be used up from here: each of its writers runs, is drained or removed; a process that runs does it with its next append, or 'synrepl writers add {stream} sql' and try again"""
 
 
-def apply(txn: Transaction, seen: OwnLook) -> list[str]:
+def apply(txn: Transaction, seen: OwnSnapshot) -> list[str]:
     """Advance sequences that are behind, and fence dead writers.
 
     Safe beside running processes: a token is taken as any writer takes one, and a
     writer is fenced only when none of its transactions can still commit.
 
-    :returns: what was done, for a person
-    :raises NoWriterToLend: there is no writer in whose name to take a token; nothing was done
+    :returns: sentences about the repairs, for a person
+    :raises NoWriterToLend: no writer is free to take a token; nothing was changed
     """
     done: list[str] = []
-    streams = {stream.name: stream for stream in own_look.streams_of(txn)}
+    streams = {stream.name: stream for stream in own_snapshot.streams_of(txn)}
     for name, stream in seen.streams.items():
-        if stream.out_of_step:
+        if stream.is_sequence_behind:
             FactTable(streams[name]).repair(txn, _claim(txn, name))
             highest = max(stream.highest, stream.recorded)
             done.append(f"{name}: the sequence was used up beyond {highest}")
         done += [
             f"{name}: writer {writer} was fenced off"
-            for writer in stream.dead
+            for writer in stream.dead_writers
             if writers.fence(txn, name, writer)
         ]
     return done

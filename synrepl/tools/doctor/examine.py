@@ -9,11 +9,17 @@ from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.foreign.release import NotSynapse
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.sql import value
-from synrepl.tools.doctor import cure, foreign_findings, foreign_look, own_findings, own_look
-from synrepl.tools.doctor.bounds import Bounds
-from synrepl.tools.doctor.foreign_look import ForeignLook
-from synrepl.tools.doctor.own_look import OwnLook
+from synrepl.tools.doctor import (
+    cure,
+    foreign_findings,
+    foreign_snapshot,
+    own_findings,
+    own_snapshot,
+)
+from synrepl.tools.doctor.foreign_snapshot import ForeignSnapshot
+from synrepl.tools.doctor.own_snapshot import OwnSnapshot
 from synrepl.tools.doctor.report import ExaminationReport, FollowerLine, StreamLine
+from synrepl.tools.doctor.thresholds import Thresholds
 
 
 class NothingToExamine(InputError):
@@ -26,19 +32,19 @@ class NotOurs(Refused):
 
 async def examine(
     database: Database,
-    bounds: Bounds,
+    thresholds: Thresholds,
     fix: bool = False,
     wait: Callable[[], Awaitable[object]] | None = None,
 ) -> ExaminationReport:
     """Examine a database and report findings.
 
-    :param fix: whether to cure first what can be cured; only in synrepl's own database
-    :param wait: waits some seconds before a second look at positions that are behind, which may
-        be about to move; None for one look
+    :param fix: whether to repair what can be repaired first; only in synrepl's own database
+    :param wait: waits some seconds before positions that are behind are examined again, because
+        they may be about to move; None to examine them once
     :raises NothingToExamine: :raises NotOurs:
     """
     if await database.run("whose", _is_ours, read_only=True):
-        return await _examine_own(database, bounds, fix)
+        return await _examine_own(database, thresholds, fix)
     store = ForeignStore(database)
     try:
         release = await store.release()
@@ -46,31 +52,34 @@ async def examine(
         raise NothingToExamine() from None
     if fix:
         raise NotOurs()
-    seen = await store.read("doctor", lambda txn: foreign_look.look(txn, release))
-    found = foreign_findings.findings(seen, bounds)
+    seen = await store.read("doctor", lambda txn: foreign_snapshot.take_snapshot(txn, release))
+    found = foreign_findings.findings(seen, thresholds)
     if wait is not None and any(each.id == foreign_findings.BEHIND for each in found):
         await wait()
-        before, seen = seen, await store.read("doctor", lambda txn: foreign_look.look(txn, release))
-        found = foreign_findings.findings(seen, bounds, before)
+        before, seen = (
+            seen,
+            await store.read("doctor", lambda txn: foreign_snapshot.take_snapshot(txn, release)),
+        )
+        found = foreign_findings.findings(seen, thresholds, before)
     whose = f"a Synapse's, schema {release.version}"
     return ExaminationReport(whose, _foreign_lines(seen), tuple(found))
 
 
-async def _examine_own(database: Database, bounds: Bounds, fix: bool) -> ExaminationReport:
-    seen, done = await _look_at_own(database, bounds), list[str]()
+async def _examine_own(database: Database, thresholds: Thresholds, fix: bool) -> ExaminationReport:
+    seen, done = await _own_snapshot(database, thresholds), list[str]()
     if fix:
         done = await database.run("cure", lambda txn: cure.apply(txn, seen))
-        seen = await _look_at_own(database, bounds)
-    found = own_findings.findings(seen, bounds)
+        seen = await _own_snapshot(database, thresholds)
+    found = own_findings.findings(seen, thresholds)
     return ExaminationReport(
         "synrepl's", _own_lines(seen), tuple(found), _follower_lines(seen), tuple(done)
     )
 
 
-async def _look_at_own(database: Database, bounds: Bounds) -> OwnLook:
+async def _own_snapshot(database: Database, thresholds: Thresholds) -> OwnSnapshot:
     return await database.run(
         "doctor",
-        lambda txn: own_look.look(txn, bounds.failover_days),
+        lambda txn: own_snapshot.take_snapshot(txn, thresholds.failover_days),
         read_only=True,
         isolation=Isolation.REPEATABLE_READ,
     )
@@ -80,7 +89,7 @@ def _is_ours(txn: Transaction) -> bool:
     return bool(value(txn, "SELECT to_regclass('synrepl._migrations') IS NOT NULL"))
 
 
-def _own_lines(seen: OwnLook) -> dict[str, StreamLine]:
+def _own_lines(seen: OwnSnapshot) -> dict[str, StreamLine]:
     kept_for: dict[str, str] = {}
     lags = ((lag, one) for one in seen.followers.values() for lag in seen.lags(one))
     for lag, follower in sorted(lags, key=lambda pair: pair[0].tokens):
@@ -88,21 +97,21 @@ def _own_lines(seen: OwnLook) -> dict[str, StreamLine]:
             kept_for[lag.stream] = follower.name
     return {
         name: StreamLine(
-            look.seen.last,
-            look.highest,
-            look.seen.recorded,
-            {writer: state.position for writer, state in sorted(look.seen.writers.items())},
-            look.seen.trimmed,
+            stream.seen.last,
+            stream.highest,
+            stream.seen.recorded,
+            {writer: state.position for writer, state in sorted(stream.seen.writers.items())},
+            stream.seen.trimmed,
             kept_for.get(name),
             next(
                 (f"{writer}: {session.description}" for writer, session in seen.holders(name)), None
             ),
         )
-        for name, look in seen.streams.items()
+        for name, stream in seen.streams.items()
     }
 
 
-def _follower_lines(seen: OwnLook) -> dict[str, FollowerLine]:
+def _follower_lines(seen: OwnSnapshot) -> dict[str, FollowerLine]:
     return {
         name: FollowerLine(
             max((lag.tokens for lag in seen.lags(one)), default=0), one.lease_s, one.seen_s
@@ -111,12 +120,12 @@ def _follower_lines(seen: OwnLook) -> dict[str, FollowerLine]:
     }
 
 
-def _foreign_lines(seen: ForeignLook) -> dict[str, StreamLine]:
+def _foreign_lines(seen: ForeignSnapshot) -> dict[str, StreamLine]:
     lines = {}
-    for name, look in seen.streams.items():
-        writers, holder = look.recorded or look.positions, seen.holder(name)
+    for name, stream in seen.streams.items():
+        writers, holder = stream.recorded or stream.positions, seen.holder(name)
         held_by = None if holder is None else holder.description
         lines[name] = StreamLine(
-            look.last, look.highest, None, dict(sorted(writers.items())), held_by=held_by
+            stream.last, stream.highest, None, dict(sorted(writers.items())), held_by=held_by
         )
     return lines

@@ -10,8 +10,8 @@ class Severity(StrEnum):
     """How serious a finding is."""
 
     ERROR = "error"  # facts cannot move, or a process refuses to start
-    WARNING = "warning"  # it will become one, or somebody loses what is trimmed
-    UNSEEN = "unseen"  # something could not be looked at, so nothing is known about it
+    WARNING = "warning"  # it will become an error, or a follower misses facts that are trimmed
+    UNSEEN = "unseen"  # something could not be examined, so nothing is known about it
     NOTE = "note"  # worth knowing
 
 
@@ -19,11 +19,11 @@ class Severity(StrEnum):
 class Finding:
     """One finding.
 
-    :ivar id: a short word for its kind, stable across releases
+    :ivar id: the name of its kind, stable across releases
     :ivar what: the observation, for a person
-    :ivar where: the stream, or the other subject
-    :ivar cure: exactly what to do about it
-    :ivar fixable: whether ``--fix`` does that
+    :ivar where: the stream, or another subject
+    :ivar cure: the exact remedy
+    :ivar fixable: whether ``--fix`` applies it
     """
 
     id: str
@@ -34,7 +34,7 @@ class Finding:
     fixable: bool = False
 
     @property
-    def wrong(self) -> bool:
+    def is_problem(self) -> bool:
         """Whether it is an error or a warning."""
         return self.severity in (Severity.ERROR, Severity.WARNING)
 

@@ -7,61 +7,63 @@ from dataclasses import replace
 
 from synrepl.core.tokens import Token
 from synrepl.storage.foreign.progress import ForeignProgress
-from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.durability_findings import unsafe_settings
 from synrepl.tools.doctor.finding import Finding, Severity
-from synrepl.tools.doctor.foreign_look import ForeignLook
+from synrepl.tools.doctor.foreign_snapshot import ForeignSnapshot
 from synrepl.tools.doctor.open_transactions import locked_tables, old_transactions
 from synrepl.tools.doctor.sessions import hidden
+from synrepl.tools.doctor.thresholds import Thresholds
 
 _GRANT = (
     "GRANT pg_read_all_data TO that user; or USAGE on the schema and SELECT on all tables and"
     " sequences in it"
 )
 
-#: The finding that needs a second look, because the position may be about to move.
+#: The finding that needs a second snapshot, because the position may be about to move.
 BEHIND = "position-behind"
 
 
-def findings(look: ForeignLook, bounds: Bounds, before: ForeignLook | None = None) -> list[Finding]:
-    """All findings; none if nothing is wrong.
+def findings(
+    snapshot: ForeignSnapshot, thresholds: Thresholds, before: ForeignSnapshot | None = None
+) -> list[Finding]:
+    """List all findings.
 
-    :param before: what was seen some seconds earlier. A position is recorded a moment
-        after its rows are committed, so it is behind only if it was so then as well
+    :param before: the state some seconds earlier. A position is recorded a moment after its rows
+        are committed, so it counts as behind only if it was behind then, too
     """
-    found = list(unsafe_settings(look.durability))
+    found = list(unsafe_settings(snapshot.durability))
     earlier = {} if before is None else _numbered_together(before)
-    for names, stream in _numbered_together(look).items():
+    for names, stream in _numbered_together(snapshot).items():
         where = ", ".join(names)
         found += _sequence(where, stream)
-        on_record = look.release.locate(names[0]).stream.recorded is not None
-        if on_record and look.release.has_positions:
+        on_record = snapshot.release.locate(names[0]).stream.recorded is not None
+        if on_record and snapshot.release.has_positions:
             found += _positions(where, stream, earlier.get(names))
-    for session in look.sessions.values():
-        found += locked_tables(session, look.locked_by(session))
-    found += old_transactions(look.sessions.values(), bounds, look.written_by)
-    found += hidden(look.sessions.values())
-    for name, missing in look.release.unknown.items():
-        what = f"schema {look.release.version} lacks {missing}: its positions are not looked at"
+    for session in snapshot.sessions.values():
+        found += locked_tables(session, snapshot.locked_by(session))
+    found += old_transactions(snapshot.sessions.values(), thresholds, snapshot.written_by)
+    found += hidden(snapshot.sessions.values())
+    for name, missing in snapshot.release.unknown.items():
+        what = f"schema {snapshot.release.version} lacks {missing}: its positions are not looked at"
         cure = "follow it over the wire, and report the missing names"
         found.append(Finding("unknown-tables", Severity.UNSEEN, what, name, cure))
-    for name, unreadable in look.release.unreadable.items():
+    for name, unreadable in snapshot.release.unreadable.items():
         what = f"the user of this DSN may not read {unreadable}: what it would show is not known"
         found.append(Finding("not-readable", Severity.UNSEEN, what, name, _GRANT))
     return found
 
 
-def _numbered_together(look: ForeignLook) -> dict[tuple[str, ...], ForeignProgress]:
+def _numbered_together(snapshot: ForeignSnapshot) -> dict[tuple[str, ...], ForeignProgress]:
     """Streams that share a sequence, and with it their positions, as one."""
     together: dict[str, list[str]] = {}
-    for name, stream in look.streams.items():
+    for name, stream in snapshot.streams.items():
         together.setdefault(stream.sequence or name, []).append(name)
     found = {}
     for names in together.values():
-        first = look.streams[names[0]]
+        first = snapshot.streams[names[0]]
         tables: dict[str, Token] = {}
         for name in names:
-            for writer, token in look.streams[name].tables.items():
+            for writer, token in snapshot.streams[name].tables.items():
                 tables[writer] = max(token, tables.get(writer, 0))
         found[tuple(names)] = replace(first, tables=tables)
     return found
@@ -83,11 +85,11 @@ def _sequence(name: str, stream: ForeignProgress) -> Iterator[Finding]:
             cure,
         )
     elif ahead:
-        told = ", ".join(f"{who} at {at}" for who, at in sorted(ahead.items()))
+        positions = ", ".join(f"{who} at {at}" for who, at in sorted(ahead.items()))
         yield Finding(
             "position-ahead",
             Severity.ERROR,
-            f"stream_positions has {told}, sequence {stream.sequence} gave out {stream.last} only",
+            f"stream_positions has {positions}, sequence {stream.sequence} gave out {stream.last} only",
             name,
             cure,
         )
@@ -116,15 +118,15 @@ def _positions(
                 f" {stream.tables[writer]}: one of its transactions is open, or it stopped in the"
                 " middle",
                 name,
-                "look again in a minute; when it stays, restart that process of Synapse",
+                "snapshot again in a minute; when it stays, restart that process of Synapse",
             )
 
 
 def _behind(stream: ForeignProgress) -> dict[str, Token]:
-    """By writer, a position on record that is lower than rows of it."""
+    """The recorded positions that are lower than rows of the same writer."""
     found = {}
     for writer, at in stream.tables.items():
-        # Rows that name nobody are of any of the writers: of the one that is furthest.
+        # Rows without a writer may be of any writer, so they count for the most advanced one.
         recorded = (
             stream.recorded.get(writer) if writer else max(stream.recorded.values(), default=None)
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.finding import Finding, Severity
 from synrepl.tools.doctor.sessions import OpenSession
+from synrepl.tools.doctor.thresholds import Thresholds
 
 
 def old_transactions(
     sessions: Iterable[OpenSession],
-    bounds: Bounds,
+    thresholds: Thresholds,
     streams: Callable[[OpenSession], Sequence[str]],
 ) -> Iterator[Finding]:
     """Find transactions that are too old.
@@ -24,7 +24,7 @@ def old_transactions(
     for session in sessions:
         if not session.in_transaction or session.age_s is None:
             continue
-        if session.age_s > bounds.transaction_s:
+        if session.age_s > thresholds.transaction_s:
             idle = session.state.startswith("idle")
             stuck = idle or session.wrote or session.waits_for
             yield Finding(

@@ -10,12 +10,12 @@ from synrepl.services.status.follower_lag import FollowerLag
 from synrepl.storage.incarnations import MayBeLost
 from synrepl.storage.migrations import MigrationPhase
 from synrepl.storage.store import NamedFollower
-from synrepl.tools.doctor.bounds import Bounds
 from synrepl.tools.doctor.durability_findings import unsafe_settings
 from synrepl.tools.doctor.finding import Finding, Severity
 from synrepl.tools.doctor.open_transactions import locked_tables, old_transactions
-from synrepl.tools.doctor.own_look import AheadFollower, OwnLook, StreamLook, ahead
+from synrepl.tools.doctor.own_snapshot import AheadFollower, OwnSnapshot, StreamSnapshot, ahead
 from synrepl.tools.doctor.sessions import hidden
+from synrepl.tools.doctor.thresholds import Thresholds
 
 #: The ID of findings about failovers.
 FAILOVER = "failover"
@@ -29,25 +29,25 @@ _USE_UP = (
 )
 
 
-def findings(look: OwnLook, bounds: Bounds) -> list[Finding]:
-    """All findings; none if nothing is wrong."""
-    found = [*_migrations(look), *_server(look), *_failovers(look)]
-    if look.durability is not None:
-        found += unsafe_settings(look.durability)
-    for name, stream in look.streams.items():
+def findings(snapshot: OwnSnapshot, thresholds: Thresholds) -> list[Finding]:
+    """List all findings."""
+    found = [*_migrations(snapshot), *_server(snapshot), *_failovers(snapshot)]
+    if snapshot.durability is not None:
+        found += unsafe_settings(snapshot.durability)
+    for name, stream in snapshot.streams.items():
         found += _sequence(name, stream)
         found += _dead_writers(name, stream)
-        found += _held(name, stream, look, bounds)
-    found += _others(look, bounds)
-    found += _followers(look, bounds)
-    found += _keys(look, bounds)
-    found += hidden(look.sessions.values())
-    found += _unreadable(look)
+        found += _held(name, stream, snapshot, thresholds)
+    found += _others(snapshot, thresholds)
+    found += _followers(snapshot, thresholds)
+    found += _keys(snapshot, thresholds)
+    found += hidden(snapshot.sessions.values())
+    found += _unreadable(snapshot)
     return found
 
 
-def _unreadable(look: OwnLook) -> Iterator[Finding]:
-    for name in look.unreadable:
+def _unreadable(snapshot: OwnSnapshot) -> Iterator[Finding]:
+    for name in snapshot.unreadable:
         yield Finding(
             "not-readable",
             Severity.UNSEEN,
@@ -58,9 +58,9 @@ def _unreadable(look: OwnLook) -> Iterator[Finding]:
         )
 
 
-def _migrations(look: OwnLook) -> Iterator[Finding]:
+def _migrations(snapshot: OwnSnapshot) -> Iterator[Finding]:
     for phase in MigrationPhase:
-        names = [str(each) for each in look.pending if each.phase is phase]
+        names = [str(each) for each in snapshot.pending if each.phase is phase]
         if names:
             yield Finding(
                 "migrations-pending",
@@ -76,8 +76,8 @@ def _migrations(look: OwnLook) -> Iterator[Finding]:
             )
 
 
-def _server(look: OwnLook) -> Iterator[Finding]:
-    server = look.server
+def _server(snapshot: OwnSnapshot) -> Iterator[Finding]:
+    server = snapshot.server
     if server is not None and not server.is_confirmed:
         yield Finding(
             "not-confirmed",
@@ -89,17 +89,17 @@ def _server(look: OwnLook) -> Iterator[Finding]:
         )
 
 
-def _failovers(look: OwnLook) -> Iterator[Finding]:
-    for failover in look.failovers:
-        lost = [each for each in look.lost if each.failover == failover.number]
-        told = "; ".join(map(_loss, lost[:_LOSSES]))
+def _failovers(snapshot: OwnSnapshot) -> Iterator[Finding]:
+    for failover in snapshot.failovers:
+        lost = [each for each in snapshot.lost if each.failover == failover.number]
+        losses = "; ".join(map(_loss, lost[:_LOSSES]))
         more = f"; and {len(lost) - _LOSSES} more" if len(lost) > _LOSSES else ""
         yield Finding(
             FAILOVER,
             Severity.NOTE,
             f"failed over to timeline {failover.timeline}, confirmed at"
             f" {failover.confirmed_at:%Y-%m-%d %H:%M:%S} UTC by {failover.confirmed_by}:"
-            f" {told or 'nothing is known to be lost'}{more}",
+            f" {losses or 'nothing is known to be lost'}{more}",
             "server",
             "append what is lost again if it is still known elsewhere; with synchronous"
             " replication nothing is lost",
@@ -109,11 +109,11 @@ def _failovers(look: OwnLook) -> Iterator[Finding]:
 def _loss(lost: MayBeLost) -> str:
     who = f"{lost.stream} by {lost.writer or 'all writers'}"
     upto = "" if lost.announced is None else f" up to {lost.announced}"
-    told = f" (told: {', '.join(lost.told)})" if lost.told else ""
-    return f"{who} may lack facts above {lost.kept}{upto}{told}"
+    notified = f" (notified: {', '.join(lost.told)})" if lost.told else ""
+    return f"{who} may lack facts above {lost.kept}{upto}{notified}"
 
 
-def _sequence(name: str, stream: StreamLook) -> Iterator[Finding]:
+def _sequence(name: str, stream: StreamSnapshot) -> Iterator[Finding]:
     last = stream.seen.last
     if last < stream.highest:
         yield Finding(
@@ -136,8 +136,8 @@ def _sequence(name: str, stream: StreamLook) -> Iterator[Finding]:
         )
 
 
-def _dead_writers(name: str, stream: StreamLook) -> Iterator[Finding]:
-    for writer in stream.dead:
+def _dead_writers(name: str, stream: StreamSnapshot) -> Iterator[Finding]:
+    for writer in stream.dead_writers:
         yield Finding(
             "dead-writer",
             Severity.ERROR,
@@ -149,12 +149,14 @@ def _dead_writers(name: str, stream: StreamLook) -> Iterator[Finding]:
         )
 
 
-def _held(name: str, stream: StreamLook, look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
-    told: set[str] = set()
-    for writer, session in look.holders(name):
-        if writer in told or session.age_s is None or session.age_s <= bounds.transaction_s:
+def _held(
+    name: str, stream: StreamSnapshot, snapshot: OwnSnapshot, thresholds: Thresholds
+) -> Iterator[Finding]:
+    reported: set[str] = set()
+    for writer, session in snapshot.holders(name):
+        if writer in reported or session.age_s is None or session.age_s <= thresholds.transaction_s:
             continue
-        told.add(writer)
+        reported.add(writer)
         yield Finding(
             "held",
             Severity.ERROR,
@@ -166,18 +168,22 @@ def _held(name: str, stream: StreamLook, look: OwnLook, bounds: Bounds) -> Itera
         )
 
 
-def _others(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
-    """Transactions that wrote something, and not to a stream; and locked tables."""
-    writers = {session.pid for stream in look.streams for _, session in look.holders(stream)}
-    others = [one for one in look.sessions.values() if one.wrote and one.pid not in writers]
-    for session in look.sessions.values():
-        yield from locked_tables(session, [name for name in look.streams if name in session.locked])
-    yield from old_transactions(others, bounds, lambda session: ())
+def _others(snapshot: OwnSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
+    """Find locked tables, and old transactions that have written to other tables than streams."""
+    writers = {
+        session.pid for stream in snapshot.streams for _, session in snapshot.holders(stream)
+    }
+    others = [one for one in snapshot.sessions.values() if one.wrote and one.pid not in writers]
+    for session in snapshot.sessions.values():
+        yield from locked_tables(
+            session, [name for name in snapshot.streams if name in session.locked]
+        )
+    yield from old_transactions(others, thresholds, lambda session: ())
 
 
-def _followers_ahead(look: OwnLook) -> Iterator[Finding]:
+def _followers_ahead(snapshot: OwnSnapshot) -> Iterator[Finding]:
     found: dict[tuple[str, str], AheadFollower] = {}
-    for each in ahead(look):
+    for each in ahead(snapshot):
         key = each.follower, each.stream
         if key not in found or each.position > found[key].position:
             found[key] = each
@@ -195,9 +201,9 @@ def _followers_ahead(look: OwnLook) -> Iterator[Finding]:
         )
 
 
-def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
-    yield from _followers_ahead(look)
-    for name, left in look.leases.items():
+def _followers(snapshot: OwnSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
+    yield from _followers_ahead(snapshot)
+    for name, left in snapshot.leases.items():
         if left <= 0:
             yield Finding(
                 "lease-expired",
@@ -207,7 +213,7 @@ def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
                 name,
                 _start_or_remove(name),
             )
-        elif left < bounds.lease_s:
+        elif left < thresholds.lease_s:
             yield Finding(
                 "lease-ends-soon",
                 Severity.NOTE,
@@ -215,16 +221,16 @@ def _followers(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
                 name,
                 "a worker that runs renews it; start it if it does not",
             )
-    for follower in look.followers.values():
-        yield from _silent(follower, bounds)
+    for follower in snapshot.followers.values():
+        yield from _silent(follower, thresholds)
         if follower.lease_s is None or follower.lease_s > 0:
-            for lag in look.lags(follower):
-                if lag.tokens > bounds.behind:
-                    yield _behind(follower.name, lag, look.streams[lag.stream].seen.trimmed)
+            for lag in snapshot.lags(follower):
+                if lag.tokens > thresholds.behind:
+                    yield _behind(follower.name, lag, snapshot.streams[lag.stream].seen.trimmed)
 
 
-def _silent(follower: NamedFollower, bounds: Bounds) -> Iterator[Finding]:
-    if follower.seen_s is not None and follower.seen_s > bounds.silent_s:
+def _silent(follower: NamedFollower, thresholds: Thresholds) -> Iterator[Finding]:
+    if follower.seen_s is not None and follower.seen_s > thresholds.silent_s:
         yield Finding(
             "follower-missing",
             Severity.WARNING,
@@ -248,9 +254,9 @@ def _behind(name: str, lag: FollowerLag, trimmed: Token) -> Finding:
     )
 
 
-def _keys(look: OwnLook, bounds: Bounds) -> Iterator[Finding]:
-    age = look.oldest_key_s
-    if age is not None and age > bounds.key_s:
+def _keys(snapshot: OwnSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
+    age = snapshot.oldest_key_s
+    if age is not None and age > thresholds.key_s:
         yield Finding(
             "keys-not-forgotten",
             Severity.WARNING,

@@ -11,15 +11,15 @@ from synrepl.tools.doctor.finding import Finding, Severity
 
 @dataclass(frozen=True, slots=True)
 class StreamLine:
-    """One stream, in a line.
+    """The line of one stream.
 
-    :ivar last: the last token its sequence gave out; None where it has no sequence
+    :ivar last: the last token of its sequence; None if it has no sequence
     :ivar highest: the largest token in its tables
-    :ivar linear: the linear position on record; None where there is none
-    :ivar writers: by writer, its position
-    :ivar trimmed: facts up to here are gone
+    :ivar linear: the recorded linear position; None if there is none
+    :ivar writers: positions by writer
+    :ivar trimmed: the token up to which facts were trimmed
     :ivar kept_for: the follower with a lease that is furthest behind
-    :ivar held_by: the writer with the oldest open reservation or transaction, and that
+    :ivar held_by: the writer with the oldest open reservation or transaction, and its session
     """
 
     last: int | None
@@ -45,11 +45,11 @@ class StreamLine:
 
 @dataclass(frozen=True, slots=True)
 class FollowerLine:
-    """One named follower, in a line.
+    """The line of one named follower.
 
-    :ivar behind: tokens, in the stream in which it is furthest behind
-    :ivar lease_s: how many seconds its lease still has; None without one
-    :ivar seen_s: seconds since its process last said that it runs; None where that is not known
+    :ivar behind: its lag in tokens, in the stream in which it is furthest behind
+    :ivar lease_s: seconds until its lease ends; None without a lease
+    :ivar seen_s: seconds since the last heartbeat of its process; None if there was none
     """
 
     behind: int
@@ -63,10 +63,10 @@ class FollowerLine:
 
 @dataclass(frozen=True, slots=True)
 class ExaminationReport:
-    """What was found.
+    """The findings, and a line per stream and follower.
 
-    :ivar whose: what the database is, for a person
-    :ivar done: what was cured before that
+    :ivar whose: the kind of database, for a person
+    :ivar done: the repairs that were made before
     """
 
     whose: str
@@ -76,26 +76,26 @@ class ExaminationReport:
     done: tuple[str, ...] = ()
 
     @property
-    def wrong(self) -> bool:
-        """There is something worse than a note."""
-        return any(finding.wrong for finding in self.findings)
+    def has_problems(self) -> bool:
+        """Whether there is an error or a warning."""
+        return any(finding.is_problem for finding in self.findings)
 
     @property
-    def complete(self) -> bool:
-        """Everything could be looked at."""
+    def is_complete(self) -> bool:
+        """Whether everything could be examined."""
         return not any(finding.severity is Severity.UNSEEN for finding in self.findings)
 
     @property
-    def healthy(self) -> bool:
-        """Everything could be looked at, and nothing is wrong."""
-        return self.complete and not self.wrong
+    def is_healthy(self) -> bool:
+        """Whether everything could be examined, and there is no problem."""
+        return self.is_complete and not self.has_problems
 
     def to_json(self) -> dict[str, Any]:
         """``{"whose", "healthy", "complete", "done", "findings", "streams", "followers"}``."""
         return {
             "whose": self.whose,
-            "healthy": self.healthy,
-            "complete": self.complete,
+            "healthy": self.is_healthy,
+            "complete": self.is_complete,
             "done": list(self.done),
             "findings": [finding.to_json() for finding in self.findings],
             "streams": {name: line.to_json() for name, line in self.streams.items()},

@@ -15,7 +15,7 @@ QUERY_CHARS = 120
 _LITERAL = re.compile(r"'(?:[^']|'')*(?:'|$)|\$(\w*)\$.*?(?:\$\1\$|$)", re.DOTALL)
 _SPACE = re.compile(r"\s+")
 
-_LOOK = """
+_SESSIONS = """
 SELECT pid, coalesce(application_name, ''), coalesce(state, ''), left(query, 2000),
        xact_start IS NOT NULL,
        extract(epoch FROM clock_timestamp() - coalesce(xact_start, state_change))::float8,
@@ -29,8 +29,8 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
       = 'client backend'
 """
 
-#: By backend the tables that it writes to, or keeps others from writing to, and those of
-#: them that it keeps others from reading; a lock is kept until the transaction ends.
+#: Tables that each backend writes to or locks against writers, and those that it also locks against
+#: readers. A lock is kept until the transaction ends.
 _LOCKS = """
 SELECT pid, array_agg(DISTINCT relname::text ORDER BY relname::text),
        coalesce(array_agg(DISTINCT relname::text) FILTER (WHERE mode = 'AccessExclusiveLock'), '{}')
@@ -47,15 +47,15 @@ GROUP BY pid
 class OpenSession:
     """A session of another client.
 
-    :ivar in_transaction: a transaction is open
-    :ivar age_s: of the transaction, else since it last did something, in seconds;
-        None when this user may not see it
-    :ivar query: the last one, shortened, without the values in it
-    :ivar wrote: the transaction has written something
-    :ivar client: the other end of the connection; None on a unix socket
-    :ivar waits_for: the backends that hold a lock it needs
-    :ivar tables: which it writes to, or keeps others from writing to
-    :ivar locked: those of them that nobody else can even read
+    :ivar in_transaction: whether a transaction is open
+    :ivar age_s: age of the transaction or, outside of one, of the last change of state, in seconds;
+        None if this user may not see it
+    :ivar query: the last query, shortened, without its values
+    :ivar wrote: whether the transaction has written something
+    :ivar client: address and port of the client; None on a unix socket
+    :ivar waits_for: backends that hold a lock it needs
+    :ivar tables: tables that it writes to or locks against writers
+    :ivar locked: tables that it locks against readers, too
     """
 
     pid: int
@@ -84,17 +84,17 @@ class OpenSession:
 
 
 def masked(query: str) -> str:
-    """A query on one line, shortened, with every quoted value left out: one may be a secret."""
+    """A query on one line, shortened, without quoted values, which may be secret."""
     return _SPACE.sub(" ", _LITERAL.sub("'…'", query)).strip()[:QUERY_CHARS]
 
 
-def look(txn: Transaction) -> dict[int, OpenSession]:
-    """The connections to this database besides our own, by backend."""
+def open_sessions(txn: Transaction) -> dict[int, OpenSession]:
+    """The other connections to this database, by backend PID."""
     locks = {
         int(pid): (tuple(held), tuple(locked))
         for pid, held, locked in txn.execute(_LOCKS).fetchall()
     }
-    txn.execute(_LOOK)
+    txn.execute(_SESSIONS)
     return {
         int(pid): OpenSession(
             int(pid),
@@ -113,7 +113,7 @@ def look(txn: Transaction) -> dict[int, OpenSession]:
 
 
 def hidden(sessions: Iterable[OpenSession]) -> list[Finding]:
-    """What could not be looked at, when this user may not see what others do."""
+    """Find sessions that this user may not see."""
     count = sum(session.age_s is None for session in sessions)
     if not count:
         return []

@@ -9,8 +9,8 @@ from synrepl.storage.foreign.progress import NEWEST_ROWS
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.streams.definition import numbered_together
 from synrepl.streams.synapse import SYNAPSE_STREAMS
-from synrepl.tools.doctor import foreign_look
-from synrepl.tools.doctor.foreign_look import ForeignLook
+from synrepl.tools.doctor import foreign_snapshot
+from synrepl.tools.doctor.foreign_snapshot import ForeignSnapshot
 from synrepl.tools.watch.lag_monitor import Committed
 
 _TOGETHER = numbered_together(SYNAPSE_STREAMS)
@@ -18,7 +18,7 @@ _TOGETHER = numbered_together(SYNAPSE_STREAMS)
 
 @dataclass(frozen=True, slots=True)
 class CommittedPositions:
-    """The result of one look at the database.
+    """The committed positions, read at one moment.
 
     :ivar positions: the positions that have to be announced, by stream and writer
     :ivar streams_with_writers: the streams whose writers are recorded in the database
@@ -30,15 +30,17 @@ class CommittedPositions:
     unread: tuple[str, ...]
 
 
-async def look(store: ForeignStore, announces_moves: bool) -> CommittedPositions:
-    """Look at the database once.
+async def read(store: ForeignStore, announces_moves: bool) -> CommittedPositions:
+    """Read the committed positions once.
 
     :param announces_moves: whether writers announce positions that moved without rows, as they do
         over Redis; otherwise only rows have to be announced
     :raises SynreplError: any error of :class:`.ForeignStore`
     """
     release = await store.release()
-    seen = await store.read("watch", lambda txn: foreign_look.look(txn, release, NEWEST_ROWS))
+    seen = await store.read(
+        "watch", lambda txn: foreign_snapshot.take_snapshot(txn, release, NEWEST_ROWS)
+    )
     positions = {}
     for name, stream in seen.streams.items():
         # The recorded position of a stream that shares its sequence also moves with rows of the other.
@@ -49,7 +51,7 @@ async def look(store: ForeignStore, announces_moves: bool) -> CommittedPositions
     return CommittedPositions(positions, streams_with_writers, tuple(_unread(seen)))
 
 
-def _unread(seen: ForeignLook) -> Iterator[str]:
+def _unread(seen: ForeignSnapshot) -> Iterator[str]:
     release = seen.release
     for stream, what in release.unreadable.items():
         yield f"this user may not read {what}, so how far {stream} is there is not known"

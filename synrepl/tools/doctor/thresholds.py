@@ -10,8 +10,8 @@ TRANSACTION_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The thresholds; times are in seconds unless named otherwise.
+class Thresholds:
+    """Thresholds for findings; times are in seconds unless named otherwise.
 
     :ivar transaction_s: maximum age of a transaction or reservation
     :ivar behind: maximum lag of a follower, in tokens

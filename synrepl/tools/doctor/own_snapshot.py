@@ -24,11 +24,11 @@ _LOCK_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLook:
-    """One stream.
+class StreamSnapshot:
+    """The observed state of one stream.
 
-    :ivar highest: the largest token in the table; 0 while that is locked against everybody
-    :ivar seen: sequence, positions, writers, what is trimmed
+    :ivar highest: the largest token in the table; 0 while the table is locked exclusively
+    :ivar seen: its sequence, positions, writers and trimmed token
     """
 
     highest: Token
@@ -36,43 +36,44 @@ class StreamLook:
 
     @property
     def recorded(self) -> Token:
-        """The largest position on record."""
+        """The largest recorded position."""
         positions = (writer.position for writer in self.seen.writers.values())
         return max(self.seen.recorded, self.seen.trimmed, *positions)
 
     @property
-    def given_out(self) -> Token:
-        """The largest token that can have been given out."""
+    def allocated_upto(self) -> Token:
+        """The largest token that can have been allocated."""
         return max(self.seen.last, self.highest, self.recorded)
 
     @property
-    def out_of_step(self) -> bool:
+    def is_sequence_behind(self) -> bool:
         """Whether the sequence is behind the table or a position."""
         return self.seen.last < max(self.highest, self.recorded)
 
     @property
-    def dead(self) -> list[str]:
+    def dead_writers(self) -> list[str]:
         """Writers that died and have not been fenced."""
         states = self.seen.writers.items()
         return sorted(name for name, state in states if state.is_held and not state.is_alive)
 
 
 @dataclass(frozen=True, slots=True)
-class OwnLook:
-    """Everything observed.
+class OwnSnapshot:
+    """The observed state of the database.
 
-    :ivar pending: migrations that are not applied; with a ``pre`` among them
-        nothing else is looked at
-    :ivar followers: by name, with what is on record about each
-    :ivar oldest_key_s: age of the oldest idempotency key; None without keys
+    :ivar pending: migrations that are not applied; if one of them is a ``pre`` migration, nothing
+        else was observed
+    :ivar followers: the recorded followers by name
+    :ivar oldest_key_s: age of the oldest idempotency key in seconds; None without keys
     :ivar unreadable: streams whose tables this user may not read
-    :ivar server: whether it was confirmed; None where there is no bookkeeping to tell
-    :ivar failovers: the last ones, newest first, and what they may have lost
-    :ivar durability: None where nothing but the migrations was looked at
+    :ivar server: whether the server was confirmed; None if that is not recorded
+    :ivar failovers: the latest ones, newest first
+    :ivar lost: the facts that these failovers may have lost
+    :ivar durability: None if only the migrations were observed
     """
 
     pending: tuple[migrations.Migration, ...]
-    streams: Mapping[str, StreamLook]
+    streams: Mapping[str, StreamSnapshot]
     sessions: Mapping[int, OpenSession]
     followers: Mapping[str, NamedFollower]
     oldest_key_s: float | None
@@ -84,12 +85,12 @@ class OwnLook:
 
     @property
     def leases(self) -> dict[str, float]:
-        """By follower, how many seconds its lease still has; below 0 it has run out."""
+        """Seconds until the lease of each follower ends; negative if it has expired."""
         named = self.followers.items()
         return {name: one.lease_s for name, one in named if one.lease_s is not None}
 
     def lags(self, follower: NamedFollower) -> Iterator[FollowerLag]:
-        """How far a follower is behind, by what is on record."""
+        """The lags of a follower by its recorded positions."""
         positions = {
             name: StreamPositions(
                 stream.seen.recorded,
@@ -114,9 +115,10 @@ class OwnLook:
 
 
 class AheadFollower(NamedTuple):
-    """A position of a follower beyond the last token given out.
+    """A position of a follower beyond the last allocated token.
 
-    :ivar handler: the handler whose position it is; None for the follower's own
+    :ivar handler: the handler with this position; None for the follower's own position
+    :ivar bound: the last allocated token
     """
 
     follower: str
@@ -127,23 +129,23 @@ class AheadFollower(NamedTuple):
     bound: Token
 
 
-def ahead(look: OwnLook) -> Iterator[AheadFollower]:
-    """All positions of followers and handlers that are beyond what was given out."""
-    for name, follower in look.followers.items():
+def ahead(snapshot: OwnSnapshot) -> Iterator[AheadFollower]:
+    """Find positions of followers and handlers beyond the last allocated token."""
+    for name, follower in snapshot.followers.items():
         positions = [(None, *key, at) for key, at in follower.positions.items()]
         handlers = [(*place, at) for place, at in follower.handlers.items()]
         for handler, stream, writer, position in (*positions, *handlers):
-            seen = look.streams.get(stream)
-            if seen is not None and position > seen.given_out:
-                yield AheadFollower(name, stream, writer, handler, position, seen.given_out)
+            seen = snapshot.streams.get(stream)
+            if seen is not None and position > seen.allocated_upto:
+                yield AheadFollower(name, stream, writer, handler, position, seen.allocated_upto)
 
 
 class _Unread(Row, frozen=True):
-    """Stands for rows that nobody reads here."""
+    """The row type of all streams: their rows are not read here."""
 
 
 def streams_of(txn: Transaction) -> list[Stream]:
-    """The streams that have tables, as far as their numbering goes: no configuration is needed."""
+    """The streams that have tables, with their numbering only; needs no configuration."""
     txn.execute("SELECT stream, counts_down, sequence FROM synrepl._streams ORDER BY stream")
     found = []
     for name, counts_down, sequence in txn.fetchall():
@@ -159,32 +161,31 @@ def streams_of(txn: Transaction) -> list[Stream]:
     return found
 
 
-def look(txn: Transaction, failover_days: float = 30.0) -> OwnLook:
-    """Look at everything.
+def take_snapshot(txn: Transaction, failover_days: float = 30.0) -> OwnSnapshot:
+    """Observe everything.
 
-    :param failover_days: how old the failovers may be
+    The transaction must use one snapshot for all statements. Sequences are not part of a snapshot,
+    so their values are never older than the contents of the tables.
 
-    To be run with one snapshot for all statements: sequences have none, so what
-    they gave out is never older than what the tables hold.
-
-    :raises SynreplError: what :func:`.migrations.pending` raises
+    :param failover_days: maximum age of the failovers
+    :raises SynreplError: any error of :func:`.migrations.pending`
     """
     txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
     pending = migrations.pending(txn, migrations.load())
     if any(each.phase is migrations.MigrationPhase.PRE for each in pending):
-        return OwnLook(pending, {}, {}, {}, None)
+        return OwnSnapshot(pending, {}, {}, {}, None)
     streams = streams_of(txn)
     # Reading a locked table would block.
-    shut = {table for each in sessions.look(txn).values() for table in each.locked}
+    skipped = {table for each in sessions.open_sessions(txn).values() for table in each.locked}
     unreadable = _unreadable(txn, streams)
-    shut |= set(unreadable)
-    highest = {each.name: _highest(txn, each) for each in streams if each.name not in shut}
+    skipped |= set(unreadable)
+    highest = {each.name: _highest(txn, each) for each in streams if each.name not in skipped}
     seen = writers.observe(txn, streams)
     failovers = incarnations.failovers(txn, failover_days)
-    return OwnLook(
+    return OwnSnapshot(
         pending,
-        {name: StreamLook(highest.get(name, 0), each) for name, each in seen.items()},
-        sessions.look(txn),
+        {name: StreamSnapshot(highest.get(name, 0), each) for name, each in seen.items()},
+        sessions.open_sessions(txn),
         {one.name: one for one in followers.named(txn)},
         _oldest_key(txn),
         unreadable,

@@ -15,8 +15,8 @@ from synrepl.tools.doctor.sessions import OpenSession
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignLook:
-    """Everything observed.
+class ForeignSnapshot:
+    """The observed state of the database.
 
     :ivar streams: all streams, except those with a table that is locked exclusively
     """
@@ -40,17 +40,17 @@ class ForeignLook:
         return max(writing, key=lambda one: one.age_s or 0.0, default=None)
 
 
-def look(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> ForeignLook:
+def take_snapshot(txn: Transaction, release: Release, rows: int = RECENT_ROWS) -> ForeignSnapshot:
     """Observe everything.
 
     :param rows: number of newest rows to read per table
     """
-    seen = sessions.look(txn)  # first, because reading a locked table would block
+    seen = sessions.open_sessions(txn)  # first, because reading a locked table would block
     locked = [table for session in seen.values() for table in session.locked]
-    shut = _fed_by(release, locked)
-    open_ = {name: at for name, at in release.streams.items() if name not in shut}
-    found = progress.observe(txn, replace(release, streams=open_), rows)
-    return ForeignLook(release, found, seen, durability(txn))
+    skipped = _fed_by(release, locked)
+    readable = {name: at for name, at in release.streams.items() if name not in skipped}
+    found = progress.observe(txn, replace(release, streams=readable), rows)
+    return ForeignSnapshot(release, found, seen, durability(txn))
 
 
 def _fed_by(release: Release, tables: Collection[str]) -> list[str]:
