@@ -17,44 +17,44 @@ import synrepl
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.exit_codes import EXIT_FAILED, report
 
-#: Sub-command -> the module whose ``command`` it is, and its line in ``synrepl --help``.
+#: Each sub-command: the module that defines its ``command``, and its line in ``synrepl --help``.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("synrepl.cli.init", "Write the configuration of a master and a worker."),
     "master": ("synrepl.cli.master", "Run a master."),
     "worker": ("synrepl.cli.worker", "Run a worker."),
     "append": ("synrepl.cli.append.command", "Append facts from lines of JSON."),
-    "tail": ("synrepl.cli.tail.command", "Show rows as they come."),
-    "tap": ("synrepl.cli.tap.command", "Record traffic, play it again, judge it."),
+    "tail": ("synrepl.cli.tail.command", "Show rows as they arrive."),
+    "tap": ("synrepl.cli.tap.command", "Record, replay and judge replication traffic."),
     "status": ("synrepl.cli.status.command", "Show streams, writers, followers and lag."),
     "doctor": (
         "synrepl.cli.doctor.command",
-        "Look for what is wrong in a running process, or in a database.",
+        "Find problems in a database or a running process.",
     ),
     "writers": ("synrepl.cli.writers", "Show, add, drain and remove writers of streams."),
     "followers": (
         "synrepl.cli.followers.command",
-        "Show named followers, move them back, and remove them.",
+        "Show, reset and remove named followers.",
     ),
     "dead-letters": (
         "synrepl.cli.followers.dead_letters",
-        "Show, replay and discard facts that handlers could not take.",
+        "Show, replay and discard facts that handlers could not process.",
     ),
-    "schema": ("synrepl.cli.schema.command", "Show or upgrade what is in the database."),
+    "schema": ("synrepl.cli.schema.command", "Show or upgrade the database schema."),
     "watch": (
         "synrepl.cli.watch.command",
-        "Hold what a real server announces against its database.",
+        "Compare what a real server announces with its database.",
     ),
-    "lake": ("synrepl.cli.lake.command", "Land streams in a lake through Spark, and use it."),
+    "lake": ("synrepl.cli.lake.command", "Land streams in a lake with Spark, and query it."),
     "demo": (
         "synrepl.cli.demo.command",
         "Run a master and workers through failures, and verify every fact.",
     ),
-    "check-config": ("synrepl.cli.check_config", "Show what a configuration amounts to."),
+    "check-config": ("synrepl.cli.check_config", "Check a configuration and print it in full."),
 }
 
 
 class CommandTable(click.Group):
-    """A group whose ``--help`` imports none of its sub-commands, and the one place errors end.
+    """A group that imports a sub-command only to run it, and reports all errors of synrepl.
 
     :param table: like :data:`COMMANDS`
     """
@@ -68,25 +68,25 @@ class CommandTable(click.Group):
         return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one sub-command; None when there is none of that name."""
+        """Import and return a sub-command; None for an unknown name."""
         if cmd_name not in self._table:
             return None
         command: click.Command = importlib.import_module(self._table[cmd_name][0]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table into ``--help`` without importing what it lists."""
+        """Write the table into ``--help`` without importing the sub-commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run; errors of this project become one line on stderr and an exit code."""
+        """Run; a :class:`.SynreplError` becomes one line on stderr and an exit code."""
         try:
             return super().main(*args, **kwargs)
         except SynreplError as error:
             sys.exit(report(error))
         except BrokenPipeError:
-            # The reader went away; Python would complain once more when it flushes at exit.
+            # The reader has closed the pipe. Keep Python from failing again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_FAILED)
 
@@ -100,5 +100,5 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Entry point of the console script."""
     cli.main(prog_name="synrepl")

@@ -1,4 +1,4 @@
-"""Addresses under which the listeners of a configuration are reachable from this machine."""
+"""Addresses at which a configuration's listeners are reachable from this machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class AnyPort(ConfigError):
 class HttpAddress:
     """An HTTP listener.
 
-    :ivar url: without a path
-    :ivar secret: to be sent with each request
+    :ivar url: the URL, without a path
+    :ivar secret: sent with each request; None for none
     """
 
     url: str
@@ -30,7 +30,7 @@ class HttpAddress:
 
 
 def reachable(bind_address: str) -> str:
-    """The host under which a listener on this machine is reached."""
+    """The host at which a listener on this machine is reachable."""
     try:
         bound = ipaddress.ip_address(bind_address)
     except ValueError:
@@ -43,7 +43,7 @@ def reachable(bind_address: str) -> str:
 def master_http(config: MasterConfig | WorkerConfig, url: str | None = None) -> HttpAddress:
     """The HTTP listener of the master.
 
-    :param url: in place of the configured address; the configured secret goes there too
+    :param url: replaces the configured address; the configured secret is sent there, too
     :raises NoHttpListener: :raises AnyPort:
     """
     if isinstance(config, MasterConfig):
@@ -58,9 +58,9 @@ def master_http(config: MasterConfig | WorkerConfig, url: str | None = None) -> 
 def writer_http(
     config: MasterConfig | WorkerConfig, stream: str, url: str | None = None
 ) -> HttpAddress:
-    """The HTTP listener where facts of a stream are appended: the worker's own, if it writes it.
+    """The HTTP listener that appends a stream's facts: the worker's own if it writes the stream.
 
-    :param url: in place of the configured address; the configured secret goes there too
+    :param url: replaces the configured address; the configured secret is sent there, too
     :raises NoHttpListener: :raises AnyPort:
     """
     writes = config.instance_name in config.stream_writers.get(stream, ())

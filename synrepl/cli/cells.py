@@ -1,4 +1,4 @@
-"""Formats values of a status as table cells."""
+"""Formats values as table cells."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from synrepl.cli.terminal import printable
 
 
 def cell(value: Any) -> str:
-    """A value, or - for none."""
+    """Format a value; ``-`` for none."""
     return "-" if value is None or value == "" else printable(str(value))
 
 
 def duration(seconds: Any) -> str:
-    """Seconds in the unit that fits, or - for none."""
+    """Format seconds in a fitting unit; ``-`` for none."""
     if not isinstance(seconds, (int, float)):
         return "-"
     if seconds < 60:

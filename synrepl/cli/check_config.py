@@ -1,4 +1,4 @@
-"""``synrepl check-config``: read a configuration and print what is effective."""
+"""``synrepl check-config``: checks a configuration and prints it in full."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LOADERS = {"master": checked_master, "worker": checked_worker}
 @click.option(
     "--role",
     type=click.Choice(list(LOADERS)),
-    help="Whose configuration it is; without this, a file with the key 'master' is a worker's.",
+    help="Role of the process. Default: worker if the file has the key 'master', otherwise master.",
 )
 @json_option
 def command(config: tuple[Path, ...], role: str | None, as_json: bool) -> None:
     """Check a configuration and print it in full, defaults included.
 
     Durations are printed in seconds, sizes in bytes, and secrets not at all.
-    The classes of handlers are imported, also from the working directory, and none
-    is made. Exits with 2 when the configuration is not acceptable, and tells
-    everything that is wrong.
+    The classes of handlers are imported, from the working directory as well, but not
+    instantiated. Exits with 2 if the configuration is invalid, and reports every
+    error.
     """
     loaded = LOADERS[role](config) if role else checked_either(config)
     shown = effective(loaded)
@@ -51,7 +51,7 @@ def effective(value: Any) -> Any:
     if isinstance(value, (Secret, Path)):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: effective(each) for key, each in value.items()}
+        return {key: effective(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [effective(each) for each in value]
+        return [effective(item) for item in value]
     return value

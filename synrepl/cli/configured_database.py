@@ -18,7 +18,7 @@ from synrepl.storage.server_name import check_server
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 
-#: How long a database that is away is waited for, in seconds.
+#: How long to retry an unreachable database, in seconds.
 PATIENCE_S = 10.0
 
 
@@ -31,7 +31,7 @@ class NotInTheDatabase(InputError):
 
 
 def stored_streams(known: Catalogue, names: Sequence[str]) -> list[Stream]:
-    """The streams of these names, or all that have a table when there are none.
+    """The streams of these names; without names, all that are stored in the database.
 
     :raises UnknownStream: :raises NotInTheDatabase:
     """
@@ -46,10 +46,10 @@ def stored_streams(known: Catalogue, names: Sequence[str]) -> list[Stream]:
 
 @asynccontextmanager
 async def configured_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
-    """The database of a configuration, with the embedded one running.
+    """Open the database of a configuration; an embedded one is started if it is not running.
 
-    :raises NoDatabase: :raises EmbeddedAway: and what
-        :meth:`.EmbeddedPostgres.start` raises
+    :raises NoDatabase: :raises EmbeddedAway: and the errors of
+        :meth:`.EmbeddedPostgres.start`
     """
     embedded = None
     if config.uses_embedded:
@@ -84,7 +84,7 @@ async def configured_database(reactor: Any, config: Config) -> AsyncIterator[Pos
 
 @asynccontextmanager
 async def owned_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
-    """As :func:`configured_database`, for commands that change what is in it.
+    """As :func:`configured_database`, for commands that write to it.
 
     :raises WrongServer: :raises SchemaBehind: as :func:`check_owned`
     """
@@ -94,9 +94,9 @@ async def owned_database(reactor: Any, config: Config) -> AsyncIterator[Postgres
 
 
 def check_owned(txn: Transaction, config: Config) -> None:
-    """Make sure that a command may change the database of a configuration.
+    """Check that a database belongs to the configuration's server and has the current schema.
 
-    :raises WrongServer: it belongs to another server; :raises SchemaBehind: it is not upgraded
+    :raises WrongServer: :raises SchemaBehind:
     """
     check_server(txn, config.server_name)
     migrations.check(txn, migrations.load())

@@ -21,7 +21,7 @@ def config_option(command: F) -> F:
 
 
 def optional_config_option(command: F) -> F:
-    """The same for a group whose sub-commands have it, too."""
+    """As :func:`config_option`, but optional, for a group whose sub-commands have it as well."""
     return _config_option(command, required=False)
 
 
@@ -38,9 +38,9 @@ def _config_option(command: F, *, required: bool) -> F:
 
 
 def refuse_options(ctx: click.Context) -> None:
-    """Refuse options of a group, in front of a sub-command that would not see them.
+    """Refuse options of a group given before a sub-command, which would ignore them.
 
-    :raises UsageError: one was given
+    :raises UsageError: an option was given
     """
     for name in ctx.params:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -58,5 +58,5 @@ def print_json(data: Any) -> None:
 
 
 def console() -> rich.console.Console:
-    """A console on stdout; colours only when it is a terminal (and ``NO_COLOR`` is not set)."""
+    """A console on stdout; with colours only on a terminal, and if ``NO_COLOR`` is not set."""
     return rich.console.Console(highlight=False)

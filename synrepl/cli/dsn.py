@@ -12,13 +12,14 @@ from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.secret import dsn_secret, read_secret
 from synrepl.driver.dsn import refuse_plain_text
 
-#: Holds the DSN of a database, where no file does; no process list shows it.
+#: The environment variable that holds the DSN if no file does; process lists do not show it.
 ENVIRONMENT = "SYNREPL_DATABASE"
 
-
-#: For commands that take a DSN.
+#: The option of commands that take a DSN.
 insecure_option = click.option(
-    "--insecure", is_flag=True, help="Accept plain text to a database on another machine."
+    "--insecure",
+    is_flag=True,
+    help="Accept an unencrypted connection to a database on another machine.",
 )
 
 
@@ -27,7 +28,7 @@ class UnreadableDsn(ConfigError):
 
 
 def host_and_port(where: str) -> tuple[str, int]:
-    """The two halves of HOST:PORT; the host may be in brackets."""
+    """Split HOST:PORT; the host may be in brackets."""
     host, _, port = where.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536 and host):
         raise click.BadParameter(f"{where!r} is not HOST:PORT", param_hint="HOST:PORT")
@@ -35,11 +36,11 @@ def host_and_port(where: str) -> tuple[str, int]:
 
 
 def dsn_from_file_or_environment(path: Path | None, insecure: bool = False) -> str | None:
-    """The DSN in a file, or in the environment; None when there is neither.
+    """Read the DSN from a file, or from the environment; None if there is neither.
 
-    :param insecure: plain text to a database on another machine is accepted
+    :param insecure: whether an unencrypted connection to another machine is accepted
     :raises BadSecretFile: the file cannot be read, or others can read it
-    :raises UnreadableDsn: it is no DSN
+    :raises UnreadableDsn: it is not a DSN
     :raises PlainTextDatabase: see :func:`.refuse_plain_text`
     """
     if path is not None:
@@ -54,7 +55,7 @@ def dsn_from_file_or_environment(path: Path | None, insecure: bool = False) -> s
 
 
 def check_transport(dsn: str, insecure: bool) -> None:
-    """See that a DSN sends nothing in plain text, unless that is accepted.
+    """Check that a DSN is encrypted, unless plain text is accepted.
 
     :raises PlainTextDatabase: :raises BadDsn:
     """
@@ -65,7 +66,7 @@ def check_transport(dsn: str, insecure: bool) -> None:
 def shown_dsn(dsn: str, source: str) -> str:
     """A DSN without its password.
 
-    :raises UnreadableDsn: it is no DSN
+    :raises UnreadableDsn: it is not a DSN
     """
     try:
         return dsn_secret(dsn).shown
@@ -82,12 +83,12 @@ class PasswordOnCommandLine(ConfigError):
 
 
 def dsn_from_options(dsn: str | None, path: Path | None, insecure: bool = False) -> str | None:
-    """The DSN on the command line, in a file, or in the environment; None when there is none.
+    """The DSN from the command line, a file or the environment; None if there is none.
 
-    :param insecure: plain text to a database on another machine is accepted
+    :param insecure: whether an unencrypted connection to another machine is accepted
     :raises TwoDatabases: :raises PasswordOnCommandLine:
     :raises BadSecretFile: the file cannot be read, or others can read it
-    :raises UnreadableDsn: it is no DSN
+    :raises UnreadableDsn: it is not a DSN
     :raises PlainTextDatabase: see :func:`.refuse_plain_text`
     """
     if dsn is None:

@@ -13,14 +13,14 @@ from synrepl.daemon.config.decode import Unfit
 from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret, read_secret
 
-#: Holds the password, where no file does.
+#: The environment variable that holds the password if no file does.
 ENVIRONMENT = "SYNREPL_REDIS_PASSWORD"
 
-#: For commands that take a URL.
+#: The password option of commands that take a Redis URL.
 password_option = click.option(
     "--redis-password-path",
     type=click.Path(path_type=Path),
-    help=f"File with the password of Redis. The variable {ENVIRONMENT} does as well.",
+    help=f"File with the password of Redis. Alternatively, set {ENVIRONMENT}.",
 )
 
 _SCHEMES = ("redis", "rediss", "unix")
@@ -35,11 +35,11 @@ class PasswordInUrl(ConfigError):
 
 
 def redis_from_options(url: str, password_path: Path | None) -> RedisConfig:
-    """The Redis that a command line means.
+    """Build the Redis settings from the options of a command.
 
-    :param password_path: file with the password; without it the environment may have one
+    :param password_path: the file with the password; None to use the environment variable, if set
     :raises BadRedisUrl: :raises PasswordInUrl:
-    :raises BadSecretFile: the file cannot be read, or everybody can read it
+    :raises BadSecretFile: the file cannot be read, or others can read it
     """
     try:
         parts = urlsplit(url)
@@ -90,7 +90,7 @@ def _password(path: Path | None) -> Secret | None:
 
 
 def _in_words(unfit: SynreplError) -> str:
-    """What the configuration would say, of a URL."""
+    """A configuration error, rephrased for the parts of a URL."""
     key, reason = unfit.facts["key"], str(unfit.facts["reason"])
     if key == "tls" and "another machine" in reason:
         return "it is another machine: use rediss://, or accept plain text with ?insecure=true"

@@ -21,11 +21,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(main: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """Run ``main(reactor)`` under the reactor until it ends; what it raises is raised here.
+    """Run ``main(reactor)`` under the reactor; return its result, or raise its exception.
 
-    SIGINT and SIGTERM cancel it, wait for its ``finally`` clauses and exit with
-    128 and the signal's number, silently; a second one does not wait. Can be
-    called once per process, for a reactor does not start again.
+    SIGINT and SIGTERM cancel it, wait for its ``finally`` clauses, and exit silently with 128 plus
+    the signal's number; a second signal does not wait. Can be called once per process, because a
+    reactor cannot be restarted.
     """
     from twisted.internet import reactor
 

@@ -17,14 +17,14 @@ from synrepl.cli.conventions import console
 
 
 def printable(text: str) -> str:
-    """Text that may come from a stranger, so that it cannot steer a terminal."""
+    """Escape control characters, so that untrusted text cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def plain_table(*headings: str) -> Table:
-    """A table without lines; a heading that ends in ``>`` is of a column of numbers."""
+    """A table without borders; a heading that ends in ``>`` right-aligns its column."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         right = heading.endswith(">")
@@ -33,7 +33,7 @@ def plain_table(*headings: str) -> Table:
 
 
 def show(*parts: rich.console.RenderableType) -> None:
-    """Print parts below one another; where there is no terminal, nothing is cut off or padded."""
+    """Print parts below one another; without a terminal, nothing is truncated or padded."""
     output = console()
     if output.is_terminal:
         output.print(*parts, sep="\n")
@@ -46,21 +46,23 @@ def show(*parts: rich.console.RenderableType) -> None:
 
 
 def write_out(data: bytes) -> None:
-    """Write to stdout past Python's buffer, whose lock a thread that ends with the process would keep.
+    """Write to stdout, bypassing Python's buffer.
 
-    :raises BrokenPipeError: nobody reads any more
+    A daemon thread that holds the buffer's lock would block the exit of the process.
+
+    :raises BrokenPipeError: the reader has closed the pipe
     """
     descriptor, rest = sys.stdout.fileno(), memoryview(data)
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # whoever shares the descriptor has made it so
+        except BlockingIOError:  # another process has made the shared descriptor non-blocking
             select.select((), (descriptor,), ())
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """For a command without reactor: Ctrl-C exits with 130, silently."""
+    """Exit with 130 on Ctrl-C, silently; for commands without a reactor."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""``synrepl writers``: the writers of streams, changed while the system runs."""
+"""``synrepl writers``: shows and changes the writers of streams at run time."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ T = TypeVar("T")
 
 @click.group("writers")
 def command() -> None:
-    """Show, add, drain and remove the writers of streams, while the system runs.
+    """Show, add, drain and remove writers of streams, while the system runs.
 
-    To be rid of a writer: drain it, stop its process or take the stream out of
-    its stream_writers, and remove it.
+    To remove a writer: drain it, stop its process or take the stream out of its
+    stream_writers, then remove it.
     """
 
 
 @command.command("list")
 @config_option
 @click.argument("stream", required=False)
-@click.option("--all", "every", is_flag=True, help="Show removed writers, too.")
+@click.option("--all", "every", is_flag=True, help="Show removed writers as well.")
 @json_option
 def list_writers(config: tuple[Path, ...], stream: str | None, every: bool, as_json: bool) -> None:
     """Show the writers of STREAM, or of all streams.
 
-    A writer is live (a process is it), idle (nobody is it now), draining (it
-    gets no new tokens, and some are open), drained, or dead. The position is
-    the one on record, which is never more than the real one.
+    A writer is live (a process or SQL transaction writes under its name), idle (no
+    process has the name), draining (it gets no new tokens, and some are still open),
+    drained, or dead. The position is the recorded one, never ahead of the real one.
     """
     found = _with_membership(
         config, stream, lambda membership, streams: membership.members(streams)
@@ -60,10 +60,10 @@ def list_writers(config: tuple[Path, ...], stream: str | None, every: bool, as_j
 @click.argument("stream")
 @click.argument("writer")
 def add(config: tuple[Path, ...], stream: str, writer: str) -> None:
-    """Let WRITER write to STREAM: a new one, a drained one, or one that was removed.
+    """Let WRITER write to STREAM: a new, drained or removed writer.
 
-    A process becomes it by its instance_name and its stream_writers; plain SQL
-    by the third argument of synrepl.append().
+    A process uses it by its instance_name and stream_writers; plain SQL by the
+    third argument of synrepl.append().
     """
     name = writer_name(writer)
     added = _with_membership(
@@ -81,19 +81,19 @@ def add(config: tuple[Path, ...], stream: str, writer: str) -> None:
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Seconds to wait until all that is open has settled.",
+    help="Seconds to wait until all open tokens are settled.",
 )
 def drain(config: tuple[Path, ...], stream: str, writer: str, timeout: float) -> None:
-    """Let WRITER take no more tokens of STREAM, and wait until all it has are settled.
+    """Give WRITER no more tokens of STREAM, and wait until its open ones are settled.
 
-    Appends there are refused from now on. When the time is up, what is still
-    open is told; the writer stays as it is, and gets nothing new.
+    Appends by WRITER are refused from now on. At the timeout, what is still open is
+    shown; the writer stays draining, and gets no new tokens.
     """
     name = writer_name(writer)
     _with_membership(
         config, stream, lambda membership, streams: membership.drain(streams[0], name, timeout)
     )
-    click.echo(f"{writer} is drained: all that it took of {stream} is settled")
+    click.echo(f"{writer} is drained: all its tokens of {stream} are settled")
 
 
 @command.command("remove")
@@ -101,10 +101,10 @@ def drain(config: tuple[Path, ...], stream: str, writer: str, timeout: float) ->
 @click.argument("stream")
 @click.argument("writer")
 def remove(config: tuple[Path, ...], stream: str, writer: str) -> None:
-    """Let WRITER be no writer of STREAM any more; its facts stay.
+    """Remove WRITER as a writer of STREAM; its facts stay.
 
-    It must be drained or dead, and the database must prove that no process is
-    it and nothing of it can still commit.
+    The writer must be drained or dead, and the database must prove that no process
+    has its name and none of its transactions can still commit.
     """
     name = writer_name(writer)
     _with_membership(
@@ -118,7 +118,7 @@ def _with_membership(
     stream: str | None,
     work: Callable[[Membership, Sequence[Stream]], Awaitable[T]],
 ) -> T:
-    """Work on the database of a configuration, about one stream or all that it knows of."""
+    """Run ``work`` on the database of a configuration, for one stream or all stored streams."""
     loaded = load(config)
     streams = stored_streams(catalogue(loaded), () if stream is None else (stream,))
 

@@ -72,9 +72,7 @@ class Changing(WritersCase):
         for load in loads.values():
             await load.reaches(10)
         done = await self.writers("drain", "orders", "w2")
-        self.assertEqual(
-            done, Done(0, "w2 is drained: all that it took of orders is settled\n", "")
-        )
+        self.assertEqual(done, Done(0, "w2 is drained: all its tokens of orders are settled\n", ""))
         count = len(loads["w2"].tokens)
         await loads["w1"].reaches(10)
         await loads["w2"].is_refused()

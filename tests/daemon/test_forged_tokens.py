@@ -153,6 +153,6 @@ class Commands(ShopCase):
             self.assertEqual(done.code, 1)
             self.assertIn(told, done.err)
         done = await self.run_it("followers", "remove", "w1", *config)
-        self.assertEqual(done.out, "follower w1 is forgotten\n")
+        self.assertEqual(done.out, "follower w1 is removed\n")
         done = await self.run_it("followers", "list", *config)
         self.assertEqual(done.out, "no named followers\n")

@@ -201,7 +201,7 @@ class DeadLetters(ShopCase):
 
         self.touch("cured")
         said = await self.command("replay", "--token", "2")
-        self.assertEqual(said, "2 dead letters are handed to their handlers again\n")
+        self.assertEqual(said, "replay of 2 dead letters is requested\n")
         await self.until_true(lambda: self.orders_of() == [*mailed, "bad2"])
         await self.until_true(lambda: self.in_totals() == ["o1", "bad2", "o3"])
         self.assertEqual(self.mails()[-1], "master 2 bad2 again")

@@ -43,15 +43,15 @@ def command(
     fix: bool,
     as_json: bool,
 ) -> None:
-    """Look for what is wrong in a database, and in the process of a configuration.
+    """Find problems in a database, and in the process of a configuration.
 
-    Without a command: examines the database, as 'database' does; with -c the caches
-    of the process as well, as 'caches' does, and whether its Redis can be reached. The
-    database may be synrepl's own or a real Synapse's, which is only ever read.
+    Without a command: examines the database, as 'database' does; with -c, also the
+    caches of the process, as 'caches' does, and the connection to its Redis. The
+    database may be synrepl's own or a real Synapse's, which is only read.
 
-    Exits with 0 when there are at most notes, with 1 when something is wrong, with 3
-    when nothing is wrong in what could be looked at, and something could not: the
-    process does not answer, say.
+    Exits with 0 if there are at most notes, with 1 if there is a problem, and with 3
+    if there is none but not everything could be examined, for example because the
+    process does not answer.
     """
     if ctx.invoked_subcommand is not None:
         refuse_options(ctx)

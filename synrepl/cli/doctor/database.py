@@ -41,7 +41,7 @@ def database_options(command: F) -> F:
     """Which database, and how: ``config``, ``dsn``, ``database_path``, ``insecure``, ``older``, ``fix``."""
     for option in (
         click.option(
-            "--fix", is_flag=True, help="Cure what can be cured; only in synrepl's own database."
+            "--fix", is_flag=True, help="Fix what can be fixed; only in synrepl's own database."
         ),
         click.option(
             "--older",
@@ -49,22 +49,24 @@ def database_options(command: F) -> F:
             default=TRANSACTION_S,
             show_default=True,
             metavar="SECONDS",
-            help="Report transactions and reservations that are older.",
+            help="Report transactions and reservations that are older than this.",
         ),
         insecure_option,
         click.option(
             "--database-path",
             type=click.Path(path_type=Path),
-            help=f"File with the DSN. The variable {ENVIRONMENT} does as well.",
+            help=f"File with the DSN of the database. Alternatively, set {ENVIRONMENT}.",
         ),
-        click.option("--database", "dsn", metavar="DSN", help="The database, without a password."),
+        click.option(
+            "--database", "dsn", metavar="DSN", help="DSN of the database, without a password."
+        ),
         click.option(
             "-c",
             "--config",
             "config",
             type=click.Path(path_type=Path),
             multiple=True,
-            help="Configuration of a master or worker, whose database it is; repeatable.",
+            help="Configuration of a master or worker that uses the database; repeatable.",
         ),
     ):
         command = option(command)
@@ -83,15 +85,15 @@ def command(
     fix: bool,
     as_json: bool,
 ) -> None:
-    """Look for what is wrong in a database: synrepl's own, or a real Synapse's.
+    """Find problems in a database: synrepl's own, or a real Synapse's.
 
-    Reports, each with its cure: streams that are held, and by whom; sequences, tables
+    Reports, each with its remedy: streams that are held, and by whom; sequences, tables
     and positions that do not match; dead writers; followers and leases; pending
-    migrations. A Synapse's database is only ever read.
+    migrations. A Synapse's database is only read.
 
-    Exits with 0 when there are at most notes, with 1 when something is wrong or the
-    database cannot be examined, with 3 when nothing is wrong in what could be looked
-    at, and something could not.
+    Exits with 0 if there are at most notes, with 1 if there is a problem or the
+    database cannot be examined, and with 3 if there is no problem but not everything
+    could be examined.
     """
     examined = examine_database(config, given(config, dsn, database_path, insecure), older, fix)
     if as_json:

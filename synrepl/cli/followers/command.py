@@ -1,4 +1,4 @@
-"""``synrepl followers``: named followers on record, moved back or removed."""
+"""``synrepl followers``: lists, resets and removes named followers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from synrepl.tools.doctor.own_snapshot import OwnSnapshot
 
 T = TypeVar("T")
 
-#: A follower that gives no sign for so long, in seconds, does not run.
+#: A follower without a heartbeat for this long, in seconds, is not running.
 SILENT_S = HEARTBEAT_S + 2.0
 
 
@@ -43,10 +43,10 @@ class BadTarget(InputError):
 
 @click.group("followers")
 def command() -> None:
-    """Show named followers, move them back, and remove them.
+    """Show, reset and remove named followers.
 
-    A worker is on record under its follower_name, with a position per stream and
-    writer, those of its handlers, and a lease.
+    The database records each worker under its follower_name: a position per
+    stream and writer, the positions of its handlers, and a lease.
     """
 
 
@@ -54,7 +54,7 @@ def command() -> None:
 @config_option
 @json_option
 def list_followers(config: tuple[Path, ...], as_json: bool) -> None:
-    """Show all named followers, and how far they are behind on record."""
+    """Show all named followers, and how far their recorded positions are behind."""
     seen = _in_database(
         config,
         lambda database: database.run(
@@ -88,16 +88,17 @@ def list_followers(config: tuple[Path, ...], as_json: bool) -> None:
     "--to",
     required=True,
     metavar="TOKEN|earliest|now",
-    help="Where to; no position is moved forward, or stays beyond that of its writer.",
+    help="New position. A position never moves forward, nor stays beyond that of its writer.",
 )
 @json_option
 def reset(config: tuple[Path, ...], name: str, stream: str | None, to: str, as_json: bool) -> None:
-    """Move the follower NAME back, in STREAM or in all streams, with its handlers.
+    """Move the follower NAME and its handlers back, in STREAM or in all streams.
 
-    It is given what lies above TOKEN again, or everything that is left with
-    'earliest'; a transactional handler applies that again, too. 'now' is for a
-    follower that is ahead of the database: it goes on with what is new, and what it
-    missed stays missed. Stop its process first; whether it runs shows within 12 s.
+    The follower receives the facts above TOKEN again, or with 'earliest' all facts
+    that are not trimmed; transactional handlers apply them again, too. 'now' is for
+    a follower that is ahead of the database: it continues with new facts, and does
+    not get those it missed. Stop its process first; the command waits up to 12 s to
+    make sure that it is not running.
     """
     target = _target(to)
 
@@ -112,9 +113,9 @@ def reset(config: tuple[Path, ...], name: str, stream: str | None, to: str, as_j
         print_json({"moved": [position._asdict() for position in moved]})
         return
     for position in moved:
-        whose = "" if position.handler is None else f" (handler {position.handler})"
-        of = f"{position.stream} of {writer_label(position.writer)}{whose}"
-        click.echo(printable(f"{of}: from {position.before} back to {position.after}"))
+        handler = "" if position.handler is None else f" (handler {position.handler})"
+        place = f"{position.stream} of {writer_label(position.writer)}{handler}"
+        click.echo(printable(f"{place}: from {position.before} back to {position.after}"))
     if not moved:
         click.echo("nothing to move back")
 
@@ -123,9 +124,9 @@ def reset(config: tuple[Path, ...], name: str, stream: str | None, to: str, as_j
 @config_option
 @click.argument("name")
 def remove(config: tuple[Path, ...], name: str) -> None:
-    """Forget the follower NAME: its lease, its positions and those of its handlers.
+    """Remove the follower NAME: its lease, its positions and those of its handlers.
 
-    Nothing is kept for it any more. If it comes back, it begins like a new one.
+    Trimming no longer waits for it. If it comes back, it starts as a new follower.
     """
 
     async def work(database: PostgresDatabase) -> None:
@@ -133,11 +134,14 @@ def remove(config: tuple[Path, ...], name: str) -> None:
         await database.run("remove a follower", lambda txn: follower_repair.remove(txn, name))
 
     _in_database(config, work)
-    click.echo(printable(f"follower {name} is forgotten"))
+    click.echo(printable(f"follower {name} is removed"))
 
 
 def _target(to: str) -> Token | None:
-    """:raises BadTarget:"""
+    """The token that --to names; None for ``now``.
+
+    :raises BadTarget:
+    """
     if to == "now":
         return None
     if to == "earliest":
@@ -149,7 +153,10 @@ def _target(to: str) -> Token | None:
 
 
 async def _check_stopped(database: PostgresDatabase, name: str) -> None:
-    """:raises FollowerRuns: it has given a sign of life since this was called"""
+    """Check that a follower is not running.
+
+    :raises FollowerRuns: it has renewed its lease since this was called
+    """
 
     def seen(txn: Transaction) -> float | None:
         return next((found.seen_s for found in followers.named(txn) if found.name == name), None)

@@ -38,19 +38,21 @@ class NoSelection(InputError):
 
 @click.group("dead-letters")
 def command() -> None:
-    """Show, replay and discard facts that handlers could not take.
+    """Show, replay and discard facts that handlers could not process.
 
-    A handler with 'on_failure: {attempts: N}' has a fact set aside that it could
-    not take after N attempts, and goes on.
+    After N failed attempts, a handler with 'on_failure: {attempts: N}' puts a fact
+    aside as a dead letter, and continues.
     """
 
 
 def selection_options(command: F) -> F:
-    """Which dead letters are meant."""
+    """Options that select dead letters: ``handler``, ``stream``, ``token``."""
     for option in (
-        click.option("--token", type=click.IntRange(0, MAX_TOKEN), help="Those of one token."),
-        click.option("--stream", help="Those of one stream."),
-        click.option("--handler", help="Those of one handler, by its name."),
+        click.option(
+            "--token", type=click.IntRange(0, MAX_TOKEN), help="Only those of this token."
+        ),
+        click.option("--stream", help="Only those of this stream."),
+        click.option("--handler", help="Only those of this handler, by its name."),
     ):
         command = option(command)
     return command
@@ -59,7 +61,7 @@ def selection_options(command: F) -> F:
 @command.command("list")
 @config_option
 @selection_options
-@click.option("--traceback", is_flag=True, help="Show rows and tracebacks, too.")
+@click.option("--traceback", is_flag=True, help="Show rows and tracebacks as well.")
 @json_option
 def list_letters(
     config: tuple[Path, ...],
@@ -69,7 +71,7 @@ def list_letters(
     traceback: bool,
     as_json: bool,
 ) -> None:
-    """Show what was set aside, in the order of tokens; a thousand at most."""
+    """Show dead letters, in the order of tokens; a thousand at most."""
     wanted = DeadLetterFilter(handler, stream, token)
     found = _in_database(
         _worker(config),
@@ -98,12 +100,12 @@ def replay(
     token: int | None,
     every: bool,
 ) -> None:
-    """Have dead letters handed to their handlers again.
+    """Request that dead letters are passed to their handlers again.
 
-    The running worker does it within seconds, or the next one that starts. What a
-    handler takes is gone from the list then; what it cannot take stays there, with
-    the new error. A transactional handler takes each exactly once. Facts that a failover of
-    the database has lost are left out.
+    The running worker does so within seconds, otherwise the next one that starts. A
+    dead letter that its handler processes is removed from the list; one that fails
+    again stays, with the new error. A transactional handler processes each exactly
+    once. Facts that a failover of the database has lost are left out.
     """
     worker, wanted = _worker(config), _selection(handler, stream, token, every)
     known = [configured.name_of_positions for configured in worker.handlers]
@@ -112,7 +114,7 @@ def replay(
     count = _in_database(
         worker, lambda txn, follower: dead_letters.request_replay(txn, follower, wanted)
     )
-    click.echo(f"{count} dead letters are handed to their handlers again")
+    click.echo(f"replay of {count} dead letters is requested")
 
 
 @command.command("discard")
@@ -126,7 +128,7 @@ def discard(
     token: int | None,
     every: bool,
 ) -> None:
-    """Delete dead letters: their handlers never get these facts."""
+    """Delete dead letters, so that they are never processed."""
     wanted = _selection(handler, stream, token, every)
     count = _in_database(
         _worker(config), lambda txn, follower: dead_letters.discard(txn, follower, wanted)
@@ -137,7 +139,10 @@ def discard(
 def _selection(
     handler: str | None, stream: str | None, token: int | None, every: bool
 ) -> DeadLetterFilter:
-    """:raises NoSelection: neither is given"""
+    """The filter that the options describe.
+
+    :raises NoSelection: no option is given
+    """
     if not every and handler is None and stream is None and token is None:
         raise NoSelection()
     return DeadLetterFilter(handler, stream, token)

@@ -46,19 +46,19 @@ _WORDS = {
     "--copy",
     "is_copy",
     is_flag=True,
-    help="The database is a copy, made by 'synrepl lake replay', and not the lake's own.",
+    help="The database is a copy made by 'synrepl lake replay', not the lake's own.",
 )
 @click.option(
     "--range-rows",
     type=click.IntRange(min=100),
     default=RANGE_ROWS,
     show_default=True,
-    help="About how many rows are counted and summed up together.",
+    help="Approximate number of rows per range that is compared by count and checksum.",
 )
 @click.option(
     "--accept-lost",
     is_flag=True,
-    help="Exit with 0 also when the lake has rows that the database lost in a failover.",
+    help="Exit with 0 even if the lake has rows that the database lost in a failover.",
 )
 @session_options
 @json_option
@@ -73,12 +73,12 @@ def command(
     session: SessionOptions,
     as_json: bool,
 ) -> None:
-    """Prove that the folder LAKE has exactly what the database has, up to where it was landed.
+    """Prove that the folder LAKE equals the database, up to where it was landed.
 
-    Both sides are counted and summed up, range by range; ranges that differ are then
-    compared row by row, and named. What is to be erased counts as erased on both sides.
-    Rows that the database lost in a failover are named as that. Exits with 1 when anything
-    differs, was lost or was not compared.
+    Counts and checksums of both sides are compared range by range; rows of ranges
+    that differ are then compared one by one, and listed. Pending erasures count as
+    done on both sides. Rows that the database lost in a failover are listed as such.
+    The exit code is 1 if anything differs, was lost or was not compared.
     """
     lake = Lake(path)
     for stream in streams:
@@ -86,7 +86,7 @@ def command(
     with graceful_exit(), source_database(dsn, "lake check", patience_s) as source:
         if not is_copy:
             lake.require_server(source.server)
-        # Nobody lands or erases meanwhile, so both sides are masked alike.
+        # The lock keeps others from landing or erasing, so both sides are masked alike.
         with lake.write_lock(), named_session(session) as spark:
             known = pending(spark, source, lake).known
             report = check(

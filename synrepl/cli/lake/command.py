@@ -1,4 +1,4 @@
-"""``synrepl lake``: streams in a lake; see ``docs/pipeline.md``."""
+"""``synrepl lake``: keeps streams in a lake; see ``docs/pipeline.md``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from synrepl.cli import CommandTable
 from synrepl.pipeline.session.requirements import require_spark
 
 _COMMANDS = {
-    "land": ("synrepl.cli.lake.land", "Bring what is new into the lake."),
-    "status": ("synrepl.cli.lake.status", "Show what is in the lake."),
-    "check": ("synrepl.cli.lake.check", "Prove that the lake has what the database has."),
-    "run": ("synrepl.cli.lake.run", "Run a job over the lake, or show which there are."),
+    "land": ("synrepl.cli.lake.land", "Land new facts in the lake."),
+    "status": ("synrepl.cli.lake.status", "Show the contents of the lake."),
+    "check": ("synrepl.cli.lake.check", "Prove that lake and database are equal."),
+    "run": ("synrepl.cli.lake.run", "Run a job over the lake, or list the jobs."),
     "replay": ("synrepl.cli.lake.replay", "Write the lake's facts into another database."),
     "drop-lost": (
         "synrepl.cli.lake.drop_lost",
         "Drop rows that the database lost in a failover.",
     ),
-    "compact": ("synrepl.cli.lake.compact", "Make few large files of many small ones."),
+    "compact": ("synrepl.cli.lake.compact", "Join many small files into few large ones."),
 }
 
 
 class _NeedsSpark(CommandTable):
-    """Its sub-commands cannot even be imported without the extra."""
+    """A group whose sub-commands can be imported only with the Spark extra."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one sub-command.
@@ -36,8 +36,8 @@ class _NeedsSpark(CommandTable):
 
 @click.command("lake", cls=_NeedsSpark, table=_COMMANDS)
 def command() -> None:
-    """Land streams in a lake of Delta tables, exactly once, and use it.
+    """Land streams in a lake of Delta tables, exactly once, and query them.
 
-    A lake is a folder. It belongs to one database, synrepl's own or a real
-    Synapse's, which is only read.
+    A lake is a folder. It belongs to one database: synrepl's own, or that of a
+    real Synapse, which is only read.
     """

@@ -28,9 +28,9 @@ from synrepl.pipeline.session.session import named_session
 @session_options
 @json_option
 def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_json: bool) -> None:
-    """Join all small files of the folder LAKE, and remove files that are no longer used.
+    """Join all small files of the folder LAKE, and remove unused files.
 
-    Landing does this by itself where it is worthwhile.
+    'synrepl lake land' does this by itself where it is worthwhile.
     """
     lake = Lake(path)
     wanted = selected_streams(streams, lake.streams)

@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Drop rows from the folder LAKE that the database lost in a failover.
 
-    'synrepl lake check' names them. No other rows are dropped.
+    'synrepl lake check' lists them. No other rows are dropped.
     """
     lake = Lake(path)
     wanted = selected_streams(streams, lake.streams)

@@ -1,4 +1,4 @@
-"""Repeated landing, which continues after the database was away."""
+"""Repeated landing for ``--follow``, which survives an unreachable database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from synrepl.storage.store import DatabaseAway, NotConfirmed, OlderServer
 class StuckStreams:
     """Reports, once per stream, that landing cannot keep up because a stream does not settle.
 
-    :param after_s: for how long a stream may stay where it is, in seconds
+    :param after_s: how long a stream may make no progress before it is reported, in seconds
     """
 
     def __init__(self, after_s: float) -> None:
@@ -27,9 +27,9 @@ class StuckStreams:
         self._reported: set[str] = set()
 
     def update(self, report: MaintenanceReport, now: float) -> None:
-        """Take in what one run did.
+        """Process the report of a run.
 
-        :param now: when it ended, in seconds of a clock that does not go back
+        :param now: when the run ended, in seconds of a monotonic clock
         """
         since = {}
         for stream, state in report.unsettled.items():
@@ -55,10 +55,10 @@ def poll_forever(
 ) -> Iterator[MaintenanceReport]:
     """Run forever, and yield the report of each run.
 
-    A database that is away, or whose server is not confirmed after a failover, is reported once
-    and retried with every run. Errors that waiting does not cure are raised.
+    A database that is unreachable, or whose server is not confirmed after a failover, is reported
+    once and retried with every run. Errors that do not pass with time are raised.
 
-    :param every_s: from the beginning of one run to that of the next, at least, in seconds
+    :param every_s: the minimum time from the start of one run to the start of the next, in seconds
     :raises DatabaseRefused: and what else ``run`` raises
     """
     away = False
@@ -69,7 +69,7 @@ def poll_forever(
         except DatabaseRefused:
             raise
         except FailedOver:
-            pass  # the next run finds out what became of it
+            pass  # the next run looks again
         except (DatabaseAway, ReadingAway, NotConfirmed, OlderServer) as error:
             if not away:
                 click.echo(f"synrepl: {error}; landing goes on when it is back", err=True)

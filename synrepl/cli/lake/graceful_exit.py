@@ -13,14 +13,14 @@ from synrepl.cli.terminal import interruptible
 
 
 class _Terminated(BaseException):
-    """SIGTERM came."""
+    """SIGTERM was received."""
 
 
 @contextmanager
 def graceful_exit() -> Iterator[None]:
-    """Ctrl-C exits with 130, silently; SIGTERM ends the process by that signal once Spark is gone.
+    """Exit with 130 on Ctrl-C, silently; on SIGTERM, end by that signal once Spark is stopped.
 
-    Killed at once, it would leave Spark's scratch files, and Java for some moments.
+    A process that is killed at once leaves behind Spark's scratch files, and Java for a moment.
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:

@@ -37,7 +37,7 @@ from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.pipeline.source.query_follower import QueryFollower
 from synrepl.storage.store import DatabaseAway
 
-#: For how long the database keeps what the lake has not got, from its last sign of life, in seconds.
+#: How long the database keeps rows that the lake lacks, after its last heartbeat, in seconds.
 LEASE_S = 7 * 86_400.0
 
 
@@ -46,14 +46,16 @@ LEASE_S = 7 * 86_400.0
 @database_options
 @stream_option
 @click.option(
-    "--follow", is_flag=True, help="Go on until Ctrl-C or SIGTERM, also while the database is away."
+    "--follow",
+    is_flag=True,
+    help="Land repeatedly until Ctrl-C or SIGTERM, even if the database is unreachable for a while.",
 )
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks, with --follow.",
+    help="With --follow: seconds from one landing to the next.",
 )
 @click.option(
     "--settle-timeout",
@@ -61,24 +63,30 @@ LEASE_S = 7 * 86_400.0
     type=click.FloatRange(min=0),
     default=SETTLE_TIMEOUT_S,
     show_default=True,
-    help="Seconds to wait, at most, until what the database has given out by now is proven to be"
-    " settled. With --follow nothing waits: what takes longer is named.",
+    help="Maximum seconds to wait until the tokens given out by now are settled. With --follow,"
+    " landing does not wait; streams that take longer are reported.",
 )
 @click.option(
     "--accept-gap",
     "accept_gaps",
     multiple=True,
     metavar="STREAM",
-    help="Go on although the database has trimmed what the lake lacks; repeatable.",
+    help="Continue although the database has trimmed rows that the lake lacks; repeatable.",
 )
 @click.option(
     "--name",
     default="lake",
     show_default=True,
-    help="As which follower the database knows the lake: trimming waits for it.",
+    help="Name of the lake as a follower of the database: trimming waits for it.",
 )
-@click.option("--no-acknowledge", is_flag=True, help="Write nothing to the database at all.")
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Answer /metrics there.")
+@click.option(
+    "--no-acknowledge",
+    is_flag=True,
+    help="Write nothing to the database; trimming does not wait for the lake.",
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), help="Port of an HTTP listener for /metrics."
+)
 @session_options
 @json_option
 def command(
@@ -96,37 +104,40 @@ def command(
     session: SessionOptions,
     as_json: bool,
 ) -> None:
-    """Bring what is new in a database's streams into the folder LAKE, which is made if it is not there.
+    """Land new rows of a database's streams in the folder LAKE, which is created if needed.
 
-    Rows and position are committed together, so nothing is lost and nothing comes
-    twice, whatever is killed. Users that are to be erased, and redacted events, are
-    gone from all files of the lake when it is done. Rows that do not fit their
-    columns go to the lake's quarantine. Run it from cron, or with --follow.
+    Rows and position are committed together, so no row is lost or landed twice, no
+    matter what is killed. Users to be erased, and redacted events, are removed from
+    all files of the lake before the command ends. Rows that do not fit their columns
+    are quarantined. Run it from cron, or with --follow.
 
-    Exits with 1, and names the streams, when some of what the database had when it
-    began is not in the lake: what is there is right, and the next run goes on from it.
-    Also, once, when the database failed over and lost rows that the lake has: it keeps them.
+    The exit code is 1, and the streams are named, if not all rows that the database
+    had at the start could be landed; the next run continues from there. It is also 1,
+    once, after a failover in which the database lost rows that the lake has; the lake
+    keeps them.
     """
     follower = follower_name(name)
     with graceful_exit(), source_database(dsn, "lake", patience_s) as source:
         wanted = existing_streams(source, streams)
         existing_streams(source, accept_gaps)
         lake = Lake.open_or_create(path, source.server, source.is_lossy)
-        # What takes time to be settled may take it while Spark starts.
+        # Streams can settle while Spark starts.
         source.observe(wanted)
         metrics = LakeMetrics(metrics_port)
         with (
             lake.write_lock(),
             LandingProgress(settle_timeout_s) as progress,
             named_session(session) as spark,
-            _follower(dsn, patience_s, source, follower, no_acknowledge, streams) as on_record,
+            _follower(
+                dsn, patience_s, source, follower, no_acknowledge, streams
+            ) as acknowledge_in_database,
         ):
 
             def acknowledge(upto: Vectors) -> None:
                 try:
-                    on_record(upto)
+                    acknowledge_in_database(upto)
                 except DatabaseAway:
-                    # The rows are in the lake; the next round puts it on record as well.
+                    # The rows are in the lake; the next round acknowledges them, too.
                     if not follow:
                         raise
 
@@ -166,8 +177,8 @@ def _follower(
     no_acknowledge: bool,
     streams: Sequence[str],
 ) -> Iterator[Any]:
-    """What puts the lake's positions on record in the database, so that trimming waits for it."""
-    if no_acknowledge or source.is_lossy:  # a database of somebody else's is only read
+    """Yield a function that acknowledges the lake's positions, so that trimming waits for it."""
+    if no_acknowledge or source.is_lossy:  # a foreign database is only read
         yield lambda upto: None
         return
     database = BlockingDatabase(dsn, "lake", patience_s)

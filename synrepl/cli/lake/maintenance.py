@@ -21,21 +21,21 @@ class LostInFailover(Refused):
 
 
 def check_nothing_lost(report: MaintenanceReport) -> None:
-    """Make sure that a run met no failover in which the database lost rows of the lake.
+    """Check that a run met no failover in which the database lost rows of the lake.
 
-    :raises LostInFailover: which
+    :raises LostInFailover: the rows
     """
     if report.lost:
         raise LostInFailover(lost="; ".join(_lost(report)))
 
 
 def check_all_landed(report: MaintenanceReport, everything: bool) -> None:
-    """Make sure that a run landed all that the database had when it began.
+    """Check that a run landed all rows that the database had at its start.
 
-    :param everything: all streams were asked for, also those that cannot be read
-    :raises NotAllLanded: what is missing, and why
+    :param everything: whether all streams were requested, including unreadable ones
+    :raises NotAllLanded: the streams, and why
     """
-    missing = [str(each) for _, each in sorted(report.unsettled.items())]
+    missing = [str(state) for _, state in sorted(report.unsettled.items())]
     if everything:
         missing += report.left_out.values()
     if missing:
@@ -43,11 +43,12 @@ def check_all_landed(report: MaintenanceReport, everything: bool) -> None:
 
 
 def print_report(report: MaintenanceReport, as_json: bool, following: bool = False) -> None:
-    """Print it.
+    """Print the report of a run.
 
-    :param following: many runs follow one another: a line each, and none for tidying alone
+    :param following: whether this is one of many runs: print one line, and nothing if nothing was
+        landed, erased or lost
     """
-    if following and not _anything(report):
+    if following and not _is_notable(report):
         return
     if as_json:
         print_json(_data(report))
@@ -58,7 +59,7 @@ def print_report(report: MaintenanceReport, as_json: bool, following: bool = Fal
         _show(report)
 
 
-def _anything(report: MaintenanceReport) -> bool:
+def _is_notable(report: MaintenanceReport) -> bool:
     erased = report.erased
     return bool(
         report.rows or report.quarantined or report.lost or erased.subjects or erased.redactions
@@ -80,7 +81,10 @@ def _show(report: MaintenanceReport) -> None:
 def _notes(report: MaintenanceReport) -> Iterator[str]:
     erased = report.erased
     if report.quarantined:
-        yield f"set apart, for they do not fit their columns: {_counts(report.quarantined)} rows"
+        yield (
+            "quarantined, because they do not fit their columns:"
+            f" {_counts(report.quarantined)} rows"
+        )
     subjects = [_many(erased.subjects, "subject")] if erased.subjects else []
     events = [_many(erased.redactions, "redacted event")] if erased.redactions else []
     if subjects or events:
@@ -120,11 +124,11 @@ def _data(report: MaintenanceReport) -> dict[str, object]:
         "files_joined": report.compacted_files,
         "unsettled": {
             stream: {
-                "settled": str(each.settled),
-                "last": each.last,
-                "waits_for": each.waits_for,
+                "settled": str(state.settled),
+                "last": state.last,
+                "waits_for": state.waits_for,
             }
-            for stream, each in sorted(report.unsettled.items())
+            for stream, state in sorted(report.unsettled.items())
         },
         "left_out": report.left_out,
         "lost_in_failover": {

@@ -27,9 +27,9 @@ class BadSparkSetting(ConfigError):
 
 
 def lake_path(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Callback of an argument that is the folder of a lake, so that a URL is refused as it was typed.
+    """Callback of the argument LAKE; refuses a URL before anything else is done.
 
-    :raises LakeAtUrl: before anything else is done
+    :raises LakeAtUrl: the argument is a URL
     """
     return None if value is None else local_path(value)
 
@@ -44,11 +44,13 @@ stream_option = click.option(
 def database_options(command: F) -> F:
     """``--database``, ``--database-path`` and ``--insecure``, as ``dsn: str``, and ``--patience``, as ``patience_s: float``."""
 
-    @click.option("--database", "dsn", metavar="DSN", help="The database, without a password.")
+    @click.option(
+        "--database", "dsn", metavar="DSN", help="DSN of the database, without a password."
+    )
     @click.option(
         "--database-path",
         type=click.Path(path_type=Path),
-        help=f"File with its DSN. The variable {ENVIRONMENT} does as well.",
+        help=f"File with the DSN of the database. Alternatively, set {ENVIRONMENT}.",
     )
     @insecure_option
     @click.option(
@@ -57,7 +59,7 @@ def database_options(command: F) -> F:
         type=click.FloatRange(min=0),
         default=PATIENCE_S,
         show_default=True,
-        help="Seconds for which a database that is away is tried again.",
+        help="Seconds to retry while the database is unreachable.",
     )
     @wraps(command)
     def with_database(
@@ -82,9 +84,9 @@ def session_options(command: F) -> F:
     )
     @click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's JVM.")
     @click.option(
-        "--scratch", type=click.Path(path_type=Path), help="Where Spark's temporary files go."
+        "--scratch", type=click.Path(path_type=Path), help="Directory for Spark's temporary files."
     )
-    @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark.")
+    @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; repeatable.")
     @wraps(command)
     def with_session(
         *args: Any,
@@ -109,5 +111,5 @@ def session_options(command: F) -> F:
 
 
 def selected_streams(streams: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
-    """The streams given, without repetitions, or all."""
+    """The streams given, without duplicates; all if none are given."""
     return list(dict.fromkeys(streams)) or list(all_of_them)

@@ -12,7 +12,7 @@ from synrepl.pipeline.lake.land.landing import LandingRound
 
 
 class LandingProgress:
-    """Rows, their rate, and what is left, on stderr.
+    """Shows rows landed, their rate, and what is left, on stderr.
 
     :param settle_timeout_s: how long a run waits until streams are settled, in seconds
     """
@@ -46,7 +46,7 @@ class LandingProgress:
         self._progress.stop()
 
     def landed(self, landed: LandingRound) -> None:
-        """A round is done."""
+        """Show the result of a round."""
         rows = landed.rows.total()
         self._rows += rows
         speed = self._progress.tasks[self._task].speed

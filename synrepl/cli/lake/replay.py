@@ -1,4 +1,4 @@
-"""``synrepl lake replay``: the lake's facts into another database."""
+"""``synrepl lake replay``: writes the lake's facts into another database."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ from synrepl.pipeline.source.database.open import NoStreamTables, open_source_da
 @lake_argument
 @database_options
 @stream_option
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Only facts above this token.")
-@click.option("--upto", type=click.IntRange(min=0), help="And up to this one.")
+@click.option(
+    "--after", type=click.IntRange(min=0), default=0, help="Replay only facts above this token."
+)
+@click.option("--upto", type=click.IntRange(min=0), help="Replay only facts up to this token.")
 @session_options
 @json_option
 def command(
@@ -48,8 +50,9 @@ def command(
 ) -> None:
     """Write the facts of the folder LAKE into another database, with their IDs and writers.
 
-    The database gets the schema and tables that it lacks; the streams have to be empty
-    there from where the replay begins. Killed, it is run again and goes on.
+    Missing schema and tables are created in the database. Its streams must be empty
+    from the token where the replay starts. A replay that was killed continues when it
+    is run again.
     """
     console = Console(stderr=True, highlight=False)
     lake = Lake(path)
@@ -101,11 +104,11 @@ def command(
 
 
 def _check_writable(dsn: str, patience_s: float) -> None:
-    """See that the database is there, and may be written to."""
+    """Check that the database is reachable, and not a foreign one."""
     try:
         source = open_source_database(dsn, INSTANCE, patience_s)
     except NoStreamTables:
-        return  # it will have some
+        return  # they will be created
     source.close()
     if source.is_lossy:
         raise NotACopy(where=DatabaseAddress(dsn, INSTANCE).where)

@@ -20,22 +20,24 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
-#: Rows that are shown, unless told otherwise.
+#: The default of --rows.
 SHOWN = 50
 
 
 @click.command("run")
 @click.argument("job", required=False)
 @click.argument("path", metavar="[LAKE]", required=False, callback=lake_path)
-@click.option("--explain", "only_explain", is_flag=True, help="Show how Spark would find it.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw it as a PNG file.")
+@click.option("--explain", "only_explain", is_flag=True, help="Show Spark's query plan instead.")
+@click.option(
+    "--plot", "picture", type=click.Path(path_type=Path), help="Draw the result as a PNG file."
+)
 @click.option(
     "--rows",
     "shown",
     type=click.IntRange(min=1),
     default=SHOWN,
     show_default=True,
-    help="Show so many rows at most. --json and --plot have all.",
+    help="Maximum number of rows to show. --json and --plot use all.",
 )
 @session_options
 @json_option
@@ -48,7 +50,7 @@ def command(
     session: SessionOptions,
     as_json: bool,
 ) -> None:
-    """Run JOB over the folder LAKE and show its answer. Without JOB, show which jobs there are."""
+    """Run JOB over the folder LAKE and show the result. Without JOB, list the jobs."""
     if job is None:
         _show_jobs(as_json)
         return
@@ -65,7 +67,7 @@ def command(
         print_json([{name: _plain(cell) for name, cell in row.items()} for row in rows])
     else:
         _show(wanted, rows, shown)
-    # Last: what cannot be drawn has been told by then.
+    # Last, so that the rows are printed even if drawing fails.
     if picture is not None:
         write_chart(wanted, rows, picture)
         if not as_json:
@@ -80,7 +82,7 @@ def _show_jobs(as_json: bool) -> None:
     if as_json:
         print_json([{"job": job.name, "title": job.title} for job in JOBS])
         return
-    table = plain_table("job", "what it tells")
+    table = plain_table("job", "result")
     for job in JOBS:
         table.add_row(job.name, job.title)
     show(table)

@@ -12,10 +12,10 @@ from synrepl.pipeline.source.database.source_database import SourceDatabase
 
 @contextmanager
 def source_database(dsn: str, instance: str, patience_s: float) -> Iterator[SourceDatabase]:
-    """The streams of a database, for the time of a command.
+    """Open the source database for the time of a command.
 
-    :param instance: who asks, for the server's list of sessions
-    :param patience_s: how long a database that is away is tried again, in seconds
+    :param instance: the application name of the session
+    :param patience_s: how long to retry an unreachable database, in seconds
     :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused: :raises NoStreamTables:
     """
     source = open_source_database(dsn, instance, patience_s)
@@ -26,7 +26,7 @@ def source_database(dsn: str, instance: str, patience_s: float) -> Iterator[Sour
 
 
 def existing_streams(source: SourceDatabase, streams: Sequence[str]) -> list[str]:
-    """The streams given, or all; each of them exists in the database.
+    """The streams given, or all; check that each of them exists in the database.
 
     :raises NoSuchStream:
     """

@@ -17,7 +17,7 @@ from synrepl.pipeline.lake.table import StreamTable
 @lake_argument
 @json_option
 def command(path: Path, as_json: bool) -> None:
-    """Show the streams of the folder LAKE: rows, files, bytes, and up to where they were landed."""
+    """Show the streams of the folder LAKE: rows, files, size and landed position."""
     lake = Lake(path)
     tables = [(lake.table(stream), lake.quarantine(stream)) for stream in lake.streams]
     if as_json:

@@ -1,4 +1,4 @@
-"""``synrepl schema``: what a database holds, and upgrading it."""
+"""``synrepl schema``: shows the schema of a database, and upgrades it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PreComesFirst(Refused):
     "--apply",
     "phase",
     type=click.Choice(["pre", "post", "all"]),
-    help="Apply pending migrations: 'pre' any time, 'post' and 'all' as told above.",
+    help="Apply pending migrations: 'pre' at any time, 'post' and 'all' as described above.",
 )
 @json_option
 @click.pass_context
@@ -52,16 +52,16 @@ def command(ctx: click.Context, config: tuple[Path, ...], phase: str | None, as_
 
     Without a command, -c is needed.
 
-    Migrations come in two phases. 'pre' is safe while processes of the version
-    before still run (a master applies it when it starts); 'post' is for when
-    none of them runs any more. So an upgrade is: --apply pre, replace the
-    processes one by one, --apply post. With everything stopped, --apply all
-    does both.
+    Migrations have two phases. 'pre' is safe while processes of the previous
+    version are running, and a master applies it when it starts; 'post' is safe
+    once none of them is running. An upgrade is therefore: --apply pre, replace
+    the processes one by one, --apply post. With all processes stopped, --apply
+    all does both.
 
-    A new stream's table is made, and one that lacks columns is widened, when
-    the master starts.
+    The master creates tables of new streams, and adds missing columns, when it
+    starts.
 
-    An embedded database that does not run is started for the time of the command.
+    An embedded database that is not running is started for the command.
     """
     if ctx.invoked_subcommand is not None:
         refuse_options(ctx)
@@ -91,11 +91,13 @@ command.add_command(schema_confirm.command)
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """What was found, after what was done.
+    """The state of a schema.
 
-    :ivar server: the name of the server that the database belongs to; None for nobody's yet
-    :ivar migrations: all there are, in order, with whether they are applied
-    :ivar done: those that were applied just now
+    :ivar where: the address of the database, for people
+    :ivar server: the name of the server that the database belongs to; None if none yet
+    :ivar migrations: the name of each migration, in order, and whether it is applied
+    :ivar done: the migrations that this command applied
+    :ivar tables: the state of each stream's table
     """
 
     where: str
@@ -116,11 +118,11 @@ class SchemaReport:
 
 
 async def upgrade(database: Database, phase: str, server_name: str) -> tuple[str, ...]:
-    """Apply what is pending in a phase, to a database of this server or of nobody yet.
+    """Apply the pending migrations of a phase.
 
     :param phase: ``pre``, ``post`` or ``all``
-    :raises WrongServer: it is another server's; nothing was changed
-    :raises PreComesFirst: ``post`` was asked for, and a ``pre`` is next
+    :raises WrongServer: the database belongs to another server; nothing was changed
+    :raises PreComesFirst: ``post`` was requested while a ``pre`` migration is pending
     """
     schema = migrations.load()
     await database.run("check server", lambda txn: check_server(txn, server_name))
@@ -139,7 +141,7 @@ async def upgrade(database: Database, phase: str, server_name: str) -> tuple[str
 async def report(
     database: PostgresDatabase, streams: Catalogue, done: tuple[str, ...]
 ) -> SchemaReport:
-    """Look at migrations and tables."""
+    """Read the state of migrations and tables."""
     schema = migrations.load()
 
     def look(txn: Transaction) -> SchemaReport:

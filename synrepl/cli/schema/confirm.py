@@ -19,14 +19,15 @@ from synrepl.storage.database import Transaction
 @config_option
 @json_option
 def command(config: tuple[Path, ...], as_json: bool) -> None:
-    """Confirm the database's server after a failover or a restored dump.
+    """Confirm the server after a failover or a restore.
 
-    A master does this by itself. Until it is done nothing is written: tokens that were
-    announced on the old server would be given out again. All streams go on far above what
-    can have been announced, and followers are told which facts may be lost.
+    A master does this by itself. Until it is done, nothing is written, because tokens
+    announced on the old server would be given out again. Afterwards, all streams
+    continue far above any token that can have been announced, and followers are told
+    which facts may be lost.
 
-    Make sure first that the old server is not used any more. On a server that is confirmed
-    this changes nothing.
+    First make sure that the old server is no longer used. On a confirmed server, this
+    changes nothing.
     """
     loaded = load(config)
 

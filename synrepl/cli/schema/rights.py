@@ -1,4 +1,4 @@
-"""``synrepl schema grant`` and ``revoke``: the rights of an application's own role."""
+"""``synrepl schema grant`` and ``revoke``: the rights of an application's database role."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ T = TypeVar("T")
 @config_option
 @click.argument("role")
 @click.argument("streams", nargs=-1)
-@click.option("--append", is_flag=True, help="It may append facts, by synrepl.append().")
-@click.option("--read", is_flag=True, help="It may read the tables of the streams.")
-@click.option("--erase", is_flag=True, help="It may call synrepl.erase().")
-@click.option("--print", "only_print", is_flag=True, help="Print the statements, run none.")
+@click.option("--append", is_flag=True, help="Allow appending facts, with synrepl.append().")
+@click.option("--read", is_flag=True, help="Allow reading the tables of the streams.")
+@click.option("--erase", is_flag=True, help="Allow calling synrepl.erase().")
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the SQL statements without running them."
+)
 def grant_command(
     config: tuple[Path, ...],
     role: str,
@@ -37,11 +39,11 @@ def grant_command(
     erase: bool,
     only_print: bool,
 ) -> None:
-    """Let the database role ROLE append to STREAMS, read them, or both.
+    """Let a database role append to STREAMS or read them.
 
-    Without STREAMS: every stream, also those that are declared later. The role needs no
-    other right, and has none afterwards: what would let it write to tables or sequences by
-    hand is taken from it. Rights that it has already stay; 'revoke' takes them all.
+    Without STREAMS: every stream, including those declared later. The role needs no
+    other right, and has none afterwards: rights to write to tables or sequences directly
+    are revoked. Rights granted to it earlier stay; 'revoke' removes them all.
     """
     if not (append or read or erase):
         raise click.UsageError("say what to grant: --append, --read, --erase")
@@ -62,9 +64,11 @@ def grant_command(
 @click.command("revoke")
 @config_option
 @click.argument("role")
-@click.option("--print", "only_print", is_flag=True, help="Print the statements, run none.")
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the SQL statements without running them."
+)
 def revoke_command(config: tuple[Path, ...], role: str, only_print: bool) -> None:
-    """Take from the database role ROLE every right in the schema synrepl."""
+    """Revoke all rights of a role in the schema synrepl."""
     loaded = load(config)
     call = storage.statements_to_revoke if only_print else storage.revoke
     statements = _in_database(loaded, lambda txn: call(txn, role))

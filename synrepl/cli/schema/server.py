@@ -19,14 +19,18 @@ from synrepl.storage.server_name import rename_server
 @click.command("rename-server")
 @config_option
 @click.option(
-    "--from", "before", required=True, metavar="NAME", help="The name that the database has now."
+    "--from",
+    "before",
+    required=True,
+    metavar="NAME",
+    help="The server name recorded in the database now.",
 )
 def command(config: tuple[Path, ...], before: str) -> None:
-    """Give the database the server_name of the configuration.
+    """Record a new server_name in the database.
 
-    A database belongs to one server, whose name the first master put on record; processes
-    with another server_name are refused. When a server is renamed: stop all its processes,
-    change server_name in all their configurations, and run this once.
+    A database belongs to one server, whose name was recorded by its first master;
+    processes with another server_name are refused. To rename a server: stop all its
+    processes, change server_name in all their configurations, and run this once.
     """
     loaded = load(config)
 

@@ -23,9 +23,9 @@ ORDER BY c.relname, a.attnum
 
 
 class ColumnState(NamedTuple):
-    """One column: its type in the declaration and in the table, ``?`` after it where it may be null.
+    """One column: its type in the declaration and in the table, with ``?`` if it is nullable.
 
-    None where one of them does not have it.
+    The type is None where the column does not exist.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ColumnState(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Declaration and table agree."""
+        """Whether declaration and table agree."""
         return self.declared == self.found
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class ColumnState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One stream's table.
+    """The state of one stream's table.
 
     :ivar state: ``as declared``, ``differs``, ``not made yet`` or ``in memory``
     """
@@ -65,7 +65,7 @@ class TableState:
 
 
 def compare(txn: Transaction, streams: Iterable[Stream]) -> list[TableState]:
-    """The tables of streams, whichever exist; changes and locks nothing."""
+    """Compare the tables of streams with their declarations; changes and locks nothing."""
     wanted = list(streams)
     txn.execute(_COLUMNS, ([stream.name for stream in wanted],))
     tables: dict[str, dict[str, str]] = {}
@@ -77,7 +77,7 @@ def compare(txn: Transaction, streams: Iterable[Stream]) -> list[TableState]:
 
 
 def _state(stream: Stream, found: dict[str, str] | None) -> TableState:
-    declared = {each.name: _spelt(each.type.sql, each.nullable) for each in columns(stream)}
+    declared = {column.name: _spelt(column.type.sql, column.nullable) for column in columns(stream)}
     if stream.in_memory or found is None:
         state = "in memory" if stream.in_memory else "not made yet"
         listed = tuple(ColumnState(name, kind, None) for name, kind in declared.items())
