@@ -12,27 +12,20 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.master import MasterFactory
-from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.invalidation_relay import InvalidationRelay
-from synrepl.services.coherence.invalidations import Changes, Invalidations
-from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
-from synrepl.services.serving.master import Master
-from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.services.following.consumer import Subscription
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import DatabaseAway
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED
 from synrepl.streams.effects import Invalidates, columns_key
-from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.commands import Command
 from tests.services.test_serve import Client
 from tests.services.world import RecordingLog, done, manual_clock
 from tests.storage.recorded_changes import RecordedChanges
+from tests.support.masters import CommandRecorder, build_master
 
 ORDERS = declare("orders", {"customer": "text"})
 OrderRow = ORDERS.kinds[UNTAGGED]
@@ -85,27 +78,27 @@ class CoherentMaster:
         self.caches.on_rows("orders", Invalidates("get_orders", columns_key("customer")))
         self.coherence = Coherence(self.caches, CATALOGUE, self.log)
         self.coherence.check()
-        self.publisher = Publisher(self.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
-        movements = FanOut((CoherentPositionListener(self.coherence, "master"), self.publisher))
-        self.announcer = Announcer(self.scheduler, self.store, CATALOGUE, movements, self.log)
-        settled = CoherentCommitListener(self.coherence, "master", self.announcer)
-        self.writer = StreamWriter(
-            self.scheduler, self.store, "master", list(CATALOGUE), settled, self.log
-        )
-        self.invalidations = Invalidations(self.clock, self.caches, self.coherence, self.log)
-        self.changes = Changes(self.writer, self.invalidations)
-        self.relay = InvalidationRelay(self.scheduler, self.writer, self.invalidations, self.log)
-        self.events: list[Command] = []
-        self.master = Master(
+        self.recorder = CommandRecorder()
+        self.services = build_master(
             self.scheduler,
-            CATALOGUE,
-            self.announcer.states,
-            self.publisher,
             self.store,
-            lambda name, command: self.events.append(command),
+            self.coherence,
+            CATALOGUE,
             self.log,
-            self.relay.take,
+            handlers=[Subscription(self.recorder, name="recorder")],
         )
+        assert self.services.changes is not None and self.services.relay is not None
+        self.changes = self.services.changes
+        self.relay = self.services.relay
+        self.publisher = self.services.publisher
+        self.announcer = self.services.announcer
+        self.writer = self.services.writer
+        self.master = self.services.master
+
+    @property
+    def events(self) -> list[Command]:
+        """The commands that handlers were given."""
+        return [command for _, command in self.recorder.commands]
 
     def start(self) -> None:
         """Start it as a daemon does."""

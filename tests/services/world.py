@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,15 +13,6 @@ from twisted.python.failure import Failure
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
-from synrepl.daemon.assemble import assemble_master
-from synrepl.daemon.assemble.ports import Ports
-from synrepl.daemon.config.config import (
-    AuditCachesConfig,
-    ListenerConfig,
-    MasterConfig,
-    RetentionConfig,
-)
-from synrepl.daemon.config.secret import Secret
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.serving.stream_updates import StreamUpdates
 from synrepl.services.status.readiness import (
@@ -43,14 +34,9 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Dialect
+from tests.support.masters import build_master
 
 T = TypeVar("T")
-
-
-async def at_once(step: Callable[[], Awaitable[T]]) -> T:
-    """Run a step of the start once, as the database is always available."""
-    return await step()
-
 
 #: Columns of the stream that the catalogue has besides Synapse's streams.
 JOBS = {"job_id": "bigint", "note": "text?", "data": "json?"}
@@ -142,20 +128,16 @@ class MasterWorld:
         self.store = UnavailableStore(self.scheduler, max_rows_per_stream)
         self.catalogue = Catalogue((*SYNAPSE_STREAMS, declare("jobs", JOBS)))
         self.log = RecordingLog()
-        config = MasterConfig(
-            server_name="example.org",
-            database=Secret("dbname=none", "dbname=none"),
-            listeners=(ListenerConfig(port=0),),
-            federation_sender_instances=senders,
-            retention=RetentionConfig(every=60.0, keep=600.0, max=86_400.0),
-            audit_caches=AuditCachesConfig(every=0.0),
-        )
         self.coherence = Coherence(make_caches(), self.catalogue, self.log)
-        ports = Ports(
-            scheduler=self.scheduler, log=self.log, coherence=self.coherence, until_done=at_once
+        self.services = build_master(
+            self.scheduler,
+            self.store,
+            self.coherence,
+            self.catalogue,
+            self.log,
+            own=[stream for stream in self.catalogue if stream.name != "pushers"],
+            senders=senders,
         )
-        own = [stream for stream in self.catalogue if stream.name != "pushers"]
-        self.services = assemble_master(config, ports, self.store, None, self.catalogue, own)
         self.publisher = self.services.publisher
         self.throughput = self.services.throughput
         self.waiters = self.services.waiters

@@ -1,0 +1,1 @@
+"""Builders of processes and of their parts, for all tests."""

@@ -1,0 +1,78 @@
+"""A master's services, assembled as the daemon assembles them, around a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.log import Logger
+from synrepl.daemon.assemble import MasterServices, Ports, assemble_master
+from synrepl.daemon.config.config import (
+    AuditCachesConfig,
+    ListenerConfig,
+    MasterConfig,
+    RetentionConfig,
+)
+from synrepl.daemon.config.secret import Secret
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.consumer import Subscription
+from synrepl.services.handlers import Handler
+from synrepl.storage.store import FactStore
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.definition import Stream
+from synrepl.wire.commands import Command
+
+T = TypeVar("T")
+
+
+class CommandRecorder(Handler):
+    """Records the commands of other processes.
+
+    :ivar commands: each with its source
+    """
+
+    streams = frozenset()
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, Command]] = []
+
+    async def on_command(self, source: str, command: Command) -> None:
+        """Record a command."""
+        self.commands.append((source, command))
+
+
+async def once(step: Callable[[], Awaitable[T]]) -> T:
+    """Run a step of a start once, since the database is there."""
+    return await step()
+
+
+def build_master(
+    scheduler: TwistedScheduler,
+    store: FactStore,
+    coherence: Coherence,
+    catalogue: Catalogue,
+    log: Logger,
+    *,
+    own: Sequence[Stream] | None = None,
+    handlers: Sequence[Subscription] = (),
+    senders: tuple[str, ...] = ("sender1",),
+) -> MasterServices:
+    """Build the services of a master named ``master`` of ``example.org``; nothing has started.
+
+    :param own: the streams that it writes; None for all
+    :param senders: the federation senders of its configuration
+    """
+    config = MasterConfig(
+        server_name="example.org",
+        database=Secret("dbname=none", "dbname=none"),
+        listeners=(ListenerConfig(port=0),),
+        federation_sender_instances=senders,
+        retention=RetentionConfig(every=60.0, keep=600.0, max=86_400.0),
+        audit_caches=AuditCachesConfig(every=0.0),
+    )
+    ports = Ports(
+        scheduler=scheduler, log=log, coherence=coherence, until_done=once, handlers=handlers
+    )
+    written = list(catalogue) if own is None else own
+    return assemble_master(config, ports, store, None, catalogue, written)
