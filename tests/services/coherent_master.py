@@ -87,7 +87,8 @@ class CoherentMaster:
             self.log,
             handlers=[Subscription(self.recorder, name="recorder")],
         )
-        assert self.services.changes is not None and self.services.relay is not None
+        assert self.services.changes is not None
+        assert self.services.relay is not None
         self.changes = self.services.changes
         self.relay = self.services.relay
         self.publisher = self.services.publisher
