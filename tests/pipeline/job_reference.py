@@ -77,7 +77,7 @@ def _at(stream: str, row: Mapping[str, Any]) -> int | None:
 
 
 def activity(found: list[Line]) -> dict[tuple[Any, ...], tuple[int, int, int]]:
-    """Rows, rooms and users by day, stream and writer."""
+    """Numbers of rows, rooms and users by day, stream and writer."""
     groups: dict[Any, list[Line]] = defaultdict(list)
     for line in found:
         groups[line.day, line.stream, line.writer].append(line)
@@ -92,7 +92,7 @@ def activity(found: list[Line]) -> dict[tuple[Any, ...], tuple[int, int, int]]:
 
 
 def lag(found: list[Line]) -> dict[tuple[Any, ...], tuple[int, int, float | None]]:
-    """Rows, those never seen, and the greatest lag, by hour, stream and writer."""
+    """Numbers of rows and of unseen rows, and the largest lag, by hour, stream and writer."""
     groups: dict[Any, list[Line]] = defaultdict(list)
     for line in found:
         if line.at is not None and line.stream in ("caches", "receipts"):
@@ -108,7 +108,7 @@ def lag(found: list[Line]) -> dict[tuple[Any, ...], tuple[int, int, float | None
 
 
 def rooms(found: list[Line]) -> dict[tuple[str, date | None], int]:
-    """Rows by room and day."""
+    """Number of rows by room and day."""
     return Counter((line.room, line.day) for line in found if line.room is not None)
 
 
@@ -122,14 +122,14 @@ def skew(found: list[Line]) -> dict[str, tuple[int, int, float, float, float]]:
     for stream, counts in sizes.items():
         x = sorted(counts.values(), reverse=True)
         n, total = len(x), sum(x)
-        # As it is defined: half the mean difference, relative to the mean.
+        # The definition: half the mean difference, relative to the mean.
         gini = sum(abs(a - b) for a in x for b in x) / (2 * n * total)
         answer[stream] = (n, total, x[0] / total, sum(x[:10]) / total, gini)
     return answer
 
 
 def heat(found: list[Line]) -> dict[tuple[Any, ...], tuple[int, int]]:
-    """Invalidations, and those of the whole cache, by hour, cache and writer."""
+    """Numbers of invalidations, and of those of a whole cache, by hour, cache and writer."""
     groups: dict[Any, list[Line]] = defaultdict(list)
     for line in found:
         if line.stream == "caches":

@@ -70,19 +70,19 @@ class LakeCase(PostgresCase):
     def write(self, table: StreamTable, rows: pa.Table) -> DataFile:
         """Write a file into a table's folder, without committing it."""
         name = f"part-{len(list(table.path.iterdir()))}.parquet"
-        # As the lake has them, any cell may be null.
+        # In a lake any cell may be null.
         pq.write_table(rows.cast(arrow_schema(table.stream_schema.columns)), table.path / name)
         ids = rows.column("stream_id").to_pylist()
         size = (table.path / name).stat().st_size
         return DataFile(name, size, rows.num_rows, min(ids), max(ids))
 
     def rewrite(self, stream: str, change: Any) -> None:
-        """Put ``change(rows)`` in the place of a table's first file that it changes."""
+        """Replace the first file of a table that ``change`` changes by ``change(rows)``."""
         table = self.lake.table(stream)
         for file in table.files:
             before = pq.read_table(table.path_of(file))
             after = change(before.cast(arrow_schema(table.stream_schema.columns)))
-            if repr(after.to_pydict()) != repr(before.to_pydict()):  # tells -0.0 from 0.0
+            if repr(after.to_pydict()) != repr(before.to_pydict()):  # distinguishes -0.0 from 0.0
                 table.rewrite([file], [self.write(table, after)], change=True)
                 return
         raise AssertionError("nothing changed")

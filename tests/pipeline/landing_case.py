@@ -66,7 +66,7 @@ class LandingCase(SourceCase):
         return made
 
     def land(self, hook: Hook | None = None, **options: Any) -> list[LandingRound]:
-        """Land what is settled; returns the result of each round."""
+        """Land all settled facts; return the result of each round."""
         return list(self.landing(hook, **options).rounds(self.source.streams))
 
     def in_lake(self, stream: str) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""A process that lands and is killed at some step: ``python -m tests.pipeline.landing_child``."""
+"""A landing process that is killed at a given step: ``python -m tests.pipeline.landing_child``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Work = Callable[[], Iterator[pa.RecordBatch]]
 
 
 def just(work: Work) -> Iterator[pa.RecordBatch]:
-    """Do the work unchanged."""
+    """Do the work."""
     return work()
 
 

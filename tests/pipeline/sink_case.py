@@ -22,14 +22,14 @@ from tests.storage.samples import NOTES
 
 
 class Sink(DataSource):
-    """The sink by itself."""
+    """A data source that only has the sink."""
 
     @classmethod
     def name(cls) -> str:
         return "synrepl_sink"
 
     def schema(self) -> str:
-        raise NotImplementedError  # nobody asks a sink for it
+        raise NotImplementedError  # never called for a sink
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return batch_writer(self.options, schema, overwrite)
@@ -39,12 +39,12 @@ class Sink(DataSource):
 
 
 def error_in(exception: BaseException) -> str:
-    """The words of the error that a task or the driver's Python raised, out of Spark's many."""
+    """The message of the error that Python raised in a task or the driver, within Spark's text."""
     return str(exception)
 
 
 class SinkCase(PostgresCase):
-    """A fresh database, and the session that all tests of the process share."""
+    """A test case with a new database, and the session that all tests of the process share."""
 
     timeout = 240
 
@@ -57,7 +57,7 @@ class SinkCase(PostgresCase):
         self.spark.dataSource.register(Sink)
 
     def frame(self, schema: str, *rows: Any, parts: int = 1) -> DataFrame:
-        """Rows in so many partitions, in order."""
+        """A DataFrame with these rows in order, in ``parts`` partitions."""
         return self.spark.createDataFrame(
             self.spark.sparkContext.parallelize(list(rows), parts), schema
         )
@@ -69,7 +69,7 @@ class SinkCase(PostgresCase):
         frame.write.format("synrepl_sink").options(**options).mode(mode).save()
 
     def refused(self, frame: DataFrame, *words: str, **options: Any) -> None:
-        """A write fails, in words that help."""
+        """Check that a write fails with a helpful message."""
         with self.assertRaises(Exception) as caught:
             self.write(frame, **options)
         for word in words:
@@ -85,11 +85,11 @@ class SinkCase(PostgresCase):
             return list(cursor.fetchall())
 
     def notes(self) -> list[tuple[Any, ...]]:
-        """What is in the stream: writer, text, n."""
+        """The rows of the stream: writer, text, n."""
         return self.rows("SELECT writer, text, n FROM synrepl.notes ORDER BY stream_id, row_no")
 
     def left_over(self) -> int:
-        """Staged rows, attempts and bad rows that are still there."""
+        """Number of staged rows, attempts and bad rows that were not removed."""
         staged = self.rows(
             "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^_.*_staged$'"
         )
@@ -99,7 +99,7 @@ class SinkCase(PostgresCase):
         )
 
     def quarantined(self) -> Iterator[tuple[str, Any]]:
-        """Reasons and rows."""
+        """The reasons and cells of the quarantined rows."""
         for reason, row in self.rows(
             "SELECT reason, row::text FROM synrepl._quarantine ORDER BY number"
         ):

@@ -18,7 +18,7 @@ from tests.storage.postgres import PostgresCase
 
 
 class SourceCase(PostgresCase):
-    """Facts are appended in plain SQL, so that transactions can stay open as long as a test needs."""
+    """Appends facts by plain SQL, so that a test can keep transactions open."""
 
     timeout = 300
 
@@ -65,7 +65,7 @@ class SourceCase(PostgresCase):
         return reader.options(**{key: str(value) for key, value in options.items()}).load()
 
     def query(self, stream: str = "notes", now: bool = True, **options: object) -> StreamingQuery:
-        """A query from the source into files.
+        """Run a query from the source into files.
 
         :param now: end when everything available has been read
         """
@@ -84,15 +84,15 @@ class SourceCase(PostgresCase):
         return query
 
     def landed(self) -> DataFrame:
-        """The rows that the query has written."""
+        """The rows that the query wrote."""
         return self.spark.read.parquet(self.out)
 
     def numbers(self) -> list[int]:
-        """The numbers of the notes that the query has written."""
+        """The numbers of the notes that the query wrote."""
         return sorted(row.n for row in self.landed().select("n").collect())
 
     def uncommit(self) -> None:
-        """Remove the last batch's commit, as if the driver had been killed before the sink had it."""
+        """Remove the last batch's commit, as if the driver had been killed before it."""
         folders = [Path(self.checkpoint, "commits"), Path(self.out, "_spark_metadata")]
         last = max(int(path.name) for path in folders[0].glob("[0-9]*"))
         for folder in folders:
@@ -100,7 +100,7 @@ class SourceCase(PostgresCase):
             (folder / f".{last}.crc").unlink()
 
     def ours(self, call: Any, *args: Any, **options: Any) -> SynreplError:
-        """Our own error that a call through Spark ends with."""
+        """The synrepl error that a call through Spark raises."""
         try:
             call(*args, **options)
         except Exception as error:

@@ -27,11 +27,11 @@ from synrepl.pipeline.session.session import open_session
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
-#: Two cores, little memory, and workers can import tests.
+#: Options for two cores and little memory; workers can import the tests.
 LOCAL = SessionOptions(
     master="local[2]", app_name="tests", driver_memory="512m", python_path=(REPOSITORY,)
 )
-#: Executors that are processes of their own take none of a driver's options.
+#: Options for separate executor processes, which do not inherit the driver's options.
 EXECUTORS = {"spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}
 CLUSTER = SessionOptions(
     master="local-cluster[2,1,1024]",
@@ -41,7 +41,7 @@ CLUSTER = SessionOptions(
     conf=EXECUTORS,
 )
 
-#: Time limit of a child process, in seconds; far more than it needs.
+#: Time limit of a child process, in seconds.
 PATIENCE_S = 300
 
 _kept = ExitStack()

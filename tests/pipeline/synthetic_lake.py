@@ -1,4 +1,4 @@
-"""Lakes for tests of jobs: made of rows that a test has, without a landing."""
+"""Lakes for tests of jobs, created from given rows without landing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def schema_of(stream: str) -> StreamSchema:
 
 
 def add(lake: Lake, stream_schema: StreamSchema, rows: Rows, files: int = 1) -> None:
-    """Put rows into a stream's table; cells that are left out are null.
+    """Add rows to a stream's table; missing cells are null.
 
     :param files: parts in which they are written
     """

@@ -1,4 +1,4 @@
-"""The bound up to which streams are read, against everything that writers may do (R5)."""
+"""The safe bounds of streams, against random histories of their writers (R5)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ MACHINE = settings(max_examples=300, stateful_step_count=40, deadline=None)
 
 @dataclass
 class Writer:
-    """One writer as the database has it.
+    """The state of a writer in the database.
 
-    :ivar transactions: by number, the tokens of each that runs
-    :ivar reserved: by number, what its process has reserved beforehand
-    :ivar void: reserved by a process that died, and not released by anybody yet
+    :ivar held: a process holds the writer's name, or held it when it died
+    :ivar alive: that process is running
+    :ivar transactions: the tokens of each open transaction, by number
+    :ivar reserved: the tokens of each reservation of its process, by number
+    :ivar void: tokens that a dead process had reserved and that are not released yet
     """
 
     position: int = 0
@@ -48,7 +50,7 @@ class Writer:
 
 
 class OwnBoundsMachine(RuleBasedStateMachine):
-    """Writers of synrepl's own, and somebody who looks: first at the sequence, later at the locks."""
+    """Writers in synrepl's own tables, and a reader that observes the sequence, then the locks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +72,7 @@ class OwnBoundsMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def open(self, name: str) -> None:
-        """Become that writer's process; whoever was it is gone, and so is what it did."""
+        """Start the writer's process, which voids what the previous process left behind."""
         writer = self.writers.get(name)
         if writer and not writer.alive and not writer.transactions:
             writer.held = writer.alive = True
@@ -102,7 +104,7 @@ class OwnBoundsMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def die(self, name: str) -> None:
-        """Its session is gone; transactions on other connections may run on."""
+        """End the session of the writer's process; its transactions on other connections continue."""
         writer = self.writers.get(name)
         if writer and writer.alive:
             writer.alive = False
@@ -183,10 +185,10 @@ class OwnBoundsMachine(RuleBasedStateMachine):
 
 @dataclass
 class TokenUse:
-    """A token of a Synapse's writer, which may not even be in its transaction yet.
+    """A token of a Synapse's writer, possibly before its transaction has begun.
 
-    :ivar taken: when
-    :ivar transaction: its number, once it has begun
+    :ivar taken: the time of the allocation
+    :ivar transaction: the number of the transaction; None before it has begun
     """
 
     writer: str
@@ -195,7 +197,7 @@ class TokenUse:
 
 
 class SynapseBoundsMachine(RuleBasedStateMachine):
-    """Processes of a Synapse, each of which gets from a token to its transaction in time."""
+    """Processes of a Synapse, which begin the transaction of each token within the time limit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +247,7 @@ class SynapseBoundsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.last)
     @rule(name=st.sampled_from(NAMES))
     def record(self, name: str) -> None:
-        """All three record from the beginning, as a running Synapse's do."""
+        """Record a writer's position; all three have one from the start, as in a running Synapse."""
         for each in NAMES:
             self.recorded.setdefault(each, 0)
         unsettled = [token for token, use in self.uses.items() if use.writer == name]
@@ -282,7 +284,7 @@ class SynapseBoundsMachine(RuleBasedStateMachine):
 
 
 class SafeBoundsOverRandomHistories(SynchronousTestCase):
-    """Never past what may still be committed, never back, and all of it when nothing is under way."""
+    """The bound never passes a token that may still commit, never decreases, and reaches the end."""
 
     def test_bounds_of_own_streams_are_safe_and_reach_the_end(self) -> None:
         run_state_machine_as_test(OwnBoundsMachine, settings=MACHINE)
@@ -292,7 +294,7 @@ class SafeBoundsOverRandomHistories(SynchronousTestCase):
 
 
 class SynapseBoundsOfOneWriter(SynchronousTestCase):
-    """What the machine does not do."""
+    """Cases that the state machine does not generate."""
 
     def test_a_sequence_that_went_back_gives_tokens_out_again(self) -> None:
         bounds = ForeignBounds(SETTLE_S)

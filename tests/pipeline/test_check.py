@@ -61,7 +61,7 @@ def erase_first_text(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.R
 
 
 class CheckOfALargeLake(LakeCase):
-    """200,000 rows, and few that are wrong."""
+    """A few wrong rows among 200,000."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -97,13 +97,13 @@ class CheckOfALargeLake(LakeCase):
             ),
         )
         self.assertEqual(report.problems[-1], "stream 'notes', fact 77777, row 1: changed in n")
-        told = json.loads(json.dumps(report.to_json()))
+        shown = json.loads(json.dumps(report.to_json()))
         self.assertEqual(
-            (told["equal"], told["streams"][0]["differences"][0]["missing"]), (False, 1)
+            (shown["equal"], shown["streams"][0]["differences"][0]["missing"]), (False, 1)
         )
 
     def test_a_row_lost_and_another_one_doubled_in_one_range(self) -> None:
-        # As many rows, and with exclusive or alone two doubles would cancel out.
+        # The number of rows is right; and with XOR alone, doubled rows would cancel out.
         self.rewrite("notes", without(5))
         self.rewrite("notes", twice(7))
         [difference] = self.checked().streams[0].differences
@@ -118,13 +118,13 @@ class CheckOfALargeLake(LakeCase):
 
 
 class CheckEquality(LakeCase):
-    """What counts as equal."""
+    """Which differences count."""
 
-    def test_a_lake_that_lacks_the_end_of_one_writer(self) -> None:
+    def test_rows_beyond_a_writers_position_are_not_compared(self) -> None:
         self.notes(20)
         self.land("notes", PositionVector({"even": 16, "odd": 10}, 10), files=2)
         self.assertTrue(self.checked().equal)
-        self.notes(5, first=21)  # not landed, not asked for
+        self.notes(5, first=21)  # not landed, so not compared
         self.assertTrue(self.checked().equal)
         [found] = self.checked().streams
         self.assertEqual((found.upto, found.source_rows, found.goes_on_to), (16, 13, 0))
@@ -167,7 +167,7 @@ class CheckEquality(LakeCase):
         [found] = self.checked().streams
         self.assertEqual((found.equal, found.after, found.source_rows), (True, 8, 12))
 
-    def test_a_stream_that_is_gone_and_columns_that_are_new(self) -> None:
+    def test_a_missing_stream_and_new_columns_are_reported(self) -> None:
         self.notes(2)
         self.land("notes", PositionVector({}, 2))
         self.sql("ALTER TABLE synrepl.notes ADD COLUMN more text")
@@ -180,7 +180,7 @@ class CheckEquality(LakeCase):
         self.assertEqual(found.not_compared, "the source has no column 'n' any more")
         self.assertIs(found.outcome, Outcome.NOT_COMPARED)
 
-    def test_an_empty_lake_of_a_stream_with_rows_and_the_other_way_round(self) -> None:
+    def test_an_empty_lake_of_a_stream_with_rows_is_not_equal(self) -> None:
         self.notes(5)
         table = self.land("notes", PositionVector())
         self.assertIs(self.checked().outcome, Outcome.NOT_COMPARED)
@@ -199,7 +199,7 @@ class CheckEquality(LakeCase):
 
 
 class CheckWithNothingToCompare(LakeCase):
-    """What was not compared is not called equal."""
+    """A lake is not equal if nothing was compared."""
 
     def assert_not_compared(self, *words: str, extent: Extent | None = None) -> None:
         report = self.checked(extent) if extent else self.checked()
@@ -208,13 +208,13 @@ class CheckWithNothingToCompare(LakeCase):
         (problem,) = report.problems
         for word in words:
             self.assertIn(word, problem)
-        told = report.to_json()
-        self.assertEqual((told["outcome"], told["equal"]), ("not compared", False))
+        shown = report.to_json()
+        self.assertEqual((shown["outcome"], shown["equal"]), ("not compared", False))
 
     def test_a_lake_without_streams_is_not_compared(self) -> None:
         self.assert_not_compared("the lake has no streams")
 
-    def test_a_stream_of_which_nothing_was_landed(self) -> None:
+    def test_a_stream_that_was_never_landed_is_not_compared(self) -> None:
         self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
         self.lake.ensure_table(self.source.stream_schema("notes"))
         self.assert_not_compared("stream 'notes' was not compared", "none of it", "up to 1")
@@ -233,7 +233,7 @@ class CheckWithNothingToCompare(LakeCase):
         self.assertEqual((report.streams[0].source_rows, report.streams[0].lake_rows), (0, 0))
         self.assertEqual(report.streams_not_in_lake, ["backfill", "everything"])
 
-    def test_a_stream_that_the_database_has_trimmed(self) -> None:
+    def test_a_stream_that_the_database_has_trimmed_is_not_compared(self) -> None:
         self.notes(6)
         self.land("notes", PositionVector({}, 6))
         self.sql("UPDATE synrepl._streams SET trimmed = 6 WHERE stream = 'notes'")
@@ -272,7 +272,7 @@ class CheckWithNothingToCompare(LakeCase):
 
 
 class CheckOfAwkwardValues(LakeCase):
-    """Values that some ways of comparing take for equal."""
+    """Different values that some comparisons consider equal."""
 
     def test_a_change_of_any_type_is_found(self) -> None:
         self.sql(
@@ -308,7 +308,7 @@ class CheckOfAwkwardValues(LakeCase):
 
 
 class CheckOfALossySource(LakeCase):
-    """A real server deletes rows that it has sent."""
+    """Real servers delete rows that they have sent."""
 
     stream = "receipts"
 

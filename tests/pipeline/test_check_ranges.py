@@ -17,7 +17,7 @@ def file(low: int, high: int, rows: int) -> DataFile:
 
 
 class TokenRangesOfFiles(TestCase):
-    """Where ranges end."""
+    """Where tokens are divided into ranges."""
 
     def test_rows_of_one_file_are_cut_evenly(self) -> None:
         ranges = TokenRanges.of_files([file(1, 100, 200)], False, Range(0, 100), 50)
@@ -65,7 +65,7 @@ class TokenRangesOfFiles(TestCase):
 
 
 class MergeAdjacent(TestCase):
-    """Ranges that touch."""
+    """Merging adjacent ranges."""
 
     def test_adjacent_ranges_are_merged(self) -> None:
         self.assertEqual(

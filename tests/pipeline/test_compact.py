@@ -46,7 +46,7 @@ class CompactionTest(TestCase):
         return file
 
     def land(self, table: StreamTable, tokens: list[Token], writer: str = "w") -> None:
-        """Land two rows a token, of some size."""
+        """Land two rows per token."""
         sign = -1 if table.stream_schema.counts_down else 1
         rows = [
             {"stream_id": sign * token, "row_no": number, "writer": writer, "text": _text(token)}
@@ -173,7 +173,7 @@ class CompactionTest(TestCase):
         self.assertEqual(table.files, files)
 
     def test_one_of_two_concurrent_compactions_fails(self) -> None:
-        """One of them finds that the files are gone, and changes nothing."""
+        """The later one finds that the files are gone, and changes nothing."""
         table = self.lake.ensure_table(NOTES)
         for token in range(1, 5):
             self.land(table, [token])
@@ -192,5 +192,5 @@ class CompactionTest(TestCase):
 
 
 def _text(token: Token) -> str:
-    # What compression does not make small.
+    # Random, so that compression does not shrink it.
     return random.Random(token).randbytes(30).hex()

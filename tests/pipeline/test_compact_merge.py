@@ -1,4 +1,4 @@
-"""Files as one sequence of rows."""
+"""Merging files into one ordered sequence of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are joined."""
+"""Which files compaction merges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def file(low: int, rows: int, size: int, high: int | None = None) -> DataFile:
 
 
 def run(*sizes: int) -> list[DataFile]:
-    """Files one after the other, with a row a byte."""
+    """Adjacent files with one byte per row."""
     files: list[DataFile] = []
     for size in sizes:
         files.append(file(files[-1].high + 1 if files else 1, size, size))
@@ -43,10 +43,10 @@ class CompactionPolicy(TestCase):
         self.assertEqual(plan_compaction(run(5), TARGET), [])
         self.assertEqual(plan_compaction(run(500, 900, 5000), TARGET, full=True), [])
 
-    def test_files_that_make_up_a_tier(self) -> None:
+    def test_files_that_make_up_a_tier_are_merged(self) -> None:
         self.assertEqual(plan_compaction(run(16, 16, 16), TARGET), [])
         self.assertEqual(lows(plan_compaction(run(16, 16, 16, 16), TARGET)), [[1, 17, 33, 49]])
-        # 300 has its tier already; what follows joins without it.
+        # The file of 300 is in its tier already, so only those after it are merged.
         self.assertEqual(
             lows(plan_compaction(run(300, 16, 16, 16, 16), TARGET)), [[301, 317, 333, 349]]
         )
@@ -61,12 +61,12 @@ class CompactionPolicy(TestCase):
         groups = plan_compaction(files, TARGET, full=True)
         self.assertEqual(groups, [files[:3], files[4:]])
 
-    def test_neighbours_by_stream_id(self) -> None:
+    def test_files_are_grouped_in_the_order_of_their_ids(self) -> None:
         files = run(100, 100, 100, 100)
         mixed = [files[2], files[0], files[3], files[1]]
         self.assertEqual(plan_compaction(mixed, TARGET, full=True), [files])
 
-    def test_parts_of_about_the_target(self) -> None:
+    def test_groups_have_about_the_target_size(self) -> None:
         files = run(*[100] * 33)
         groups = plan_compaction(files, TARGET)
         self.assertEqual([sum(each.size for each in group) for group in groups], [1000, 1000, 1300])
@@ -92,7 +92,7 @@ class CompactionPolicy(TestCase):
             self.assertLess(sum(each.size for each in group), 2 * TARGET)
 
     def test_steady_landing_writes_each_row_a_few_times(self) -> None:
-        """n log n rows, though it is compacted after each landing; and few files are left."""
+        """Compaction after each landing writes n log n rows, and keeps few files."""
         landings, rows = 3000, 7
         table: list[DataFile] = []
         written = 0

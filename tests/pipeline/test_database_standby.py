@@ -1,4 +1,4 @@
-"""synrepl's own tables as a source, on a real standby, where nobody's locks can be seen (R5)."""
+"""synrepl's own tables as a source, on a real standby, where locks cannot be observed (R5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.storage.samples import NOTES
 
 
 class StandbyCase(PostgresCase):
-    """A primary, and a copy of it that follows."""
+    """A primary and its standby."""
 
     timeout = 180
 
@@ -27,12 +27,12 @@ class StandbyCase(PostgresCase):
         await prepare(self.dsn)
 
     async def caught_up(self) -> None:
-        """Wait until the standby has all that the primary has."""
+        """Wait until the standby has everything that the primary has."""
         await self.until(self.has_caught_up)
 
 
 class StandbyBounds(StandbyCase):
-    """What a reader of the standby may take for settled."""
+    """The safe bound of a reader of the standby."""
 
     async def test_only_recorded_positions_are_safe_on_a_standby(self) -> None:
         source = SynreplDatabase(BlockingDatabase(self.standby.dsn, "tests"))
@@ -49,7 +49,7 @@ class StandbyBounds(StandbyCase):
         self.sql(append, '[{"text": "c"}]')
         await self.process("master").store.record_positions(NOTES, 1, {"sql": 1})
         await self.caught_up()
-        # The gap of the open transaction looks there like one that nobody will fill.
+        # On the standby, the gap of the open transaction looks like one that will never be filled.
         for _ in range(3):
             self.assertEqual((look().bound.linear, look().bound["sql"]), (1, 1))
         open_one.commit()
@@ -66,7 +66,7 @@ class StandbyBounds(StandbyCase):
 
 
 class StandbyReaders(StandbyCase):
-    """A task that comes to a standby, where the driver came to the primary."""
+    """A task connects to a standby, although the driver connected to the primary."""
 
     async def test_refuses_a_standby_that_is_behind_the_observation(self) -> None:
         source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))

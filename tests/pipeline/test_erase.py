@@ -40,7 +40,7 @@ BOB = "@bob:example.org"
 
 
 def holding(lake: Lake, text: str) -> list[Path]:
-    """The files below a lake in which there is a text, in whatever they hold."""
+    """The files below a lake that contain a text anywhere."""
     files = (path for path in sorted(lake.path.rglob("*")) if path.is_file())
     return [path for path in files if any(text in each for each in _told(path))]
 
@@ -58,7 +58,7 @@ def _told(path: Path) -> Iterator[str]:
 
 
 class ErasureCase(TestCase):
-    """A lake of a database that the test fills."""
+    """A lake of a database with rows of the test."""
 
     timeout = 300
     dsn: str
@@ -80,7 +80,7 @@ class ErasureCase(TestCase):
             connection.close()
 
     def land(self) -> None:
-        """Land what there is."""
+        """Land all rows."""
         with self.lake.write_lock():
             todo = pending(self.spark, self.source, self.lake).known
             landing = Landing(
@@ -110,7 +110,7 @@ class ErasureCase(TestCase):
 
 
 class ErasureOfOwnStreams(ErasureCase):
-    """Of synrepl's own tables."""
+    """Erasing rows of synrepl's own tables."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         async def prepare(dsn: str) -> None:
@@ -137,7 +137,7 @@ class ErasureOfOwnStreams(ErasureCase):
         self.append(stream, row)
 
     def relations(self, stream: str = "events") -> dict[str, str | None]:
-        """By event, what it relates to."""
+        """The related event of each event, by ID."""
         return dict(self.cells(stream, "event_id", "relates_to"))  # type: ignore[arg-type]
 
     def test_cells_are_emptied_and_rows_stay(self) -> None:
@@ -211,7 +211,7 @@ class ErasureOfOwnStreams(ErasureCase):
         self.assertEqual(self.erase(), ErasureReport(1, 1, 1, 0))
 
     def test_a_death_at_any_step_is_completed_by_the_next_run(self) -> None:
-        """Whatever is done when it dies, the next run does the rest."""
+        """Wherever the process dies, the next run completes the erasure."""
 
         def die(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
@@ -243,7 +243,7 @@ class ErasureOfOwnStreams(ErasureCase):
         self.event("$3", relates_to="$root", redacts="$other")
         self.land()
         self.event("$4", redacts="$1", relates_to="$root")
-        self.event("$5", redacts="$2")  # of another room
+        self.event("$5", redacts="$2")  # in another room
         self.event("$6", redacts="$3")
         self.event("$7", redacts="$4", rejected=True)
         self.land()
@@ -310,7 +310,7 @@ class ErasureOfOwnStreams(ErasureCase):
 
 
 class ErasureOfSynapseStreams(ErasureCase):
-    """Of a real Synapse's tables."""
+    """Erasing rows of a real Synapse's tables."""
 
     USER = "@u3_4:localhost:18701"
 
@@ -341,5 +341,5 @@ class ErasureOfSynapseStreams(ErasureCase):
         self.assertNotEqual(holding(self.lake, "@u3_0:localhost:18701"), [])
 
     def heads(self) -> dict[str, list[tuple[Any, ...]]]:
-        """All rows, without their cells."""
+        """All rows, without the cells that may be erased."""
         return {stream: self.rows(stream, "writer") for stream in self.lake.streams}

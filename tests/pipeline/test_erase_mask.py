@@ -1,4 +1,4 @@
-"""Which cells erasing empties."""
+"""Which cells an erasure clears."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BACKFILL_SHAPE = StreamSchema("backfill", True, columns(BACKFILL))
 def batch(
     stream_schema: StreamSchema, *rows: dict[str, Any], nullable: bool = True
 ) -> pa.RecordBatch:
-    """Rows with what is not said null, and their number as the ID."""
+    """Rows with their number as the ID, and null in all cells that are not given."""
     schema = arrow_schema(
         (
             *HEAD,
@@ -58,7 +58,7 @@ class MaskSubjects(TestCase):
         return found
 
     def check(self, name: str, *cells: tuple[Any, Any]) -> None:
-        """Cells as they were and are to be, for one subject, for some and for many."""
+        """Compare cells before and after masking, for one subject, for some and for many."""
         before, after = zip(*cells, strict=True)
         few = frozenset({ALICE, "@zoe:x"})
         for subjects in (frozenset({ALICE}), few, few | {f"@{n}:x" for n in range(500)}):
@@ -136,7 +136,7 @@ class MaskSubjects(TestCase):
         self.assertEqual(after.column("tags").to_pylist(), [[None], [BOB]])
         self.assertEqual(after.column("text").to_pylist(), [None, BOB])
 
-    def test_erases_in_the_quarantine(self) -> None:
+    def test_quarantined_rows_are_masked(self) -> None:
         schema = pa.schema([("writer", pa.string()), ("n", pa.int64()), ("reason", pa.string())])
         rows = [
             {"writer": ALICE, "n": 1, "reason": f"bad value of {ALICE}!"},

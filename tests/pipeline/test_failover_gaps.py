@@ -1,4 +1,4 @@
-"""The gap of 10^9 tokens that a failover leaves, as readers cut streams into parts."""
+"""Dividing streams into parts around the gap of 10^9 tokens that a failover leaves."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.storage.test_failover_sql import PROMOTE
 
 
 class ScanPlansOverAFailoverGap(LakeCase):
-    """Facts below the gap and above it, read from the beginning."""
+    """Facts below and above the gap, read from the start."""
 
     def fail_over(self) -> int:
-        """The token above which the stream goes on."""
+        """The token above which the stream continues."""
         self.sql(PROMOTE)
         self.sql("SELECT synrepl.confirm()")
         return int(self.sql("SELECT floor FROM synrepl._streams WHERE stream = 'notes'"))
 
     def facts(self, first: int, how_many: int) -> None:
-        """Put facts into the table; no statistics are gathered."""
+        """Insert facts into the table without gathering statistics."""
         self.sql(
             "INSERT INTO synrepl.notes (stream_id, row_no, writer, text)"
             " SELECT fact, 0, 'sql', 'n' || fact FROM generate_series(%s, %s) AS fact",
@@ -42,7 +42,7 @@ class ScanPlansOverAFailoverGap(LakeCase):
         return list(plan_chunks(self.source, {}, end, {"notes": ["stream_id"]}, rows))
 
     def counts(self, parts: list[ScanChunk]) -> list[int]:
-        """How many rows each has."""
+        """The number of rows of each."""
         on = self.connect()
         return [self.sql(f"SELECT count(*) FROM ({part.sql}) AS rows", on=on) for part in parts]
 
@@ -57,7 +57,7 @@ class ScanPlansOverAFailoverGap(LakeCase):
                 self.source.refresh()
             parts = self.parts(floor + 400, rows=100)
             self.assertLessEqual(len(parts), 32, statistics)
-            # Nothing is left out, also of what others put in meanwhile.
+            # No row is left out, not even those that are inserted meanwhile.
             edges = [(part.after, part.upto) for part in parts]
             self.assertEqual((edges[0][0], edges[-1][1]), (0, floor + 400))
             self.assertEqual([upto for _, upto in edges[:-1]], [after for after, _ in edges[1:]])
@@ -111,7 +111,7 @@ class ScanPlansOverAFailoverGap(LakeCase):
         floor = self.fail_over()
         self.facts(floor + 1, 200)
         self.sql("ANALYZE synrepl.notes")
-        # One file across the gap, as compaction makes them.
+        # One file across the gap, as compaction creates.
         self.land("notes", PositionVector({}, floor + 200))
         self.rewrite("notes", lambda rows: rows.filter([n != 500 for n in range(rows.num_rows)]))
         (report,) = self.checked(Extent(["notes"], range_rows=100)).streams

@@ -24,16 +24,16 @@ CONFIRM = "SELECT synrepl.confirm()"
 def _failing_over(
     dsn: str, work: Callable[[], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
-    """Another server takes over before a task has read anything."""
+    """Fail over before a task has read anything."""
     query_one(dsn, PROMOTE)
     query_one(dsn, CONFIRM)
     return work()
 
 
 class FailoverDuringALanding(LandingCase):
-    """A failover between the driver's look and what a task reads."""
+    """A failover between the driver's observation and a task's read."""
 
-    async def test_nothing_is_landed_on_the_word_of_two_servers(self) -> None:
+    async def test_rows_read_from_another_server_than_observed_are_not_landed(self) -> None:
         self.notes(1, 3)
         self.assertRaises(FailedOver, self.land, partial(_failing_over, self.dsn))
         self.assertEqual(
@@ -44,12 +44,12 @@ class FailoverDuringALanding(LandingCase):
 
 
 class LandingAfterAFailover(LandingCase, FailoverCase):
-    """Facts that are landed, and lost by the database or not."""
+    """Landing after a failover that may have lost landed facts."""
 
     timeout = 300
 
     async def begin(self) -> None:
-        """Land some facts that survive, and then some that do not: n1 to n5, and n6 to n9."""
+        """Land facts that survive, n1 to n5; then write facts that do not, n6 to n9."""
         self.add_writers("notes", "w1", "w2")
         self.notes(1, 4)
         self.notes(5, 5, "w1")
@@ -62,7 +62,7 @@ class LandingAfterAFailover(LandingCase, FailoverCase):
                                    "doc": "{}", "list": []})  # fmt: skip
 
     def lost_of(self, landed: list[LandingRound]) -> dict[str, list[tuple[str, int]]]:
-        """By stream: the writers of lost rows, and how many each has."""
+        """The writers of lost rows with the number of rows, by stream."""
         found: dict[str, list[tuple[str, int]]] = {}
         for each in landed:
             for stream, rows in each.lost.items():
@@ -75,13 +75,13 @@ class LandingAfterAFailover(LandingCase, FailoverCase):
     def texts(self) -> list[object]:
         return [row[3] for row in self.in_lake("notes")]
 
-    async def test_it_is_landed_from_again_once_it_is_confirmed(self) -> None:
+    async def test_landing_waits_for_confirmation_and_reports_lost_rows_once(self) -> None:
         await self.begin()
         self.land()
         before = {stream: self.lake.table(stream).position for stream in self.lake.streams}
         self.assertEqual(len(self.texts()), 9)
         self.fail_over()
-        # Nothing is said to be landed, lost or equal on the word of this server.
+        # Nothing is landed, lost or equal according to an unconfirmed server.
         self.assertRaises(NotConfirmed, self.land)
         self.assertRaises(NotConfirmed, self.checked)
         after = {stream: self.lake.table(stream).position for stream in self.lake.streams}
@@ -99,7 +99,7 @@ class LandingAfterAFailover(LandingCase, FailoverCase):
         (w1, w2) = landed[0].lost["notes"]
         self.assertEqual((w1.incarnation, w1.after, w1.upto), (2, 5, 7))
         self.assertEqual((w2.incarnation, w2.after, w2.upto), (2, 7, 9))
-        # Once, and never twice.
+        # Lost rows are reported only once.
         self.notes(15, 15)
         landed = self.land()
         self.assertEqual(self.lost_of(landed), {})
@@ -117,7 +117,7 @@ class LandingAfterAFailover(LandingCase, FailoverCase):
             report.problems,
         )
 
-    async def test_what_has_survived_above_what_is_proven_is_landed_once_and_not_lost(self) -> None:
+    async def test_surviving_facts_without_proof_are_landed_once_and_not_lost(self) -> None:
         self.add_writers("notes", "w1")
         self.notes(1, 3)
         self.land()
@@ -132,12 +132,12 @@ class LandingAfterAFailover(LandingCase, FailoverCase):
         self.assert_landed("notes")
         self.assertEqual(self.checked().outcome, Outcome.EQUAL)
 
-    async def test_a_check_before_the_next_landing_tells_what_was_lost(self) -> None:
+    async def test_a_check_before_the_next_landing_reports_lost_rows(self) -> None:
         await self.begin()
         self.land()
         self.fail_over()
         self.sql(CONFIRM)
-        # What was not lost by the failover is a difference as ever.
+        # Other differences are still reported as such.
         on = self.connect()
         self.sql(TAMPERING, on=on)
         self.sql("DELETE FROM synrepl.notes WHERE text = 'n2'", on=on)
@@ -160,7 +160,7 @@ class LandingAfterAFailover(LandingCase, FailoverCase):
         for each in (self.land, self.checked):
             error = self.assertRaises(OlderServer, each)
             self.assertIn("from before a failover", str(error))
-        # So does a process that has not seen the newer server: the lake has.
+        # A process that has not seen the newer server refuses it, too, because the lake has seen it.
         self.source = self.opened(type(self.source)(self.source._database))  # type: ignore[attr-defined,call-arg]
         for each in (self.land, self.checked):
             self.assertRaises(OlderServer, each)

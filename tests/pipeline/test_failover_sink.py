@@ -30,7 +30,7 @@ KEEPING_IDS = "stream_id bigint, row_no int, writer string, text string, n bigin
 
 
 def _promoting(dsn: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows; the server is promoted while a task has them."""
+    """Promote the server while a task has the rows."""
     with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
         cursor.execute(PROMOTE)
     connection.close()
@@ -38,7 +38,7 @@ def _promoting(dsn: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 class SinkJobsAfterAPromotion(SinkCase):
-    """They are refused by name until it is confirmed, and leave nothing behind."""
+    """Jobs are refused until the server is confirmed, and leave nothing behind."""
 
     def refused_as_it_is(self, rows: DataFrame, **options: object) -> None:
         everything = "SELECT md5(string_agg(w::text, ',' ORDER BY number)) FROM synrepl._writers w"
@@ -74,7 +74,7 @@ class SinkJobsAfterAPromotion(SinkCase):
         self.refused_as_it_is(low, positions="preserve")
         self.sql(CONFIRM)
         floor = self.sql("SELECT floor FROM synrepl._streams WHERE stream = 'notes'")
-        # Followers were told that nothing comes up to there.
+        # Followers have been informed that there are no facts up to the floor.
         with self.assertRaises(Exception) as caught:
             self.write(low, positions="preserve")
         self.assertIsInstance(original_error(caught.exception), PositionsTaken)
@@ -82,7 +82,7 @@ class SinkJobsAfterAPromotion(SinkCase):
         self.write(high, positions="preserve")
         self.assertEqual(self.notes(), [("w1", "a", 1)])
 
-    def test_a_streaming_query_goes_on_from_its_checkpoint(self) -> None:
+    def test_a_streaming_query_continues_from_its_checkpoint(self) -> None:
         folder, checkpoint = Path(self.mktemp()), self.mktemp()
         folder.mkdir()
 
@@ -106,9 +106,9 @@ class SinkJobsAfterAPromotion(SinkCase):
 
 
 class ReplaysAfterAPromotion(LakeCase):
-    """A lake into a database that was promoted, and one of a database that was."""
+    """Replays into a promoted database, and of a promoted database."""
 
-    async def test_an_unconfirmed_copy_is_refused_as_it_is(self) -> None:
+    async def test_an_unconfirmed_copy_is_refused_and_unchanged(self) -> None:
         self.notes(20)
         self.land("notes", PositionVector({}, 20))
         copy = await fresh_database(self, prepare)
@@ -121,7 +121,7 @@ class ReplaysAfterAPromotion(LakeCase):
         (done,) = replay(self.spark, self.lake, copy)
         self.assertEqual((done.rows, done.upto), (20, 20))
 
-    async def test_what_lies_above_a_failover_is_replayed_in_batches(self) -> None:
+    async def test_facts_above_the_gap_of_a_failover_are_replayed_in_batches(self) -> None:
         self.notes(100)
         self.sql(PROMOTE)
         self.sql(CONFIRM)
@@ -143,7 +143,7 @@ class ReplaysAfterAPromotion(LakeCase):
         self.assertLessEqual(told[0], 60)
 
     def on(self, dsn: str, statement: str) -> object:
-        """Run a statement on another database; the first cell of the answer, if there is one."""
+        """Run a statement on another database; the first cell of its result, if there is one."""
         connection = psycopg2.connect(dsn)
         connection.autocommit = True
         self.addCleanup(connection.close)

@@ -14,9 +14,9 @@ CONFIRM = "SELECT synrepl.confirm()"
 
 
 class QueryAfterALossyFailover(SourceCase, FailoverCase):
-    """A standby is promoted without what the query has read last."""
+    """A standby is promoted that lacks the facts that a query has read last."""
 
-    async def test_a_query_that_read_what_is_lost_is_told_so_and_goes_on_when_it_may(self) -> None:
+    async def test_a_query_that_read_lost_facts_ends_and_continues_on_request(self) -> None:
         self.add_writers("notes", "w1")
         self.notes(1, 3)
         await self.disconnect()
@@ -35,16 +35,16 @@ class QueryAfterALossyFailover(SourceCase, FailoverCase):
         self.assertEqual(self.numbers(), [1, 2, 3, 4, 5])
         self.query(on_failover="warn")
         self.notes(8, 9, "w1")
-        self.query()  # said once
+        self.query()  # no error the second time
         self.assertEqual(self.numbers(), [1, 2, 3, 4, 5, 6, 7, 8, 9])
         self.assertEqual(sorted(row.n for row in self.read().collect()), [1, 2, 3, 6, 7, 8, 9])
 
 
 class CheckpointsAfterAFailover(SourceCase):
-    """What an offset is worth after a failover."""
+    """Whether a checkpoint is accepted after a failover."""
 
     def fail_over(self, keep: int) -> None:
-        """Promote a server that has only so many notes, and the position of those on record."""
+        """Promote a server that has only the first ``keep`` notes."""
         on = self.connect()
         self.sql(TAMPERING, on=on)
         self.sql("DELETE FROM synrepl.notes WHERE stream_id > %s", keep, on=on)
@@ -55,7 +55,7 @@ class CheckpointsAfterAFailover(SourceCase):
         store = self.process("master").store
         await store.record_positions(NOTES, upto, {"sql": upto})
 
-    async def test_a_query_that_read_nothing_but_what_has_survived_goes_on(self) -> None:
+    async def test_a_query_that_read_only_surviving_facts_continues(self) -> None:
         self.notes(1, 3)
         await self.recorded(3)
         self.query()
@@ -66,7 +66,7 @@ class CheckpointsAfterAFailover(SourceCase):
         self.assertIn('"incarnation": 2', str(query.lastProgress["sources"]).replace("'", '"'))
         self.assertGreater(self.read().agg({"stream_id": "max"}).collect()[0][0], MARGIN)
 
-    async def test_a_batch_that_was_planned_before_it_is_not_read_again_unasked(self) -> None:
+    async def test_a_batch_planned_before_the_failover_is_read_again_only_on_request(self) -> None:
         self.notes(1, 2)
         await self.recorded(2)
         self.query()

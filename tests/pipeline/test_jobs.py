@@ -1,4 +1,4 @@
-"""Jobs over lakes, with real Spark, against the same answers in plain Python."""
+"""Jobs over lakes, with real Spark, compared with reference results in plain Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS = StreamSchema(
     (
         Column("sender", ColumnType.TEXT, False),
         Column("origin_server_ts", ColumnType.BIGINT, True),
-        # Names that mean something elsewhere, of types that do not.
+        # Names that other streams use, with other types.
         Column("room_id", ColumnType.TEXT_ARRAY, True),
         Column("cache_func", ColumnType.BIGINT, True),
     ),
@@ -41,12 +41,12 @@ ORDERS = StreamSchema(
 
 
 def hours(row: Row) -> int:
-    """The hour of a row, since the epoch: Spark gives times in the zone of this process."""
+    """Hours from the epoch to the hour of a row; Spark returns times in this process's zone."""
     return int(row.hour.astimezone(UTC).timestamp()) // 3600
 
 
 class Answers:
-    """What all jobs answer on one lake, each asked once."""
+    """The results of all jobs on one lake, each run once."""
 
     def __init__(self, lake: Lake) -> None:
         with lake.read_lock():
@@ -56,7 +56,7 @@ class Answers:
         return self._found[job]
 
     def check(self, case: TestCase, streams: reference.Streams, marks: reference.Marks) -> None:
-        """Compare all with the reference."""
+        """Compare all results with the reference."""
         found = list(reference.lines(streams, marks))
         case.assertEqual(
             {(r.day, r.stream, r.writer): (r.rows, r.rooms, r.users) for r in self["activity"]},
@@ -81,7 +81,7 @@ class Answers:
                 case.assertAlmostEqual(number, wanted, 12, row.stream)
 
     def check_sums(self, case: TestCase, streams: reference.Streams) -> None:
-        """What holds whatever the marks are."""
+        """Check sums that do not depend on the watermarks."""
         counts = {stream: len(rows) for stream, rows in streams.items() if rows}
         by_stream: Counter[str] = Counter()
         for row in self["activity"]:
@@ -101,7 +101,7 @@ class Answers:
 
 
 def written() -> dict[str, list[dict[str, Any]]]:
-    """Some days of a server, from a seed."""
+    """Random rows of a few days, from a fixed seed."""
     chance = random.Random(7)
     room = [f"!r{n}:x" for n in range(30)]
     weights = [1 / (n + 1) for n in range(30)]
@@ -178,7 +178,7 @@ def written() -> dict[str, list[dict[str, Any]]]:
 
 
 def marked(marks: reference.Marks) -> dict[str, list[PositionMark]]:
-    """Marks as a lake takes them in."""
+    """Watermarks in the form that a lake imports."""
     found: dict[str, list[PositionMark]] = {}
     for stream, token, at in marks:
         found.setdefault(stream, []).append(PositionMark(at, token))
@@ -186,7 +186,7 @@ def marked(marks: reference.Marks) -> dict[str, list[PositionMark]]:
 
 
 class JobsOverSyntheticRows(TestCase):
-    """Rows of which everything is known."""
+    """Jobs over generated rows with times."""
 
     def test_all_jobs_match_the_reference(self) -> None:
         lake = begin(Path(self.mktemp()))
@@ -208,7 +208,7 @@ class JobsOverSyntheticRows(TestCase):
 
         lag = {(row.stream, hours(row) - NOON // 3600): row for row in answers["lag"]}
         self.assertEqual(lag["receipts", 72].worst_s, 10.0)
-        self.assertEqual(lag["receipts", 0].unseen, 1)  # it was there before the first mark
+        self.assertEqual(lag["receipts", 0].unseen, 1)  # written before the first watermark
         largest = answers["rooms"][0]
         self.assertEqual((largest.room_id, largest.day), ("!r0:x", None))
         self.assertEqual(
@@ -218,7 +218,7 @@ class JobsOverSyntheticRows(TestCase):
 
 
 class JobsOverARealSynapse(TestCase):
-    """The tables of a real Synapse."""
+    """Jobs over the tables of a real Synapse."""
 
     async def test_all_jobs_match_the_reference(self) -> None:
         found = foreign_rows(await foreign_database("1.163.2"))
@@ -227,7 +227,7 @@ class JobsOverARealSynapse(TestCase):
             if rows:
                 add(lake, stream_schema, rows, files=2)
         streams = {stream: rows for stream, (_, rows) in found.items()}
-        now = 1_795_168_400.0  # they were recorded then
+        now = 1_795_168_400.0  # the time at which they were recorded
         marks: reference.Marks = [("events", 60 * n, now + 20 * n) for n in range(1, 11)]
         marks += [("caches", 48 * n, now + 20 * n) for n in range(1, 11)]
         marks += [("receipts", 5 * n, now + 140 + n) for n in range(1, 10)]
@@ -266,7 +266,7 @@ class JobsInTimeZones(TestCase):
         )
         zone = spark.conf.get("spark.sql.session.timeZone")
         self.addCleanup(spark.conf.set, "spark.sql.session.timeZone", zone)
-        # With half an hour: neither days nor hours begin when those of UTC do.
+        # Offset by half an hour: neither days nor hours begin with those of UTC.
         spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
         self.assertEqual(
             [str(row.day) for row in run_job(spark, lake, find_job("activity")).collect()],

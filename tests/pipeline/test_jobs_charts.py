@@ -1,4 +1,4 @@
-"""Pictures of answers: that they are there, and say what they show."""
+"""Charts of results: that they are written, and labelled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEGIN = datetime(2025, 6, 15, 12, tzinfo=UTC)
 
 
 def answer(job: LakeJob, lines: int = 60) -> list[dict[str, Any]]:
-    """Something that a job may answer."""
+    """A possible result of a job."""
     examples = {
         DAY: lambda n: date(2025, 6, 1) + timedelta(days=n % 30) if n % 9 else None,
         TIME: lambda n: BEGIN + HOUR * n,
@@ -40,14 +40,14 @@ def answer(job: LakeJob, lines: int = 60) -> list[dict[str, Any]]:
 
 
 def heat(*cells: tuple[int, str, int]) -> list[dict[str, Any]]:
-    """An answer of that job: hours after the first, caches, rows."""
+    """A result of the job ``heat``; cells are (hours after the first, cache, rows)."""
     return [
         {"hour": BEGIN + HOUR * hours, "cache": cache, "rows": rows} for hours, cache, rows in cells
     ]
 
 
 def texts(drawn: Any) -> list[str]:
-    """Names in the legend, or at the axis."""
+    """The names in the legend, or else at the y-axis."""
     legend = drawn.legends[0].get_texts() if drawn.legends else drawn.axes[0].get_yticklabels()
     return [text.get_text().strip() for text in legend]
 
@@ -140,7 +140,7 @@ class ChartContents(TestCase):
             lines = draw_chart(job, rows).axes[0].get_lines()
             self.assertEqual([line.get_ydata()[0] for line in lines], wanted)
 
-    def test_a_number_that_is_not_there_is_a_gap(self) -> None:
+    def test_a_missing_number_is_a_gap(self) -> None:
         row = {"hour": BEGIN, "stream": "caches", "writer": "w", "p95_s": 2.0}
         later = {**row, "hour": BEGIN + HOUR, "p95_s": None}
         (line,) = draw_chart(find_job("lag"), [row, later]).axes[0].get_lines()
@@ -151,7 +151,7 @@ class ChartContents(TestCase):
         first, last = draw_chart(find_job("rooms"), rows).axes[0].get_xlim()
         self.assertEqual(last - first, 3.0)
 
-    def test_a_heat_map_has_a_cell_an_hour(self) -> None:
+    def test_a_heat_map_has_a_cell_per_hour(self) -> None:
         rows = heat((0, "a", 3), (2, "a", 4), (2, "a", 5), (1, "b", 7))
         drawn = draw_chart(find_job("heat"), rows)
         cells = drawn.axes[0].collections[0].get_array()

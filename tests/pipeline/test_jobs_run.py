@@ -1,4 +1,4 @@
-"""Asking jobs: what is refused, and how Spark goes about it."""
+"""Running jobs: refusals, and Spark's plans."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RunningJobs(TestCase):
         add(self.lake, schema_of("push_rules"), [{"stream_id": 1, "user_id": "@u"}])
         self.assertIn("(caches, receipts); it has push_rules;", self.refusal(find_job("lag")))
 
-    def test_a_stream_without_rows_gives_none(self) -> None:
+    def test_a_stream_without_rows_gives_no_result_rows(self) -> None:
         self.lake.ensure_table(schema_of("caches"))
         self.assertEqual(run_job(self.spark, self.lake, find_job("heat")).collect(), [])
 
@@ -101,8 +101,8 @@ class RunningJobs(TestCase):
         marks = Watermarks(self.lake)
         for n in range(3):
             marks.record_all({"caches": 1 + 3 * n, "receipts": 2 + n}, 1_750_000_000 + 100 * n)
-        # Each aggregation and each window shuffles once, different values of two columns twice,
-        # and what is sorted for people once more; marks never do.
+        # One shuffle per aggregation or window, two for distinct values of two columns, one for
+        # the final sort, and none for watermarks.
         shuffles = {"activity": 3, "heat": 2, "lag": 2, "rooms": 3, "skew": 4}
         for name, wanted in shuffles.items():
             told = explain_job(self.spark, self.lake, find_job(name))

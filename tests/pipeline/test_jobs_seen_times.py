@@ -1,4 +1,4 @@
-"""When tokens were seen, by marks: the ranges that Spark joins with, against a plain search."""
+"""When tokens were seen, by watermarks: the ranges for Spark's join, against a plain search."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(marks: Marks) -> pa.Table:
 
 
 def joined(known: SeenTimes, stream: str, token: int) -> list[int]:
-    """What the join gives for a row."""
+    """The result of the join for a row."""
     if stream not in known.widths:
         return []
     slot = token // known.widths[stream]
@@ -43,7 +43,7 @@ def joined(known: SeenTimes, stream: str, token: int) -> list[int]:
 
 
 def searched(marks: Marks, stream: str, token: int) -> list[int]:
-    """The earliest time at which it was seen, when there was an earlier look that did not see it."""
+    """The time of the first mark at or above a token; None without an earlier mark below it."""
     own = [(upto, at) for name, upto, at in marks if name == stream]
     times = [at for upto, at in own if upto >= token]
     looked_before = any(upto < token and at < min(times, default=0) for upto, at in own)

@@ -1,4 +1,4 @@
-"""The folder that a lake is: its marker, its streams, its locks."""
+"""The folder of a lake: its marker, streams and locks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHAPE = StreamSchema("notes", False, tuple(each._replace(nullable=True) for each
 
 
 class LakeCase(SynchronousTestCase):
-    """A path at which there is nothing yet."""
+    """A path at which nothing exists."""
 
     timeout = 60
 
@@ -44,14 +44,14 @@ class LakeCase(SynchronousTestCase):
         return Lake.open_or_create(self.path, server, False)
 
     def refused(self, kind: type[Exception], *words: str, call: Callable[[], Any]) -> None:
-        """A call fails, says so in words, and names the folder."""
+        """Check that a call fails with a message that names the folder."""
         error = self.assertRaises(kind, call)
         for word in (str(self.path), *words):
             self.assertIn(word, str(error))
 
 
 class LakeMarkers(LakeCase):
-    """Whose streams these are."""
+    """Creating and opening lakes."""
 
     def test_a_created_lake_can_be_opened(self) -> None:
         made = Lake.open_or_create(self.path / "below", "one", True)
@@ -63,7 +63,7 @@ class LakeMarkers(LakeCase):
         self.assertEqual((made.marker.server, made.marker.erodes), ("one", True))
         self.assertEqual(made.streams, [])
 
-    def test_a_relative_path_stays_where_it_was(self) -> None:
+    def test_a_relative_path_is_resolved_when_the_lake_is_opened(self) -> None:
         here = Path.cwd()
         self.path.mkdir()
         os.chdir(self.path)
@@ -128,7 +128,7 @@ class LakeMarkers(LakeCase):
         self.assertFalse(self.path.exists())
 
     def test_an_unwritable_marker_is_named(self) -> None:
-        # A name that is taken by a folder: the rights of a folder mean nothing to root.
+        # A folder has the name of the file, because file permissions do not restrict root.
         (self.path / f"{MARKER}.{os.getpid()}").mkdir(parents=True)
         self.refused(NotALake, "cannot be written (Is a directory)", call=self.begin)
 
@@ -151,7 +151,7 @@ class LakeMarkers(LakeCase):
 
 
 class StreamsOfALake(LakeCase):
-    """Which there are."""
+    """The streams and quarantines of a lake."""
 
     def test_only_folders_with_a_table_are_streams(self) -> None:
         lake = self.begin()
@@ -192,13 +192,13 @@ class StreamsOfALake(LakeCase):
 
 
 class LakeLocks(LakeCase):
-    """Who may do what at a time; the system lets go of the locks of whoever dies."""
+    """Locks, which the operating system releases when a process dies."""
 
     def test_only_one_holder_has_the_write_lock(self) -> None:
         lake = self.begin()
         with lake.write_lock():
             self.refused(LakeBusy, "is changing", call=Lake(self.path).write_lock().__enter__)
-            with lake.read_lock():  # which many may do meanwhile
+            with lake.read_lock():  # many may hold it at the same time
                 pass
         with Lake(self.path).write_lock():
             pass

@@ -25,9 +25,9 @@ from tests.storage.samples import EVERYTHING, NOTES, rows_of
 
 
 class LandingRows(LandingCase):
-    """What comes to be in the lake."""
+    """The contents of the lake."""
 
-    async def test_every_stream_every_type_and_every_awkward_value(self) -> None:
+    async def test_every_type_with_every_awkward_value_is_landed(self) -> None:
         lease = await self.process("one").store.open_writer("w1", [EVERYTHING, BACKFILL])
         for stream in (EVERYTHING, BACKFILL):
             written = rows_of(stream, 40)
@@ -42,14 +42,14 @@ class LandingRows(LandingCase):
         down = [row[0] for row in self.in_lake("backfill")]
         self.assertTrue(all(stream_id < 0 for stream_id in down))
         self.assertEqual(self.lake.table("backfill").position["w1"], -min(down))
-        # And what Spark makes of it: the same.
+        # Spark reads the same.
         table = self.lake.table("everything")
         found = sorted(tuple(row) for row in table_dataframe(self.spark, table).collect())
         self.assertEqual(found, self.in_lake("everything"))
 
     def test_each_round_lands_what_is_new(self) -> None:
         self.land()
-        self.assertEqual(self.lake.streams, self.source.streams)  # of nothing, too
+        self.assertEqual(self.lake.streams, self.source.streams)  # including empty streams
         landing = self.landing()
         for first in (1, 5, 9):
             self.notes(first, first + 3)
@@ -58,7 +58,7 @@ class LandingRows(LandingCase):
             self.assertEqual(landed.upto["notes"], self.lake.table("notes").position)
             self.assert_landed()
         before = self.lake.table("notes").files
-        (landed,) = self.land()  # by another process, of which the lake knows all
+        (landed,) = self.land()  # by another process, which continues at the lake's position
         self.assertEqual(landed.rows["notes"], 0)
         self.assertEqual(self.lake.table("notes").files, before)
         self.assertEqual(len(before), 3)
@@ -133,7 +133,7 @@ class LandingChangedColumns(LandingCase):
 
 
 class LandingSeveralWriters(LandingCase):
-    """Several of them, in whatever order they commit."""
+    """Several writers, which commit in any order."""
 
     def test_commits_out_of_order_are_landed_once(self) -> None:
         writers = ("w1", "w2", "w3")
@@ -143,10 +143,10 @@ class LandingSeveralWriters(LandingCase):
         n, seen = 0, 0
         for turn in range(3):
             order = [*writers[turn:], *writers[:turn]]
-            for writer in order:  # tokens in one order
+            for writer in order:  # tokens are allocated in one order
                 self.notes(n + 1, n + 4, writer=writer, on=held[writer])
                 n += 4
-            for writer in reversed(order):  # and commits in the other
+            for writer in reversed(order):  # and committed in the other
                 if (turn, writer) == (1, "w2"):
                     held[writer].rollback()
                 else:
@@ -179,11 +179,11 @@ class LandingSeveralWriters(LandingCase):
         slow = self.open()
         self.notes(1, 1, writer="slow")
         self.notes(2, 5, writer="quick")
-        self.land()  # nobody is in a transaction: all of it is settled
+        self.land()  # no transactions are open, so everything is settled
         before = self.lake.table("notes").position
         self.notes(6, 6, writer="slow", on=slow)
         self.notes(7, 7, writer="quick", on=slow)
-        # A new process sees that both hold tokens, and nothing is on record.
+        # To a new process both may hold tokens, and no position is recorded.
         self.source = self.opened(SynreplDatabase(BlockingDatabase(self.dsn, "tests")))
         bound = self.source.observe(["notes"])["notes"].bound
         self.assertFalse(bound.covers(before))
@@ -195,7 +195,7 @@ class LandingSeveralWriters(LandingCase):
         self.land()
         self.assert_landed()
 
-    def test_rounds_end_when_every_writer_is_where_it_was_seen(self) -> None:
+    def test_rounds_end_when_every_writer_has_reached_its_observed_position(self) -> None:
         self.add_writers("notes", "slow", "quick")
         slow = self.open()
         self.notes(1, 3, writer="slow", on=slow)
@@ -214,7 +214,7 @@ class LandingSeveralWriters(LandingCase):
         self.notes(1, 2)
         self.sql("SELECT pg_terminate_backend(%s, 10000)", process.session_of(lease).backend_pid)
         self.land()
-        self.assert_landed()  # others go on
+        self.assert_landed()  # other writers continue
         self.assertEqual(self.lake.table("notes").position.linear, 0)
         await self.process("other").store.fence(NOTES, "doomed")
         self.land()
@@ -223,7 +223,7 @@ class LandingSeveralWriters(LandingCase):
 
 
 class LandingTrimmedStreams(LandingCase):
-    """Facts that are gone from the database."""
+    """Facts that the database has trimmed."""
 
     def trim(self, upto: int) -> None:
         self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'notes'", upto)
@@ -258,7 +258,7 @@ class LandingTrimmedStreams(LandingCase):
         self.land(accept_gaps=["notes"])
         self.assertEqual(self.in_lake("notes"), [*kept, *self.in_table("notes")])
         self.notes(7, 7)
-        self.land()  # the gap was accepted once and for all
+        self.land()  # the gap was accepted before
         self.assertEqual([row[0] for row in self.in_lake("notes")], [1, 2, 5, 6, 7])
 
     def test_landed_facts_may_be_trimmed(self) -> None:

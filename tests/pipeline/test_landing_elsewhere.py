@@ -1,4 +1,4 @@
-"""Tasks whose folder is not the driver's: nothing is committed on their word."""
+"""Tasks whose folder is not the driver's: their files are not committed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALICE = "@alice:example.org"
 def on_another_machine(
     lake: Path, other: Path, work: spark_tasks.Work, part: bytes
 ) -> Iterator[pa.RecordBatch]:
-    """Do a task's work where the lake's path leads to another disk: what it writes is not here."""
+    """Do a task's work where the lake's path leads to another disk, not to the driver's."""
     before = {path.name for path in lake.rglob("*.parquet")}
     done = list(work(part))
     told = {name for batch in done for name in _NAMES.findall(str(batch.to_pylist()))}
@@ -45,7 +45,7 @@ def on_another_machine(
 
 
 def without(folder: Path, work: Any) -> Iterator[pa.RecordBatch]:
-    """Do a task's work where a folder of the lake is not there."""
+    """Do a task's work where a folder of the lake does not exist."""
     away = folder.with_name("away")
     folder.rename(away)
     try:
@@ -55,12 +55,12 @@ def without(folder: Path, work: Any) -> Iterator[pa.RecordBatch]:
 
 
 def without_part(folder: Path, work: spark_tasks.Work, part: bytes) -> Iterator[pa.RecordBatch]:
-    """Likewise, of one part."""
+    """Do the same for a task of one part."""
     return without(folder, partial(work, part))
 
 
 class ElsewhereCase(LandingCase):
-    """A lake that executors do not reach."""
+    """A lake whose folder the executors do not share."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -68,7 +68,7 @@ class ElsewhereCase(LandingCase):
         self.other.mkdir()
 
     def move_away(self, module: Any) -> Any:
-        """From now on, what a module's tasks write is on another disk."""
+        """Let the tasks of a module write to another disk from now on."""
         real = spark_tasks.run_tasks
 
         def run_tasks(spark: Any, parts: Any, work: Any, schema: Any) -> Any:
@@ -79,14 +79,14 @@ class ElsewhereCase(LandingCase):
         return self.patch(module, "run_tasks", run_tasks)
 
     def refused(self, call: Any, *args: Any, **more: Any) -> None:
-        """The files are missed, and they are elsewhere."""
+        """Check that a call reports missing files, which are on the other disk."""
         error = self.assertRaises(FileNotAsWritten, call, *args, **more)
         self.assertIn("finds no such file", str(error))
         self.assertTrue(list(self.other.iterdir()))
 
 
 class FolderNotSharedWithTasks(ElsewhereCase):
-    """Whatever commits files."""
+    """All operations that commit files."""
 
     def test_landing_commits_and_acknowledges_nothing_and_lands_it_when_the_folder_is_shared(
         self,
@@ -121,7 +121,7 @@ class FolderNotSharedWithTasks(ElsewhereCase):
         self.assertEqual(compact(self.spark, self.lake, "notes", full=True).made, 1)
         self.assert_landed()
 
-    def test_erasure_removes_nothing_and_is_still_to_be_done(self) -> None:
+    def test_erasure_removes_nothing_and_remains_pending(self) -> None:
         self.append("notes", {"text": ALICE, "n": 1})
         self.append("notes", {"text": "kept", "n": 2})
         self.land()
@@ -141,7 +141,7 @@ class FolderNotSharedWithTasks(ElsewhereCase):
 
 
 class FolderMissingForTasks(LandingCase):
-    """What a task meets on a machine that does not have the lake's folder."""
+    """Tasks on a machine that does not have the lake's folder."""
 
     def test_landing_says_that_the_folder_has_to_be_shared(self) -> None:
         self.notes(1, 3)
@@ -176,7 +176,7 @@ class FolderMissingForTasks(LandingCase):
 
 
 class LandingFromAnotherDatabase(Landing):
-    """A landing whose tasks come to another database by the same DSN, as by ``localhost``."""
+    """A landing whose tasks reach another database by the same DSN, such as ``localhost``."""
 
     other: str
 
@@ -185,7 +185,7 @@ class LandingFromAnotherDatabase(Landing):
 
 
 class DsnLeadsElsewhereForTasks(LandingCase):
-    """A DSN that leads elsewhere on the machine of a task."""
+    """A DSN that leads to another database on the machine of a task."""
 
     async def test_refuses_what_was_read_from_another_database(self) -> None:
         self.notes(1, 3)
@@ -200,7 +200,7 @@ class DsnLeadsElsewhereForTasks(LandingCase):
 
 
 class QuarantineNotShared(ElsewhereCase, ForeignCase):
-    """Rows that do not fit are in files, too."""
+    """Quarantined rows are in files as well."""
 
     def test_quarantined_rows_are_not_committed(self) -> None:
         self.execute("UPDATE receipts_linearized SET data = '{bad'")

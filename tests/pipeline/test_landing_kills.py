@@ -1,4 +1,4 @@
-"""Landing whose parts are killed: whatever dies, each row is in the lake once."""
+"""Landing with killed processes: whichever dies, each row is in the lake once."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.storage.postgres import prepare
 
 
 class KillCase(LandingCase):
-    """Rows in three streams."""
+    """A database with rows in three streams, and landings in child processes."""
 
     def fill(self, first: int, last: int) -> None:
-        """Facts by two writers, in some streams."""
+        """Append facts by two writers to some streams."""
         self.sql(
             "INSERT INTO synrepl.notes SELECT n, 0, 'sql', 'x' || n, n FROM generate_series(%s, %s) n",
             first, last,
@@ -47,8 +47,8 @@ class KillCase(LandingCase):
             self.sql(f"SELECT setval('synrepl._{stream}_seq', %s)", sign * last)
 
     def child(self, point: str) -> ChildResult:
-        """Land in a process of its own; it is gone, with all that it started, on return."""
-        scratch = Path(self.mktemp()).absolute()  # which the killed leave behind
+        """Land in a child process, which has ended with all its children on return."""
+        scratch = Path(self.mktemp()).absolute()  # killed processes leave it behind
         scratch.mkdir()
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.pipeline.landing_child",
@@ -67,7 +67,7 @@ class KillCase(LandingCase):
         return ChildResult(process.returncode, output, errors)
 
     def assert_up_to_position(self) -> None:
-        """What is in the lake is what its positions say."""
+        """Check that the lake has exactly the rows up to its positions."""
         for stream in self.lake.streams:
             at = self.lake.table(stream).position.linear
             self.assertEqual(self.in_lake(stream), self.in_table(stream, f"abs(stream_id) <= {at}"))
@@ -80,7 +80,7 @@ _CELLS = {
 
 
 def end_session(leader: int) -> None:
-    """Kill all processes of a session that a child began: its JVM, and the workers of that."""
+    """Kill all processes of a child's session: the JVM and its workers."""
     found = True
     while found:
         found = False
@@ -93,9 +93,9 @@ def end_session(leader: int) -> None:
 
 
 class KilledDrivers(KillCase):
-    """The process that lands."""
+    """Kills of the driver."""
 
-    def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(self) -> None:
+    def test_a_driver_killed_at_any_step_neither_loses_nor_duplicates_rows(self) -> None:
         last = 0
         for point in ("task", "files", "commit 2"):
             self.fill(last + 1, last + 300)
@@ -103,7 +103,7 @@ class KilledDrivers(KillCase):
             ended = self.child(point)
             self.assertEqual(ended.status, -signal.SIGKILL, ended.errors[-2000:])
             self.assert_up_to_position()
-        # Some tables have been made, and some files written, of which nobody knows.
+        # Some tables exist, and some files that no table refers to.
         ends = [self.lake.table(stream).position.linear for stream in self.lake.streams]
         self.assertEqual(sorted(ends), [0, 0, last])
         unknown = [
@@ -114,7 +114,7 @@ class KilledDrivers(KillCase):
         self.assertGreater(
             len(unknown), sum(len(self.lake.table(s).files) for s in self.lake.streams)
         )
-        with self.lake.write_lock():  # the dead hold no locks
+        with self.lake.write_lock():  # dead processes hold no locks
             self.land()
         self.assert_landed()
         self.assert_no_leftovers()
@@ -122,7 +122,7 @@ class KilledDrivers(KillCase):
 
 
 class KilledWorkers(KillCase):
-    """The processes that tasks run in."""
+    """Kills of the processes that run tasks."""
 
     def test_a_killed_worker_fails_the_landing_without_retries(self) -> None:
         self.fill(1, 300)
@@ -150,17 +150,17 @@ class KilledWorkers(KillCase):
             self.assert_landed()
             before = self.count_files()
             self.assert_no_leftovers()
-            # Of the worker that died.
+            # The file of the worker that died.
             self.assertGreater(before, self.count_files(), what)
 
     def count_files(self) -> int:
-        """The files of all tables, whether they belong to them or not."""
+        """The files in all tables' folders, including those that no table refers to."""
         tables = [self.lake.table(stream).path for stream in self.lake.streams]
         return sum(len(list(path.glob("*.parquet"))) for path in tables)
 
 
 class KilledServers(KillCase):
-    """The database."""
+    """Kills of the database."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.server = PostgresServer(existing_data_dir(), fsync=False)

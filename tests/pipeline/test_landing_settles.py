@@ -1,4 +1,4 @@
-"""A landing that ends looks for as long as the proof takes that its streams are settled."""
+"""A landing with an end waits until its streams are proven to be settled."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.pipeline.test_landing_synapse import ForeignCase
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.samples import NOTES
 
-#: Every dialect of the tables, and of the record of positions.
+#: One release per variant of the tables and of the recorded positions.
 RELEASES = ("1.0.0", "1.11.1", "1.20.1", "1.43.0", "1.163.2")
 
 
 class ManualTime:
-    """A clock that a landing's own waiting moves on."""
+    """A clock that is advanced by the landing's own waiting."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,7 +37,7 @@ class ManualTime:
 
 
 class SettlingSynapseReleases(ForeignCase):
-    """Databases as they were taken from servers, with the time that the proof really takes."""
+    """Dumps of real servers' databases, with the real settling time."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.time = ManualTime()
@@ -50,7 +50,7 @@ class SettlingSynapseReleases(ForeignCase):
         self.lake = Lake.open_or_create(Path(self.mktemp()), self.source.server, True)
 
     def run_once(self, settle_timeout_s: float = 60.0) -> MaintenanceReport:
-        """What one run does; nothing was looked at before."""
+        """Land in one run, without earlier observations."""
         maintenance = LakeMaintenance(
             self.spark, self.lake, self.source, self.dsn, clock=self.time.clock
         )
@@ -94,7 +94,7 @@ class SettlingSynapseReleases(ForeignCase):
         report = self.run_once()
         self.assertEqual((report.rows, report.unsettled, self.time.now), ({}, {}, begun))
 
-    async def test_names_what_an_open_transaction_keeps_and_lands_it_when_that_is_over(
+    async def test_facts_held_by_an_open_transaction_are_named_and_landed_later(
         self,
     ) -> None:
         await self.begin("1.163.2", self)
@@ -107,13 +107,13 @@ class SettlingSynapseReleases(ForeignCase):
             self.assertEqual((caches.settled, caches.last), (PositionVector(), 503))
             self.assertEqual(caches.waits_for, (f"the transaction of PID {pid}",))
             self.assertNotIn("caches", report.rows)
-            # What is on record needs no proof: nothing of it is kept.
+            # Recorded positions need no proof, so these facts are not held back.
             self.assertEqual(self.landed_facts("receipts"), self.facts("receipts"))
         report = self.run_once()
         self.assertEqual(report.unsettled, {})
         self.assertEqual(self.landed_facts("caches"), self.facts("caches"))
 
-    async def test_ends_at_once_when_it_is_not_to_wait(self) -> None:
+    async def test_ends_at_once_without_a_settle_timeout(self) -> None:
         await self.begin("1.11.1")
         report = self.run_once(settle_timeout_s=0)
         self.assertEqual((report.rows, self.time.now), ({}, 0.0))
@@ -155,7 +155,7 @@ class SettlingSynapseReleases(ForeignCase):
 
 
 class SettlingOwnStreams(LandingCase):
-    """A database of synrepl's own, where what is under way is seen."""
+    """A database of synrepl's own, in which open reservations can be observed."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -214,7 +214,7 @@ def pid_of(connection: extensions.connection) -> int:
 
 
 class UnknownSynapseTables(ForeignCase):
-    """A Synapse whose tables are not all known."""
+    """A Synapse with a table that cannot be read."""
 
     def test_a_stream_that_cannot_be_read_is_named(self) -> None:
         self.execute("ALTER TABLE presence_stream RENAME COLUMN state TO condition")

@@ -1,4 +1,4 @@
-"""A real Synapse's database in a lake, rows that do not fit included."""
+"""Landing a real Synapse's database, including values that do not fit."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ VERSION = "1.163.2"
 
 
 class ForeignCase(LandingCase):
-    """The database as it was taken from a server."""
+    """A test case with a dump of a real server's database."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.dsn = await foreign_database(VERSION, self)
         self.spark = shared_session()
         database = BlockingDatabase(self.dsn, "tests")
-        # Nobody writes here, so nobody needs time.
+        # There are no writers, so no settling time is needed.
         self.source = self.opened(SynapseDatabase(database, settle_s=0.0))
         self.lake = self.new_lake()
 
@@ -74,14 +74,14 @@ class ForeignCase(LandingCase):
         return found
 
     def execute(self, statement: str) -> int:
-        """Run one as somebody else; how many rows it was about."""
+        """Run a statement on another connection; the number of affected rows."""
         with closing(psycopg2.connect(self.dsn)) as other, other, other.cursor() as cursor:
             cursor.execute(statement)
             return int(cursor.rowcount)
 
 
 class LandingASynapse(ForeignCase):
-    """Every row of every stream."""
+    """Landing of all streams."""
 
     def test_every_row_of_every_stream_is_landed(self) -> None:
         self.assertTrue(self.lake.marker.erodes)
@@ -97,18 +97,18 @@ class LandingASynapse(ForeignCase):
 
 
 class Died(BaseException):
-    """What cannot be caught."""
+    """Simulates the death of the process; no handler of Exception catches it."""
 
 
 class LandingBadValues(ForeignCase):
     """Facts with values that do not fit are quarantined, with the reason."""
 
     def spoil(self, some: str) -> int:
-        """Make the JSON of some receipts no JSON; how many rows that is."""
+        """Make the JSON of some receipts invalid; the number of rows."""
         return self.execute(f"UPDATE receipts_linearized SET data = '{{bad' WHERE {some}")
 
     def bad(self) -> list[tuple[int, str]]:
-        """IDs and reasons of what is in quarantine."""
+        """IDs and reasons of the quarantined receipts."""
         return [(row[0], row[3]) for row in self.in_quarantine("receipts")]
 
     def ids(self, where: str = "true") -> list[int]:
@@ -155,7 +155,7 @@ class LandingBadValues(ForeignCase):
         patch.restore()
         self.assertEqual(len(self.bad()), 2)
         self.assertEqual(self.in_lake("receipts"), [])
-        # A new one has come until somebody tries again.
+        # A new receipt arrives before the next attempt.
         self.execute(
             "INSERT INTO receipts_linearized (stream_id, room_id, receipt_type, user_id, event_id,"
             " data) VALUES (1000000, '!r', 'm.read', '@u', '$e', '{bad')"

@@ -1,4 +1,4 @@
-"""Chunks out of a real database, as Arrow."""
+"""Reading chunks of a real database as Arrow batches."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from tests.driver.embedded_server import existing_data_dir
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import EVERYTHING, rows_of
 
-#: Of what :func:`made_up` selects.
+#: Schema of the rows that :func:`made_up` selects.
 MADE_UP = pa.schema([pa.field("stream_id", pa.int64(), False), pa.field("text", pa.string())])
 
 
 def made_up(sql: str, upto: int = 10**9) -> ScanChunk:
-    """A chunk of whatever a statement gives."""
+    """A chunk with the rows of an arbitrary statement."""
     scan = Scan(sql, False)
     return ScanChunk("notes", 0, upto, scan, scan, "SELECT true", None, 0)
 
 
-#: Far more than a connection buffers.
+#: Much larger than the buffers of a connection.
 LONG = made_up("SELECT n, repeat('x', 1000) FROM generate_series(1, 200000) AS n ORDER BY n")
 
 
@@ -67,7 +67,7 @@ class ReadingCase(PostgresCase):
     def chunk(
         self, stream: str, end: int = 10_000, after: int = 0, condition: str = ""
     ) -> ScanChunk:
-        """All of a stream's range in one."""
+        """A single chunk with a stream's range."""
         names = {stream: [column.name for column in self.source.stream_schema(stream).columns]}
         start, upto = {stream: PositionVector({}, after)}, {stream: PositionVector({}, end)}
         (made,) = plan_chunks(self.source, start, upto, names, 10**9, condition)
@@ -87,7 +87,7 @@ class ReadingCase(PostgresCase):
 
 
 class ReadingValues(ReadingCase):
-    """What comes out is what went in."""
+    """Rows are read as they were written."""
 
     async def check(self, stream: Stream) -> None:
         lease = await self.process("one").store.open_writer("w1", [stream])
@@ -113,10 +113,10 @@ class ReadingValues(ReadingCase):
             cells.append(value)
         return codec.from_cells(cells)
 
-    async def test_every_type_and_every_awkward_value(self) -> None:
+    async def test_every_type_with_every_awkward_value_is_read(self) -> None:
         await self.check(EVERYTHING)
 
-    async def test_a_stream_that_counts_down(self) -> None:
+    async def test_a_descending_stream_is_read(self) -> None:
         await self.check(BACKFILL)
 
     def test_values_that_json_cannot_express_are_read(self) -> None:
@@ -151,7 +151,7 @@ class ReadingValues(ReadingCase):
 
 
 class IdleConnectionTest(PostgresCase):
-    """What a worker of Spark keeps."""
+    """The connection that a Spark worker keeps."""
 
     async def test_only_a_live_connection_with_the_same_conninfo_is_reused(self) -> None:
         idle = IdleConnection()
@@ -177,7 +177,7 @@ class IdleConnectionTest(PostgresCase):
 
 
 class ReadingFailures(ReadingCase):
-    """What goes wrong has a name."""
+    """Failures have specific errors."""
 
     def failure(self, kind: type[Any], batches: Iterator[Any]) -> Any:
         return self.assertRaises(kind, list, batches)
@@ -204,7 +204,7 @@ class ReadingFailures(ReadingCase):
     def test_a_statement_timeout_is_a_failed_read(self) -> None:
         outside = self.connect()
         change = f"ALTER DATABASE {self.sql('SELECT current_database()')}"
-        # Time enough to connect; and whoever empties the database afterwards is not bound by it.
+        # Long enough to connect. It is reset, so that it does not affect the cleanup of the database.
         self.sql(f"{change} SET statement_timeout = 1000", on=outside)
         self.addCleanup(self.sql, f"{change} RESET statement_timeout", on=outside)
         chunk = made_up("SELECT 1, CAST(pg_sleep(60) AS text)")
@@ -234,12 +234,12 @@ class ReadingFailures(ReadingCase):
         batches.close()
         left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'synrepl reader'"
         connection = self.connect()
-        while self.sql(left, on=connection):  # the test's time limit ends a vain wait
+        while self.sql(left, on=connection):  # up to the time limit of the test
             pass
 
 
 class ReadingTrimmedChunks(ReadingCase):
-    """Facts that go while they are read must not look like none."""
+    """Facts that are trimmed during a read must not look as if they had never existed."""
 
     def fill(self) -> None:
         self.sql(
@@ -272,7 +272,7 @@ class ReadingTrimmedChunks(ReadingCase):
 
 
 class ReadingFromACrashingServer(SynchronousTestCase):
-    """A server that dies in the middle."""
+    """A server that dies during a read."""
 
     def after_a_kill(self, work: Callable[[PostgresServer], None]) -> None:
         server = PostgresServer(existing_data_dir(), fsync=False)

@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 
 
 class QuarantineByBisection(PostgresCase):
-    """Text that is to be read as JSON, which some of it is not."""
+    """Text that is read as JSON, although some of it is not valid."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -42,7 +42,7 @@ class QuarantineByBisection(PostgresCase):
         self.reader = ChunkReader(self.dsn, "reader")
 
     def chunk(self, sign: str = "", trimmed_sql: str | None = None) -> ScanChunk:
-        """What is in :data:`NOTES`, its text as JSON."""
+        """A chunk of :data:`NOTES` that reads the text as JSON."""
         head = f"SELECT {sign}stream_id AS stream_id, row_no::bigint"
         rest = (
             f"FROM synrepl.notes WHERE {sign}stream_id BETWEEN \0low\0 AND \0high\0"
@@ -70,7 +70,7 @@ class QuarantineByBisection(PostgresCase):
         )
 
     def have_rows_come_as_they_are_read(self) -> None:
-        """By the index, rather than sorted, which would fail before the first of them."""
+        """Read by the index: a sort would fail before it returned the first row."""
         name = self.sql("SELECT current_database()")
         for method in ("enable_sort", "enable_bitmapscan"):
             self.sql(f"ALTER DATABASE {name} SET {method} = off")
@@ -108,8 +108,8 @@ class QuarantineByBisection(PostgresCase):
     def test_all_facts_may_be_quarantined(self) -> None:
         self.check(20, [(fact, 0) for fact in range(1, 21)])
 
-    def test_a_failure_after_some_batches(self) -> None:
-        """What was passed on stays so, and nothing comes twice."""
+    def test_a_failure_after_some_batches_repeats_no_rows(self) -> None:
+        """Batches that were returned before the failure are not read again."""
         self.have_rows_come_as_they_are_read()
         with mock.patch.object(chunk_reader, "BATCH_BYTES", 1000):
             self.check(5000, [(2500, 1), (4999, 0)])
@@ -122,7 +122,7 @@ class QuarantineByBisection(PostgresCase):
         self.assertEqual(self.quarantined, [])
 
     def test_facts_trimmed_meanwhile_are_noticed(self) -> None:
-        """Also when it is not in the part that has to be read again."""
+        """Facts may be trimmed outside the part that is read again."""
         self.fill(5000, [(2500, 0)])
         self.have_rows_come_as_they_are_read()
         with mock.patch.object(chunk_reader, "BATCH_BYTES", 1000):
@@ -130,7 +130,7 @@ class QuarantineByBisection(PostgresCase):
 
 
 class QuarantineOfRealStreams(TestCase):
-    """Whole origins."""
+    """Databases of real servers."""
 
     timeout = 60
 
@@ -147,7 +147,7 @@ class QuarantineOfRealStreams(TestCase):
             rows += batch.to_pylist()
         return rows, quarantined
 
-    async def test_a_receipt_of_a_real_server_with_broken_json(self) -> None:
+    async def test_a_receipt_with_invalid_json_is_quarantined(self) -> None:
         dsn = await foreign_database("1.20.1", self)
         source = SynapseDatabase(BlockingDatabase(dsn, "tests"))
         self.addCleanup(source.close)
@@ -200,7 +200,7 @@ class QuarantineOfRealStreams(TestCase):
             },
         )
 
-    async def test_text_that_is_not_utf8_in_a_database_without_an_encoding(self) -> None:
+    async def test_text_that_is_not_utf8_is_quarantined(self) -> None:
         template = await fresh_database(self)
         name = "bytes_of_any_kind"
         dsn = extensions.make_dsn(**{**extensions.parse_dsn(template), "dbname": name})

@@ -1,4 +1,4 @@
-"""A lake into another database, with real Spark and PostgreSQL."""
+"""Replaying a lake to another database, with real Spark and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import Process, prepare
 from tests.storage.samples import TAMPERING
 
-#: Streams that are numbered together.
+#: Streams that share a sequence with another one.
 SHARED = {"account_data", "tag_account_data", "device_lists", "user_signature"}
 
-#: Replays in two batches, and dies behind the first.
+#: Replays in two batches, and dies after the first.
 KILLED = """
     import os, signal
     from pathlib import Path
@@ -52,7 +52,7 @@ KILLED = """
 
 
 class Replays(LakeCase):
-    """From one database through a lake to another one."""
+    """Replays from one database by way of a lake to another."""
 
     def rows_of(self, dsn: str, stream: str) -> list[Any]:
         connection = psycopg2.connect(dsn)
@@ -105,7 +105,7 @@ class Replays(LakeCase):
         self.assertTrue(self.compared(copy).equal)
         again = self.replayed(copy, Extent(["notes"]), batch_rows=13)
         self.assertEqual(again, [ReplayReport("notes", 0, 29, 0, 56)])
-        # A master whose declarations say more than the lake knew can start on it.
+        # A master can start on the copy with declarations that say more than the lake does.
         await prepare(copy)
 
     async def test_a_later_replay_continues_and_differing_rows_are_refused(self) -> None:
@@ -156,7 +156,7 @@ class Replays(LakeCase):
         path = table.path_of(table.files[0])
         whole = path.read_bytes()
         path.write_bytes(bytes(len(whole)))
-        # A setting of Spark's by which it reads what it can, and says nothing of the rest.
+        # With this setting Spark skips unreadable files silently.
         self.spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
         self.addCleanup(self.spark.conf.unset, "spark.sql.files.ignoreCorruptFiles")
         copy = await fresh_database(self, prepare)
@@ -181,7 +181,7 @@ class Replays(LakeCase):
         self.assertEqual(self.given(copy)[0], 61)
 
     def given(self, dsn: str) -> tuple[int, int, dict[str, int]]:
-        """What the sequence of the notes gave out, and what is on record."""
+        """The last token of the sequence of ``notes``, and the recorded positions."""
         connection = psycopg2.connect(dsn)
         try:
             with connection.cursor() as cursor:
@@ -203,7 +203,7 @@ class Replays(LakeCase):
         shared: dict[str, int] = {}
         connection = self.connect()
         for stream in streams:
-            # Those that are numbered together take turns.
+            # Streams that share a sequence alternate.
             first = shared.setdefault(stream.numbered_with or stream.name, 0) + 1
             shared[stream.numbered_with or stream.name] = first
             for token in range(first, 9, 2):
@@ -247,7 +247,7 @@ class Replays(LakeCase):
         self.assertEqual(first, ('(1,0,w,"",1,t,0.5,{},"{"""",b}",,,,,,"{""""}")',))
         self.assertEqual(second, self.rows_of(self.dsn, "everything")[1])
         self.assertTrue(self.compared(copy).equal)
-        # A copy that was made before the erasing, and is masked only now.
+        # A copy from before the erasure, which is masked only now.
         masked = partial(mask, erasures=todo.known)
         self.assertTrue(self.checked(copy=True, mask=masked).equal)
         self.assertEqual(self.replayed(copy), [ReplayReport("everything", 0, 2, 0, 2)])

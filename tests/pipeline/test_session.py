@@ -1,4 +1,4 @@
-"""Sessions begin and end: afterwards nothing of one is left, however it ended."""
+"""Sessions leave nothing behind, however they end."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _LIVES = """
 interrupted = lambda *_: None
 signal.signal(signal.SIGINT, interrupted)
 def environment():
-    # But for two that PySpark leaves, which only its own workers read.
-    theirs = "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"
-    return {name: value for name, value in os.environ.items() if name not in theirs}
+    # Without two that PySpark leaves, which only its own workers read.
+    pysparks = "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"
+    return {name: value for name, value in os.environ.items() if name not in pysparks}
 
 environ = environment()
 told = {}
@@ -133,7 +133,7 @@ for home, patience_s in json.loads(sys.argv[2]):
         print(json.dumps([type(error).__name__, str(error), list(map(str, scratch.iterdir()))]))
 """
 
-#: A Java that can be asked for its version, and starts as the test says.
+#: A fake Java that reports its version, and starts Spark as the test defines.
 _JAVA = """\
 #!/bin/sh
 case "$*" in
@@ -145,7 +145,7 @@ esac
 {start}
 """
 
-#: Interrupts the process that starts it, as the key does.
+#: A start that interrupts the process that starts it, as Ctrl-C does.
 _INTERRUPTING = """\
 echo $$ > '{home}/pid'; kill -INT "$TO_INTERRUPT"
 exec '{real}' "$@"
@@ -153,14 +153,14 @@ exec '{real}' "$@"
 
 
 class SessionLifecycle(SynchronousTestCase):
-    """In children: a process has one session."""
+    """Sessions in child processes, because a process can have only one."""
 
     def setUp(self) -> None:
         self.scratch = Path(self.mktemp()).resolve()
         self.scratch.mkdir()
 
     def java(self, name: str, start: str) -> Path:
-        """The home of a Java that starts as the shell script ``start`` does."""
+        """Create a fake Java that runs the shell script ``start`` for Spark; its home."""
         found, home = find_java(), self.scratch.parent / name
         names = {"home": home, "version": found.version, "real": found.home / "bin" / "java"}
         program = home / "bin" / "java"
@@ -173,7 +173,7 @@ class SessionLifecycle(SynchronousTestCase):
         patience_s = 120.0
         homes = [
             (str(self.java("failing", "echo no room >&2; exit 3")), patience_s),
-            (str(self.java("hanging", "echo well; exec cat")), 2.0),  # until its input ends
+            (str(self.java("hanging", "echo well; exec cat")), 2.0),  # until the end of its input
         ]
         ended = run_child(_IMPORTS + _BROKEN, str(self.scratch), json.dumps(homes))
         self.assertEqual((ended.status, ended.errors), (0, ""))
@@ -187,7 +187,7 @@ class SessionLifecycle(SynchronousTestCase):
 
     def test_ended_sessions_leave_nothing_behind(self) -> None:
         ended = run_child(_IMPORTS + _LIVES, str(self.scratch))
-        # Nothing of Spark's on a terminal either.
+        # Spark prints nothing on a terminal either.
         self.assertEqual((ended.status, ended.errors), (0, ""))
         told = json.loads(ended.output)
         self.assertEqual(told["killed"], [False, []])
@@ -206,7 +206,7 @@ class SessionLifecycle(SynchronousTestCase):
         self.assertTrue(told["handler"], "of the interrupt key")
 
     def test_sessions_that_cannot_start_are_refused_by_name(self) -> None:
-        # Nothing listens, and as it is bound nobody else is given the port meanwhile.
+        # The port is bound, so that no other process gets it, but nothing listens.
         bound = socket.socket()
         self.addCleanup(bound.close)
         bound.bind(("127.0.0.1", 0))
@@ -216,7 +216,7 @@ class SessionLifecycle(SynchronousTestCase):
         changes = [
             {"master": f"spark://127.0.0.1:{port}"},
             {"local_dir": str(file)},
-            # Below what Spark starts with.
+            # Less memory than Spark needs to start.
             {"driver_memory": "64m"},
         ]
         ended = run_child(_IMPORTS + _REFUSED, str(self.scratch), json.dumps(changes))

@@ -1,4 +1,4 @@
-"""Sessions whose executors are other processes: a local cluster, and a Spark Connect server."""
+"""Sessions with executors in other processes: a local cluster, and a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.pipeline.spark_servers import connect_server
 _TASK = """
 import json, os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])  # the checkout, which nobody else is told of
+sys.path.insert(0, sys.argv[1])  # the checkout, which only this process imports from
 import synrepl
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range
@@ -25,7 +25,7 @@ from synrepl.pipeline.session.session import open_session
 def where(batches):
     import pyarrow
     for batch in batches:
-        upto = Range(0, batch.num_rows).upto  # by its name: a worker has to import it
+        upto = Range(0, batch.num_rows).upto  # pickled by name, so a worker has to import it
         names = [[os.getppid()], [upto], [synrepl.__file__]]
         yield pyarrow.RecordBatch.from_arrays(list(map(pyarrow.array, names)), ["pid", "rows", "file"])
 """
@@ -65,7 +65,7 @@ print(json.dumps(told))
 
 
 class SessionsWithRemoteExecutors(SynchronousTestCase):
-    """What runs in other processes finds this package, and is gone at the end."""
+    """Executors in other processes can import this package, and end with the session."""
 
     def test_executors_of_a_local_cluster_find_the_package(self) -> None:
         scratch = Path(self.mktemp()).resolve()
@@ -76,7 +76,7 @@ class SessionsWithRemoteExecutors(SynchronousTestCase):
             json.loads(ended.output), [8, [str(REPOSITORY / "synrepl" / "__init__.py")]]
         )
         self.assertEqual(list(scratch.iterdir()), [])
-        # They are told to go, and may take longer than the driver's process, which has gone.
+        # Executors may end after the driver's process, which has ended.
         deadline = time.monotonic() + PATIENCE_S
         while (left := _mentioning(scratch)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -98,7 +98,7 @@ class SessionsWithRemoteExecutors(SynchronousTestCase):
 
 
 def _mentioning(path: Path) -> list[str]:
-    """The command lines of processes that have to do with a directory."""
+    """The command lines of processes that contain a path."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

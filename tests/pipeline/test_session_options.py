@@ -1,4 +1,4 @@
-"""What is refused before any Spark is started: options, packages that are not there, addresses."""
+"""Refusals before Spark is started: options, missing packages and unreachable addresses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.pipeline.spark_fixture import run_child
 
 
 class SessionOptionsTest(SynchronousTestCase):
-    """SessionOptions says what is wrong with it where it is made."""
+    """SessionOptions refuses invalid values when it is created."""
 
     def test_valid_masters_are_accepted(self) -> None:
         cores = len(os.sched_getaffinity(0))
@@ -71,7 +71,7 @@ class SessionOptionsTest(SynchronousTestCase):
 
 
 class SparkSettings(SynchronousTestCase):
-    """What Spark is told besides."""
+    """The settings that synrepl adds."""
 
     SOCKETS = "spark.python.unix.domain.socket.dir"
 
@@ -81,7 +81,7 @@ class SparkSettings(SynchronousTestCase):
             options = SessionOptions(master)
             self.assertEqual(settings(options, short)[self.SOCKETS], str(short / "tmp"))
             self.assertNotIn(self.SOCKETS, settings(options, long))
-        # Where executors are elsewhere, there is no such path.
+        # Executors on other machines do not have this path.
         self.assertNotIn(self.SOCKETS, settings(SessionOptions("spark://there:7077"), short))
 
     def test_local_ports_have_a_secret(self) -> None:
@@ -94,7 +94,7 @@ class SparkSettings(SynchronousTestCase):
 
 
 class Requirements(SynchronousTestCase):
-    """What is not installed is named, with the command that installs it."""
+    """Missing packages are named, with the command that installs them."""
 
     def test_missing_spark_packages_are_named(self) -> None:
         require_spark()
@@ -112,7 +112,7 @@ class Requirements(SynchronousTestCase):
         self.assertIn("pip install 'synrepl[connect]'", str(error))
 
     def test_commands_work_without_spark(self) -> None:
-        # Importing what is None in sys.modules fails: nothing may try to.
+        # Importing a module that is None in sys.modules fails; no command may try to.
         script = """
             import sys
             sys.modules.update(dict.fromkeys(["pyspark", "pyarrow", "pandas", "deltalake"]))
@@ -132,10 +132,10 @@ class Requirements(SynchronousTestCase):
 
 
 class ListeningMasters(SynchronousTestCase):
-    """An address where nothing listens is told at once; Spark tries for minutes."""
+    """An address where nothing listens is refused at once; Spark would try for minutes."""
 
     def setUp(self) -> None:
-        # Nothing listens, and as it is bound nobody else is given it meanwhile.
+        # The port is bound, so that no other process gets it, but nothing listens.
         bound = socket.socket()
         self.addCleanup(bound.close)
         bound.bind(("127.0.0.1", 0))

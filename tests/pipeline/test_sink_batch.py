@@ -1,4 +1,4 @@
-"""Batch jobs: rows become facts, once, in order."""
+"""Batch jobs: each row becomes a fact once, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTES_DDL = "text string, n bigint"
 
 
 class SinkBatches(SinkCase):
-    """What is written is there."""
+    """Rows are written as facts."""
 
     async def test_rows_are_appended_in_order(self) -> None:
         rows = [(f"text {n}", n) for n in range(1000)]

@@ -1,4 +1,4 @@
-"""Replays: rows that keep their IDs and writers, and those who follow the stream."""
+"""Writing rows with their IDs and writers, and announcing them to followers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FACTS = [
 
 
 class FollowersOfASink(SinkCase):
-    """Somebody announces the stream while rows come."""
+    """A process announces the stream while rows are written."""
 
     async def announcing(self, poll_s: float = 0.05) -> AnnouncingProcess:
         announcing = AnnouncingProcess(self, self.process("master"), "master", poll_s)
@@ -77,14 +77,14 @@ class FollowersOfASink(SinkCase):
         state = announcing.state
         at = {name: state.positions[name] for name in ("sql", "w1", "w2")}
         self.assertEqual(at, {"sql": 1, "w1": 9, "w2": 6})
-        # One ID is used up by the master, which finds the sequence behind.
+        # The master finds the sequence behind, and uses up one ID.
         self.assertEqual(
             (state.linear, self.sql("SELECT last_value FROM synrepl._notes_seq")), (10, 10)
         )
 
 
 class PreservedPositions(SinkCase):
-    """Rows are as they were, or they are not there."""
+    """Rows are written unchanged, or not at all."""
 
     def given_out(self, stream: str = "notes") -> int:
         """The last ID that a stream's sequence gave out."""
@@ -179,14 +179,14 @@ class PreservedPositions(SinkCase):
             " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION no_commit()"
         )
         self.not_replayed(*ROWS, words=("not today",))
-        # Whoever looks now must not find the IDs settled.
+        # An observation must not find the IDs settled now.
         observation = (await self.process("other").store.observe([NOTES]))["notes"]
         self.assertEqual((observation.last, observation.recorded), (0, 0))
         self.sql("DROP TRIGGER no_commit ON synrepl.notes")
         self.replay(*ROWS)
         self.assertEqual((await self.facts(), self.given_out()), (FACTS, 9))
 
-    async def test_repeating_moves_the_sequence_if_it_was_not(self) -> None:
+    async def test_repeating_advances_a_sequence_that_was_not_advanced(self) -> None:
         self.replay(*ROWS)
         self.sql("SELECT setval('synrepl._notes_seq', 1, false)")
         self.replay(*ROWS)

@@ -1,4 +1,4 @@
-"""What a sink refuses, before a row is staged or when it comes to the end."""
+"""Refusals of a sink, before rows are staged or at the commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA = StructType([StructField("text", StringType()), StructField("n", LongTyp
 
 
 class SinkPlanning(SinkCase):
-    """Nothing is staged."""
+    """Refusals before anything is staged."""
 
     async def test_bad_options_are_refused(self) -> None:
         given = {"database": self.dsn, "stream": "notes"}
@@ -102,7 +102,7 @@ class SinkPlanning(SinkCase):
 
     async def test_the_database_of_another_server_is_refused(self) -> None:
         options = {"database": self.dsn, "stream": "notes", "server_name": "two.example"}
-        resolve_target(parse_sink_options(options), SCHEMA)  # nobody's yet
+        resolve_target(parse_sink_options(options), SCHEMA)  # it has no server name yet
         self.sql("INSERT INTO synrepl._server (server_name) VALUES ('one.example')")
         with self.assertRaises(WrongServer) as caught:
             resolve_target(parse_sink_options(options), SCHEMA)
@@ -123,7 +123,7 @@ class SinkPlanning(SinkCase):
 
 
 class SinkCommits(SinkCase):
-    """Rows are staged, and then something happens."""
+    """Events between staging and the commit."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -206,7 +206,7 @@ class SinkCommits(SinkCase):
         done = self.stage_rows("a", "\0", "b\0")
         with catch_warnings(record=True) as caught, self.assertLogs() as logged:
             simplefilter("always")
-            simplefilter("ignore", ResourceWarning)  # of garbage that is collected just then
+            simplefilter("ignore", ResourceWarning)  # of garbage that is collected meanwhile
             self.commit_job(done)
         self.assertEqual([each.category for each in caught], [RowsQuarantined])
         for words in (str(caught[0].message), logged.output[0]):

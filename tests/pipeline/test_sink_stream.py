@@ -1,4 +1,4 @@
-"""Streaming queries: every batch once, over retries, kills and restarts."""
+"""Streaming queries: each batch is appended once, over retries, kills and restarts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.pipeline.sink_case import SinkCase
 from tests.pipeline.spark_fixture import run_child
 
-#: A query over a folder, in a process of its own. ``doom`` is what becomes of it.
+#: A query over a folder, in a child process. ``doom`` selects how it fails.
 QUERY = """
 import os, signal, sys
 from pyspark import TaskContext
@@ -55,7 +55,7 @@ with open_session(options) as spark:
 
 
 class SinkStreaming(SinkCase):
-    """One query over files, of which each is a batch."""
+    """A query over files; each file is a batch."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -66,7 +66,7 @@ class SinkStreaming(SinkCase):
         self.checkpoint = Path(directory.name) / "checkpoint"
 
     def arrive(self, number: int, *rows: tuple[str | None, int]) -> None:
-        """One more file."""
+        """Add a file."""
         lines = [json.dumps({"text": text, "n": n}) for text, n in rows]
         file = self.folder / f"{number:03}.json"
         file.write_text("\n".join(lines))
@@ -85,7 +85,7 @@ class SinkStreaming(SinkCase):
         )
 
     def in_child(self, doom: str) -> tuple[int, str]:
-        """The query in another process: how that ended, and what it said."""
+        """Run the query in another process; its exit status and output."""
         ended = run_child(
             QUERY,
             DOOM=doom,

@@ -36,12 +36,12 @@ def _cells(row: Any) -> dict[str, Any]:
 
 
 class BatchRows(SourceCase):
-    """What comes out is what went in."""
+    """Rows are read as they were written."""
 
-    def test_every_type_with_every_awkward_value(self) -> None:
+    def test_every_type_with_every_awkward_value_is_read(self) -> None:
         facts = [[_cells(row)] for row in rows_of(EVERYTHING)]
         for rows in facts:
-            # Plain SQL has no way to say JSON's null, and the column is not nullable.
+            # Plain SQL cannot express JSON's null, and the column is not nullable.
             rows[0]["doc"] = "" if rows[0]["doc"] is None else rows[0]["doc"]
             self.append("everything", *rows)
         self.append("everything", facts[0][0], facts[1][0])  # a fact of two rows
@@ -99,7 +99,7 @@ class BatchRows(SourceCase):
 
 
 class BatchesOfSeveralStreams(SourceCase):
-    """Streams side by side."""
+    """Several streams in one read."""
 
     def test_rows_have_the_name_of_their_stream(self) -> None:
         self.notes(1, 2)
@@ -144,7 +144,7 @@ class BatchEnds(SourceCase):
     def test_open_transactions_are_not_read(self) -> None:
         self.add_writers("notes", "w1")
         held = self.open()
-        self.notes(1, 1, on=held)  # takes token 1, and holds it
+        self.notes(1, 1, on=held)  # takes token 1 and stays open
         self.notes(2, 3, writer="w1")
         self.assertEqual([row.n for row in self.read().collect()], [2, 3])
         self.assertEqual(self.read(starting="now").collect(), [])
@@ -153,14 +153,14 @@ class BatchEnds(SourceCase):
         held.commit()
         self.assertEqual([row.n for row in self.read(ending="3").collect()], [1, 2, 3])
 
-    async def test_refuses_to_leave_out_what_cannot_be_proven_to_be_settled(self) -> None:
+    async def test_refuses_to_skip_facts_that_are_not_proven_to_be_settled(self) -> None:
         self.dsn = await foreign_database("1.11.1", self)
         held = self.open()
         self.sql("SELECT 1", on=held)
         error = self.ours(self.read("receipts", settle_wait_s=0).collect)
         self.assertIsInstance(error, EndNotSettled)
         self.assertIn("stream 'receipts' above 0 up to 96", str(error))
-        # Who asks for what is settled gets that.
+        # A read up to the settled position is possible.
         self.assertEqual(self.read("receipts", settle_wait_s=0, ending="now").collect(), [])
         held.rollback()
         rows = self.read("receipts").collect()
@@ -178,14 +178,14 @@ class BatchEnds(SourceCase):
     def test_facts_trimmed_after_planning_are_noticed(self) -> None:
         self.notes(1, 5)
         frame = self.read()
-        frame._jdf.queryExecution().toRdd().getNumPartitions()  # plans, and reads nothing
+        frame._jdf.queryExecution().toRdd().getNumPartitions()  # plans the query without reading anything
         self.sql("UPDATE synrepl._streams SET trimmed = 3 WHERE stream = 'notes'")
         self.sql("DELETE FROM synrepl.notes WHERE stream_id <= 3")
         self.assertIsInstance(self.ours(frame.collect), MustReland)
 
 
 class BatchErrors(SourceCase):
-    """Errors are named, however deep in Spark they were raised."""
+    """Errors are recovered from Spark's, wherever they were raised."""
 
     def test_errors_have_names_and_suggestions(self) -> None:
         error = self.ours(self.read, "note")
@@ -215,11 +215,11 @@ class BatchErrors(SourceCase):
     def test_a_terminated_connection_is_named(self) -> None:
         self.notes(1, 3)
         frame = self.read(patience_s=0)
-        frame._jdf.queryExecution().toRdd().getNumPartitions()  # plans, and reads nothing
+        frame._jdf.queryExecution().toRdd().getNumPartitions()  # plans the query without reading anything
         lock = self.open()
         self.sql("LOCK TABLE synrepl.notes IN ACCESS EXCLUSIVE MODE", on=lock)
         self.sql(_END_WAITING)
-        # It waits for what comes next to wait for the lock.
+        # It waits until the query below waits for the lock, and then terminates it.
         ender = Thread(target=self.sql, args=("SELECT end_waiting()",), daemon=True)
         ender.start()
         error = self.ours(frame.collect)

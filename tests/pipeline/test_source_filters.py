@@ -1,4 +1,4 @@
-"""Filters mean in the database what they mean in Spark, and are applied there."""
+"""Pushed filters: they are applied in the database, with the same meaning as in Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REALS = [0.0, -0.0, 1.5, -1e300, 5e-324]
 SHAPE = StreamSchema("everything", False, columns(EVERYTHING))
 SCHEMA = combine_schemas([SHAPE], True, None).schema
 
-#: Spark SQL, and whether all of it can be pushed.
+#: Conditions in Spark SQL, and whether they can be pushed completely.
 CONDITIONS = [
     ("text = 'a'", True),
     ("text <> 'a'", True),
@@ -69,7 +69,7 @@ CONDITIONS = [
 
 
 class PushedFilters(SourceCase):
-    """Whatever is pushed, the answer is Spark's."""
+    """Pushed filters return the same rows as Spark's own."""
 
     def fill(self) -> None:
         for n, text in enumerate(TEXTS):
@@ -101,8 +101,8 @@ class PushedFilters(SourceCase):
         self.assertEqual(frame.filter("n = 3").count(), 1)
         self.assertEqual(frame.count(), 9)
         self.assertEqual(frame.filter("n = 3 OR n = 4").count(), 2)
-        # Spark's defect, for which filters are only pushed for who asks for it. When this
-        # fails, it has been cured.
+        # The defect in Spark because of which filters are pushed only on request. If this
+        # fails, it has been fixed.
         frame = self.read(push_filters=True)
         self.assertEqual(frame.filter("n = 3").count(), 1)
         self.assertEqual(frame.count(), 1)
@@ -137,7 +137,7 @@ class PushedFilters(SourceCase):
                     self.assertIsInstance(batch, pa.RecordBatch)
 
     def reader(self, stream: str) -> FilteringReader:
-        """As Spark would make it."""
+        """A reader as Spark creates it."""
         schema: StructType = self.read(stream).schema
         return FilteringReader(
             parse_source_options({"database": self.dsn, "stream": stream}), schema
@@ -145,7 +145,7 @@ class PushedFilters(SourceCase):
 
 
 class FiltersOnStreamIds(TestCase):
-    """A condition on IDs, as the range that is read."""
+    """Conditions on IDs limit the range that is read."""
 
     def span(self, *pushed: s.Filter, down: bool = False) -> Range:
         return filters.token_range(pushed, StreamSchema("notes", down, columns(NOTES)))
@@ -169,7 +169,7 @@ class FiltersOnStreamIds(TestCase):
 
 
 class FiltersLeftToSpark(TestCase):
-    """What SQL would read differently, or not at all."""
+    """Filters that have another meaning in SQL, or none."""
 
     def test_inexact_filters_are_left_to_spark(self) -> None:
         for given in [

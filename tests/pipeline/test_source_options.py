@@ -1,4 +1,4 @@
-"""Options of the source, and our errors in Spark's."""
+"""Options of the source, and recovering our errors from Spark's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAST = {"database": "host=127.0.0.1", "stream": "events"}
 
 
 class SourceOptionsTest(SynchronousTestCase):
-    """What may be written, and what may not."""
+    """Which options are accepted."""
 
     def test_options_have_defaults(self) -> None:
         found = o.parse_source_options(LEAST)
@@ -106,7 +106,7 @@ class SourceOptionsTest(SynchronousTestCase):
         )
 
     def subTest(self, _: str) -> _Nothing:
-        """Trial has none."""
+        """Trial has no sub-tests."""
         return _Nothing()
 
 
@@ -117,7 +117,7 @@ class _Nothing:
 
 
 class PositionOptions(TestCase):
-    """Where reads begin and end."""
+    """The options ``starting`` and ``ending``."""
 
     def test_positions_are_parsed(self) -> None:
         self.assertIs(parse_position("starting", " NOW "), NamedPosition.NOW)
@@ -142,7 +142,7 @@ class PositionOptions(TestCase):
 
 
 class OriginalErrors(TestCase):
-    """Our errors, found again in text."""
+    """Our errors, recovered from text."""
 
     def spark(self, error: SynreplError, after: str = "") -> Exception:
         cls = type(error)
@@ -186,7 +186,7 @@ class OriginalErrors(TestCase):
 
 
 class TokensBehind(TestCase):
-    """Lag, from what Spark reports."""
+    """Lag, computed from Spark's progress."""
 
     def test_lag_is_computed_per_stream(self) -> None:
         end = '{"version": 1, "server": "s", "streams": {"a": {"linear": 4, "writers": {}}}}'

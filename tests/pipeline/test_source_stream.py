@@ -20,7 +20,7 @@ from tests.storage.postgres import prepare
 
 
 class StreamRuns(SourceCase):
-    """Runs that end when they have read what there is."""
+    """Queries that end when they have read everything available."""
 
     def test_each_run_reads_what_is_new(self) -> None:
         self.notes(1, 5)
@@ -59,7 +59,7 @@ class StreamRuns(SourceCase):
     def test_the_start_of_a_killed_query_stays(self) -> None:
         self.notes(1, 3)
         self.query(starting="now", max_rows_per_batch=1)
-        self.uncommit()  # as if it had been killed in its first batch
+        self.uncommit()  # as if the query had been killed in its first batch
         self.notes(4, 5)
         self.query(starting="now")
         self.assertEqual(self.numbers(), [4, 5])
@@ -68,7 +68,7 @@ class StreamRuns(SourceCase):
         self.notes(1, 3)
         self.query(starting="now")
         self.notes(4, 5)
-        self.query(starting="earliest")  # the checkpoint counts
+        self.query(starting="earliest")  # ignored because there is a checkpoint
         self.assertEqual(self.numbers(), [4, 5])
         self.out, self.checkpoint = self.mktemp(), self.mktemp()
         self.query(starting='{"notes": "2"}')
@@ -77,7 +77,7 @@ class StreamRuns(SourceCase):
     def test_the_follower_holds_trimming_back(self) -> None:
         self.notes(1, 4)
         self.query(follower="lake", max_rows_per_batch=2)
-        # Spark tells of a batch when the next one is planned.
+        # Spark commits a batch at the source when it plans the next one.
         self.assertEqual(self.sql("SELECT position FROM synrepl._followers WHERE writer = ''"), 2)
         self.assertEqual(
             self.sql("SELECT follower FROM synrepl._follower_leases WHERE expires_at > now()"),
@@ -89,9 +89,9 @@ class StreamRuns(SourceCase):
 
 
 class RunningStreams(SourceCase):
-    """Queries that go on while facts are written."""
+    """Queries that run while facts are written."""
 
-    def test_commits_out_of_order_by_three_writers(self) -> None:
+    def test_commits_out_of_order_by_three_writers_are_read_once(self) -> None:
         writers = ("w1", "w2", "w3")
         self.add_writers("notes", *writers)
         held = {writer: self.open() for writer in writers}
@@ -99,10 +99,10 @@ class RunningStreams(SourceCase):
         n, landed = 0, []
         for turn in range(4):
             order = [*writers[turn % 3 :], *writers[: turn % 3]]
-            for writer in order:  # tokens in one order
+            for writer in order:  # tokens are allocated in one order
                 self.notes(n + 1, n + 5, writer=writer, on=held[writer])
                 n += 5
-            for writer in reversed(order):  # and commits in the other, read in between
+            for writer in reversed(order):  # and committed in the other, with reads in between
                 if (turn, writer) == (2, "w2"):
                     held[writer].rollback()
                 else:
@@ -111,7 +111,7 @@ class RunningStreams(SourceCase):
                 landed.append(len(self.numbers()))
         wanted = sorted(row.n for row in self.read().collect())
         self.assertEqual(len(wanted), 55)
-        self.assertEqual(self.numbers(), wanted)  # none missed, none twice
+        self.assertEqual(self.numbers(), wanted)  # each once
         self.assertEqual(landed[-1], 55)
         self.assertGreater(len(set(landed)), 6)  # it did read in between
 
@@ -148,7 +148,8 @@ class RunningStreams(SourceCase):
         self.notes(1, 2)
         self.query()
         name = self.dsn.rpartition("/")[2]
-        other = psycopg2.connect(server().dsn)  # nobody can from where he is
+        # Connections to a database itself cannot disallow connections to it.
+        other = psycopg2.connect(server().dsn)
         self.addCleanup(other.close)
         other.autocommit = True
         self.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false", on=other)
@@ -163,10 +164,10 @@ class RunningStreams(SourceCase):
 
 
 class StreamCheckpoints(SourceCase):
-    """What a checkpoint is good for, and what not."""
+    """Which checkpoints are accepted."""
 
     def rewrite(self, old: str, new: str) -> None:
-        """Change the last offsets that Spark has on record."""
+        """Change the last offsets that Spark has recorded."""
         folder = Path(self.checkpoint, "offsets")
         last = max((p for p in folder.glob("[0-9]*")), key=lambda p: int(p.name))
         text = last.read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ CATALOGUE = Catalogue(SYNAPSE_STREAMS)
 
 
 class ForeignCase(TestCase):
-    """Databases as they were taken from servers."""
+    """Dumps of real servers' databases."""
 
     timeout = 120
 
@@ -58,7 +58,7 @@ class ForeignCase(TestCase):
 
 
 class Scans(ForeignCase):
-    """What is read in one go is what is paged through."""
+    """Chunks have the same facts as a follower's pages."""
 
     async def check(self, version: str) -> None:
         dsn = await foreign_database(version)
@@ -76,7 +76,7 @@ class Scans(ForeignCase):
     def scanned(
         self, reader: ChunkReader, source: SynapseDatabase, name: str, cuts: list[int]
     ) -> list[Fact]:
-        """All facts, by the pipeline's reader, in some parts."""
+        """All facts by the pipeline's reader, divided into some parts."""
         wanted = source.stream_schema(name).columns
         schema = arrow_schema(wanted)
         names = {name: [column.name for column in wanted]}
@@ -131,7 +131,7 @@ def paged(txn: Transaction, name: str) -> list[Fact]:
 
 
 class Looking(ForeignCase):
-    """Up to where it may be read."""
+    """The safe bounds of its streams."""
 
     async def test_every_release_has_its_streams(self) -> None:
         for version in RECORDINGS:
@@ -139,11 +139,11 @@ class Looking(ForeignCase):
             self.assertTrue(source.is_lossy)
             bounds = source.observe(source.streams)
             for name, safe in bounds.items():
-                # Nobody is in a transaction, and nobody needs time: all of it is settled.
+                # There are no transactions and no settling time, so everything is settled.
                 self.assertTrue(safe.is_complete, (version, name, safe))
                 self.assertIsNone(source.trimmed_sql(name))
 
-    async def test_what_is_on_record_is_safe_at_once_and_the_rest_later(self) -> None:
+    async def test_recorded_positions_are_safe_at_once_and_the_rest_later(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         self.execute(
             dsn,
@@ -171,7 +171,7 @@ class Looking(ForeignCase):
             other.rollback()
             self.assertEqual(fresh.observe(["events"])["events"].bound.linear, before + 1)
 
-    async def test_a_user_who_may_not_see_what_others_do_sees_that_they_do(self) -> None:
+    async def test_a_role_without_rights_to_monitor_sees_open_transactions(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         self.execute(
             dsn,
@@ -188,10 +188,10 @@ class Looking(ForeignCase):
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
             self.assertFalse(source.observe(["events"])["events"].is_complete)
-        # Its name for the server lacks what only others may ask for.
+        # Its server identity lacks the part that needs more rights.
         self.assertEqual(source.server.rpartition("/")[2], extensions.parse_dsn(dsn)["dbname"])
 
-    async def test_estimates_and_cuts(self) -> None:
+    async def test_rows_are_estimated_and_ranges_divided(self) -> None:
         source = self.source(await foreign_database("1.163.2"))
         ranges = WriterRanges.between(PositionVector(), PositionVector({}, ALL))
         self.assertGreater(source.estimate_rows("events", ranges), 0)
@@ -202,7 +202,7 @@ class Looking(ForeignCase):
         self.assertLessEqual(first, second)
         self.assertIsNone(source.token_at_row("backfill", ranges, 10**4))
 
-    async def test_a_stream_that_this_release_has_not(self) -> None:
+    async def test_a_stream_that_the_release_lacks_is_refused(self) -> None:
         source = self.source(await foreign_database("1.163.2"))
         error = self.assertRaises(NoSuchStream, source.stream_schema, "pushers_")
         self.assertIn("did you mean 'pushers'?", str(error))

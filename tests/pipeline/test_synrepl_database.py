@@ -28,7 +28,7 @@ from tests.storage.samples import NOTES, STREAMS
 
 
 class OwnCase(PostgresCase):
-    """A source, and plain SQL that writes."""
+    """A test case with a source, and writes by plain SQL."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -36,7 +36,7 @@ class OwnCase(PostgresCase):
         self.addCleanup(lambda: self.source.close())
 
     def append(self, text: str, writer: str = "sql", on: Any = None, rows: int = 1) -> int:
-        """One fact of :data:`NOTES`."""
+        """Append a fact to :data:`NOTES`."""
         made = ",".join([f'{{"text": "{text}"}}'] * rows)
         return int(self.sql("SELECT synrepl.append('notes', %s, %s)", f"[{made}]", writer, on=on))
 
@@ -50,9 +50,9 @@ class OwnCase(PostgresCase):
 
 
 class StreamSchemas(OwnCase):
-    """Columns, out of the tables."""
+    """Streams and columns, as read from the tables."""
 
-    def test_every_stream_and_every_type(self) -> None:
+    def test_every_stream_and_every_type_is_found(self) -> None:
         database = BlockingDatabase(self.dsn, "tests")
         kept = [stream for stream in STREAMS if not stream.in_memory]
         database.run("ensure", lambda txn: ensure_tables(txn, kept))
@@ -65,7 +65,7 @@ class StreamSchemas(OwnCase):
                 (stream_schema.cells, stream_schema.counts_down),
                 (columns(stream), stream.counts_down),
             )
-        # Streams that share a sequence are looked at by it.
+        # Streams with a shared sequence are observed by it.
         looked = self.source.observe(self.source.streams)
         self.assertEqual({safe.last for safe in looked.values()}, {0})
 
@@ -105,7 +105,7 @@ class StreamSchemas(OwnCase):
 
 
 class EstimatesAndCuts(OwnCase):
-    """How many rows there are, and where to cut."""
+    """Estimating rows and dividing ranges."""
 
     def fill(self, facts: int, analyse: bool) -> WriterRanges:
         self.sql(
@@ -125,7 +125,7 @@ class EstimatesAndCuts(OwnCase):
         half = WriterRanges.between(PositionVector({}, 5_000), ranges.end)
         self.assertApproximates(self.source.estimate_rows("notes", half), 10_000, 2_000)
 
-    def test_without_statistics_a_row_for_each_token(self) -> None:
+    def test_without_statistics_one_row_per_token_is_estimated(self) -> None:
         self.assertEqual(self.source.estimate_rows("notes", self.fill(100, analyse=False)), 100)
 
     def test_token_at_row_counts_rows_of_the_range(self) -> None:
@@ -136,7 +136,7 @@ class EstimatesAndCuts(OwnCase):
         found = [self.source.token_at_row("notes", only_a, rows) for rows in (1, 3, 6, 7)]
         self.assertEqual(found, [6, 8, 10, None])
 
-    def test_token_at_row_of_a_descending_stream(self) -> None:
+    def test_token_at_row_works_for_a_descending_stream(self) -> None:
         self.sql(
             "INSERT INTO synrepl.backfill SELECT (r).* FROM (SELECT jsonb_populate_record("
             "NULL::synrepl.backfill, jsonb_build_object('stream_id', -n, 'row_no', 0, 'writer', 'w',"
@@ -146,7 +146,7 @@ class EstimatesAndCuts(OwnCase):
         found = [self.source.token_at_row("backfill", ranges, rows) for rows in (1, 3, 4)]
         self.assertEqual(found, [2, 4, None])
 
-    def test_bounded_never_splits_a_fact_and_comes_to_the_end(self) -> None:
+    def test_bounded_never_splits_a_fact_and_reaches_the_end(self) -> None:
         self.fill(10, analyse=False)
         end, at, stops = {"notes": PositionVector({"a": 10}, 9)}, {}, []
         while at != end:
@@ -191,7 +191,7 @@ class EstimatesAndCuts(OwnCase):
         )
         reading = self.transaction()
         self.sql("SET enable_seqscan = off", on=reading)
-        self.sql("SET enable_bitmapscan = off", on=reading)  # which pays for so few rows
+        self.sql("SET enable_bitmapscan = off", on=reading)  # which would be faster for so few rows
         for scan in (chunk, chunk.as_text()):
             plan = json.dumps(self.sql(f"EXPLAIN (FORMAT JSON) {scan.sql}", on=reading))
             self.assertIn("Index Scan", plan)
@@ -199,14 +199,14 @@ class EstimatesAndCuts(OwnCase):
 
 
 class SafeBounds(OwnCase):
-    """Looks while others write, hold and die (R5)."""
+    """Observations while writers write, hold tokens and die (R5)."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         for writer in ("w1", "w2", "w3"):
             self.sql("SELECT synrepl.add_writer('notes', %s)", writer)
 
-    def test_three_writers_that_commit_out_of_order(self) -> None:
+    def test_the_bound_waits_for_writers_that_commit_out_of_order(self) -> None:
         one, two, three = (self.transaction() for _ in range(3))
         self.append("first")
         self.assertEqual(self.bound().linear, 1)
@@ -222,7 +222,7 @@ class SafeBounds(OwnCase):
         three.rollback()
         self.append("e", "w3", three)
         bound = self.bound()
-        # What it holds now it got after the last look: all up to there is settled.
+        # It took its tokens after the last observation, so everything up to that is settled.
         self.assertEqual((bound.linear, bound["w1"], bound["w2"], bound["w3"]), (1, 1, 6, 5))
         one.commit()
         self.assertEqual(self.bound().linear, 5)
@@ -266,7 +266,7 @@ class SafeBounds(OwnCase):
 
 
 class RestartedServer(SynchronousTestCase):
-    """A server that is started again."""
+    """A server that is restarted."""
 
     def test_a_restarted_server_has_the_same_identity(self) -> None:
         server = PostgresServer(existing_data_dir(), fsync=False)

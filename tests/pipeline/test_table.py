@@ -1,4 +1,4 @@
-"""A stream's Delta table: what is on record in it, and what it refuses."""
+"""A stream's Delta table: its columns, position, files and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPE = StreamSchema("notes", False, columns(NOTES))
 
 
 class TableCase(SynchronousTestCase):
-    """A table of notes."""
+    """A test case with a table of notes."""
 
     timeout = 60
 
@@ -41,11 +41,11 @@ class TableCase(SynchronousTestCase):
         self.table = StreamTable.create(self.folder / "notes", SHAPE)
 
     def again(self) -> StreamTable:
-        """The table, as another process finds it."""
+        """The table, opened as by another process."""
         return StreamTable(self.table.path)
 
     def written(self, low: int, high: int) -> DataFile:
-        """A file with these IDs, which the table does not know yet."""
+        """Write a file with these IDs, without committing it."""
         schema = arrow_schema(self.table.stream_schema.columns)
         writer = FileWriter(self.table.path, schema)
         for stream_id in range(low, high + 1):
@@ -56,7 +56,7 @@ class TableCase(SynchronousTestCase):
         return made
 
     def add(self, low: int, high: int) -> DataFile:
-        """The same, and the table knows it."""
+        """Write a file with these IDs, and commit it."""
         file = self.written(low, high)
         self.table.append([file], self.table.position, PositionVector({"w": high}, high))
         return file
@@ -83,7 +83,7 @@ class TableCase(SynchronousTestCase):
 class TableColumns(TableCase):
     """Columns, and how they change."""
 
-    def test_every_stream_and_every_type(self) -> None:
+    def test_columns_of_every_stream_and_type_are_kept(self) -> None:
         for stream in (*SYNAPSE_STREAMS, EVERYTHING):
             stream_schema = StreamSchema(stream.name, stream.counts_down, columns(stream))
             made = StreamTable.create(self.folder / stream.name, stream_schema)
@@ -96,7 +96,7 @@ class TableColumns(TableCase):
                     [(column.name, column.type) for column in found.columns],
                     [(column.name, column.type) for column in stream_schema.columns],
                 )
-                # What begins a row is always there; any cell may be erased.
+                # The head of a row is never null; any other cell may be erased.
                 self.assertEqual(
                     [each.nullable for each in found.columns[:4]], [False] * 3 + [True]
                 )
@@ -152,12 +152,12 @@ class TableColumns(TableCase):
                 SchemaChanged, self.table.widen, StreamSchema("notes", False, cells)
             )
             self.assertIn(f"stream 'notes' has {words}", str(error))
-        # The order of columns is nobody's concern.
+        # The order of columns does not matter.
         self.table.widen(StreamSchema("notes", False, (n, text)))
 
 
 class TablePositions(TableCase):
-    """Where the table stands."""
+    """The position of the table."""
 
     def test_a_new_table_has_no_position(self) -> None:
         self.assertEqual((self.table.position, self.table.has_position), (PositionVector(), False))
@@ -165,7 +165,7 @@ class TablePositions(TableCase):
         self.assertTrue(self.again().has_position)
         self.assertEqual(self.again().position, PositionVector())
 
-    def test_several_writers_to_the_last_bit(self) -> None:
+    def test_positions_of_several_writers_are_exact(self) -> None:
         odd = {"w": BIG, "writer/1": 2**53 + 1, "ü": 5, "a.b-c_d": BIG - 1}
         at = PositionVector()
         for end in (PositionVector({"w": 3}, 2), PositionVector(odd, 5), PositionVector(odd, BIG)):
@@ -174,7 +174,7 @@ class TablePositions(TableCase):
             self.assertEqual(at.linear, end.linear)
             self.assertEqual({name: at[name] for name in odd}, {name: end[name] for name in odd})
 
-    def test_a_writer_that_is_not_named_any_more_is_remembered(self) -> None:
+    def test_a_writer_that_is_no_longer_named_keeps_its_position(self) -> None:
         self.table.append([], PositionVector(), PositionVector({"a": 7, "b": 3}, 2))
         self.table.append([], self.table.position, PositionVector({"b": 5}, 4))
         self.assertEqual(self.again().position, PositionVector({"a": 7, "b": 5}, 4))
@@ -231,16 +231,16 @@ class TablePositions(TableCase):
         table = self.again()
         table._delta.create_checkpoint()
         table._delta.cleanup_metadata()
-        self.assertLess(len(self.commits()), 20)  # the first ones are gone
+        self.assertLess(len(self.commits()), 20)  # the first ones have been removed
         self.assertEqual(self.again().position, PositionVector({"gone": 3, "w": 24}, 24))
         self.assertEqual(self.ids(), list(range(1, 25)))
-        # Who looked before has to look again.
+        # A process that opened the table before has to refresh it.
         self.assertRaises(LakeFailed, lambda: self.table.position)
         self.table.refresh()
         self.add(25, 25)
         self.assertEqual(self.again().position["w"], 25)
 
-    def test_one_that_lasts_outlives_the_clearing_of_its_log(self) -> None:
+    def test_a_table_object_in_use_survives_the_clearing_of_its_log(self) -> None:
         self.table._delta.alter.set_table_properties(
             {"delta.checkpointInterval": "5", "delta.logRetentionDuration": "interval 0 seconds"}
         )
@@ -251,7 +251,7 @@ class TablePositions(TableCase):
 
 
 class TableFiles(TableCase):
-    """What it is made of."""
+    """The data files of the table."""
 
     def test_files_are_ordered_by_their_ids(self) -> None:
         self.assertEqual(self.table.files, [])
@@ -274,7 +274,7 @@ class TableFiles(TableCase):
         self.assertEqual(self.again().position, PositionVector({"w": 6}, 6))
         self.assertEqual(self.ids(), [1, 2, 3, 4, 5, 6])
 
-    def test_of_two_that_rewrite_from_one_version_one_fails(self) -> None:
+    def test_one_of_two_rewrites_of_the_same_version_fails(self) -> None:
         old = [self.add(1, 2), self.add(3, 4)]
         one, other = self.again(), self.again()
         one.rewrite(old, [self.written(1, 4)], change=False)
@@ -315,10 +315,10 @@ class TableFiles(TableCase):
 
 
 class FilesWrittenByTasks(TableCase):
-    """What a task says of a file is believed when the driver sees it, too."""
+    """A task's file is committed only if the driver finds it as reported."""
 
     def assert_refused(self, file: DataFile, found: str) -> None:
-        """Neither a landing nor a rewriting commits it."""
+        """Check that neither a landing nor a rewrite commits the file."""
         old, commits, at = self.table.files, self.commits(), self.table.position
         beyond = PositionVector({"w": 99}, 99)
         for commit in (
@@ -332,33 +332,33 @@ class FilesWrittenByTasks(TableCase):
         table = self.again()
         self.assertEqual((table.files, table.position, self.commits()), (old, at, commits))
 
-    def test_refuses_one_that_is_not_there(self) -> None:
+    def test_refuses_a_missing_file(self) -> None:
         self.add(1, 2)
         file = self.written(3, 4)
         self.table.path_of(file).unlink()
         self.assert_refused(file, "no such file")
         self.assertEqual(self.ids(), [1, 2])
 
-    def test_refuses_one_that_is_there_in_part(self) -> None:
+    def test_refuses_a_truncated_file(self) -> None:
         self.add(1, 2)
         file = self.written(3, 4)
         os.truncate(self.table.path_of(file), file.size - 1)
         self.assert_refused(file, f"{file.size - 1:,} of its {file.size:,} bytes")
 
-    def test_refuses_one_of_the_same_size_that_cannot_be_read(self) -> None:
+    def test_refuses_an_unreadable_file_of_the_same_size(self) -> None:
         self.add(1, 2)
         file = self.written(3, 4)
         self.table.path_of(file).write_bytes(bytes(file.size))
         self.assert_refused(file, "a file that it cannot read (")
 
-    def test_refuses_one_with_other_rows(self) -> None:
+    def test_refuses_a_file_with_another_number_of_rows(self) -> None:
         self.add(1, 2)
         file = msgspec.structs.replace(self.written(3, 4), rows=3)
         self.assert_refused(file, "2 of its 3 rows")
 
 
 class FileWriting(TableCase):
-    """A file in the making."""
+    """Writing a data file."""
 
     def writer(self, **more: pa.DataType) -> FileWriter:
         return FileWriter(self.table.path, pa.schema({"stream_id": pa.int64(), **more}))
@@ -398,7 +398,7 @@ class FileWriting(TableCase):
 
 
 class BrokenTables(TableCase):
-    """What cannot be read or written says so."""
+    """Failures to read or write name the table."""
 
     def test_a_damaged_log_is_named(self) -> None:
         self.commits()[0].write_text("{")

@@ -1,4 +1,4 @@
-"""Marks of a lake: when they are made, and that none is lost."""
+"""Watermarks of a lake: when they are recorded, and that none is lost."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RecordingWatermarks(TestCase):
         self.assertEqual(marks.frame(shared_session()).count(), 0)
         self.assertFalse(marks.path.exists())
 
-    def test_marks_are_a_data_frame(self) -> None:
+    def test_marks_can_be_read_as_a_data_frame(self) -> None:
         marks = Watermarks(self.lake)
         marks.record_all({"events": 10, "caches": 5}, NOON)
         marks.record("events", 11, NOON + 90)
@@ -122,6 +122,6 @@ class ImportingWatermarks(PostgresCase):
             sorted((row["token"], row["at"].timestamp()) for row in marks.table().to_pylist()),
             [(n, NOON + n) for n in (1, 2, 3)],
         )
-        # What was taken in counts for what is noted.
+        # Imported marks count for the interval of recording.
         self.assertFalse(marks.record("notes", 4, NOON + 62.5))
         self.assertTrue(marks.record("notes", 4, NOON + 63))

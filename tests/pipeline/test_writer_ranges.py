@@ -19,7 +19,7 @@ from tests.storage.postgres import PostgresCase
 
 HIGHEST = 12
 
-#: The last one is in no position.
+#: The writers of the model; the last one is in no position.
 WRITERS = ("a", "o'b", "stranger")
 
 tokens = st.integers(0, HIGHEST)
@@ -31,7 +31,7 @@ Pair = tuple[str, int]
 
 
 def wanted(start: PositionVector, end: PositionVector) -> set[Pair]:
-    """What was settled after one position and no later than the other."""
+    """The pairs after one position and up to the other."""
     return {
         (writer, token)
         for writer in WRITERS
@@ -41,7 +41,7 @@ def wanted(start: PositionVector, end: PositionVector) -> set[Pair]:
 
 
 def inside(ranges: WriterRanges) -> set[Pair]:
-    """What ranges hold."""
+    """The pairs in the ranges."""
     return {
         (writer, token)
         for writer in WRITERS
@@ -55,7 +55,7 @@ def counted(parts: Iterable[WriterRanges]) -> Counter[Pair]:
 
 
 class WriterRangesCoverage(SynchronousTestCase):
-    """Each pair once."""
+    """Ranges cover each pair once."""
 
     @given(vectors, vectors)
     def test_ranges_have_the_tokens_between_two_positions(
@@ -134,7 +134,7 @@ class WriterRangesCoverage(SynchronousTestCase):
         self.assertEqual(read, Counter(wanted(start, end)))
 
     @given(st.lists(vectors, min_size=2, max_size=5))
-    def test_bounds_that_move_on_are_read_once(self, seen: list[PositionVector]) -> None:
+    def test_tokens_up_to_advancing_bounds_are_read_once(self, seen: list[PositionVector]) -> None:
         at, read = seen[0], Counter[Pair]()
         for bound in seen[1:]:
             moved = at.merge(bound)
@@ -144,7 +144,7 @@ class WriterRangesCoverage(SynchronousTestCase):
 
 
 class WriterRangesInSql(PostgresCase):
-    """The same conditions, asked of Postgres."""
+    """The same conditions, evaluated by Postgres."""
 
     def test_postgres_selects_what_the_model_selects(self) -> None:
         connection = self.connect()

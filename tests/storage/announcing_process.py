@@ -30,7 +30,7 @@ class RecordingListener:
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
         """Implements PositionListener."""
-        if prev == new and prev != self.positions.get(writer):  # moved on by a failover
+        if prev == new and prev != self.positions.get(writer):  # advanced by a failover
             self._case.assertGreater(new, self.positions.get(writer, -1))
             self.jumps.append(Range(self.positions.get(writer, 0), new))
             self.positions[writer] = new
@@ -50,14 +50,14 @@ class RecordingListener:
         """Implements PositionListener."""
         self._case.assertTrue(self.linear <= prev < new)
         self.linear = new
-        if facts is None:  # as at the start: followers read them from the table
+        if facts is None:  # as at the start; followers read the facts from the table
             self.unseen.append(Range(prev, new))
             return
         self._case.assertTrue(all(prev < fact.token <= new for fact in facts))
         self.linear_facts += facts
 
     def missed(self, fact: Fact) -> bool:
-        """Whether linear followers have to read this fact from the table."""
+        """True if linear followers have to read this fact from the table."""
         return any(fact.token in span for span in self.unseen)
 
 
@@ -108,6 +108,6 @@ class AnnouncingProcess:
         return self.announcer.states[NOTES.name]
 
     def sees(self, writer: str) -> bool:
-        """Whether ``writer`` may hold unsettled tokens, according to the last observation."""
+        """True if ``writer`` may hold unsettled tokens, according to the last observation."""
         seen = self.state.observation
         return seen is not None and writer in seen.writers and bool(seen.writers[writer].holders)

@@ -38,7 +38,7 @@ from tests.storage.samples import EVERYTHING, NOTES, note, rows_of
 
 EVERY = 2**40
 
-# Only what it is mixed into is a test case, or it would be run by itself as well.
+# The contract is a test case only as a mixin, so that it is not run by itself.
 if TYPE_CHECKING:
     Base = TestCase
 else:
@@ -560,7 +560,7 @@ class FactStoreContract(Base):
         self.assertEqual(await self.store.given_out(NOTES), tokens[-1])
         (reserved,) = await lease.reserve(NOTES, 1, 0)
         self.assertEqual(await self.store.given_out(NOTES), reserved)
-        # A sequence that is behind does not count alone: after a failover, say.
+        # The sequence alone is not enough: it may be behind, for instance after a failover.
         await self.set_sequence(NOTES, 1)
         self.assertEqual(await self.store.given_out(NOTES), tokens[-1])
         await self.store.record_positions(NOTES, 70, {})
@@ -789,7 +789,7 @@ class FactStoreContract(Base):
         first = (await self.written(lease, 3))[-1]
         self.assertEqual(
             await self.store.mark(NOTES, 10, 100), AgedPositions(0, 0)
-        )  # marked only now
+        )  # the mark is recorded only now
         await self.pass_time(11)
         second = (await self.written(lease, 3))[-1]
         self.assertEqual(await self.store.mark(NOTES, 10, 100), AgedPositions(first, 0))

@@ -12,7 +12,7 @@ from synrepl.streams.row import Row
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.streams.synapse.backfill import BACKFILL
 
-#: Before statements of a superuser that change facts, which nobody may do.
+#: Precedes statements by which a superuser changes facts, which is forbidden otherwise.
 TAMPERING = "SET session_replication_role = replica"
 
 #: Short facts for most tests.
@@ -39,7 +39,7 @@ EVERYTHING = declare(
 
 STREAMS = (*SYNAPSE_STREAMS, NOTES, EVERYTHING)
 
-#: Enough for most tests: a database with all of them takes longer to copy.
+#: The streams of most tests; a database with all streams takes longer to copy.
 FEW = (NOTES, EVERYTHING, BACKFILL)
 
 TEXTS = [
@@ -96,7 +96,7 @@ def rows_of(stream: Stream, how_many: int = 14) -> list[Row]:
             cycle([*VALUES[column.type], *([None] if column.nullable else [])])
             for column in row_columns(row)
         ]
-        for skip, column in enumerate(cells):  # so that not all begin alike
+        for skip, column in enumerate(cells):  # so that they do not all start with the same cell
             for _ in range(skip):
                 next(column)
         for _ in range(how_many):

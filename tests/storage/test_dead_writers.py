@@ -85,7 +85,7 @@ class DeadWriters(PostgresCase):
         return list(page.facts)
 
     async def fact_above(self, held: list[Token]) -> Token:
-        """Append a fact that the linear position cannot reach, and see that it does not."""
+        """Append a fact, and check that the linear position does not reach it."""
         above: Token = (await self.announcing.writer.append(NOTES, [[note("above")]])).tokens[0]
         self.assertGreater(above, held[-1])
         self.assertEqual(self.heard.positions["observer"], above)
@@ -105,7 +105,7 @@ class DeadWriters(PostgresCase):
 
     async def test_a_writer_killed_with_a_reservation_is_fenced(self) -> None:
         await self.check_killed("reserved")
-        # One whose transaction ended with it may leave nothing to release.
+        # If its transaction ended with it, there may be nothing to release.
         self.assertIn("writer doomed of notes is dead", " ".join(self.announcing.log.lines))
 
     async def test_a_writer_killed_inside_its_transaction_is_fenced(self) -> None:

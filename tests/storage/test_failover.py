@@ -20,7 +20,7 @@ APPEND = "SELECT synrepl.append('notes', '[{\"text\": \"sql\"}]')"
 
 
 class MastersOverAFailover(FailoverCase):
-    """A master that announces, and appends that the standby never got."""
+    """A master that announces, and appends that the standby never received."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()

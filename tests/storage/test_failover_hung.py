@@ -23,7 +23,7 @@ from tests.storage.samples import NOTES, note
 
 
 class TwoWays(Process):
-    """A process whose sessions take another way to the database than its pool.
+    """A process whose sessions connect to the database by another route than its pool.
 
     :ivar sessions_by: the DSN of sessions
     """
@@ -52,7 +52,7 @@ class HungSession(FailoverCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(self.writer.stop()))
 
     def way(self) -> tuple[FaultProxy, str]:
-        """A proxy, and the DSN that leads to the primary by it."""
+        """A proxy to the primary, and the DSN of the proxy."""
         proxy = FaultProxy(urlsplit(self.dsn).port or 0)
         self.addCleanup(lambda: Deferred.fromCoroutine(proxy.stop()))
         parts = {**extensions.parse_dsn(self.dsn), "port": proxy.port}

@@ -20,7 +20,7 @@ from tests.storage.samples import NOTES, note
 
 
 class OldServer(FailoverCase):
-    """The old primary lives on, and a reader has connections to it."""
+    """The old primary keeps running, and a reader has connections to it."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -43,7 +43,7 @@ class OldServer(FailoverCase):
         return process
 
     async def append(self, count: int) -> None:
-        """Facts by a writer of the old server."""
+        """Append facts by a writer on the old server."""
         process = self.process("one")
         lease = await process.store.open_writer("one", [NOTES])
         await lease.append(NOTES, [Draft([[note("a")]] * count)], 0)
@@ -78,7 +78,7 @@ class OldServer(FailoverCase):
     async def test_a_pool_with_connections_to_both_reads_from_the_new_one_only(self) -> None:
         await self.at_once(2)
         await self.fail_over_beside()
-        await self.at_once(3)  # so the third leads to the new one
+        await self.at_once(3)  # so the third connection leads to the new server
         while (await self.reader.store.observe([NOTES]))["notes"].incarnation < 2:
             await self.at_once(3)
         self.assertEqual(await self.read_at_once(3), [[1, 2, 3]] * 3)

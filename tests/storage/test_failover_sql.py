@@ -10,13 +10,13 @@ from tests.storage.postgres import PostgresCase
 
 APPEND = "SELECT synrepl.append('notes', '[{\"text\": \"a\"}]')"
 
-#: As if the server that is running were another one than the one that was confirmed.
+#: Makes the running server differ from the confirmed one.
 PROMOTE = "UPDATE synrepl._incarnations SET timeline = 'AAAAAAAA'"
 RESTORE = "UPDATE synrepl._incarnations SET system_identifier = '1', server_started_at = 'epoch'"
 
 
 class PlainSql(PostgresCase):
-    """It is refused until the server is confirmed."""
+    """Plain SQL is refused until the server is confirmed."""
 
     def refused(self, on: psycopg2.extensions.connection | None = None) -> psycopg2.Error:
         error: psycopg2.Error = self.assertRaises(psycopg2.Error, self.sql, APPEND, on=on)

@@ -25,8 +25,8 @@ from synrepl.streams.synapse.profile_updates import PROFILE_UPDATES
 from synrepl.streams.synapse.tag_account_data import TagAccountDataRow
 from tests.storage.foreign_databases import foreign_database, sent
 
-#: By release and stream: how many tokens are in the tables, and how many of these were
-#: sent while somebody recorded. The others are of before, after and in between.
+#: By release and stream: the number of tokens in the tables, and the number of those that were
+#: also recorded when they were sent. The others were sent while nothing was recorded.
 IN_TABLES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "1.11.1": {
         "events": (1404, 1166),
@@ -95,18 +95,18 @@ IN_TABLES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     },
 }
 
-#: Streams whose tables keep everything: all that was sent is there.
+#: Streams whose tables keep every row that was sent.
 COMPLETE = ("backfill", "caches", "public_rooms", "groups", "user_signature", "quarantined_media")
 
-#: Sent, and gone with four rooms that were purged in between.
+#: Sent, and deleted with four rooms that were purged in between.
 PURGED = {"1.43.0": 11}
 
-#: Sent as outliers, which they are no more; or with a relation, and redacted since.
+#: Sent as outliers and no longer outliers; or sent with a relation and redacted since.
 CHANGED_SINCE = {"1.20.1": {216}, "1.163.2": {182, 206}}
 
 
 class RowsOfRealServers(TestCase):
-    """Row for row where tables and recordings overlap."""
+    """Compare all rows that are both in tables and in recordings."""
 
     timeout = 60
 
@@ -116,7 +116,7 @@ class RowsOfRealServers(TestCase):
         return ForeignStore(database)
 
     async def facts(self, store: ForeignStore, stream: Stream, limit: int) -> list[Fact]:
-        """All of them, page by page."""
+        """All facts, page by page."""
         found: list[Fact] = []
         after, more = 0, True
         while more:
@@ -153,7 +153,7 @@ class RowsOfRealServers(TestCase):
         rows = {comparable(row, version, changed) for _, row in seen}
         for row in fact.rows:
             self.assertIn(comparable(row, version, changed), rows, fact)
-        if isinstance(fact.rows[0], EventRow):  # nothing of it may be missing
+        if isinstance(fact.rows[0], EventRow):  # no cell may be missing
             sent_rows = {told_of(row) for _, row in seen}
             self.assertEqual({told_of(row) for row in fact.rows}, sent_rows, fact)
         self.assertIn(fact.writer, {writer for writer, _ in seen})
@@ -200,9 +200,11 @@ def told_of(row: Any) -> tuple[str, str | None, str, str | None]:
 
 def comparable(row: Row, version: str, changed: bool) -> str:
     """A row without the cells that are known to differ."""
-    if isinstance(row, TagAccountDataRow):  # a text that holds JSON, escaped in another way
+    if isinstance(row, TagAccountDataRow):  # JSON in a text, with other escapes
         return repr((row.user_id, row.room_id, json.loads(row.data)))
-    if isinstance(row, DeviceListsRow) and version == "1.11.1":  # who was to be told is forgotten
+    if (
+        isinstance(row, DeviceListsRow) and version == "1.11.1"
+    ):  # the table does not keep the destinations
         return repr(row.entity)
     if isinstance(row, EventRow) and changed:
         return repr((row.event_id, row.room_id, row.type, row.state_key, row.membership))

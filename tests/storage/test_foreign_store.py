@@ -103,7 +103,7 @@ class Pages(ForeignCase):
             facts = (await self.everything(store, CACHES, writer)).facts
             self.assertEqual((len(facts), {fact.writer for fact in facts}), (844, {"master"}))
 
-    async def test_pages_of_any_size_give_the_same(self) -> None:
+    async def test_pages_of_any_size_give_the_same_facts(self) -> None:
         store = await self.store("1.11.1")
         for stream in (EVENTS, BACKFILL, TO_DEVICE):
             everything = (await self.everything(store, stream, None)).facts
@@ -188,7 +188,7 @@ class Positions(TestCase):
         both = {"w1": 5, "w2": 7}
         self.assertEqual(self.positions({"": 9}, both), both)
 
-    def test_a_new_writer_and_one_that_is_no_more(self) -> None:
+    def test_adds_a_new_writer_and_drops_one_that_is_gone(self) -> None:
         found = self.positions({"new": 8, "gone": 6}, {"w1": 5, "w2": 7})
         self.assertEqual(found, {"w1": 5, "w2": 7, "new": 8})
 
@@ -237,7 +237,7 @@ class FollowerOfForeignTables(ForeignCase):
 
 
 class ReadOnlyAccess(ForeignCase):
-    """Nothing is written, and nothing takes long."""
+    """The store is read-only, and its statements have a time limit."""
 
     async def test_nothing_can_be_written(self) -> None:
         store = await self.store("1.43.0")
@@ -289,7 +289,9 @@ class Recognition(ForeignCase):
             standing = await standing_of(await self.store(version))
             self.assertEqual(standing["presence"].sequence, sequence)
 
-    async def test_tags_are_numbered_with_account_data_but_are_as_far_as_their_rows(self) -> None:
+    async def test_tags_share_a_sequence_with_account_data_but_have_their_own_position(
+        self,
+    ) -> None:
         dsn = await foreign_database("1.43.0", self)
         self.sql(dsn, "UPDATE stream_positions SET stream_id = 57 WHERE stream_id = 56")
         standing = await standing_of(self.store_at(dsn))

@@ -12,7 +12,10 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 class TableMappings(TestCase):
     def test_covers_every_stream_that_is_not_in_memory(self) -> None:
-        late = {"un_partial_stated_room", "un_partial_stated_event"}  # before their generation
+        late = {
+            "un_partial_stated_room",
+            "un_partial_stated_event",
+        }  # not in the releases before their generation
         for (mark, streams), generation, more in zip(
             TABLES,
             (Generation.LEGACY, Generation.LEGACY, *[Generation.MODERN] * 2, Generation.CURRENT),

@@ -48,10 +48,10 @@ class LaunchedRedis(TestCase):
         self.assertIsNone(server.pid)
         with self.assertRaises(OSError):
             self.ask(b"PING")
-        server.kill()  # which is done already
+        server.kill()  # a second kill has no effect
         server.start()
         self.assertNotEqual(server.pid, first)
-        self.assertEqual(self.ask(b"GET a"), b"$-1\r\n")  # nothing was kept
+        self.assertEqual(self.ask(b"GET a"), b"$-1\r\n")  # no data was kept
         server.stop()
         self.assertIsNone(server.pid)
 

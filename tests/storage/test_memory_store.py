@@ -31,7 +31,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class MemoryStoreContract(FailoverContract, FactStoreContract, TestCase):
-    """The contract that the PostgreSQL store fulfils, too."""
+    """The contract that the PostgreSQL store also fulfils."""
 
     streams = STREAMS
 
@@ -82,7 +82,7 @@ class SteppedStore(MemoryStore):
 
 
 class StepsOfOperations(TestCase):
-    """Between the atomic parts of an operation."""
+    """Events between the atomic parts of an operation."""
 
     timeout = 20
 
@@ -139,7 +139,7 @@ class StepsOfOperations(TestCase):
         self.store.go_on()
         self.store.go_on()
         await self.assertFailure(other, KeyReused)
-        self.store.go_on()  # the first one tries again, and finds the answer
+        self.store.go_on()  # the first request is retried, and finds the answer
         self.assertEqual(await first, [AppendResult(written.tokens, "w1", replayed=True)])
         self.assertEqual((await self.texts(), await self.holders()), ([(2, "a")], 0))
 

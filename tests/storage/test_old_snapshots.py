@@ -25,7 +25,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 LEVELS = ("REPEATABLE READ", "SERIALIZABLE")
 
-#: Seconds; the tests end it sooner.
+#: Seconds; the tests end the wait sooner.
 LONG = 60.0
 
 ROWS = '[{"text": "late"}]'
@@ -34,7 +34,7 @@ ENTER = "SELECT synrepl.enter(%s, %s, false, true)"
 
 
 class OldSnapshots(PostgresCase):
-    """Each test begins transactions of both isolation levels, and then decides something."""
+    """Each test begins transactions at both isolation levels before it makes a decision."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -53,7 +53,7 @@ class OldSnapshots(PostgresCase):
         return connection
 
     def all_refused(self, statement: str = APPEND, *params: object) -> None:
-        """None of the old transactions gets a token; run again, the refusal names the reason."""
+        """Check that no old transaction gets a token, and that a retry is refused with the reason."""
         for connection in self.old:
             with self.assertRaises(SerializationFailure):
                 self.sql(statement, *(params or (ROWS,)), on=connection)
@@ -77,7 +77,7 @@ class OldSnapshots(PostgresCase):
 
     async def test_an_old_snapshot_that_has_a_token_is_waited_for(self) -> None:
         await self.operator.database.run("drain", self.drain)
-        self.sql(APPEND, ROWS, on=self.old[0])  # drained it is not yet
+        self.sql(APPEND, ROWS, on=self.old[0])  # it is not drained yet
         self.assertIs(await self.state(), State.DRAINING)
         impatient = Membership(SkippingScheduler(), self.operator.database)
         with self.assertRaisesRegex(StillOpen, "backend"):
@@ -160,7 +160,7 @@ class OldSnapshots(PostgresCase):
 
         def work(txn: Transaction) -> None:
             txn.execute("SELECT count(*) FROM synrepl._writers")
-            if not runs:  # the snapshot is taken
+            if not runs:  # this takes the snapshot
                 self.drain_at_once("billing")
             runs.append(txn)
             staged.append_staged(txn, StagingJob("notes", "billing", "job"), [attempt], ["text"])
@@ -177,18 +177,18 @@ class OldSnapshots(PostgresCase):
         await self.operator.database.run(
             "replay", lambda txn: preserved.append_with_ids(txn, job, [attempt], ["text"])
         )
-        self.all_refused()  # the sequence is behind until it is moved
+        self.all_refused()  # the sequence is behind until it is advanced
         await self.operator.database.run("move", lambda txn: preserved.move_sequence(txn, "notes"))
         self.assertGreater(self.sql(APPEND, ROWS), 7)
 
-    # -- what goes on -------------------------------------------------------------------
+    # -- unaffected ---------------------------------------------------------------------
 
     async def test_positions_that_go_on_record_refuse_nobody(self) -> None:
         for position in range(1, 4):
             await self.operator.store.record_positions(NOTES, position, {"billing": position})
         for connection in self.old:
             self.assertGreater(self.sql(APPEND, ROWS, on=connection), 0)
-        # Nor do those who were let in keep positions from going on record.
+        # Transactions that have a token do not prevent positions from being recorded.
         await self.operator.store.record_positions(NOTES, 4, {"billing": 4})
         for connection in self.old:
             connection.commit()

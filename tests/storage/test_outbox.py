@@ -33,7 +33,7 @@ class FillingAnOutbox(TestCase):
         self.outbox.append(NOTES, [note("a")] * (OUTBOX_ROWS - 1))
         with self.assertRaises(OutboxFull):
             self.outbox.append(NOTES, [note("a")] * 2)
-        self.outbox.append(NOTES, [])  # which takes a token, too
+        self.outbox.append(NOTES, [])  # an empty fact takes a token as well
         for rows in ([], [note("a")]):
             with self.assertRaises(OutboxFull):
                 self.outbox.append(NOTES, rows)

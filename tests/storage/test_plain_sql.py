@@ -49,7 +49,7 @@ class PlainSql(PostgresCase):
     async def facts(self, stream: Stream = NOTES) -> list[Fact]:
         return list((await self.store.page(stream, Range(0, 10**6), None, 10**6)).facts)
 
-    # -- what goes in -------------------------------------------------------------------
+    # -- accepted -----------------------------------------------------------------------
 
     async def test_appends_rows(self) -> None:
         first = self.append({"text": "a"}, {"text": "b\t\\", "n": 2**63 - 1})
@@ -102,7 +102,7 @@ class PlainSql(PostgresCase):
         token = self.append({"text": "a"}, writer="billing-1")
         self.assertEqual(await self.facts(), [Fact(token, "billing-1", (note("a"),))])
 
-    # -- what does not ------------------------------------------------------------------
+    # -- refused ------------------------------------------------------------------------
 
     async def test_refuses_unknown_names(self) -> None:
         for stream, words in (
@@ -182,7 +182,7 @@ class PlainSql(PostgresCase):
         self.append({"text": "a"}, writer="w1")
         self.connection.commit()
 
-    # -- how it is seen -----------------------------------------------------------------
+    # -- visibility ---------------------------------------------------------------------
 
     async def test_a_long_transaction_holds_only_the_linear_position(self) -> None:
         announcing = AnnouncingProcess(self, self.process("master"), "master", poll_s=0.05)

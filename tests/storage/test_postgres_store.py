@@ -22,7 +22,7 @@ from tests.storage.skipping_scheduler import SkippingScheduler
 
 
 class PostgresStoreContract(FailoverContract, FactStoreContract, PostgresCase):
-    """The contract that the in-memory store fulfils, too."""
+    """The contract that the in-memory store also fulfils."""
 
     streams = tuple(stream for stream in STREAMS if not stream.in_memory)
 
@@ -129,14 +129,14 @@ class PostgresSpecifics(PostgresCase):
             self.assertEqual(again, AppendResult(written.tokens, "w2", replayed=True))
 
     async def test_an_answer_whose_facts_are_gone_names_the_requesting_writer(self) -> None:
-        draft = Draft([[]], key="k")  # without rows it leaves as little
+        draft = Draft([[]], key="k")  # a fact without rows leaves no trace either
         (written,) = await self.lease.append(NOTES, [draft], 0)
         self.sql("UPDATE synrepl._idempotency_keys SET writer = NULL")
         other = await self.one.store.open_writer("w2", [NOTES])
         (again,) = await other.append(NOTES, [draft], 0)
         self.assertEqual(again, AppendResult(written.tokens, "w2", replayed=True))
 
-    async def test_commits_are_not_notified_of_when_nobody_else_announces(self) -> None:
+    async def test_commits_are_not_notified_if_no_other_process_announces(self) -> None:
         listener = self.connect()
         self.sql("LISTEN synrepl", on=listener)
         store = PostgresStore(

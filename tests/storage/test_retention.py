@@ -34,7 +34,7 @@ class PositionMarks(TestCase):
     def test_marks_show_the_age_of_positions(
         self, steps: list[tuple[float, int]], keep_s: float
     ) -> None:
-        """Never too young; and too old by no more than is known to be lost."""
+        """The estimated age is never too low, and too high by at most the known error."""
         max_s = 30_000.0
         marks: list[PositionMark] = []
         now, position = 1_000_000.0, 0
@@ -145,7 +145,7 @@ class TrimmingDuringReads(PostgresCase):
     """A page and a trim at the same time."""
 
     async def test_a_page_never_shows_a_trimmed_fact_as_none_at_all(self) -> None:
-        """The trimmed position is read last, or trimmed facts would look like none."""
+        """The trimmed position is read last; otherwise trimmed facts would look like no facts."""
         one, two = self.process("one"), self.process("two")
         await one.store.open_writer("w1", [NOTES])
         for writer, limit in ((None, 100), ("w1", 100), (None, 2), ("w1", 2)):
@@ -158,7 +158,7 @@ class TrimmingDuringReads(PostgresCase):
                 await self.assertFailure(reading, Trimmed)
 
     def fill(self) -> None:
-        """Ten facts of four rows, and nothing is trimmed."""
+        """Append ten facts of four rows, without trimming."""
         self.sql(
             "INSERT INTO synrepl.notes (stream_id, row_no, writer, text)"
             " SELECT fact, row, 'w1', '' FROM generate_series(1, 10) AS fact, generate_series(0, 3) AS row"
@@ -181,7 +181,7 @@ class Interrupted:
         return work
 
     def _trim(self) -> None:
-        # In the thread of the transaction.
+        # Runs in the thread of the transaction.
         with closing(psycopg2.connect(self._case.dsn)) as one, one, one.cursor() as cursor:
             cursor.execute("UPDATE synrepl._streams SET trimmed = 10 WHERE stream = 'notes'")
             cursor.execute("DELETE FROM synrepl.notes")

@@ -38,7 +38,7 @@ APPEND = "SELECT synrepl.append('notes', '[{\"text\": \"a\"}]')"
 
 
 class RightsCase(PostgresCase):
-    """A database of an owner that is no superuser, and the role of an application."""
+    """A database whose owner is not a superuser, and an application's role."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -183,7 +183,7 @@ class Applications(RightsCase):
         allowed = {name for name, may, _, _ in functions if may}
         self.assertEqual(allowed, {"append", "_append"})
         unpinned = {name for name, _, pinned, _ in functions if not pinned}
-        self.assertEqual(unpinned, {"lock_class"})  # which is inlined
+        self.assertEqual(unpinned, {"lock_class"})  # this one is inlined
         elevated = {name for name, _, _, definer in functions if definer}
         streams = {f"_append_{stream.name}" for stream in (NOTES, EVERYTHING, JOBS)}
         self.assertEqual(elevated, {"_append", "erase", *streams})
@@ -228,7 +228,7 @@ class Applications(RightsCase):
         self.sql(APPEND, on=connection)
 
     async def test_a_function_that_runs_as_its_owner_appends_for_others(self) -> None:
-        """As in an application's own functions for users without rights."""
+        """Applications may have such functions for users without rights."""
         guest = self.role("guest")
         self.sql(f"CREATE SCHEMA api AUTHORIZATION {self.shop}")
         self.sql(f"GRANT USAGE ON SCHEMA api TO {guest}")
@@ -422,7 +422,7 @@ class Granting(RightsCase):
 
 
 class Upgrading(PostgresCase):
-    """A database whose roles were given the tables."""
+    """A database whose roles were granted rights on the tables."""
 
     async def test_roles_that_wrote_before_keep_what_they_need(self) -> None:
         self.sql("DROP SCHEMA synrepl CASCADE")
@@ -448,7 +448,7 @@ class Upgrading(PostgresCase):
 
 
 class Immutable(RightsCase):
-    """Facts stay as they were written, for the owner and for superusers, too."""
+    """Facts cannot be changed, not even by the owner or by superusers."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()

@@ -12,7 +12,7 @@ from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.postgres import PostgresCase
 from tests.storage.samples import NOTES, note
 
-#: So far ahead Postgres logs a sequence, so that much it may forget.
+#: Postgres logs a sequence this far ahead, so it may lose as many values.
 LOGGED_AHEAD = 32
 
 

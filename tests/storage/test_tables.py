@@ -25,7 +25,7 @@ LOOSER = declare("jobs", {"job": "text", "size": "bigint?"})
 
 
 class NamesInPostgres(PostgresCase):
-    """Names of columns and streams, against those that the database has already."""
+    """Names of columns and streams, against names that the database uses itself."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -100,7 +100,7 @@ class NamesInPostgres(PostgresCase):
 
 
 class StreamTables(PostgresCase):
-    """A stream ``jobs`` that has rows already."""
+    """Changed declarations of a stream ``jobs`` that already has rows."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -124,7 +124,7 @@ class StreamTables(PostgresCase):
         there = self.process("there")
         await there.store.prepare([WIDER])
         await self.append(there, WIDER, "new", 2, "a note", ["a", "b"])
-        await self.append(self.here, OLD, "old again", 3)  # that process has not restarted yet
+        await self.append(self.here, OLD, "old again", 3)  # this process has not been restarted yet
         wide, narrow = WIDER.kinds[UNTAGGED], OLD.kinds[UNTAGGED]
         self.assertEqual(
             await self.rows(WIDER),

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class InMemory(TransactContract, TestCase):
-    """The contract on the fake."""
+    """The contract on the in-memory store."""
 
     async def make_store(self) -> FactStore:
         self.table: list[str] = []
@@ -80,7 +80,7 @@ class InPostgres(TransactContract, PostgresCase):
 
 
 def changing(what: str) -> Any:
-    """Work that makes a change and a fact of it."""
+    """Work that makes a change and appends a fact about it."""
 
     def work(txn: Transaction, outbox: Outbox) -> str:
         txn.execute(CHANGE, (what,))
@@ -91,7 +91,7 @@ def changing(what: str) -> Any:
 
 
 class Steps(TestCase):
-    """Between the atomic parts of a transaction in memory."""
+    """Events between the atomic parts of a transaction in memory."""
 
     timeout = 20
 
@@ -236,7 +236,7 @@ class OnlyInPostgres(PostgresCase):
     async def test_a_rollback_does_not_hold_the_position(self) -> None:
         def failing(txn: Transaction, outbox: Outbox) -> None:
             changing("never")(txn, outbox)
-            txn.execute("SELECT nextval(%s)", (sequence_name(NOTES),))  # a token that nobody gets
+            txn.execute("SELECT nextval(%s)", (sequence_name(NOTES),))  # a token that is never used
             raise RefusedWork
 
         await self.here.writer.append(NOTES, [[note("before")]])
@@ -257,7 +257,7 @@ class OnlyInPostgres(PostgresCase):
 
         running = [self.transact(work(n)) for n in range(2)]
         written = await self.here.writer.append(NOTES, [[note("meanwhile")]])
-        # Nobody waits for work that still runs.
+        # Other processes do not wait for work that is still running.
         heard = [fact.rows for fact in self.here.heard.facts]
         self.assertEqual((written.tokens, heard), ([1], [(note("meanwhile"),)]))
         running.append(self.transact(work(2)))
@@ -295,7 +295,7 @@ class OnlyInPostgres(PostgresCase):
         await self.until(begun.is_set)
         backend = self.one.session_of(lease).backend_pid
         self.sql("SELECT pg_terminate_backend(%s, 10000)", backend)
-        await self.one.store.open_writer("w2", [NOTES])  # which does not wait for the work
+        await self.one.store.open_writer("w2", [NOTES])  # does not wait for the work
         go_on.set()
         await self.assertFailure(running, Fenced)
         self.assertEqual(self.changes(), [])
