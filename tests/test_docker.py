@@ -18,7 +18,7 @@ from psycopg2 import extensions
 
 from synrepl.daemon.config.config import MasterConfig, WorkerConfig, load_master, load_worker
 from synrepl.storage.launch.redis import RedisProcess
-from tests.cli.cli_world import free_port
+from tests.cli.cli_case import free_port
 
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
 

@@ -16,7 +16,7 @@ from twisted.internet.threads import deferToThread
 from synrepl.client.client import Client
 from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.worker import WorkerProcess
-from tests.cli.cli_world import CliCase, Master, free_port
+from tests.cli.cli_case import CliCase, InProcessMaster, free_port
 from tests.test_front_door import facades
 
 #: Where the examples have a master and a worker.
@@ -45,7 +45,7 @@ class Examples(CliCase):
 
     maxDiff = None
 
-    async def worker(self, master: Master) -> int:
+    async def worker(self, master: InProcessMaster) -> int:
         """Start a worker; the port that it listens on."""
         port = free_port()
         written = {

@@ -16,10 +16,10 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.cli.append.input import MAX_LINE, BadLine, Line, LineReader
-from tests.cli.cli_world import CliCase, Done, free_port
+from tests.cli.cli_case import CliCase, CommandResult, free_port
 
 
-def ids(done: Done) -> list[int]:
+def ids(done: CommandResult) -> list[int]:
     """The IDs that were printed, in order."""
     return [each for line in done.out.splitlines() for each in json.loads(line)["ids"]]
 
@@ -40,9 +40,9 @@ class Appending(CliCase):
     async def test_a_line_is_a_fact(self) -> None:
         master = await self.master()
         given = b'["a",1,{"deep":[1]}]\n\n  \n["b",2]\r\n[["c",3],["d",4,null]]\n["e",5]'
-        done = await self.run_it("append", "-c", master.path, "orders", stdin=given)
+        done = await self.run_command("append", "-c", master.path, "orders", stdin=given)
         answer = '{{"stream":"orders","writer":"master","ids":[{}]}}\n'
-        self.assertEqual(done, Done(0, "".join(map(answer.format, (1, 2, 3, 4))), ""))
+        self.assertEqual(done, CommandResult(0, "".join(map(answer.format, (1, 2, 3, 4))), ""))
         self.assertEqual(
             await master.stored(),
             [
@@ -70,7 +70,7 @@ class Appending(CliCase):
         master = await self.master()
         path = self.directory / "rows"
         path.write_bytes(text(*range(12_000)))
-        done = await self.run_it("append", "-c", master.path, "orders", path)
+        done = await self.run_command("append", "-c", master.path, "orders", path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertEqual(ids(done), list(range(1, 12_001)))
         self.assertEqual(await master.stored(), [[row(number)] for number in range(12_000)])
@@ -79,8 +79,8 @@ class Appending(CliCase):
     async def test_nothing_is_nothing(self) -> None:
         master = await self.master()
         for nothing in (b"", b"\n\n", b" \r\n"):
-            done = await self.run_it("append", "-c", master.path, "orders", stdin=nothing)
-            self.assertEqual(done, Done(0, "", ""))
+            done = await self.run_command("append", "-c", master.path, "orders", stdin=nothing)
+            self.assertEqual(done, CommandResult(0, "", ""))
 
 
 class BadLines(CliCase):
@@ -102,7 +102,7 @@ class BadLines(CliCase):
             (b'["x",1,' + b"[" * 200 + b"]" * 200 + b"]", f"{a_row} cannot be accepted, at $[2]"),
         ):
             given = text(1) + b"\n" + text(2) + bad + b"\n" + text(3)
-            done = await self.run_it("append", "-c", master.path, "orders", stdin=given)
+            done = await self.run_command("append", "-c", master.path, "orders", stdin=given)
             self.assertEqual(done.code, 1, bad)
             self.assertEqual(len(ids(done)), 2, bad)
             self.assertTrue(done.err.startswith(f"synrepl: error: line 4: {message}"), done.err)
@@ -120,7 +120,7 @@ class BadLines(CliCase):
             lines = [b'["x",%d]\n' % number for number in range(1, 101)]
             lines[at - 1] = b'["x",0,null,"more"]\n'
             given = b"".join(lines)
-            done = await self.run_it(
+            done = await self.run_command(
                 "append", "-c", master.path, "-c", newer, "orders", stdin=given
             )
             self.assertEqual((done.code, len(ids(done))), (1, at - 1))
@@ -132,7 +132,7 @@ class BadLines(CliCase):
         master = await self.master()
         path = self.directory / "rows"
         path.write_bytes(text(1) + b'["' + b"x" * MAX_LINE)
-        done = await self.run_it("append", "-c", master.path, "orders", path)
+        done = await self.run_command("append", "-c", master.path, "orders", path)
         self.assertEqual((done.code, ids(done)), (1, [1]))
         self.assertEqual(
             done.err,
@@ -142,7 +142,7 @@ class BadLines(CliCase):
     async def test_a_line_that_no_request_can_hold(self) -> None:
         master = await self.master(http_extra="max_body: 1KiB")
         given = text(*range(100)) + b'["%b",1]\n' % (b"x" * 1100) + text(1)
-        done = await self.run_it("append", "-c", master.path, "orders", stdin=given)
+        done = await self.run_command("append", "-c", master.path, "orders", stdin=given)
         self.assertEqual((done.code, len(ids(done))), (1, 100))
         self.assertRegex(done.err, r"^synrepl: error: line 101: the body is longer than the 1024 ")
 
@@ -183,7 +183,7 @@ class Retrying(CliCase):
         master = await self.master()
         await master.stop()
         given = b"\n" + text(1, 2)
-        done = await self.run_it(
+        done = await self.run_command(
             "append", "-c", master.path, "orders", "--timeout", "0.3", stdin=given
         )
         self.assertEqual((done.code, done.out), (1, ""))
@@ -198,34 +198,37 @@ class Refused(CliCase):
 
     async def test_an_unknown_stream(self) -> None:
         master = await self.master()
-        done = await self.run_it("append", "-c", master.path, "order", stdin=text(1))
+        done = await self.run_command("append", "-c", master.path, "order", stdin=text(1))
         self.assertEqual(
-            done, Done(1, "", "synrepl: error: there is no stream 'order'; did you mean orders?\n")
+            done,
+            CommandResult(
+                1, "", "synrepl: error: there is no stream 'order'; did you mean orders?\n"
+            ),
         )
 
     async def test_no_listener(self) -> None:
         master = await self.master()
         lines = master.path.read_text().splitlines()
         master.path.write_text("\n".join(line for line in lines if not line.startswith("http:")))
-        done = await self.run_it("append", "-c", master.path, "orders", stdin=text(1))
+        done = await self.run_command("append", "-c", master.path, "orders", stdin=text(1))
         message = "the configuration has no HTTP listener to talk to: set 'http' in it"
-        self.assertEqual(done, Done(2, "", f"synrepl: error: {message}\n"))
+        self.assertEqual(done, CommandResult(2, "", f"synrepl: error: {message}\n"))
 
     async def test_a_secret(self) -> None:
         secret = self.directory / "secret"
         secret.write_text("sesame")
         secret.chmod(0o600)
         master = await self.master(http_extra="secret_path: secret")
-        done = await self.run_it("append", "-c", master.path, "orders", stdin=text(1))
+        done = await self.run_command("append", "-c", master.path, "orders", stdin=text(1))
         self.assertEqual((done.code, ids(done)), (0, [1]))
         secret.write_text("wrong")
-        done = await self.run_it("append", "-c", master.path, "orders", stdin=text(1))
+        done = await self.run_command("append", "-c", master.path, "orders", stdin=text(1))
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("wants its secret", done.err)
 
     async def test_a_stream_of_another_writer(self) -> None:
         master = await self.master(stream_writers="{orders: [other]}")
-        done = await self.run_it("append", "-c", master.path, "orders", stdin=text(1, 2))
+        done = await self.run_command("append", "-c", master.path, "orders", stdin=text(1, 2))
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("409 NotAWriter", done.err)
 

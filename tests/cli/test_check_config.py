@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.cli_world import CliCase
-from tests.cli.test_cli import InDirectory, run
+from tests.cli.cli_case import CliCase
+from tests.cli.test_cli import WorkingDirectoryCase, run
 
 WORKER = """
 server_name: example.com
@@ -17,7 +17,7 @@ streams: [{name: orders, columns: {order_id: text}}, {name: jobs, columns: {id: 
 """
 
 
-class Handlers(InDirectory):
+class Handlers(WorkingDirectoryCase):
     """Each handler is imported, and none is made."""
 
     def refusal(self, handler: str, more: str = "") -> str:
@@ -129,11 +129,11 @@ class Processes(CliCase):
             "from synrepl.services.handlers import Handler\n"
             "class Mailer(Handler):\n    streams = {'orders'}\n"
         )
-        done = await self.run_it("check-config", "-c", path)
+        done = await self.run_command("check-config", "-c", path)
         self.assertEqual((done.code, done.err), (0, ""))
         (self.directory / "shop.py").write_text("class Mailer(:\n")
         for command in "check-config", "worker":
-            done = await self.run_it(command, "-c", path)
+            done = await self.run_command(command, "-c", path)
             self.assertEqual(done.code, 2)
             self.assertRegex(
                 done.err,

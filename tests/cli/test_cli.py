@@ -29,7 +29,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(each) for each in arguments], prog_name="synrepl")
 
 
-class InDirectory(TestCase):
+class WorkingDirectoryCase(TestCase):
     """Tests that write files."""
 
     def setUp(self) -> None:
@@ -39,7 +39,7 @@ class InDirectory(TestCase):
         self.directory.chmod(0o755)  # the embedded database may run as another user
 
 
-class Conventions(InDirectory):
+class Conventions(WorkingDirectoryCase):
     """What holds for every sub-command."""
 
     def test_every_entry_of_the_table_loads(self) -> None:
@@ -105,7 +105,7 @@ class Conventions(InDirectory):
         self.assertEqual(subprocess.run(command, capture_output=True, cwd=root).returncode, 0)
 
 
-class Init(InDirectory):
+class Init(WorkingDirectoryCase):
     """``synrepl init``."""
 
     def test_what_it_writes_can_be_loaded(self) -> None:
@@ -238,7 +238,7 @@ class Init(InDirectory):
         self.assertIn("cannot be written", result.stderr)
 
 
-class InitAsRoot(InDirectory):
+class InitAsRoot(WorkingDirectoryCase):
     """PostgreSQL does not run as root, so its folder is where another user can enter."""
 
     def setUp(self) -> None:
@@ -310,7 +310,7 @@ class InitAsRoot(InDirectory):
         self.assertFalse(self.system.exists())
 
 
-class Names(InDirectory):
+class Names(WorkingDirectoryCase):
     """A name that is none is a wrong argument, to every command."""
 
     def test_exit_with_2(self) -> None:
@@ -328,7 +328,7 @@ class Names(InDirectory):
                 self.assertRegex(result.stderr, "is not a valid name: use ")
 
 
-class CheckConfig(InDirectory):
+class CheckConfig(WorkingDirectoryCase):
     """``synrepl check-config``."""
 
     def setUp(self) -> None:

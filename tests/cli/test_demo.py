@@ -70,7 +70,7 @@ from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse import SYNAPSE_STREAMS
-from tests.cli.cli_world import REPOSITORY, CliCase
+from tests.cli.cli_case import REPOSITORY, CliCase
 from tests.services.world import NullLog
 
 CATALOGUE = Catalogue((*SYNAPSE_STREAMS, declare(ORDERS, ORDER_COLUMNS)))
@@ -566,7 +566,7 @@ class RealDemo(CliCase):
         return found
 
     async def test_loses_no_fact_and_leaves_no_process(self) -> None:
-        done = await self.run_it(
+        done = await self.run_command(
             "demo", "--lake", "--rows", "3000", "--json", "--directory", self.directory / "demo"
         )
         self.assertEqual(done.code, 0, done)
@@ -603,7 +603,7 @@ class RealDemo(CliCase):
 
     async def test_loses_no_fact_over_redis(self) -> None:
         where = self.directory / "demo"
-        done = await self.run_it(
+        done = await self.run_command(
             "demo", "--redis", "--no-lake", "--rows", "3000", "--json", "--directory", where
         )
         self.assertEqual(done.code, 0, done)
@@ -623,7 +623,7 @@ class RealDemo(CliCase):
 
     async def test_an_interrupt_leaves_no_process(self) -> None:
         command = self.start("demo", "--keep", "--directory", self.directory / "demo")
-        await command.said("are up")
+        await command.stderr_containing("are up")
         # A child of PostgreSQL has the command line of its parent for a moment.
         while len(self.processes()) != 6:  # the demo, four daemons, PostgreSQL
             await TwistedScheduler(reactor).sleep(0.02)

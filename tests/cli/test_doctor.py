@@ -31,7 +31,7 @@ from synrepl.daemon.worker import RunningWorker, WorkerProcess
 from synrepl.storage.database import Database, Transaction
 from synrepl.testing.postgres import fresh_database, with_durable_server
 from synrepl.testing.redis import RedisTestServer
-from tests.cli.cli_world import CliCase, Master, free_port
+from tests.cli.cli_case import CliCase, InProcessMaster, free_port
 
 SECRET = "s3cret"
 
@@ -54,7 +54,7 @@ class Names:
         return await self.database.run("load", load, read_only=True)
 
 
-class CachingMaster(Master):
+class CachingMaster(InProcessMaster):
     """A master whose caches are its own."""
 
     def __init__(self, path: Path, dsn: str, settings: dict[str, str]) -> None:
@@ -146,7 +146,7 @@ class Doctor(CliCase):
 
     async def doctor(self, path: Path, code: int, *arguments: str) -> dict[str, Any]:
         """What it prints as JSON."""
-        done = await self.run_it("doctor", "caches", "-c", path, "--json", *arguments)
+        done = await self.run_command("doctor", "caches", "-c", path, "--json", *arguments)
         self.assertEqual((done.code, done.err), (code, ""), done)
         self.assertNotIn(SECRET, done.out)
         told: dict[str, Any] = json.loads(done.out)
@@ -155,7 +155,7 @@ class Doctor(CliCase):
     async def test_behind_the_caches_back(self) -> None:
         master = await self.caching_master()
         await master.change()
-        done = await self.run_it("doctor", "caches", "-c", master.path)
+        done = await self.run_command("doctor", "caches", "-c", master.path)
         self.assertEqual((done.code, done.err), (1, ""))
         self.assertEqual(
             done.out,
@@ -177,7 +177,7 @@ stale: name_of ["a"]
         self.assertIn('synrepl_cache_incoherent_total{cache="name_of"} 1.0', text)
         self.assertIn('synrepl_cache_audited_total{cache="name_of"} 2.0', text)
         self.assertEqual(await master.names.of("a"), f"{SECRET}!")
-        done = await self.run_it("doctor", "caches", "-c", master.path)
+        done = await self.run_command("doctor", "caches", "-c", master.path)
         self.assertEqual(done.code, 0)
         self.assertIn("2 entries checked: 2 coherent\n", done.out)
 
@@ -225,34 +225,34 @@ stale: name_of ["a"]
         master = await self.caching_master()
         await self.worker(master, database="", catch_up="http")
         path = self.directory / "worker.yaml"
-        done = await self.run_it("doctor", "caches", "-c", path)
+        done = await self.run_command("doctor", "caches", "-c", path)
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("409 NothingToCompareWith", done.err)
         self.assertIn("set 'database' in its configuration", done.err)
 
     async def test_all_at_once(self) -> None:
         master = await self.caching_master()
-        done = await self.run_it("doctor", "-c", master.path)
+        done = await self.run_command("doctor", "-c", master.path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertRegex(done.out, r"^database .*: synrepl's\n\nstream +given out ")
         self.assertTrue(done.out.endswith("\n\n2 entries checked: 2 coherent\n"), done.out)
         self.assertIn("\nnothing is wrong in the database\n\ncache ", done.out)
         await master.change()
-        done = await self.run_it("doctor", "-c", master.path, "--json")
+        done = await self.run_command("doctor", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err), (1, ""))
         told = json.loads(done.out)
         self.assertEqual((told["healthy"], told["complete"], told["findings"]), (False, True, []))
         self.assertEqual((told["caches"]["incoherent"], told["caches"]["checked"]), (1, 2))
         await master.sql("UPDATE synrepl._streams SET position = 7")
-        done = await self.run_it("doctor", "-c", master.path, "--fix")
+        done = await self.run_command("doctor", "-c", master.path, "--fix")
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn("\ndone: caches: the sequence was used up beyond 7\n", done.out)
         await master.stop()
-        done = await self.run_it("doctor", "-c", master.path)
+        done = await self.run_command("doctor", "-c", master.path)
         self.assertEqual((done.code, done.err), (3, ""))
         told = "\nnothing is wrong in the database\n\ncaches were not looked at: nothing answers"
         self.assertIn(told, done.out)
-        done = await self.run_it("doctor", "-c", master.path, "--json")
+        done = await self.run_command("doctor", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err), (3, ""))
         told = json.loads(done.out)
         self.assertEqual((told["healthy"], told["complete"]), (False, False))
@@ -262,12 +262,12 @@ stale: name_of ["a"]
         redis = RedisTestServer()
         self.addCleanup(redis.close)
         master = await self.caching_master(redis=f"{{port: {redis.port}}}")
-        done = await self.run_it("doctor", "-c", master.path, "--json")
+        done = await self.run_command("doctor", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err), (0, ""))
         where = f"127.0.0.1:{redis.port}"
         self.assertEqual(json.loads(done.out)["redis"], {"where": where, "reason": None})
         redis.stop()
-        done = await self.run_it("doctor", "-c", master.path)
+        done = await self.run_command("doctor", "-c", master.path)
         self.assertEqual((done.code, done.err), (3, ""))
         self.assertIn(f"\nRedis was not looked at: Redis at {where} cannot be used: ", done.out)
         redis.start()
@@ -275,7 +275,7 @@ stale: name_of ["a"]
     async def test_all_of_a_worker_without_database(self) -> None:
         master = await self.caching_master()
         await self.worker(master, database="", catch_up="http")
-        done = await self.run_it("doctor", "-c", self.directory / "worker.yaml")
+        done = await self.run_command("doctor", "-c", self.directory / "worker.yaml")
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("409 NothingToCompareWith", done.err)
 
@@ -289,7 +289,7 @@ stale: name_of ["a"]
     async def test_unreachable(self) -> None:
         master = await self.caching_master()
         await master.stop()
-        done = await self.run_it("doctor", "caches", "-c", master.path)
+        done = await self.run_command("doctor", "caches", "-c", master.path)
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("nothing answers at", done.err)
 
@@ -311,7 +311,7 @@ stale: name_of ["a"]
         self.assertEqual((status, json.loads(text)["error"]), (400, "BadAudit"))
         for key in "ab":
             master.names.caches.invalidate("name_of", (key,))
-        done = await self.run_it("doctor", "caches", "-c", master.path)
+        done = await self.run_command("doctor", "caches", "-c", master.path)
         self.assertEqual(done.code, 0)
         self.assertIn("nothing to check: every cache is empty\n", done.out)
 
@@ -321,7 +321,7 @@ stale: name_of ["a"]
             "server_name: example.com\ninstance_name: w\ncatch_up: http\n"
             "master: {port: 1, http_url: 'http://127.0.0.1:1'}\n"
         )
-        done = await self.run_it("doctor", "caches", "-c", path)
+        done = await self.run_command("doctor", "caches", "-c", path)
         self.assertEqual((done.code, done.out), (2, ""))
         self.assertIn("set 'http' in it", done.err)
 

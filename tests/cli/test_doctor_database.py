@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg2
 
 from synrepl.testing.postgres import with_durable_server
-from tests.cli.cli_world import CliCase, Done
+from tests.cli.cli_case import CliCase, CommandResult
 from tests.storage.foreign_databases import foreign_database
 
 DOCTOR = ("doctor", "database")
@@ -39,7 +39,7 @@ class DoctorCase(CliCase):
 class Ours(DoctorCase):
     async def test_healthy_then_broken_then_fixed(self) -> None:
         master = await self.master()
-        done = await self.run_it(*DOCTOR, "-c", master.path)
+        done = await self.run_command(*DOCTOR, "-c", master.path)
         first, rest = done.out.split("\n", 1)
         self.assertRegex(first, r"^database host=127\.0\.0\.1 .*: synrepl's$")
         golden = """
@@ -49,12 +49,12 @@ orders          0         0       0        0  master 0, sql 0  -
 
 nothing is wrong in the database
 """
-        self.assertEqual(Done(done.code, rest, done.err), Done(0, golden, ""))
+        self.assertEqual(CommandResult(done.code, rest, done.err), CommandResult(0, golden, ""))
         await master.stop()
         dsn = re.search("database: (.*)", master.path.read_text())
         assert dsn is not None
         self.sql(dsn[1], "UPDATE synrepl._streams SET position = 7 WHERE stream = 'orders'")
-        done = await self.run_it(*DOCTOR, "-c", master.path)
+        done = await self.run_command(*DOCTOR, "-c", master.path)
         self.assertEqual((done.code, done.err), (1, ""))
         self.assertIn(
             "\nerror: position-ahead (orders): a position on record is 7, the sequence gave out 0"
@@ -62,7 +62,7 @@ nothing is wrong in the database
             done.out,
         )
         self.assertNotIn("nothing is wrong", done.out)
-        done = await self.run_it(*DOCTOR, "-c", master.path, "--fix", "--json")
+        done = await self.run_command(*DOCTOR, "-c", master.path, "--fix", "--json")
         self.assertEqual((done.code, done.err), (0, ""))
         told = json.loads(done.out)
         self.assertEqual(told["done"], ["orders: the sequence was used up beyond 7"])
@@ -78,31 +78,31 @@ class Theirs(DoctorCase):
         self.sql(dsn, "CREATE ROLE visitor LOGIN PASSWORD 'v' IN ROLE pg_read_all_data")
         path = self.dsn_file(dsn.replace(f"{parts.username}:{parts.password}@", "visitor:v@"))
         with closing(psycopg2.connect(dsn, application_name="w1")):
-            done = await self.run_it(*DOCTOR, "--database-path", path)
+            done = await self.run_command(*DOCTOR, "--database-path", path)
             self.assertEqual((done.code, done.err), (3, ""))
             self.assertIn("\nnot looked at: sessions-hidden (connections): 1 connections", done.out)
             self.assertIn("\nnothing is wrong in what could be looked at\n", done.out)
-            done = await self.run_it(*DOCTOR, "--database-path", path, "--json")
+            done = await self.run_command(*DOCTOR, "--database-path", path, "--json")
             self.assertEqual((done.code, done.err), (3, ""))
             told = json.loads(done.out)
             self.assertEqual((told["healthy"], told["complete"]), (False, False))
             (finding,) = told["findings"]
             self.assertEqual((finding["id"], finding["severity"]), ("sessions-hidden", "unseen"))
-        done = await self.run_it(*DOCTOR, "--database-path", path)
+        done = await self.run_command(*DOCTOR, "--database-path", path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn("\nnothing is wrong in the database\n", done.out)
 
     async def test_from_a_file_and_from_the_environment(self) -> None:
         dsn = await foreign_database("1.43.0", self)
         path = self.dsn_file(dsn)
-        done = await self.run_it(*DOCTOR, "--database-path", path)
+        done = await self.run_command(*DOCTOR, "--database-path", path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn(": a Synapse's, schema 63\n", done.out)
         self.assertRegex(done.out, r"\nbackfill +31 +31 +master 31 +-\n")
         with closing(psycopg2.connect(dsn, application_name="w1")) as connection:
             connection.cursor().execute("DELETE FROM receipts_linearized")
-            young = await self.run_it(*DOCTOR, "--database-path", path)
-            old = await self.run_it(*DOCTOR, "--database-path", path, "--older", "0")
+            young = await self.run_command(*DOCTOR, "--database-path", path)
+            old = await self.run_command(*DOCTOR, "--database-path", path, "--older", "0")
             who = rf"backend {connection.get_backend_pid()} \(w1\)"
         self.assertEqual((young.code, old.code), (0, 1))
         for done in (young, old):
@@ -112,22 +112,22 @@ class Theirs(DoctorCase):
         self.assertRegex(old.out, rf"\nwarning: idle-transaction .* holds receipts: {who}, idle ")
         self.sql(dsn, "SELECT setval('events_stream_seq', 1510)")
         self.patch(os, "environ", {**os.environ, "SYNREPL_DATABASE": dsn})
-        done = await self.run_it(*DOCTOR, "--json")
+        done = await self.run_command(*DOCTOR, "--json")
         self.assertEqual((done.code, done.err), (1, ""))
         (finding,) = json.loads(done.out)["findings"]
         self.assertEqual((finding["id"], finding["where"]), ("sequence-behind", "events"))
-        whole = await self.run_it("doctor", "--json")
+        whole = await self.run_command("doctor", "--json")
         self.assertEqual((whole.code, whole.err), (1, ""))
         told, again = json.loads(whole.out), json.loads(done.out)
         self.assertEqual((told["findings"], "caches" in told), (again["findings"], False))
-        done = await self.run_it(*DOCTOR, "--fix")
+        done = await self.run_command(*DOCTOR, "--fix")
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("the database is a Synapse's, and nothing is ever written there", done.err)
 
 
 class Usage(DoctorCase):
     async def check(self, words: str, *arguments: object) -> None:
-        done = await self.run_it(*DOCTOR, *arguments)
+        done = await self.run_command(*DOCTOR, *arguments)
         self.assertEqual((done.code, done.out), (2, ""))
         self.assertIn(words, done.err)
         self.assertNotIn("hunter2", done.err)
@@ -144,7 +144,7 @@ class Usage(DoctorCase):
         parts = urlsplit(await foreign_database("1.11.1"))
         self.patch(os, "environ", {**os.environ, "PGPASSWORD": parts.password or ""})
         dsn = f"postgresql://{parts.username}@127.0.0.1:{parts.port}{parts.path}?sslmode=disable"
-        done = await self.run_it(*DOCTOR, "--database", dsn)
+        done = await self.run_command(*DOCTOR, "--database", dsn)
         self.assertEqual((done.code, done.err), (0, ""))
 
     async def test_exactly_one_database(self) -> None:

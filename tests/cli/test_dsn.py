@@ -10,7 +10,7 @@ import click
 from synrepl.cli import cli
 from synrepl.cli.dsn import dsn_from_options
 from synrepl.driver.dsn import PlainTextDatabase
-from tests.cli.test_cli import InDirectory, run
+from tests.cli.test_cli import WorkingDirectoryCase, run
 
 ELSEWHERE = "host=db.example.com user=reader"
 
@@ -32,7 +32,7 @@ def takes_a_dsn() -> dict[tuple[str, ...], set[str]]:
     return {names: given for names, given in options.items() if "database_path" in given}
 
 
-class Commands(InDirectory):
+class Commands(WorkingDirectoryCase):
     """All that take a DSN, also those that are yet to come."""
 
     def test_each_has_a_way_to_accept_plain_text(self) -> None:

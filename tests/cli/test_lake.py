@@ -6,7 +6,7 @@ import json
 
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
-from tests.cli.lake_world import LakeCase
+from tests.cli.lake_case import LakeCase
 from tests.pipeline.landing_case import rows_of
 from tests.pipeline.synthetic_lake import add, begin, schema_of
 from tests.storage.postgres import prepare
@@ -22,13 +22,13 @@ class OneLake(LakeCase):
         super().setUp()
         self.dsn = await fresh_database(self, prepare)
         self.database = ("--database-path", self.dsn_file(self.dsn))
-        self.notes(self.dsn, "one", "two", ALICE)
+        self.append_notes(self.dsn, "one", "two", ALICE)
 
     def land(self, *arguments: object) -> str:
-        return self.done("land", self.lake, *self.database, *arguments)
+        return self.output_of("land", self.lake, *self.database, *arguments)
 
     def check(self, *arguments: object) -> str:
-        return self.done("check", self.lake, *self.database, *arguments)
+        return self.output_of("check", self.lake, *self.database, *arguments)
 
     def texts(self) -> list[object]:
         return [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
@@ -40,7 +40,7 @@ class OneLake(LakeCase):
         self.assertEqual((told["quarantined"], told["files_joined"]), ({}, 0))
         self.assertEqual(told["erased"], {"files": 0, "rows": 0, "subjects": 0, "redactions": 0})
         self.assertEqual(self.land(), "Nothing new.\n")
-        self.notes(self.dsn, "three")
+        self.append_notes(self.dsn, "three")
         self.assertEqual(
             self.land().splitlines(),
             [
@@ -61,14 +61,14 @@ class OneLake(LakeCase):
 
     def test_status(self) -> None:
         self.land()
-        lines = self.done("status", self.lake).splitlines()
+        lines = self.output_of("status", self.lake).splitlines()
         self.assertTrue(lines[0].startswith("A lake of database "), lines)
         self.assertEqual(
             lines[2].split(), ["stream", "rows", "quarantined", "files", "MiB", "position"]
         )
         self.assertEqual(lines[3].split(), ["notes", "3", "-", "1", "0.0", "3~sql.3"])
         self.assertEqual(lines[4:], ["", "2 other streams have no rows yet."])
-        streams = json.loads(self.done("status", self.lake, "--json"))["streams"]
+        streams = json.loads(self.output_of("status", self.lake, "--json"))["streams"]
         self.assertEqual(set(streams), {"notes", "everything", "backfill"})
         self.assertEqual(streams["notes"]["rows"], 3)
 
@@ -100,12 +100,12 @@ class OneLake(LakeCase):
         self.land()
         copy = await fresh_database(self)
         where = ("--database-path", self.dsn_file(copy, "copy.dsn"))
-        lines = self.done("replay", self.lake, *where).splitlines()
+        lines = self.output_of("replay", self.lake, *where).splitlines()
         self.assertEqual(lines[1].split(), ["notes", "3", "0", "3"])
         self.assertEqual(lines[2:], ["2 other streams have no rows to replay."])
-        again = json.loads(self.done("replay", self.lake, *where, "--json"))
+        again = json.loads(self.output_of("replay", self.lake, *where, "--json"))
         self.assertEqual((again["notes"]["rows"], again["notes"]["rows_there"]), (0, 3))
-        self.assertIn("All equal.", self.done("check", self.lake, *where, "--copy"))
+        self.assertIn("All equal.", self.output_of("check", self.lake, *where, "--copy"))
         self.sql(copy, f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id = 2")
         done = self.in_process("check", self.lake, *where, "--copy")
         self.assertEqual(done.code, 1, done)
@@ -131,13 +131,13 @@ class Few(LakeCase):
 
     def test_a_job(self) -> None:
         picture = self.directory / "heat.png"
-        rows = json.loads(self.done("run", "heat", self.lake, "--json", "--plot", picture))
+        rows = json.loads(self.output_of("run", "heat", self.lake, "--json", "--plot", picture))
         self.assertEqual([row["cache"] for row in rows], ["get_0", "get_1"])
         self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
-        shown = self.done("run", "heat", self.lake, "--rows", "1")
+        shown = self.output_of("run", "heat", self.lake, "--rows", "1")
         self.assertIn("get_0", shown)
         self.assertIn("and 1 more row (--rows, --json)", shown)
-        self.assertIn("Physical Plan", self.done("run", "heat", self.lake, "--explain"))
+        self.assertIn("Physical Plan", self.output_of("run", "heat", self.lake, "--explain"))
         nowhere = self.directory / "nowhere" / "heat.png"
         done = self.in_process("run", "heat", self.lake, "--plot", nowhere)
         self.assertEqual(done.code, 1)
@@ -145,7 +145,7 @@ class Few(LakeCase):
         self.assertIn("cannot be written", done.err)
 
     def test_compacting(self) -> None:
-        done = json.loads(self.done("compact", self.lake, "--json"))
+        done = json.loads(self.output_of("compact", self.lake, "--json"))
         self.assertEqual(done, {"caches": {"joined": 3, "made": 1, "removed": 3}})
         self.assertEqual(
             [row[0] for row in rows_of(Lake(self.lake).table("caches"))], [*range(1, 7)]

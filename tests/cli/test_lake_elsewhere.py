@@ -11,7 +11,7 @@ from pathlib import Path
 
 from synrepl.pipeline.lake.spark_tasks import WorkerLacks
 from synrepl.testing.postgres import fresh_database
-from tests.cli.lake_world import LakeCase
+from tests.cli.lake_case import LakeCase
 from tests.pipeline.spark_fixture import EXECUTORS, REPOSITORY, run_child
 from tests.pipeline.spark_servers import connect_server, standalone_cluster
 from tests.storage.postgres import prepare
@@ -49,7 +49,7 @@ class Elsewhere(LakeCase):
         super().setUp()
         self.dsn = await fresh_database(self, prepare)
         self.database = ("--database-path", self.dsn_file(self.dsn))
-        self.notes(self.dsn, "one", "two", "three")
+        self.append_notes(self.dsn, "one", "two", "three")
 
     def commands(self, master: str, *more: object) -> list[list[str]]:
         """What :meth:`check_outputs` is about."""
@@ -68,7 +68,7 @@ class Elsewhere(LakeCase):
         self.assertEqual([row["rows"] for row in json.loads(ran)], [3])
 
     async def succeeded(self, *arguments: object) -> str:
-        done = await self.run_it(*arguments)
+        done = await self.run_command(*arguments)
         self.assertEqual(done.code, 0, done)
         return done.out
 
@@ -91,7 +91,7 @@ class Elsewhere(LakeCase):
         venv.create(bare)
         os.environ["PYSPARK_PYTHON"] = str(bare / "bin" / "python")
         where = (*self.database, "--master", master, *here)
-        done = await self.run_it("lake", "land", self.lake, *where)
+        done = await self.run_command("lake", "land", self.lake, *where)
         self.assertEqual((done.code, done.out), (1, ""), done)
         self.assertEqual(done.err, f"synrepl: error: {WorkerLacks(module='pyarrow')}\n")
         os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -6,7 +6,7 @@ import json
 
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
-from tests.cli.lake_world import LakeCase
+from tests.cli.lake_case import LakeCase
 from tests.pipeline.landing_case import rows_of
 from tests.storage.postgres import prepare
 from tests.storage.samples import TAMPERING
@@ -25,15 +25,15 @@ class OneLake(LakeCase):
         self.database = ("--database-path", self.dsn_file(self.dsn))
 
     async def test_says_what_was_lost(self) -> None:
-        self.notes(self.dsn, "one", "two", "three", "four")
-        self.done("land", self.lake, *self.database)
+        self.append_notes(self.dsn, "one", "two", "three", "four")
+        self.output_of("land", self.lake, *self.database)
         self.sql(self.dsn, f"{LOSE}; {PROMOTE}")
         for command in "land", "check":
             done = self.in_process(command, self.lake, *self.database)
             self.assertEqual(done.code, 1, done)
             self.assertIn("the database is not confirmed", done.err)
         self.sql(self.dsn, "SELECT synrepl.confirm()")
-        self.notes(self.dsn, "five")
+        self.append_notes(self.dsn, "five")
 
         done = self.in_process("land", self.lake, *self.database, "--json")
         self.assertEqual(done.code, 1, done)
@@ -45,7 +45,7 @@ class OneLake(LakeCase):
         )
         lost = "stream 'notes': 2 rows of writer 'sql', tokens 3 to 4, lost by the database"
         self.assertIn(lost, " ".join(done.err.split()))
-        self.assertEqual(self.done("land", self.lake, *self.database), "Nothing new.\n")
+        self.assertEqual(self.output_of("land", self.lake, *self.database), "Nothing new.\n")
 
         done = self.in_process("check", self.lake, *self.database)
         self.assertEqual((done.code, done.err), (1, ""), done)
@@ -53,14 +53,16 @@ class OneLake(LakeCase):
                      "The lake has all that the database has"):  # fmt: skip
             self.assertIn(part, " ".join(done.out.split()))
         self.assertNotIn("DIFFERS", done.out)
-        told = json.loads(self.done("check", self.lake, *self.database, "--json", "--accept-lost"))
+        told = json.loads(
+            self.output_of("check", self.lake, *self.database, "--json", "--accept-lost")
+        )
         self.assertEqual((told["outcome"], told["equal"]), ("lost in a failover", False))
 
-        lines = self.done("drop-lost", self.lake, *self.database).splitlines()
+        lines = self.output_of("drop-lost", self.lake, *self.database).splitlines()
         self.assertTrue(lines[0].startswith("stream 'notes': dropped 2 rows of writer 'sql'"))
-        self.assertIn("All equal.", self.done("check", self.lake, *self.database))
+        self.assertIn("All equal.", self.output_of("check", self.lake, *self.database))
         self.assertEqual(
-            json.loads(self.done("drop-lost", self.lake, *self.database, "--json")), {}
+            json.loads(self.output_of("drop-lost", self.lake, *self.database, "--json")), {}
         )
         texts = [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
         self.assertEqual(texts, ["one", "two", "five"])

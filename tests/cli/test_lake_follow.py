@@ -19,8 +19,8 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
 from tests.adapters.fault_proxy import FaultProxy
-from tests.cli.cli_world import Command, free_port
-from tests.cli.lake_world import LakeCase
+from tests.cli.cli_case import Command, free_port
+from tests.cli.lake_case import LakeCase
 from tests.pipeline.landing_case import rows_of
 from tests.storage.postgres import prepare
 from tests.storage.samples import TAMPERING
@@ -68,7 +68,7 @@ class Following(LakeCase):
 
     async def test_through_outages_until_it_is_interrupted(self) -> None:
         port = free_port()
-        self.notes(self.dsn, "one", "two")
+        self.append_notes(self.dsn, "one", "two")
         command = self.follow("--json", "--metrics-port", port)
         (first,) = await command.lines(1)
         self.assertEqual(json.loads(first)["rows"], {"notes": 2})
@@ -83,12 +83,12 @@ class Following(LakeCase):
         self.proxy.on_refused = count
         for side in list(self.proxy.sides):
             side.transport.abortConnection()
-        await command.said("landing goes on when it is back")
+        await command.stderr_containing("landing goes on when it is back")
         begun = refused[0]
         await self.until(lambda: refused[0] >= begun + 3)
-        self.notes(self.dsn, "three")
+        self.append_notes(self.dsn, "three")
         self.proxy.refusing = False
-        errors = await command.said("the database is back")
+        errors = await command.stderr_containing("the database is back")
         self.assertEqual(errors.count("cannot be reached"), 1, errors)
         self.assertEqual(errors.count("\n"), 2, errors)
         _, second = await command.lines(2)
@@ -106,15 +106,15 @@ class Following(LakeCase):
         self.assertEqual(self.texts(), ["one", "two", "three"])
 
     async def test_goes_on_when_a_promoted_server_is_confirmed(self) -> None:
-        self.notes(self.dsn, "one", "two")
+        self.append_notes(self.dsn, "one", "two")
         command = self.follow("--json", "--no-acknowledge")
         await command.lines(1)
         self.sql(self.dsn, f"{LOSE}; {PROMOTE}")
-        errors = await command.said("landing goes on when it is back")
+        errors = await command.stderr_containing("landing goes on when it is back")
         self.assertIn("the database is not confirmed", errors)
         self.sql(self.dsn, "SELECT synrepl.confirm()")
-        self.notes(self.dsn, "three")
-        errors = await command.said("the database is back")
+        self.append_notes(self.dsn, "three")
+        errors = await command.stderr_containing("the database is back")
         self.assertEqual(errors.count("\n"), 2, errors)
         told = [json.loads(line) for line in await command.lines(2)]
         lost = told[1]["lost_in_failover"]["notes"]
@@ -125,17 +125,17 @@ class Following(LakeCase):
 
     async def test_tells_once_of_a_stream_that_somebody_holds(self) -> None:
         port = free_port()
-        self.notes(self.dsn, "one")
+        self.append_notes(self.dsn, "one")
         with closing(psycopg2.connect(self.dsn)) as slow, slow.cursor() as cursor:
             cursor.execute("SELECT synrepl.append('notes', %s, 'sql')", ('[{"text": "late"}]',))
             command = self.follow("--settle-timeout", "0.5", "--metrics-port", port)
-            errors = await command.said("landing goes on with the rest")
+            errors = await command.stderr_containing("landing goes on with the rest")
             self.assertIn("not settled for 0.5 s: stream 'notes' above 0~sql.0 up to 2", errors)
             self.assertIn(f"(backend {slow.info.backend_pid} ", errors)
             metrics = await self.metrics(port)
             self.assertIn('synrepl_lake_unsettled_tokens{stream="notes"} 2.0', metrics)
             slow.commit()
-        errors = await command.said("stream 'notes' is settled again")
+        errors = await command.stderr_containing("stream 'notes' is settled again")
         self.assertEqual(errors.count("\n"), 2, errors)
         await command.lines(1)
         command.signal("TERM")
@@ -143,7 +143,7 @@ class Following(LakeCase):
         self.assertEqual(self.texts(), ["one", "late"])
 
     async def test_killed_and_terminated(self) -> None:
-        self.notes(self.dsn, "one", "two")
+        self.append_notes(self.dsn, "one", "two")
         command = self.follow()
         (line,) = await command.lines(1)
         self.assertRegex(line, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  notes 2 rows$")
@@ -152,7 +152,7 @@ class Following(LakeCase):
         await command.done()
         await self.until(lambda: not alive(java))
 
-        self.notes(self.dsn, "three")
+        self.append_notes(self.dsn, "three")
         command = self.follow()
         (line,) = await command.lines(1)
         self.assertIn("notes 1 rows", line)
@@ -164,7 +164,7 @@ class Following(LakeCase):
         self.assertEqual(self.texts(), ["one", "two", "three"])
 
     async def test_what_waiting_does_not_cure_ends_it(self) -> None:
-        self.notes(self.dsn, "one")
+        self.append_notes(self.dsn, "one")
         command = self.follow()
         await command.lines(1)
         java = javas_of(command)

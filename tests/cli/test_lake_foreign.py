@@ -9,7 +9,7 @@ import psycopg2
 
 from synrepl.pipeline.jobs.catalogue import JOBS
 from synrepl.testing.postgres import fresh_database
-from tests.cli.lake_world import LakeCase
+from tests.cli.lake_case import LakeCase
 from tests.storage.foreign_databases import foreign_database
 
 
@@ -19,7 +19,7 @@ class OfASynapse(LakeCase):
     async def test_jobs(self) -> None:
         dsn = await foreign_database("1.163.2")
         where = ("--database-path", self.dsn_file(dsn))
-        landed = json.loads(self.done("land", self.lake, *where, "--json"))
+        landed = json.loads(self.output_of("land", self.lake, *where, "--json"))
         self.assertGreater(sum(landed["rows"].values()), 500)
         self.assertGreater(landed["rows"]["caches"], 100)
         self.assertEqual((landed["quarantined"], landed["unsettled"]), ({}, {}))
@@ -31,11 +31,11 @@ class OfASynapse(LakeCase):
                 self.assertEqual(list(rows[0]), [field.name for field in job.schema])
             else:
                 self.assertIn("has none of the streams that are wanted", done.err)
-        self.assertIn("All equal.", self.done("check", self.lake, *where))
-        self.assertIn("have no rows yet", self.done("status", self.lake))
+        self.assertIn("All equal.", self.output_of("check", self.lake, *where))
+        self.assertIn("have no rows yet", self.output_of("status", self.lake))
         copy = await fresh_database(self)
         there = ("--database-path", self.dsn_file(copy, "copy"))
-        told = json.loads(self.done("replay", self.lake, *there, "--json"))
+        told = json.loads(self.output_of("replay", self.lake, *there, "--json"))
         # Up to where all writers are settled, which may be less than the lake has.
         for stream, rows in landed["rows"].items():
             self.assertLessEqual(told[stream]["rows"], rows, stream)
@@ -66,13 +66,13 @@ class OfASynapse(LakeCase):
         told = json.loads(done.out)
         self.assertEqual((done.code, told["outcome"], told["equal"]), (1, "not compared", False))
 
-        landed = json.loads(self.done("land", self.lake, *where, "--json"))
+        landed = json.loads(self.output_of("land", self.lake, *where, "--json"))
         self.assertGreater(sum(landed["rows"].values()), 500)
-        told = json.loads(self.done("check", self.lake, *where, "--json"))
+        told = json.loads(self.output_of("check", self.lake, *where, "--json"))
         self.assertEqual((told["outcome"], told["equal"]), ("equal", True))
         compared = {each["stream"]: each["lake_rows"] for each in told["streams"]}
         self.assertEqual({name: rows for name, rows in compared.items() if rows}, landed["rows"])
-        self.assertEqual(self.done("land", self.lake, *where), "Nothing new.\n")
+        self.assertEqual(self.output_of("land", self.lake, *where), "Nothing new.\n")
 
     async def test_streams_that_cannot_be_read_are_named(self) -> None:
         dsn = await foreign_database("1.163.2", self)
@@ -83,7 +83,7 @@ class OfASynapse(LakeCase):
         self.assertIn("presence_stream.state is missing", done.err)
         self.assertIn("events", done.out)
         self.assertEqual(
-            self.done("land", self.lake, *where, "--stream", "events"), "Nothing new.\n"
+            self.output_of("land", self.lake, *where, "--stream", "events"), "Nothing new.\n"
         )
         done = self.in_process("land", self.lake, *where, "--stream", "presence")
         self.assertIn("presence_stream.state is missing", done.err)

@@ -10,8 +10,8 @@ from synrepl.cli.lake.options import BadSparkSetting, NoDatabaseGiven
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.testing.postgres import fresh_database
-from tests.cli.cli_world import free_port
-from tests.cli.lake_world import LakeCase
+from tests.cli.cli_case import free_port
+from tests.cli.lake_case import LakeCase
 from tests.pipeline.synthetic_lake import add, schema_of
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.postgres import prepare
@@ -158,7 +158,7 @@ class Refusals(LakeCase):
             )
 
     async def test_a_process_says_no_more(self) -> None:
-        done = await self.run_it("lake", "land", self.lake, *self.database, "--stream", "note")
+        done = await self.run_command("lake", "land", self.lake, *self.database, "--stream", "note")
         self.assertEqual((done.code, done.out), (FAILED, ""))
         self.assertEqual(done.err.count("\n"), 1, done.err)
         self.assertIn("there is no stream 'note'", done.err)

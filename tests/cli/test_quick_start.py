@@ -8,7 +8,7 @@ import shlex
 from twisted.internet.threads import deferToThread
 
 from synrepl.cli.init import DEFAULT_HTTP_PORT, DEFAULT_WORKER_HTTP_PORT
-from tests.cli.cli_world import REPOSITORY, CliCase, Done, free_port
+from tests.cli.cli_case import REPOSITORY, CliCase, CommandResult, free_port
 
 
 def section(title: str) -> str:
@@ -40,12 +40,12 @@ class QuickStart(CliCase):
         self.assertTrue(install.startswith("pip install"), install)
         http, worker_http = free_port(), free_port()
         ports = ("--replication-port", free_port(), "--http-port", http)
-        done = await self.run_it(*arguments(init), *ports, "--worker-http-port", worker_http)
+        done = await self.run_command(*arguments(init), *ports, "--worker-http-port", worker_http)
         self.assertEqual(done.code, 0, done.err)
         written = {path.name for path in (self.directory / "here").iterdir()}
         self.assertEqual(written, {"master.yaml", "worker.yaml", "data"})
-        await self.start(*arguments(master)).said("is ready")
-        await self.start(*arguments(worker)).said("connected to")
+        await self.start(*arguments(master)).stderr_containing("is ready")
+        await self.start(*arguments(worker)).stderr_containing("connected to")
 
         for command, output in self.dialogue(block(text, "console")):
             done = await self.pipeline(command)
@@ -64,8 +64,8 @@ class QuickStart(CliCase):
         parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)[1:]
         return list(zip(parts[::2], parts[1::2], strict=True))
 
-    async def pipeline(self, line: str) -> Done:
+    async def pipeline(self, line: str) -> CommandResult:
         """Run a ``synrepl`` command, perhaps with the output of ``echo`` as its input."""
         echo, _, command = line.rpartition(" | ")
         text = shlex.split(echo)[1] + "\n" if echo else ""
-        return await self.run_it(*arguments(command), stdin=text.encode())
+        return await self.run_command(*arguments(command), stdin=text.encode())

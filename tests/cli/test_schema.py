@@ -10,7 +10,7 @@ from twisted.internet import reactor
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.storage.migrations import load
 from synrepl.testing.postgres import fresh_database
-from tests.cli.cli_world import CliCase, Done, free_port
+from tests.cli.cli_case import CliCase, CommandResult, free_port
 
 MIGRATIONS = [str(migration) for migration in load().migrations]
 MIGRATION = MIGRATIONS[0]
@@ -34,7 +34,7 @@ class Looking(DatabaseCase):
 
     async def test_golden(self) -> None:
         master = await self.master()
-        done = await self.run_it("schema", "-c", master.path)
+        done = await self.run_command("schema", "-c", master.path)
         first, rest = done.out.split("\n", 1)
         self.assertRegex(
             first,
@@ -54,11 +54,11 @@ events  as declared  {events}
 typing  in memory    room_id text, user_ids text[]
 orders  as declared  order_id text, amount bigint, note json?
 """
-        self.assertEqual(Done(done.code, rest, done.err), Done(0, golden, ""))
+        self.assertEqual(CommandResult(done.code, rest, done.err), CommandResult(0, golden, ""))
 
     async def test_an_empty_database(self) -> None:
         path = self.configured(await fresh_database(self))
-        done = await self.run_it("schema", "-c", path)
+        done = await self.run_command("schema", "-c", path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn(f"{MIGRATION}  pending\n", done.out)
         self.assertIn("orders  not made yet  order_id text\n", done.out)
@@ -68,13 +68,13 @@ orders  as declared  order_id text, amount bigint, note json?
         other = self.directory / "other.yaml"
         columns = "{order_id: bigint, note: 'json?', more: 'text?'}"
         other.write_text(f"streams: [{{name: orders, columns: {columns}}}]\n")
-        done = await self.run_it("schema", "-c", master.path, "-c", other)
+        done = await self.run_command("schema", "-c", master.path, "-c", other)
         self.assertIn(
             "orders  differs      order_id bigint (the table has text), note json?,"
             " more text? (not in the table yet), amount bigint (not declared)\n",
             done.out,
         )
-        done = await self.run_it("schema", "-c", master.path, "-c", other, "--json")
+        done = await self.run_command("schema", "-c", master.path, "-c", other, "--json")
         tables = json.loads(done.out)["tables"]
         self.assertEqual(
             tables[-1],
@@ -96,14 +96,14 @@ class Applying(DatabaseCase):
 
     async def test_each_phase(self) -> None:
         path = self.configured(await fresh_database(self))
-        done = await self.run_it("schema", "-c", path, "--apply", "post")
+        done = await self.run_command("schema", "-c", path, "--apply", "post")
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn(f"{MIGRATION} is still to be applied, and comes before", done.err)
-        done = await self.run_it("schema", "-c", path, "--apply", "pre")
+        done = await self.run_command("schema", "-c", path, "--apply", "pre")
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn(f"{MIGRATION}  applied now\n", done.out)
         for phase in ("pre", "post", "all"):
-            done = await self.run_it("schema", "-c", path, "--apply", phase, "--json")
+            done = await self.run_command("schema", "-c", path, "--apply", phase, "--json")
             self.assertEqual((done.code, done.err), (0, ""))
             told = json.loads(done.out)
             self.assertEqual(told["applied_now"], [])
@@ -115,7 +115,7 @@ class Applying(DatabaseCase):
     async def test_a_database_of_a_newer_version(self) -> None:
         dsn = await fresh_database(self)
         path = self.configured(dsn)
-        await self.run_it("schema", "-c", path, "--apply", "all")
+        await self.run_command("schema", "-c", path, "--apply", "all")
         database = PostgresDatabase(reactor, dsn, "test")
         await database.run(
             "newer",
@@ -124,13 +124,13 @@ class Applying(DatabaseCase):
             ),
         )
         await database.close()
-        done = await self.run_it("schema", "-c", path)
+        done = await self.run_command("schema", "-c", path)
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("is at 9999_x.pre, which this version of synrepl does not know", done.err)
 
     async def test_no_database(self) -> None:
         path = self.configured(await fresh_database(self) + "_nope")
-        done = await self.run_it("schema", "-c", path)
+        done = await self.run_command("schema", "-c", path)
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertRegex(done.err, r"^synrepl: error: .*_nope. does not exist.*\n$")
         worker = self.directory / "worker.yaml"
@@ -138,9 +138,9 @@ class Applying(DatabaseCase):
             "server_name: x\ninstance_name: w\ncatch_up: http\n"
             "master: {port: 1, http_url: 'http://localhost'}\n"
         )
-        done = await self.run_it("schema", "-c", worker)
+        done = await self.run_command("schema", "-c", worker)
         message = "the configuration has no database to look at: set 'database' or 'database_path'"
-        self.assertEqual(done, Done(2, "", f"synrepl: error: {message}\n"))
+        self.assertEqual(done, CommandResult(2, "", f"synrepl: error: {message}\n"))
 
 
 def ports() -> tuple[object, ...]:
@@ -152,17 +152,17 @@ class Embedded(CliCase):
     """``database: embedded``."""
 
     async def test_it_is_started_when_it_does_not_run(self) -> None:
-        done = await self.run_it("init", "x", "--server-name", "example.com", *ports())
+        done = await self.run_command("init", "x", "--server-name", "example.com", *ports())
         self.assertEqual(done.code, 0, done.err)
         path = self.directory / "x" / "master.yaml"
-        done = await self.run_it("schema", "-c", path, "--apply", "all", "--json")
+        done = await self.run_command("schema", "-c", path, "--apply", "all", "--json")
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertEqual(json.loads(done.out)["applied_now"], MIGRATIONS)
         self.assertFalse((self.directory / "x" / "data" / "postgres.dsn").exists())
 
         running = self.start("master", "-c", path)
-        await running.said("is ready")
-        done = await self.run_it("schema", "-c", path)
+        await running.stderr_containing("is ready")
+        done = await self.run_command("schema", "-c", path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn(f"{MIGRATION}  applied\n", done.out)
         self.assertIn("as declared", done.out)

@@ -12,7 +12,7 @@ import psycopg2
 from psycopg2.errors import InsufficientPrivilege
 
 from synrepl.testing.postgres import fresh_database
-from tests.cli.cli_world import CliCase, Done
+from tests.cli.cli_case import CliCase, CommandResult
 
 ORDER = json.dumps([{"order_id": "o1", "amount": 5}])
 
@@ -42,9 +42,9 @@ class Granting(CliCase):
     def as_shop(self, statement: str) -> Any:
         return self.run_sql("SET ROLE shop", statement)
 
-    async def schema(self, path: Path, *arguments: str) -> Done:
+    async def schema(self, path: Path, *arguments: str) -> CommandResult:
         command, *more = arguments
-        return await self.run_it("schema", command, "-c", path, *more)
+        return await self.run_command("schema", command, "-c", path, *more)
 
     async def test_an_application_appends_and_reads_and_does_nothing_else(self) -> None:
         path = await self.prepare()
@@ -52,7 +52,9 @@ class Granting(CliCase):
         with self.assertRaises(InsufficientPrivilege):
             self.as_shop(append)
         done = await self.schema(path, "grant", "shop", "orders", "--append", "--read")
-        self.assertEqual(done, Done(0, "shop may append to orders\nshop may read orders\n", ""))
+        self.assertEqual(
+            done, CommandResult(0, "shop may append to orders\nshop may read orders\n", "")
+        )
         token = self.as_shop(append)
         self.assertEqual(self.as_shop("SELECT max(stream_id) FROM synrepl.orders"), token)
         for statement in (
@@ -63,7 +65,9 @@ class Granting(CliCase):
             with self.assertRaises(InsufficientPrivilege):
                 self.as_shop(statement)
         done = await self.schema(path, "revoke", "shop")
-        self.assertEqual(done, Done(0, "shop has no rights in the schema synrepl any more\n", ""))
+        self.assertEqual(
+            done, CommandResult(0, "shop has no rights in the schema synrepl any more\n", "")
+        )
         with self.assertRaises(InsufficientPrivilege):
             self.as_shop(append)
 
@@ -96,10 +100,10 @@ class Granting(CliCase):
             done = await self.schema(path, *arguments)
             self.assertEqual((done.code, done.out), (code, ""), arguments)
             self.assertIn(words, done.err)
-        done = await self.run_it("schema")
+        done = await self.run_command("schema")
         self.assertEqual(done.code, 2)
         self.assertIn("Missing option '-c'", done.err)
-        done = await self.run_it("schema", "-c", path, "revoke", "shop")
+        done = await self.run_command("schema", "-c", path, "revoke", "shop")
         self.assertEqual(done.code, 2)
         self.assertIn("give options after 'revoke'", done.err)
 

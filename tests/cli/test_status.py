@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import synrepl
 from synrepl.cli.status.tables import tables
 from synrepl.cli.terminal import show
-from tests.cli.cli_world import CliCase, Done, free_port
+from tests.cli.cli_case import CliCase, CommandResult, free_port
 
 
 class Asking(CliCase):
@@ -23,7 +23,7 @@ class Asking(CliCase):
         await master.append([["a", 1]], [["b", 2]])
         tail = self.start("tail", master.address, "--commands")
         await tail.lines(2)
-        done = await self.run_it("status", "-c", master.path)
+        done = await self.run_command("status", "-c", master.path)
         golden = f"""\
 master master of example.com, synrepl {synrepl.__version__}, up _
 database ok
@@ -38,11 +38,11 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
 """
         out = re.sub(r"up \d+\.\d s", "up _", done.out)
         out = re.sub(r"127\.0\.0\.1:\d+(.*\S) +\d+\.\d s", r"127.0.0.1:_\1 _", out)
-        self.assertEqual(Done(done.code, out, done.err), Done(0, golden, ""))
+        self.assertEqual(CommandResult(done.code, out, done.err), CommandResult(0, golden, ""))
 
     async def test_json(self) -> None:
         master = await self.master()
-        done = await self.run_it("status", "-c", master.path, "--json")
+        done = await self.run_command("status", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err, done.out.count("\n")), (0, "", 1))
         status = json.loads(done.out)
         self.assertEqual(list(status)[:4], ["ready", "reasons", "warnings", "role"])
@@ -56,7 +56,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
             "server_name: example.com\ninstance_name: w\ncatch_up: http\n"
             f"master: {{port: {master.port}, http_url: 'http://127.0.0.1:{master.http_port}'}}\n"
         )
-        done = await self.run_it("status", "-c", path, "--json")
+        done = await self.run_command("status", "-c", path, "--json")
         self.assertEqual((done.code, json.loads(done.out)["role"]), (0, "master"))
 
     async def test_watching(self) -> None:
@@ -79,7 +79,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         master = await self.master()
         await master.stop()
         for flag in ((), ("--json",)):
-            done = await self.run_it("status", "-c", master.path, *flag)
+            done = await self.run_command("status", "-c", master.path, *flag)
             self.assertEqual((done.code, done.out), (1, ""))
             self.assertRegex(done.err, r"^synrepl: error: nothing answers at http://127.*\n$")
 
@@ -94,18 +94,18 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         watch, seen = self.start("status", "-c", path, "--watch", "--json"), 1
         while "nothing answers" in (await watch.lines(seen))[-1]:
             seen += 1
-        done = await self.run_it("status", "-c", path)
+        done = await self.run_command("status", "-c", path)
         self.assertEqual((done.code, done.err), (1, ""))
         self.assertRegex(done.out, r"^not ready: .*\n$")
-        done = await self.run_it("status", "-c", path, "--json")
+        done = await self.run_command("status", "-c", path, "--json")
         self.assertEqual(list(json.loads(done.out)), ["ready", "reasons", "warnings"])
 
     async def test_no_listener(self) -> None:
         path = self.directory / "master.yaml"
         path.write_text("server_name: x\ndatabase: 'host=localhost'\n")
-        done = await self.run_it("status", "-c", path)
+        done = await self.run_command("status", "-c", path)
         message = "the configuration has no HTTP listener to talk to: set 'http' in it"
-        self.assertEqual(done, Done(2, "", f"synrepl: error: {message}\n"))
+        self.assertEqual(done, CommandResult(2, "", f"synrepl: error: {message}\n"))
 
 
 class Tables(SynchronousTestCase):

@@ -14,7 +14,7 @@ from synrepl.cli.tail.lines import JsonLines, ShownRow, TextLines
 from synrepl.tools.tap.recording import read_recording
 from synrepl.wire.commands import Position
 from synrepl.wire.dialects import LEGACY, MODERN
-from tests.cli.cli_world import CliCase, Command, Done, Master, free_port
+from tests.cli.cli_case import CliCase, Command, CommandResult, InProcessMaster, free_port
 from tests.wire.recordings import CAPTURES
 
 
@@ -81,9 +81,9 @@ class Live(CliCase):
         master = await self.master()
         await master.append(order(1))
         arguments = ("tail", "-c", master.path, "--from", "0", "--json", "--count", "1")
-        done = await self.run_it(*arguments)
+        done = await self.run_command(*arguments)
         golden = '{"stream":"orders","writer":"master","token":1,"row":["o1",1,null]}\n'
-        self.assertEqual(done, Done(0, golden, ""))
+        self.assertEqual(done, CommandResult(0, golden, ""))
 
     async def test_ctrl_c(self) -> None:
         master = await self.master()
@@ -110,12 +110,12 @@ class Live(CliCase):
         master = await self.master()
         command = await self.ready(master.address, "--json")
         await master.stop()
-        await command.said("connection lost: server shutting down; connecting again")
+        await command.stderr_containing("connection lost: server shutting down; connecting again")
         await master.start(at=free_port())  # not where the tail looks
         await master.append(order(1), order(2))
         await master.stop()
         await master.start()
-        errors = await command.said("missed: orders of master, above 0 up to 2;")
+        errors = await command.stderr_containing("missed: orders of master, above 0 up to 2;")
         self.assertIn("again\n", errors)
         await master.append(order(3))
         while not (rows := shown(*command.out.decode().split("\n")[:-1])):
@@ -138,7 +138,7 @@ class Missed(CliCase):
     async def test_from_a_vector_with_a_workers_configuration(self) -> None:
         master = await self.master()
         await master.append(*map(order, range(1, 6)))
-        done = await self.run_it(
+        done = await self.run_command(
             *("tail", "-c", self.worker(master), "orders", "--json"),
             *("--from", "0~master.3~sql.1", "--count", "2"),
         )
@@ -150,7 +150,7 @@ class Missed(CliCase):
         master = await self.master()
         await master.append(order(1), order(2), [order(3)[0], order(4)[0]])
         for streams in ((), ("orders",)):
-            done = await self.run_it(
+            done = await self.run_command(
                 *("tail", master.address, *streams, "--dialect", "legacy"),
                 *("--json", "--from", "1", "--count", "3"),
             )
@@ -169,7 +169,9 @@ class Missed(CliCase):
             await master.append(order(1))
             await command.lines(1)
             await master.stop()
-            await command.said("connection lost: server shutting down; connecting again")
+            await command.stderr_containing(
+                "connection lost: server shutting down; connecting again"
+            )
             await master.start(at=free_port())
             await master.append(order(2), order(3))
             await master.stop()
@@ -184,13 +186,13 @@ class Missed(CliCase):
     async def test_many_pages(self) -> None:
         master = await self.master()
         await master.append(*map(order, range(1, 5001)))
-        done = await self.run_it(
+        done = await self.run_command(
             *("tail", "-c", master.path, "orders", "--json", "--from", "0", "--count", "4999")
         )
         tokens = [json.loads(line)["token"] for line in done.out.splitlines()]
         self.assertEqual(tokens, list(range(1, 5000)))
 
-    def worker(self, master: Master) -> Any:
+    def worker(self, master: InProcessMaster) -> Any:
         """A worker's configuration that catches up over HTTP."""
         path = self.directory / "worker.yaml"
         path.write_text(
@@ -218,28 +220,31 @@ class Refused(CliCase):
             ((nobody, "--count", "0"), 2, "--count"),
             ((nobody,), 1, f"synrepl: error: cannot connect to {nobody}: "),
         ):
-            done = await self.run_it("tail", *arguments)
+            done = await self.run_command("tail", *arguments)
             self.assertEqual((done.code, done.out), (code, ""), arguments)
             self.assertIn(message, done.err)
 
     async def test_what_the_master_refuses(self) -> None:
         master = await self.master()
-        done = await self.run_it("tail", master.address, "--dialect", "legacy", "order")
+        done = await self.run_command("tail", master.address, "--dialect", "legacy", "order")
         message = (
             f"the master at {master.address} says: there is no stream 'order'; did you mean orders?"
         )
-        self.assertEqual(done, Done(1, "", f"synrepl: error: {message}\n"))
+        self.assertEqual(done, CommandResult(1, "", f"synrepl: error: {message}\n"))
 
     async def test_what_the_configuration_does_not_have(self) -> None:
         master = await self.master()
-        done = await self.run_it("tail", "-c", master.path, "order")
+        done = await self.run_command("tail", "-c", master.path, "order")
         self.assertEqual(
-            done, Done(1, "", "synrepl: error: there is no stream 'order'; did you mean orders?\n")
+            done,
+            CommandResult(
+                1, "", "synrepl: error: there is no stream 'order'; did you mean orders?\n"
+            ),
         )
 
     async def test_a_stream_that_the_master_does_not_have(self) -> None:
         master = await self.master()
-        done = await self.run_it("tail", master.address, "order", "orders")
+        done = await self.run_command("tail", master.address, "order", "orders")
         self.assertEqual((done.code, done.out), (1, ""))
         announces = f"the master at {master.address} announces no stream 'order'"
         self.assertIn(f"{announces}; did you mean orders?", done.err)
@@ -247,11 +252,13 @@ class Refused(CliCase):
     async def test_a_stream_that_nobody_has_written_yet_is_waited_for(self) -> None:
         master = await self.master(stream_writers="{orders: [worker1]}")
         command = self.start("tail", "-c", master.path, "orders")
-        await command.said("the master has not announced a stream 'orders'; waiting for it")
+        await command.stderr_containing(
+            "the master has not announced a stream 'orders'; waiting for it"
+        )
 
     async def test_another_server(self) -> None:
         master = await self.master()
-        done = await self.run_it("tail", master.address, "--server-name", "other.org")
+        done = await self.run_command("tail", master.address, "--server-name", "other.org")
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("Wrong remote: the server is 'example.com', 'other.org' was", done.err)
 
@@ -332,9 +339,11 @@ class Scripted(CliCase):
                 if recorded.text.startswith((b"RDATA events", b"RDATA receipts"))
             ]
             replayed = self.start("tap", "replay", path, "--speed", "0")
-            where = (await replayed.said("dialect")).split("listens on ")[1].split(",")[0]
+            where = (
+                (await replayed.stderr_containing("dialect")).split("listens on ")[1].split(",")[0]
+            )
             legacy = ("--dialect", "legacy") if version == "1.11.1" else ()
-            done = await self.run_it(
+            done = await self.run_command(
                 *("tail", where, "events", "receipts", "--json"),
                 *(*legacy, "--count", len(sent)),
             )

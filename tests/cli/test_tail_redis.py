@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from synrepl.testing.redis import RedisTestServer
-from tests.cli.cli_world import CliCase, free_port
+from tests.cli.cli_case import CliCase, free_port
 
 
 class OnRedis(CliCase):
@@ -33,7 +33,7 @@ class OnRedis(CliCase):
     async def subscribed(self, channel: str) -> None:
         """Wait until somebody listens there."""
         while not self.redis.command("PUBSUB", "NUMSUB", channel)[1]:
-            await self.turn()
+            await self.yield_to_processes()
 
     async def test_rows_of_every_process(self) -> None:
         command = self.start(
@@ -63,7 +63,7 @@ class OnRedis(CliCase):
     async def test_what_was_missed_is_fetched_over_http(self) -> None:
         master = await self.master(redis=f"{{port: {self.redis.port}}}")
         await master.append([["o1", 1, None]], [["o2", 2, None]])
-        done = await self.run_it(
+        done = await self.run_command(
             *("tail", "-c", self.worker(http=master.http_port), "orders", "--json"),
             *("--from", "0", "--count", "2"),
         )
@@ -72,11 +72,11 @@ class OnRedis(CliCase):
 
     async def test_what_cannot_be(self) -> None:
         path = self.worker()
-        done = await self.run_it("tail", "-c", path, "--dialect", "legacy")
+        done = await self.run_command("tail", "-c", path, "--dialect", "legacy")
         self.assertEqual(done.code, 2)
         self.assertIn("over Redis there is only one", done.err)
         self.redis.close()
-        done = await self.run_it("tail", "-c", path)
+        done = await self.run_command("tail", "-c", path)
         where = f"Redis at 127.0.0.1:{self.redis.port}, channel example.com"
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn(f"synrepl: error: cannot connect to {where}: ", done.err)

@@ -19,7 +19,7 @@ from synrepl.tools.judge.rules import RULES
 from synrepl.tools.tap.recording import RecordingFile, read_recording
 from synrepl.tools.tap.recording_judge import RecordingJudge
 from synrepl.wire.dialects import DIALECTS
-from tests.cli.cli_world import CliCase, free_port
+from tests.cli.cli_case import CliCase, free_port
 from tests.wire.recordings import CAPTURES
 
 LIVE = CAPTURES / "1.43.0" / "live.jsonl.gz"
@@ -34,7 +34,7 @@ def lines(path: Path) -> list[tuple[str, str]]:
 
 class TapJudge(CliCase):
     async def test_a_real_server(self) -> None:
-        done = await self.run_it("tap", "judge", LIVE)
+        done = await self.run_command("tap", "judge", LIVE)
         self.assertEqual((done.code, done.err), (0, ""))
         first, second = done.out.splitlines()
         self.assertEqual(first, f"{LIVE}: modern, 2356 lines: no breaches")
@@ -50,7 +50,7 @@ class TapJudge(CliCase):
         records.insert(1_000, {**records[1_000], "dir": "C", "line": "POSITION e\x1b[m m 1 1"})
         records.append({**records[-1], "dir": "S", "line": "RDATA receipts master 1 []"})
         path.write_text("".join(json.dumps(each) + "\n" for each in records))
-        done = await self.run_it("tap", "judge", LIVE, path)
+        done = await self.run_command("tap", "judge", LIVE, path)
         self.assertEqual((done.code, done.err), (1, ""))
         told = done.out.splitlines()[2:]
         self.assertEqual(
@@ -60,7 +60,7 @@ class TapJudge(CliCase):
         self.assertRegex(told[1], f"^{path}:2358: order: receipts of master: 1 after [0-9]+$")
         self.assertEqual(told[2], f"{path}: modern, 2358 lines: 2 breaches")
         self.assertTrue(told[3].startswith("  breach: direction, once, first in line 1001: "))
-        done = await self.run_it("tap", "judge", "--json", path)
+        done = await self.run_command("tap", "judge", "--json", path)
         self.assertEqual((done.code, done.err), (1, ""))
         findings = [json.loads(line) for line in done.out.splitlines()]
         found = [
@@ -82,12 +82,12 @@ class TapJudge(CliCase):
         )
 
     async def test_all_known_faults_and_all_rules(self) -> None:
-        done = await self.run_it("tap", "judge", "--all", LIVE)
+        done = await self.run_command("tap", "judge", "--all", LIVE)
         self.assertEqual(done.out.count(": unordered: "), 27)
-        done = await self.run_it("tap", "judge", "--rules", "--json")
+        done = await self.run_command("tap", "judge", "--rules", "--json")
         names = [json.loads(line)["rule"] for line in done.out.splitlines()]
         self.assertEqual(names, list(RULES))
-        done = await self.run_it("tap", "judge", "--rules")
+        done = await self.run_command("tap", "judge", "--rules")
         self.assertEqual(done.out.count("\n"), len(RULES) + 1)
 
     async def test_refusals(self) -> None:
@@ -98,7 +98,7 @@ class TapJudge(CliCase):
             ((scripted,), 1, f"synrepl: error: {scripted} is made of scripted cases"),
             ((LIVE, "--dialect", "klingon"), 2, "klingon"),
         ):
-            done = await self.run_it("tap", "judge", *arguments)
+            done = await self.run_command("tap", "judge", *arguments)
             self.assertEqual((done.code, done.out), (code, ""), arguments)
             self.assertIn(message, done.err)
 
@@ -118,7 +118,7 @@ class Record(CliCase):
             b"SERVER x.org\nPING 1\nPOSITION a m 1 1\nERROR server shutting down\n"
         )
         for name in ("r.jsonl", "r.jsonl.gz"):
-            done = await self.run_it("tap", "record", "--tcp", where, name)
+            done = await self.run_command("tap", "record", "--tcp", where, name)
             self.assertEqual((done.code, done.out), (1, ""))
             error = (
                 f"synrepl: error: the connection to {where} has ended: server shutting down;"
@@ -131,13 +131,13 @@ class Record(CliCase):
             self.assertEqual(found[3], ("C", "REPLICATE "))
             self.assertEqual(found[4], ("S", "SERVER x.org"))
             self.assertEqual(found[-1], ("-", "eof"))
-            judged = await self.run_it("tap", "judge", name)
+            judged = await self.run_command("tap", "judge", name)
             self.assertEqual(judged.out, f"{name}: modern, 9 lines: no breaches\n")
 
     async def test_pseudonyms(self) -> None:
         where = await self.play(b'SERVER x.org\nPOSITION a 1\nRDATA a 2 ["@u:x.org","@u:x.org"]\n')
         arguments = ("--dialect", "legacy", "--pseudonyms", "--name", "me")
-        done = await self.run_it("tap", "record", "--tcp", where, "r.jsonl", *arguments)
+        done = await self.run_command("tap", "record", "--tcp", where, "r.jsonl", *arguments)
         self.assertEqual(done.code, 1)
         found = lines(self.directory / "r.jsonl")
         self.assertEqual(found[1], ("C", "NAME me"))
@@ -149,9 +149,9 @@ class Record(CliCase):
     async def test_ctrl_c(self) -> None:
         path = self.directory / "replayed.jsonl"
         replayed = self.start("tap", "replay", LIVE, "--speed", "0")
-        where = port_of(await replayed.said("dialect"))
+        where = port_of(await replayed.stderr_containing("dialect"))
         command = self.start("tap", "record", "--tcp", where, path)
-        await command.said("recording")
+        await command.stderr_containing("recording")
         command.signal("INT")
         done = await command.done()
         found = lines(path)
@@ -161,8 +161,10 @@ class Record(CliCase):
 
     async def test_seconds(self) -> None:
         replayed = self.start("tap", "replay", LIVE)
-        where = port_of(await replayed.said("dialect"))
-        done = await self.run_it("tap", "record", "--tcp", where, "r.jsonl", "--seconds", "0.01")
+        where = port_of(await replayed.stderr_containing("dialect"))
+        done = await self.run_command(
+            "tap", "record", "--tcp", where, "r.jsonl", "--seconds", "0.01"
+        )
         self.assertEqual((done.code, done.out), (0, ""))
         self.assertEqual(lines(self.directory / "r.jsonl")[-1], ("-", "closed"))
 
@@ -177,7 +179,7 @@ class Record(CliCase):
             (("r", "--tcp", nobody), 1, f"synrepl: error: cannot connect to {nobody}: "),
             (("there", "--tcp", nobody), 1, "cannot open there: File exists"),
         ):
-            done = await self.run_it("tap", "record", *arguments)
+            done = await self.run_command("tap", "record", *arguments)
             self.assertEqual((done.code, done.out), (code, ""), arguments)
             self.assertIn(message, done.err)
             self.assertFalse((self.directory / "r").exists())
@@ -215,9 +217,9 @@ class Record(CliCase):
 class Replay(CliCase):
     async def test_tail_shows_what_was_recorded(self) -> None:
         command = self.start("tap", "replay", LIVE, "--speed", "0")
-        said = await command.said("dialect")
+        said = await command.stderr_containing("dialect")
         self.assertIn("localhost:18501 listens on 127.0.0.1:", said)
-        done = await self.run_it("tail", port_of(said), "receipts", "--json", "--count", "10")
+        done = await self.run_command("tail", port_of(said), "receipts", "--json", "--count", "10")
         self.assertEqual(done.code, 0)
         recorded = [
             recorded.text.split(b" ", 4)
@@ -231,9 +233,9 @@ class Replay(CliCase):
     async def test_redis_is_played_in_the_modern_dialect(self) -> None:
         path = CAPTURES / "1.163.2" / "redis.jsonl.gz"
         command = self.start("tap", "replay", path, "--speed", "0", "--server-name", "x.org")
-        said = await command.said("dialect")
+        said = await command.stderr_containing("dialect")
         self.assertRegex(said, r"x\.org listens on 127\.0\.0\.1:\d+, modern dialect")
-        done = await self.run_it("tail", port_of(said), "events", "--json", "--count", "5")
+        done = await self.run_command("tail", port_of(said), "events", "--json", "--count", "5")
         writers = {json.loads(line)["writer"] for line in done.out.splitlines()}
         self.assertEqual((done.code, writers <= {"persister1", "persister2"}), (0, True))
 
@@ -251,7 +253,7 @@ class Replay(CliCase):
             ((LIVE, "--speed", "-1"), 2, "--speed"),
             ((LIVE, "--port", port), 1, f"cannot listen on port {port}: "),
         ):
-            done = await self.run_it("tap", "replay", *arguments)
+            done = await self.run_command("tap", "replay", *arguments)
             self.assertEqual((done.code, done.out), (code, ""), arguments)
             self.assertIn(message, done.err)
 

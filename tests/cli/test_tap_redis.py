@@ -27,7 +27,7 @@ from synrepl.tools.tap.recording_judge import RecordingJudge
 from synrepl.tools.tap.replay import PlaybackLine
 from synrepl.tools.tap.replay_plan import plan_replay
 from tests.adapters.redis_fixture import SERVER_NAME, EventWaiter, Process, Site
-from tests.cli.cli_world import CliCase, Command, free_port
+from tests.cli.cli_case import CliCase, Command, free_port
 from tests.wire.recordings import CAPTURES
 
 reactor: Any = _reactor
@@ -80,7 +80,7 @@ class RedisCase(CliCase):
 class Record(RedisCase):
     async def test_both_channels_until_ctrl_c(self) -> None:
         command = self.record("r.jsonl.gz", "--server-name", "x.org")
-        await command.said("recording channel x.org of Redis at 127.0.0.1")
+        await command.stderr_containing("recording channel x.org of Redis at 127.0.0.1")
         await self.grown("r.jsonl.gz", 1)
         self.say("x.org", b"POSITION a m 1 1", b"\xff")
         self.say("x.org/USER_IP", b"USER_IP @u:x.org []")
@@ -104,7 +104,7 @@ class Record(RedisCase):
 
     async def test_silent_and_pseudonymous(self) -> None:
         command = self.record("r", "--server-name", "x.org", "--silent", "--pseudonyms")
-        await command.said("recording")
+        await command.stderr_containing("recording")
         self.say("x.org/USER_IP", b'USER_IP @u:x.org ["t"]')
         self.say("x.org", b"REMOTE_SERVER_UP x.org")
         await self.grown("r", 2)
@@ -128,9 +128,9 @@ class Record(RedisCase):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         arguments = ("--redis", self.url, "r", "--server-name", "x.org", "--silent")
-        command = self.start("tap", "record", *arguments, afresh=True)
+        command = self.start("tap", "record", *arguments, in_new_process=True)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        await command.said("recording")
+        await command.stderr_containing("recording")
         self.say("x.org", *[b"x" * 40_000] * 3)
         done = await command.done()
         self.assertEqual(done.code, 1)
@@ -162,7 +162,7 @@ class Record(RedisCase):
             (("--redis", deaf, *name, *as_user), 1, "NOPERM", False),
             (("--redis", quiet, *name, *as_user), 1, "NOPERM", True),
         ):
-            done = await self.run_it("tap", "record", "r", *arguments)
+            done = await self.run_command("tap", "record", "r", *arguments)
             self.assertEqual((done.code, done.out), (code, ""), (arguments, done.err))
             self.assertIn(message, done.err)
             self.assertNotIn("hunter2", done.err)
@@ -176,13 +176,15 @@ class Replay(RedisCase):
 
     async def test_what_was_recorded_is_recorded_again(self) -> None:
         replayed = self.replay(REDIS, "--speed", "0")
-        await replayed.said(f"waits for REPLICATE on channel {NAME} of Redis at 127.0.0.1")
+        await replayed.stderr_containing(
+            f"waits for REPLICATE on channel {NAME} of Redis at 127.0.0.1"
+        )
         recorder = self.record("r.jsonl", "--server-name", NAME)
-        await replayed.said(
+        await replayed.stderr_containing(
             "3997 lines were played; REPLICATE is now answered with the last positions\n"
         )
         late = self.record("late.jsonl", "--server-name", NAME)
-        await late.said("recording")
+        await late.stderr_containing("recording")
         await self.grown("late.jsonl", 34)
         await self.grown("r.jsonl", 3_998 + 34)
         for each in (recorder, late):
@@ -214,9 +216,9 @@ class Replay(RedisCase):
         path = CAPTURES / "1.43.0" / "live-forks.jsonl.gz"
         arguments = ("--server-name", "x.org", "--speed", "0", "--unasked")
         recorder = self.record("r.jsonl", "--server-name", "x.org", "--silent")
-        await recorder.said("recording")
+        await recorder.stderr_containing("recording")
         replayed = self.replay(path, *arguments)
-        said = await replayed.said("lines were played")
+        said = await replayed.stderr_containing("lines were played")
         self.assertIn("plays on channel x.org of Redis", said)
         expected = [
             ("x.org", each.text.decode())
@@ -228,7 +230,7 @@ class Replay(RedisCase):
 
     async def test_a_channel_that_is_taken(self) -> None:
         replayed = self.replay(REDIS)
-        await replayed.said("waits")
+        await replayed.stderr_containing("waits")
         self.say(NAME, b"RDATA events master 5 []")
         done = await replayed.done()
         self.assertEqual((done.code, done.out), (1, ""))
@@ -238,7 +240,7 @@ class Replay(RedisCase):
         for arguments, words in (((), "waits"), (("--unasked",), "plays")):
             self.redis.restart()
             replayed = self.replay(REDIS, *arguments)
-            await replayed.said(words)
+            await replayed.stderr_containing(words)
             self.redis.stop()
             done = await replayed.done()
             self.assertEqual(done.code, 1)
@@ -259,7 +261,7 @@ class Replay(RedisCase):
             ((REDIS, "--redis", self.url, "--server-name", "x/y"), 2, "is not a valid name"),
             (("cut.jsonl", "--redis", self.url, *at_once), 1, "cut.jsonl, line 2: it is no JSON"),
         ):
-            done = await self.run_it("tap", "replay", *arguments)
+            done = await self.run_command("tap", "replay", *arguments)
             self.assertEqual((done.code, done.out), (code, ""), (arguments, done.err))
             self.assertIn(message, done.err)
 

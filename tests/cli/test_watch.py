@@ -17,7 +17,7 @@ from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.testing.postgres import fresh_database
 from synrepl.tools.watch import committed_positions
-from tests.cli.cli_world import CliCase, Done, free_port
+from tests.cli.cli_case import CliCase, CommandResult, free_port
 from tests.storage.foreign_databases import foreign_database
 
 
@@ -72,9 +72,11 @@ class WatchCase(CliCase):
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
-    async def watch(self, port: int, *arguments: object) -> tuple[Done, list[dict[str, Any]]]:
+    async def watch(
+        self, port: int, *arguments: object
+    ) -> tuple[CommandResult, list[dict[str, Any]]]:
         """Watch for a while; how it ended, and each look."""
-        done = await self.run_it("watch", "--tcp", f"127.0.0.1:{port}", "--json", *arguments)
+        done = await self.run_command("watch", "--tcp", f"127.0.0.1:{port}", "--json", *arguments)
         return done, [json.loads(line) for line in done.out.splitlines()]
 
     def streams(self, look: dict[str, Any]) -> list[list[Any]]:
@@ -132,7 +134,7 @@ class TcpLiveSource(WatchCase):
         self.assertIn("'example.com'", looks[-1]["trouble"][0])
 
     async def test_where(self) -> None:
-        done = await self.run_it("watch", "--tcp", "nowhere")
+        done = await self.run_command("watch", "--tcp", "nowhere")
         self.assertEqual(done.code, 2)
         self.assertIn("'nowhere' is not HOST:PORT", done.err)
 

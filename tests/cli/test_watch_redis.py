@@ -15,7 +15,7 @@ from synrepl.adapters.redis.pubsub import RedisBusConnections, RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.redis import RedisTestServer
 from tests.adapters.redis_fixture import EventWaiter
-from tests.cli.cli_world import CliCase, Command
+from tests.cli.cli_case import CliCase, Command
 from tests.storage.foreign_databases import foreign_database
 from tests.wire.recordings import records
 
@@ -186,7 +186,7 @@ class TcpLiveSource(RedisCase):
     async def test_as_a_table(self) -> None:
         redis = self.redis()
         await Processes(redis, ["POSITION events w1 2 2"]).start(self)
-        done = await self.run_it(
+        done = await self.run_command(
             *[each for each in self.arguments(redis) if each != "--json"], "--seconds", 3
         )
         self.assertEqual((done.code, done.err), (0, ""))
@@ -242,7 +242,7 @@ class Refused(RedisCase):
         redis = self.redis()
         redis.stop()
         await self.check("No such file", *self.arguments(redis))
-        done = await self.run_it(*self.arguments(redis), "--seconds", 1)
+        done = await self.run_command(*self.arguments(redis), "--seconds", 1)
         self.assertEqual((done.code, done.err), (1, ""))
 
 
@@ -250,7 +250,7 @@ class Usage(RedisCase):
     """What is given."""
 
     async def check(self, words: str, *arguments: object) -> None:
-        done = await self.run_it("watch", *arguments)
+        done = await self.run_command("watch", *arguments)
         self.assertEqual((done.code, done.out), (2, ""))
         self.assertIn(words, done.err)
         self.assertNotIn("hunter2", done.err)

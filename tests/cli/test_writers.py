@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from tests.cli.cli_world import Done
+from tests.cli.cli_case import CommandResult
 from tests.daemon.writers_case import WritersCase
 
 
@@ -72,7 +72,9 @@ class Changing(WritersCase):
         for load in loads.values():
             await load.reaches(10)
         done = await self.writers("drain", "orders", "w2")
-        self.assertEqual(done, Done(0, "w2 is drained: all its tokens of orders are settled\n", ""))
+        self.assertEqual(
+            done, CommandResult(0, "w2 is drained: all its tokens of orders are settled\n", "")
+        )
         count = len(loads["w2"].tokens)
         await loads["w1"].reaches(10)
         await loads["w2"].is_refused()
@@ -82,7 +84,7 @@ class Changing(WritersCase):
         code, error, message = loads["w2"].refused[-1]
         self.assertEqual((code, error), (409, "WriterDrained"))
         self.assertIn("writer 'w2' of stream 'orders' is drained", message)
-        done = await self.run_it(
+        done = await self.run_command(
             *("append", "-c", self.directory / "w2.yaml", "orders", "--timeout", "600"),
             stdin=b'["o", 4]\n',
         )
@@ -95,7 +97,7 @@ class Changing(WritersCase):
         self.processes["w2"].signal("TERM")
         self.assertEqual((await self.processes["w2"].done()).code, 0)
         done = await self.writers("remove", "orders", "w2")
-        self.assertEqual(done, Done(0, "w2 is removed from orders; its facts stay\n", ""))
+        self.assertEqual(done, CommandResult(0, "w2 is removed from orders; its facts stay\n", ""))
         self.assertEqual((await self.state_of("w2"))["state"], "removed")
 
         # The linear view goes on, and nothing of anybody is lost.
@@ -117,7 +119,7 @@ class Changing(WritersCase):
         self.assertEqual(done.code, 1)
         self.assertIn("writer 'w2' of stream 'orders' was removed", done.err)
         done = await self.writers("add", "orders", "w2")
-        self.assertEqual(done, Done(0, "w2 may write to orders\n", ""))
+        self.assertEqual(done, CommandResult(0, "w2 may write to orders\n", ""))
         await self.begin("w2")
         (token,) = await self.append("w2", "orders", ["o", 3, None])
         await self.wait("w1", "orders", "w2", token)
@@ -191,7 +193,7 @@ class Showing(WritersCase):
         await self.begin("master")
         for words in ("billing may write to orders", "billing could already write to orders"):
             done = await self.writers("add", "orders", "billing")
-            self.assertEqual(done, Done(0, f"{words}\n", ""))
+            self.assertEqual(done, CommandResult(0, f"{words}\n", ""))
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(
                 "SELECT synrepl.append('orders',"

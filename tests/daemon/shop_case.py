@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from twisted.internet.threads import deferToThread
 
-from tests.cli.cli_world import Command
+from tests.cli.cli_case import Command
 from tests.daemon.shop import TOTALS
 from tests.daemon.writers_case import WritersCase
 
@@ -66,7 +66,7 @@ class ShopCase(WritersCase):
     async def worker(self, *handlers: str, name: str = "w1", **settings: str) -> Command:
         """Start a worker, and wait until it is connected."""
         process = self.process(name, handlers=f"[{', '.join(handlers)}]", **settings)
-        await process.said("connected to")
+        await process.stderr_containing("connected to")
         return process
 
     async def stop(self, process: Command, signal: str) -> None:

@@ -18,7 +18,7 @@ from twisted.internet import reactor
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.postgres import with_durable_server
 from synrepl.testing.redis import RedisTestServer
-from tests.cli.cli_world import CliCase, Command
+from tests.cli.cli_case import CliCase, Command
 from tests.storage.foreign_databases import foreign_database
 from tests.wire.recordings import CAPTURES, records
 
@@ -172,7 +172,7 @@ class Beside(CliCase):
         """Play ``live-forks``; where to listen."""
         path = CAPTURES / version / "live-forks.jsonl.gz"
         replayed = self.start("tap", "replay", path, "--speed", "0")
-        said = await replayed.said("dialect")
+        said = await replayed.stderr_containing("dialect")
         return "--tcp", said.partition(" listens on ")[2].partition(",")[0]
 
     async def over_redis(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class Beside(CliCase):
         url = f"redis://127.0.0.1:{redis.port}"
         path: Path = CAPTURES / "1.163.2" / "redis.jsonl.gz"
         replayed = self.start("tap", "replay", path, "--speed", "0", "--redis", url)
-        await replayed.said("waits for REPLICATE")
+        await replayed.stderr_containing("waits for REPLICATE")
         return "--redis", url, "--server-name", NAME
 
     def watch(self, *arguments: str) -> Command:

@@ -12,7 +12,7 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.postgres.session import open_session
 from synrepl.testing.postgres import fresh_database
-from tests.cli.cli_world import CliCase, Command, free_port
+from tests.cli.cli_case import CliCase, Command, free_port
 
 
 class CachedWorkers(CliCase):
@@ -31,7 +31,9 @@ class CachedWorkers(CliCase):
             self.process("worker2", master=f"{{port: {port}}}", http=f"{{port: {self.http_port}}}"),
         ]
         for process in self.processes:
-            await process.said("is ready" if process is self.processes[0] else "connected to")
+            await process.stderr_containing(
+                "is ready" if process is self.processes[0] else "connected to"
+            )
 
     def process(self, name: str, **settings: str) -> Command:
         """A real process of that name."""

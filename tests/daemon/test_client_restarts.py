@@ -11,7 +11,7 @@ from twisted.internet.threads import deferToThread
 from synrepl.client.async_client import AsyncClient
 from synrepl.client.calls import Appended
 from synrepl.client.client import Client
-from tests.cli.cli_world import CliCase, Master
+from tests.cli.cli_case import CliCase, InProcessMaster
 
 THREADS, APPENDS = 4, 15
 
@@ -19,7 +19,7 @@ THREADS, APPENDS = 4, 15
 class Restarts(CliCase):
     """Every append is acknowledged once, and stored once."""
 
-    async def check(self, master: Master, appended: Sequence[Appended]) -> None:
+    async def check(self, master: InProcessMaster, appended: Sequence[Appended]) -> None:
         """Each acknowledged token is one fact of the table, and there are no others."""
         tokens = sorted(token for each in appended for token in each.tokens)
         stored = await master.stored()
@@ -46,7 +46,7 @@ class Restarts(CliCase):
 
         done = deferToThread(all_threads)
         while len(appended) < THREADS:
-            await self.turn()
+            await self.yield_to_processes()
         await master.stop()
         await master.start()
         await done
@@ -67,7 +67,7 @@ class Restarts(CliCase):
 
         done = deferToThread(lambda: asyncio.run(main()))
         while len(appended) < THREADS:
-            await self.turn()
+            await self.yield_to_processes()
         await master.stop()
         await master.start()
         await done

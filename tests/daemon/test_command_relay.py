@@ -16,7 +16,7 @@ from synrepl.services.handlers import Handler
 from synrepl.testing.redis import RedisTestServer
 from synrepl.wire.commands import Command
 from tests.adapters.redis_fixture import EventWaiter, reactor
-from tests.cli.cli_world import CliCase
+from tests.cli.cli_case import CliCase
 
 MAIN, USER_IPS = "example.com", "example.com/USER_IP"
 USER_IP = 'USER_IP @u:x ["t","127.0.0.1","curl",null,5]'

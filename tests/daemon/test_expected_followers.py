@@ -51,7 +51,7 @@ class Warnings(FollowersCase):
         self.assertRegex(ready["warnings"][0], "follower w1 is missing: no sign of it for")
         metrics = await self.text("master", "/metrics")
         self.assertIn('synrepl_named_follower_missing{follower="w1"} 1.0', metrics)
-        done = await self.run_it("status", "-c", self.directory / "master.yaml")
+        done = await self.run_command("status", "-c", self.directory / "master.yaml")
         self.assertEqual(done.code, 0, done.err)
         self.assertRegex(done.out, r"warning: follower w1 is missing")
         self.assertRegex(done.out, r"(?m)^w1 +missing ")

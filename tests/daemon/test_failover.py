@@ -26,7 +26,7 @@ class FailoverShop(ShopCase):
 
     async def doctor(self) -> str:
         """What ``synrepl doctor database`` says, on one line."""
-        done = await self.run_it("doctor", "database", "-c", self.directory / "master.yaml")
+        done = await self.run_command("doctor", "database", "-c", self.directory / "master.yaml")
         return " ".join(done.out.split())
 
     async def lose(self, worker: str = "w1", by: str = "master") -> tuple[int, int]:
@@ -183,10 +183,10 @@ class Operators(FailoverShop):
 
         await self.until(says_so)
         configuration = self.directory / "master.yaml"
-        done = await self.run_it("schema", "confirm", "-c", configuration)
+        done = await self.run_command("schema", "confirm", "-c", configuration)
         self.assertIn("confirmed, as incarnation 2", done.out)
         self.sql(APPEND, '[{"order_id": "new", "amount": 1}]')
-        done = await self.run_it("schema", "confirm", "-c", configuration, "--json")
+        done = await self.run_command("schema", "confirm", "-c", configuration, "--json")
         self.assertEqual(json.loads(done.out), {"incarnation": 2, "confirmed_now": False})
 
     async def test_refuses_the_former_server(self) -> None:

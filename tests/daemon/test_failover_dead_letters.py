@@ -23,15 +23,15 @@ class DeadLetters(FailoverShop):
         closed.unlink()
         await self.wait("w1", "orders", "master", new)
         config = ("-c", self.file("w1.yaml"))
-        done = await self.run_it("dead-letters", "list", *config, "--json")
+        done = await self.run_command("dead-letters", "list", *config, "--json")
         (letter,) = json.loads(done.out)["dead_letters"]
         self.assertEqual((letter["token"], letter["lost"]), (kept + 1, True))
-        done = await self.run_it("dead-letters", "list", *config)
+        done = await self.run_command("dead-letters", "list", *config)
         self.assertRegex(done.out, r"(?m)^mail +orders +master +2 .* lost by a failover$")
-        done = await self.run_it("dead-letters", "replay", *config, "--all")
+        done = await self.run_command("dead-letters", "replay", *config, "--all")
         self.assertEqual(done.code, 1)
         self.assertIn("has lost the facts of these dead letters: 2 of orders;", done.err)
-        done = await self.run_it("dead-letters", "discard", *config, "--all")
+        done = await self.run_command("dead-letters", "discard", *config, "--all")
         self.assertEqual(done.out, "1 dead letters are discarded\n")
 
     def recorded_by_master(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.threads import deferToThread
 
 from synrepl.testing.redis import RedisTestServer
-from tests.cli.cli_world import Command
+from tests.cli.cli_case import Command
 from tests.daemon.writers_case import WritersCase
 
 SENDERS = "[sender1, sender2]"
@@ -90,7 +90,7 @@ class OverTcp(FederationSendingCase):
         await self.until_ready("sender1")
         await self.federate(5)
         await self.until_floor(None, "sender2")
-        shown = await self.run_it("status", "-c", self.directory / "master.yaml")
+        shown = await self.run_command("status", "-c", self.directory / "master.yaml")
         told = " ".join(shown.out.split())
         self.assertIn(
             "federation is acknowledged up to -: sender1 5, sender2 -; held by sender2,"

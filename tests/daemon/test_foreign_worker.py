@@ -7,7 +7,7 @@ from pathlib import Path
 
 from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.config.decode import BadSetting
-from tests.cli.cli_world import CliCase
+from tests.cli.cli_case import CliCase
 from tests.cli.test_watch import Server, WatchCase
 from tests.storage.foreign_databases import foreign_database, sent
 
@@ -31,7 +31,7 @@ class ForeignWorker(WatchCase):
             f" config: {{path: {rows}, tokens: {len(facts)}}}}}]\n"
         )
         worker = self.start("worker", "-c", path)
-        await worker.said("all are there")
+        await worker.stderr_containing("all are there")
         told = [json.loads(line) for line in rows.read_text().splitlines()]
         self.assertEqual(sorted(told), sorted(facts))
 

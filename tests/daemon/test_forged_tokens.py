@@ -60,8 +60,10 @@ class Forged(ForgedCase):
         self.assertIn("tokens were refused that cannot have been given out", ready["warnings"][0])
         metrics = await self.text("w1", "/metrics")
         self.assertIn('synrepl_follower_refused_tokens_total{stream="orders"} 2.0', metrics)
-        await self.processes["w1"].said("cannot have been given out, the last one was 1")
-        shown = await self.run_it("status", "-c", self.file("w1.yaml"))
+        await self.processes["w1"].stderr_containing(
+            "cannot have been given out, the last one was 1"
+        )
+        shown = await self.run_command("status", "-c", self.file("w1.yaml"))
         self.assertIn("tokens were refused", shown.out)
 
     async def test_a_worker_that_asks_the_master_over_http(self) -> None:
@@ -96,16 +98,16 @@ class Forged(ForgedCase):
 
         await self.until(is_ahead)
         self.assertIn("synrepl_follower_ahead 2.0", await self.text("w1", "/metrics"))
-        done = await self.run_it("doctor", "database", "-c", self.file("master.yaml"))
+        done = await self.run_command("doctor", "database", "-c", self.file("master.yaml"))
         self.assertEqual(done.code, 1)
         self.assertIn("error: follower-ahead (orders): follower w1", done.out)
         reset = ("followers", "reset", "w1", "orders", "-c", self.file("master.yaml"))
-        done = await self.run_it(*reset, "--to", "2")
+        done = await self.run_command(*reset, "--to", "2")
         self.assertEqual(done.code, 1)
         self.assertIn("follower 'w1' runs, and would put its positions back", done.err)
         await self.stop(worker, "TERM")
         self.sql("UPDATE synrepl._follower_leases SET seen_at = now() - interval '1 min'")
-        done = await self.run_it(*reset, "--to", "2", "--json")
+        done = await self.run_command(*reset, "--to", "2", "--json")
         moved = json.loads(done.out)["moved"]
         self.assertEqual(
             {(m["handler"], m["before"], m["after"]) for m in moved},
@@ -122,26 +124,26 @@ class Commands(ShopCase):
     async def test_they_are_listed_moved_back_and_removed(self) -> None:
         await self.order("o1", "o2", "o3")
         config = ("-c", self.file("master.yaml"))
-        done = await self.run_it("followers", "list", *config)
+        done = await self.run_command("followers", "list", *config)
         self.assertEqual((done.code, done.out), (0, "no named followers\n"))
         self.sql(
             "INSERT INTO synrepl._followers (follower, stream, writer, position)"
             " VALUES ('w1', 'orders', 'master', 2), ('w1', 'orders', '', 99)"
         )
         self.sql("INSERT INTO synrepl._follower_leases VALUES ('w1', NULL, now() + '1 h')")
-        done = await self.run_it("followers", "list", *config, "--json")
+        done = await self.run_command("followers", "list", *config, "--json")
         (line,) = json.loads(done.out)["followers"]
         self.assertEqual((line["name"], line["ahead"]), ("w1", 96))
-        done = await self.run_it("followers", "reset", "w1", *config, "--to", "now")
+        done = await self.run_command("followers", "reset", "w1", *config, "--to", "now")
         self.assertEqual(done.out, "orders of (all): from 99 back to 3\n")
-        done = await self.run_it("followers", "reset", "w1", *config, "--to", "now")
+        done = await self.run_command("followers", "reset", "w1", *config, "--to", "now")
         self.assertEqual(done.out, "nothing to move back\n")
-        done = await self.run_it("followers", "reset", "w1", *config, "--to", "earliest")
+        done = await self.run_command("followers", "reset", "w1", *config, "--to", "earliest")
         self.assertEqual(
             done.out.splitlines(),
             ["orders of (all): from 3 back to 0", "orders of master: from 2 back to 0"],
         )
-        done = await self.run_it("followers", "list", *config)
+        done = await self.run_command("followers", "list", *config)
         self.assertRegex(done.out, r"(?m)^w1 +3 +0 ")
         for arguments, told in (
             (("reset", "w2", "--to", "now"), "there is no follower 'w2' on record; "),
@@ -149,10 +151,10 @@ class Commands(ShopCase):
             (("reset", "w1", "--to", "-3"), "'-3' is no place to go back to"),
             (("remove", "w2"), "there is no follower 'w2' on record; "),
         ):
-            done = await self.run_it("followers", *arguments, *config)
+            done = await self.run_command("followers", *arguments, *config)
             self.assertEqual(done.code, 1)
             self.assertIn(told, done.err)
-        done = await self.run_it("followers", "remove", "w1", *config)
+        done = await self.run_command("followers", "remove", "w1", *config)
         self.assertEqual(done.out, "follower w1 is removed\n")
-        done = await self.run_it("followers", "list", *config)
+        done = await self.run_command("followers", "list", *config)
         self.assertEqual(done.out, "no named followers\n")

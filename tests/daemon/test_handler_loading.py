@@ -6,11 +6,11 @@ from synrepl.daemon import handlers
 from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.handler_classes import HandlerUnusable
 from tests.cli.test_check_config import WORKER
-from tests.cli.test_cli import InDirectory
+from tests.cli.test_cli import WorkingDirectoryCase
 from tests.daemon.bad_handlers import Independent
 
 
-class Loading(InDirectory):
+class Loading(WorkingDirectoryCase):
     """Instances may have from their constructor what the interface asks for."""
 
     def loaded(self, handler: str) -> object:

@@ -17,7 +17,7 @@ from synrepl.daemon.assemble import WorkerServices
 from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.worker import WorkerProcess
 from tests.adapters.raw_http_client import connect, request, turn
-from tests.cli.cli_world import CliCase, Master, free_port
+from tests.cli.cli_case import CliCase, InProcessMaster, free_port
 
 
 class WaitingForPositions(CliCase):
@@ -43,7 +43,7 @@ class WaitingForPositions(CliCase):
         answered: Deferred[tuple[int, Any]] = deferToThread(ask)
         return answered
 
-    async def worker(self, master: Master, **settings: str) -> tuple[WorkerServices, int]:
+    async def worker(self, master: InProcessMaster, **settings: str) -> tuple[WorkerServices, int]:
         """A worker in this process that has heard of the master's positions, and its HTTP port."""
         written = {
             "server_name": "example.com",

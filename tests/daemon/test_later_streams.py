@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.cli.cli_world import CliCase, Command, Master
+from tests.cli.cli_case import CliCase, Command, InProcessMaster
 
 ROOMS, EVENTS = "un_partial_stated_room", "un_partial_stated_event"
 
 
 class LaterStreams(CliCase):
-    async def listening(self, more: str) -> Master:
+    async def listening(self, more: str) -> InProcessMaster:
         """A master with all streams, whose listener has more settings."""
         master = await self.master(catalogue=f"[{ROOMS}, {EVENTS}, groups, typing]")
         await master.stop()
@@ -22,12 +22,12 @@ class LaterStreams(CliCase):
         await master.start()
         return master
 
-    async def append(self, master: Master, stream: str, *rows: list[Any]) -> None:
+    async def append(self, master: InProcessMaster, stream: str, *rows: list[Any]) -> None:
         declared = master.services.catalogue[stream]
         made = [[declared.kinds[""](*row)] for row in rows]
         await master.services.writer.append(declared, made)
 
-    def worker(self, master: Master, streams: str, tokens: int) -> tuple[Command, Path]:
+    def worker(self, master: InProcessMaster, streams: str, tokens: int) -> tuple[Command, Path]:
         """A worker that catches up over HTTP, and where it notes tokens."""
         rows, path = self.directory / "rows", self.directory / "worker.yaml"
         path.write_text(
@@ -48,10 +48,10 @@ class LaterStreams(CliCase):
             await self.append(master, stream, *rows)
             worker, noted = self.worker(master, f"[{stream}]", 3)
             while not noted.exists() or noted.read_text() != "1\n2\n":
-                await worker.said("connected to")
-                await self.turn()
+                await worker.stderr_containing("connected to")
+                await self.yield_to_processes()
             await self.append(master, stream, [*rows[0]])
-            await worker.said("all are there")
+            await worker.stderr_containing("all are there")
             await worker.kill()
             noted.unlink()
 
@@ -59,11 +59,11 @@ class LaterStreams(CliCase):
         master = await self.listening("")
         await self.append(master, "groups", ["+a:x", "@u:x", "membership", {}])
         worker, _ = self.worker(master, "[groups]", 1)
-        await worker.said("all are there")
+        await worker.stderr_containing("all are there")
 
     async def test_a_worker_is_told_of_streams_that_its_listener_leaves_out(self) -> None:
         master = await self.listening("")
         worker, _ = self.worker(master, f"[{ROOMS}, typing]", 1)
-        said = await worker.said(f"the master does not announce stream {ROOMS}")
+        said = await worker.stderr_containing(f"the master does not announce stream {ROOMS}")
         self.assertIn("'rows: current'", said)
         self.assertNotIn("announce stream typing", said)

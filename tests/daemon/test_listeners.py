@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.adapters.raw_http_client import RawHttpClient, Reply, connect, request
-from tests.cli.cli_world import CliCase
+from tests.cli.cli_case import CliCase
 from tests.daemon.test_metrics import samples
 
 APPEND = request("POST", "/streams/orders/facts", b'[["o1", 5]]')

@@ -125,7 +125,7 @@ class Typing(MemoryCase):
         self,
     ) -> None:
         second = self.process("w1", **self.settings("w1"))
-        await second.said("another process is 'w1' there")
+        await second.stderr_containing("another process is 'w1' there")
 
         async def refused() -> bool:
             answer = await self.append("w1", "typing", [ROOM, []])

@@ -13,7 +13,7 @@ from synrepl.streams.definition import Generation
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.tools.tap.recording import read_recording
 from tests.adapters.redis_fixture import reactor
-from tests.cli.cli_world import CliCase, Master
+from tests.cli.cli_case import CliCase, InProcessMaster
 from tests.wire.recordings import CAPTURES
 
 TRANSITIONAL = CAPTURES / "1.20.1" / "live.jsonl.gz"
@@ -51,14 +51,14 @@ class Netcat(LineOnlyReceiver):
 class OlderClients(CliCase):
     """Our master for older workers."""
 
-    async def connect(self, master: Master, asked: str) -> Netcat:
+    async def connect(self, master: InProcessMaster, asked: str) -> Netcat:
         netcat = Netcat()
         await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", master.port), netcat)
         self.addCleanup(netcat.transport.abortConnection)
         netcat.sendLine(asked.encode())
         return netcat
 
-    async def append(self, master: Master, stream: str, row: list[Any]) -> None:
+    async def append(self, master: InProcessMaster, stream: str, row: list[Any]) -> None:
         declared = master.services.catalogue[stream]
         if declared.tagged:
             kind, cells = row
@@ -97,7 +97,7 @@ class OlderClients(CliCase):
             head, _, cells = line.partition(" [")
             self.assertEqual(head, f"RDATA {stream} master 1")
             self.assertEqual(json.loads(f"[{cells}"), sent)
-        command = await self.run_it(
+        command = await self.run_command(
             *("tail", "-c", master.path, "events", "--json", "--from", "0", "--count", "1")
         )
         self.assertEqual(json.loads(command.out)["row"], ["ev", event[:6]])
@@ -127,7 +127,7 @@ class OlderMasters(CliCase):
 
     async def replayed(self, path: object) -> str:
         command = self.start("tap", "replay", path, "--speed", "0")
-        said = await command.said("dialect")
+        said = await command.stderr_containing("dialect")
         return said.partition(" listens on ")[2].partition(",")[0]
 
     def sent(self, stream: str) -> list[bytes]:
@@ -136,7 +136,7 @@ class OlderMasters(CliCase):
 
     async def test_tail_follows_a_transitional_master(self) -> None:
         sent = self.sent("events")
-        done = await self.run_it(
+        done = await self.run_command(
             *("tail", await self.replayed(TRANSITIONAL), "events", "--json"),
             *("--count", len(sent)),
         )
@@ -155,12 +155,12 @@ class OlderMasters(CliCase):
             rows = [each.text for each in read_recording(path) if each.text[:5] == b"RDATA"]
             recorded = self.directory / name
             while not recorded.exists() or recorded.read_text().count('"RDATA') < len(rows):
-                await command.said("recording")
-                await self.turn()
+                await command.stderr_containing("recording")
+                await self.yield_to_processes()
             command.signal("INT")
             done = await command.done()
             self.assertEqual(done.code, 130)
-            judged = await self.run_it("tap", "judge", name)
+            judged = await self.run_command("tap", "judge", name)
             self.assertEqual(judged.code, 0)
             self.assertIn(f"{name}: {dialect}, ", judged.out)
 
@@ -177,5 +177,5 @@ class OlderMasters(CliCase):
             f" config: {{path: {rows}, tokens: {len(tokens)}}}}}]\n"
         )
         worker = self.start("worker", "-c", path)
-        await worker.said("all are there")
+        await worker.stderr_containing("all are there")
         self.assertEqual({int(line) for line in rows.read_text().split()}, tokens)

@@ -26,7 +26,7 @@ from synrepl.daemon.master_service import Options
 from synrepl.storage import startup
 from synrepl.storage.migrations import Schema, load, migrate
 from synrepl.testing.postgres import fresh_database
-from tests.cli.cli_world import REPOSITORY, CliCase, Command, free_port
+from tests.cli.cli_case import REPOSITORY, CliCase, Command, free_port
 from tests.driver.embedded_server import query_one
 
 ORDERS = "streams: [{name: orders, columns: {order_id: text}}]\ncatalogue: none\n"
@@ -66,7 +66,7 @@ class Processes(CliCase):
         text = f"database: {dsn}\n"
         self.start("master", "-c", self.configure("one", f"{text}http: {{port: {port}}}\n"))
         await self.until(port, "/ready", 200)
-        second = await self.run_it("master", "-c", self.configure("two", text))
+        second = await self.run_command("master", "-c", self.configure("two", text))
         self.assertEqual(second.code, 1)
         self.assertRegex(
             second.err,
@@ -85,7 +85,7 @@ class Processes(CliCase):
         path.write_text(
             f"server_name: example.com\n{text}streams: [{{name: orders, columns: {columns}}}]\n"
         )
-        second = await self.run_it("master", "-c", path)
+        second = await self.run_command("master", "-c", path)
         self.assertEqual(second.code, 1)
         self.assertIn("is held by 'master' (process ", second.err)
         self.assertEqual(self.relations(dsn), before)
@@ -94,7 +94,7 @@ class Processes(CliCase):
             f"server_name: example.com\n{text}catalogue: none\n"
             "streams: [{name: others, columns: {a: text}}]\n"
         )
-        second = await self.run_it("master", "-c", path)
+        second = await self.run_command("master", "-c", path)
         self.assertEqual(second.code, 1)
         self.assertIn("is held by 'master' (process ", second.err)
         self.assertEqual(self.relations(dsn), before)
@@ -115,7 +115,7 @@ class Processes(CliCase):
             cursor.execute("SELECT pg_advisory_lock(synrepl.lock_class(%s), 0)", (number,))
             before = self.relations(dsn)
             path = self.configure("two", f"database: {dsn}\n")
-            second = await self.run_it("master", "-c", path)
+            second = await self.run_command("master", "-c", path)
             self.assertEqual(second.code, 1)
             self.assertIn("writer 'master' of stream 'a' is held by an old one", second.err)
             self.assertEqual(self.relations(dsn), before)
@@ -126,7 +126,9 @@ class Processes(CliCase):
             with other.cursor() as cursor:
                 key = startup._CLASS << 32 | zlib.crc32(b"master")
                 cursor.execute("SELECT pg_advisory_lock(%s)", (key,))
-            second = await self.run_it("master", "-c", self.configure("two", f"database: {dsn}\n"))
+            second = await self.run_command(
+                "master", "-c", self.configure("two", f"database: {dsn}\n")
+            )
         self.assertEqual(second.code, 1)
         self.assertIn("the other, Postgres backend", second.err)
         self.assertIn("is just starting as 'master', too", second.err)
@@ -165,28 +167,28 @@ class Processes(CliCase):
             (other, ("doctor", "database", "--fix")),
         ):
             path.write_text(content)
-            done = await self.run_it(*command, "-c", path)
+            done = await self.run_command(*command, "-c", path)
             self.assertEqual(done.code, 2, (command, done))
             self.assertIn(f"{words} 'example.com'", done.err)
         self.assertEqual((await self.http(http, "/ready"))[0], 200)
         # Renaming is refused while a process runs, and by anybody who does not know the name.
         path.write_text(other)
         rename = ("schema", "rename-server", "-c", path, "--from")
-        done = await self.run_it(*rename, "example.com")
+        done = await self.run_command(*rename, "example.com")
         self.assertEqual(done.code, 1)
         self.assertRegex(
             done.err, r"'master' \(process \d+ .* runs on this database, as 'example.com'"
         )
         first.signal("TERM")
         self.assertEqual((await first.done()).code, 0)
-        done = await self.run_it(*rename, "three.example")
+        done = await self.run_command(*rename, "three.example")
         self.assertEqual(done.code, 1)
         self.assertIn("belongs to 'example.com', not to 'three.example'", done.err)
-        done = await self.run_it(*rename, "example.com")
+        done = await self.run_command(*rename, "example.com")
         self.assertEqual((done.code, done.out), (0, "the database belongs to two.example now\n"))
-        done = await self.run_it("schema", "-c", path, "--json")
+        done = await self.run_command("schema", "-c", path, "--json")
         self.assertEqual(json.loads(done.out)["server_name"], "two.example")
-        done = await self.run_it("master", "-c", self.directory / "one.yaml")
+        done = await self.run_command("master", "-c", self.directory / "one.yaml")
         self.assertEqual(done.code, 2)
         self.assertIn("'example.com' is not the server of this database", done.err)
 
@@ -197,14 +199,14 @@ class Processes(CliCase):
         self.start("master", "-c", self.configure("one", f"{text}http: {{port: {port}}}\n"))
         await self.until(port, "/ready", 200)
         other = f"database: {await fresh_database(self)}\nlisteners: [{{port: {taken}}}]\n"
-        second = await self.run_it("master", "-c", self.configure("two", other))
+        second = await self.run_command("master", "-c", self.configure("two", other))
         self.assertEqual(second.code, 2)
         self.assertIn(f"synrepl: error: listeners: port {taken} on 127.0.0.1", second.err)
 
     async def test_refuses_a_file_in_place_of_the_data_directory(self) -> None:
         (self.directory / "data").write_text("")
         path = self.configure("master", "data_dir: data\ndatabase: embedded\n")
-        done = await self.run_it("master", "-c", path)
+        done = await self.run_command("master", "-c", path)
         self.assertEqual(done.code, 2)
         self.assertRegex(done.err, r"(?m)^synrepl: error: the data folder .*/data cannot be used: ")
         self.assertNotIn("Traceback", done.err)
@@ -213,7 +215,7 @@ class Processes(CliCase):
         (self.directory / "data" / "postgres.dsn").mkdir(parents=True)
         common = "data_dir: data\ndatabase: embedded\n"
         worker = f"{common}instance_name: worker1\nmaster: {{port: {free_port()}}}\n"
-        done = await self.run_it("worker", "-c", self.configure("worker", worker))
+        done = await self.run_command("worker", "-c", self.configure("worker", worker))
         self.assertEqual(done.code, 2)
         self.assertRegex(
             done.err, "synrepl: error: the data folder .*/postgres.dsn: Is a directory"
@@ -232,7 +234,7 @@ class Processes(CliCase):
             ("worker", f"database: {wrong}\n{worker}"),
             ("worker", foreign),
         ):
-            done = await self.run_it(role, "-c", self.configure(role, text))
+            done = await self.run_command(role, "-c", self.configure(role, text))
             self.assertEqual(done.code, 1)
             self.assertRegex(
                 done.err,
@@ -268,7 +270,7 @@ class Processes(CliCase):
         for role, port in ports.items():
             while "refused the connection" not in str((await self.http(port, "/ready"))[1]):
                 await TwistedScheduler(reactor).sleep(0.05)
-            await processes[role].said("password authentication failed")
+            await processes[role].stderr_containing("password authentication failed")
         query_one(dsn, restored)
         for port in ports.values():
             await self.until(port, "/ready", 200)

@@ -115,7 +115,7 @@ class ProcessesOverRedis(RedisCase):
                     "cut_off": 0,
                 },
             )
-            shown = await self.run_it("status", "-c", self.directory / f"{name}.yaml")
+            shown = await self.run_command("status", "-c", self.directory / f"{name}.yaml")
             self.assertIn(f"bus on Redis at {self.redis.path} is connected\n", shown.out)
             self.assertIn("1 connections, ", shown.out)
             metrics = await self.metrics(name)
@@ -130,7 +130,7 @@ class ProcessesOverRedis(RedisCase):
             bus = (await self.ask(name, "/status"))["bus"]
             self.assertFalse(bus["standing"])
             self.assertTrue(bus["fault"])
-            shown = await self.run_it("status", "-c", self.directory / f"{name}.yaml")
+            shown = await self.run_command("status", "-c", self.directory / f"{name}.yaml")
             self.assertIn(f"bus on Redis at {self.redis.path} does not stand: ", shown.out)
             self.assertNotIn("sesame", shown.out + shown.err + json.dumps(bus))
             self.assertIn("synrepl_bus_standing 0.0\n", await self.metrics(name))
@@ -162,8 +162,10 @@ class DuplicateNames(RedisCase):
         first, port = self.processes["w4"], self.http["w4"]
         second = self.process("w4", redis=self.over_redis)
         await self.until_not_ready("w4", "another process there has this one's name")
-        await second.said("another process is 'w4' there")
-        await first.said("another process has come to the bus as 'w4', and is sent away")
+        await second.stderr_containing("another process is 'w4' there")
+        await first.stderr_containing(
+            "another process has come to the bus as 'w4', and is sent away"
+        )
         self.http["w4"] = port
         await self.until_ready("w4")
         (token,) = await self.append("master", "orders", ["a", 1, None])

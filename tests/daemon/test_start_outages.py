@@ -21,7 +21,7 @@ from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.worker import WorkerProcess
 from synrepl.testing.postgres import fresh_database
 from tests.adapters.fault_proxy import FaultProxy
-from tests.cli.cli_world import free_port
+from tests.cli.cli_case import free_port
 
 COMMON = """
 server_name: example.com

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from synrepl.testing.redis import RedisTestServer
-from tests.cli.cli_world import Command
+from tests.cli.cli_case import Command
 from tests.daemon.writers_case import WritersCase
 
 #: Calls, and what others hear of them; with the dialects that have them, where not all do.
@@ -115,7 +115,7 @@ class OverTcp(CommandsCase):
         await self.until_heard("master", *(f"w1: {pattern} \\| .*" for pattern in named))
         instance = "(unnamed)" if dialect == "legacy" else "w1"
         await self.until_syncing({instance: 1})
-        shown = await self.run_it("status", "-c", self.directory / "master.yaml")
+        shown = await self.run_command("status", "-c", self.directory / "master.yaml")
         self.assertIn(f"1 users are syncing: {instance} 1", shown.out)
         self.assertEqual(self.heard("no"), [])
         await self.stop(worker)

@@ -6,7 +6,7 @@ import json
 from types import MappingProxyType
 from typing import Any
 
-from tests.cli.cli_world import CliCase
+from tests.cli.cli_case import CliCase
 from tests.daemon.shop_case import ShopCase
 
 
@@ -92,7 +92,7 @@ class FailingHandlers(ShopCase):
                 "error": "NoSuchCustomer",
             },
         )
-        shown = await self.run_it("status", "-c", self.file("w1.yaml"))
+        shown = await self.run_command("status", "-c", self.file("w1.yaml"))
         self.assertEqual(shown.code, 1)
         self.assertRegex(" ".join(shown.out.split()), sentence)
 
@@ -147,7 +147,7 @@ class NewHandlers(ShopCase):
             for each in status["handlers"]
         }
         self.assertEqual(began, {"mail": 0, "totals": 0, "late": 3, "middle": 1})
-        shown = await self.run_it("status", "-c", self.file("w1.yaml"))
+        shown = await self.run_command("status", "-c", self.file("w1.yaml"))
         self.assertRegex(shown.out, r"(?m)^late +per_writer +no +3 in orders of master +0 +0$")
         self.assertRegex(shown.out, r"(?m)^totals +per_writer +yes +oldest fact +0 +0$")
 
@@ -163,7 +163,7 @@ class DeadLetters(ShopCase):
     async def command(self, what: str, *arguments: str, code: int = 0) -> str:
         """What ``synrepl dead-letters`` says."""
         config = ("-c", self.file("w1.yaml"))
-        done = await self.run_it("dead-letters", what, *config, *arguments)
+        done = await self.run_command("dead-letters", what, *config, *arguments)
         self.assertEqual(done.code, code, done.err)
         return done.err if code else done.out
 
@@ -195,7 +195,7 @@ class DeadLetters(ShopCase):
         self.assertEqual([each["dead_letters"] for each in status["handlers"]], [2, 2])
         self.assertEqual(status["dead_letters"]["newest"][0]["error"], "NoSuchCustomer")
         self.assertIn('synrepl_dead_letters{handler="mail"} 2.0', await self.text("w1", "/metrics"))
-        shown = await self.run_it("status", "-c", self.file("w1.yaml"))
+        shown = await self.run_command("status", "-c", self.file("w1.yaml"))
         self.assertIn("4 dead letters:", shown.out)
         self.assertRegex(shown.out, r"(?m)^totals +orders +master +4 ")
 
@@ -216,7 +216,7 @@ class DeadLetters(ShopCase):
         )
         said = await self.command("replay", "--handler", "nobody", code=1)
         self.assertIn("no handler 'nobody', so nothing could be handed to it; it has mail", said)
-        done = await self.run_it("dead-letters", "list", "-c", self.file("master.yaml"))
+        done = await self.run_command("dead-letters", "list", "-c", self.file("master.yaml"))
         self.assertEqual(done.code, 2)
         self.assertIn("give a worker's configuration", done.err)
 
@@ -298,7 +298,7 @@ class RefusedHandlers(CliCase):
         head = "server_name: example.com\ninstance_name: w1\n"
         path.write_text(head + text)
         for command in (role, "check-config"):
-            done = await self.run_it(command, "-c", path)
+            done = await self.run_command(command, "-c", path)
             self.assertEqual(done.code, 2, done.err)
             for part in wanted:
                 self.assertIn(part, done.err)
@@ -330,7 +330,7 @@ class RefusedHandlers(CliCase):
                 "two handlers have the name 'tests.daemon.shop:Mailer': give one of them another",
             ),
             (http + "handlers: ['tests.daemon.shop:Nobody']", "has no attribute 'Nobody'"),
-            (http + "handlers: ['tests.cli.cli_world:Done']", "does not implement synrepl.IHandler"),
+            (http + "handlers: ['tests.cli.cli_case:CommandResult']", "does not implement synrepl.IHandler"),
             (f"{http}handlers: [{{{mailer}, start: later}}]", "'handlers[0].start'", "later"),
             (f"{http}handlers: [{{{mailer}, start: -1}}]", "'handlers[0].start'", "-1"),
             (f"{http}handlers: [{{{mailer}, start: {{orders: x}}}}]", "'handlers[0].start.orders'"),

@@ -47,7 +47,7 @@ class WorkersAsWriters(WritersCase):
             code, error, message = await self.append(name, "jobs", [8])
             self.assertEqual((code, error), (409, "NotAWriter"))
             self.assertIn("append at 'w1'", message)
-            done = await self.run_it(
+            done = await self.run_command(
                 "append",
                 "-c",
                 self.directory / f"{name}.yaml",
@@ -58,7 +58,9 @@ class WorkersAsWriters(WritersCase):
             )
             self.assertEqual(done.code, 1)
             self.assertIn("append at 'w1'", done.err)
-        done = await self.run_it("append", "-c", self.directory / "w1.yaml", "jobs", stdin=b"[9]\n")
+        done = await self.run_command(
+            "append", "-c", self.directory / "w1.yaml", "jobs", stdin=b"[9]\n"
+        )
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertEqual(json.loads(done.out), {"stream": "jobs", "writer": "w1", "ids": [2]})
         code, error, _ = await self.append("w1", "orders", ["o4"])
@@ -152,12 +154,14 @@ class WorkersAsWriters(WritersCase):
 
     async def test_it_waits_for_the_master_to_make_its_tables(self) -> None:
         early = self.process("w1")
-        await early.said("waiting for the database")
-        done = await self.run_it("schema", "-c", self.directory / "w1.yaml", "--apply", "pre")
+        await early.stderr_containing("waiting for the database")
+        done = await self.run_command("schema", "-c", self.directory / "w1.yaml", "--apply", "pre")
         self.assertEqual(done.code, 0, done.err)
-        await early.said("waiting for the database: stream 'orders' is not in the database yet")
+        await early.stderr_containing(
+            "waiting for the database: stream 'orders' is not in the database yet"
+        )
         await self.begin("master")
-        await early.said("connected to")
+        await early.stderr_containing("connected to")
         await self.until_ready("w1")
         (token,) = await self.append("w1", "jobs", [1])
         await self.wait("master", "jobs", "w1", token)

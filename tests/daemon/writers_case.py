@@ -16,7 +16,7 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.testing.postgres import fresh_database
-from tests.cli.cli_world import ORDERS, CliCase, Command, free_port
+from tests.cli.cli_case import ORDERS, CliCase, Command, free_port
 
 JOBS = "{job: bigint}"
 
@@ -47,7 +47,7 @@ class WritersCase(CliCase):
     async def begin(self, name: str, **settings: str) -> Command:
         """Start a process, and wait until it is ready."""
         process = self.process(name, **settings)
-        await process.said("is ready" if name == "master" else "connected to")
+        await process.stderr_containing("is ready" if name == "master" else "connected to")
         await self.until_ready(name)
         return process
 
@@ -134,7 +134,9 @@ class WritersCase(CliCase):
     async def writers(self, *arguments: str) -> Any:
         """Run ``synrepl writers`` on the master's configuration."""
         command, *more = arguments
-        return await self.run_it("writers", command, "-c", self.directory / "master.yaml", *more)
+        return await self.run_command(
+            "writers", command, "-c", self.directory / "master.yaml", *more
+        )
 
 
 async def ask_handler(path: Path, *question: Any) -> Any:

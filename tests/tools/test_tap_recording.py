@@ -30,7 +30,7 @@ from synrepl.wire.session import SessionLimits
 from tests.wire.recordings import CAPTURES
 
 
-class InDirectory(TestCase):
+class WorkingDirectoryCase(TestCase):
     def setUp(self) -> None:
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -42,7 +42,7 @@ class InDirectory(TestCase):
         return path
 
 
-class Files(InDirectory):
+class Files(WorkingDirectoryCase):
     def test_written_and_read_again(self) -> None:
         for name in ("plain.jsonl", "zipped.jsonl.gz"):
             path = self.directory / name
@@ -137,7 +137,7 @@ class Files(InDirectory):
         self.assertEqual([recorded.text for recorded in read_recording(path)], [line])
 
 
-class Outlines(InDirectory):
+class Outlines(WorkingDirectoryCase):
     def test_real_recordings(self) -> None:
         for version, name, expected in (
             ("1.11.1", "live", RecordingInfo(LEGACY, "localhost:18301", None)),
@@ -181,7 +181,7 @@ class Outlines(InDirectory):
         self.assertEqual(judging.lines, 1)
 
 
-class Judged(InDirectory):
+class Judged(WorkingDirectoryCase):
     def test_breaches_and_known_faults_are_counted(self) -> None:
         path = self.written(
             "".join(
@@ -202,7 +202,7 @@ class Judged(InDirectory):
         self.assertEqual(judging.known, {"unordered": Tally(1, 3)})
 
 
-class Sessions(InDirectory):
+class Sessions(WorkingDirectoryCase):
     """What a session says and hears is on record."""
 
     def session(self, limits: SessionLimits = SessionLimits()) -> RecordedSession:

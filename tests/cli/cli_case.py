@@ -1,4 +1,4 @@
-"""For tests of sub-commands: a real master in this process, and the commands as real processes."""
+"""Test case for sub-commands: a real master in this process, the commands as real processes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ REPOSITORY = Path(synrepl.__file__).parent.parent
 
 ORDERS = "{order_id: text, amount: bigint, note: 'json?'}"
 
-#: Below those that systems give to outgoing connections, and to who wants any port.
+#: Below the ephemeral ports, which are given to outgoing connections and to listeners on port 0.
 _PORTS = range(10_000, 32_000)
 
-#: Sub-commands that are always started afresh: they start processes or a JVM themselves.
-AFRESH = {"master", "worker", "demo", "lake"}
+#: Sub-commands that always get a new process, because they start processes or a JVM themselves.
+NEW_PROCESS_COMMANDS = {"master", "worker", "demo", "lake"}
 
-#: Test processes that run at a time begin far from one another: their numbers are close.
+#: Spreads out concurrent test processes, whose process IDs are close to one another.
 _port_numbers = count(os.getpid() * 13_597)
 
 
-class Done(NamedTuple):
-    """How a command ended."""
+class CommandResult(NamedTuple):
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -55,7 +55,7 @@ class Done(NamedTuple):
 
 
 class Command(ProcessProtocol):
-    """A sub-command that runs. Await lines of its output, or its end."""
+    """A running sub-command; await lines of its output, or its end."""
 
     def __init__(self) -> None:
         self.out = self.err = b""
@@ -64,7 +64,7 @@ class Command(ProcessProtocol):
         self._waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
 
     def write(self, data: bytes) -> None:
-        """Give it some input."""
+        """Write to its stdin."""
         self._process().write(data)
 
     def end_of_input(self) -> None:
@@ -72,7 +72,7 @@ class Command(ProcessProtocol):
         self._process().closeStdin()
 
     def close_output(self) -> None:
-        """Read its stdout no more."""
+        """Close its stdout, as a reader that goes away does."""
         self._process().closeChildFD(1)
 
     def signal(self, name: str) -> None:
@@ -80,56 +80,56 @@ class Command(ProcessProtocol):
         self._process().signalProcess(name)
 
     async def kill(self) -> None:
-        """End it, if it still runs."""
+        """Kill it, if it is running, and wait for its end."""
         with suppress(ProcessExitedAlready):
             self._process().signalProcess("KILL")
         await self.done()
 
     async def lines(self, count: int) -> list[str]:
-        """The first lines of its output, once there are so many."""
+        """Wait for ``count`` lines on stdout, and return them."""
 
-        def enough() -> list[str] | None:
+        def first_lines() -> list[str] | None:
             found = self.out.decode().split("\n")[:-1]
             return found[:count] if len(found) >= count else None
 
-        found: list[str] = await self._until(enough)
+        found: list[str] = await self._until(first_lines)
         return found
 
-    async def said(self, text: str) -> str:
-        """Its stderr, once ``text`` is in it."""
+    async def stderr_containing(self, text: str) -> str:
+        """Wait until stderr contains ``text``, and return all of stderr."""
         found: str = await self._until(
             lambda: self.err.decode() if text in self.err.decode() else None
         )
         return found
 
-    async def done(self) -> Done:
-        """Wait for its end."""
+    async def done(self) -> CommandResult:
+        """Wait for its end, and return the result."""
         if self.code is None:
             end: Deferred[None] = Deferred()
             self._ends.append(end)
             await end
         assert self.code is not None
-        return Done(self.code, self.out.decode(), self.err.decode())
+        return CommandResult(self.code, self.out.decode(), self.err.decode())
 
     def outReceived(self, data: bytes) -> None:
-        """Keep it."""
+        """Collect output, and wake up those who wait for it."""
         self.out += data
         self._look()
 
     def errReceived(self, data: bytes) -> None:
-        """Keep it."""
+        """Collect output, and wake up those who wait for it."""
         self.err += data
         self._look()
 
     def processEnded(self, reason: Failure) -> None:
-        """It is over; what is still awaited will never come."""
+        """Record the exit code; fail those who wait for output."""
         status: Any = reason.value
         code = 0 if isinstance(status, ProcessDone) else status.exitCode
         self.code = -status.signal if code is None else code
         waiting, self._waiting = self._waiting, []
         for _, deferred in waiting:
             deferred.errback(
-                AssertionError(f"it ended with {self.code}: {self.out!r} {self.err!r}")
+                AssertionError(f"the command ended with {self.code}: {self.out!r} {self.err!r}")
             )
         for end in self._ends:
             end.callback(None)
@@ -154,9 +154,9 @@ class Command(ProcessProtocol):
 
 
 class CliCase(TestCase):
-    """A test with a directory, processes, and perhaps a master."""
+    """A test with a directory, commands and, on request, a master."""
 
-    timeout = 180  # many processes in a row, each of which takes seconds to start when all is busy
+    timeout = 180  # a test may start many processes, which take seconds each on a busy machine
 
     def setUp(self) -> None:
         directory = TemporaryDirectory()
@@ -165,18 +165,19 @@ class CliCase(TestCase):
         self.directory.chmod(0o755)  # the embedded database may run as another user
 
     def environment(self) -> dict[str, str]:
-        """What commands are started with."""
+        """The environment of commands."""
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), "TZ": "UTC", "COLUMNS": "100"}
 
-    def start(self, *arguments: object, afresh: bool = False) -> Command:
+    def start(self, *arguments: object, in_new_process: bool = False) -> Command:
         """Start ``synrepl`` with these arguments; its stdin stays open.
 
-        :param afresh: in a process that shares nothing with others, not even imported modules
+        :param in_new_process: whether to start a new Python process, instead of forking one that has
+            imported the modules
         """
         command = Command()
         any_reactor: Any = reactor
         words = [*map(str, arguments)]
-        if afresh or words[0] in AFRESH:
+        if in_new_process or words[0] in NEW_PROCESS_COMMANDS:
             any_reactor.spawnProcess(
                 command,
                 sys.executable,
@@ -189,30 +190,32 @@ class CliCase(TestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(command.kill()))
         return command
 
-    async def run_it(self, *arguments: object, stdin: bytes = b"") -> Done:
-        """Run ``synrepl`` with these arguments to its end."""
+    async def run_command(self, *arguments: object, stdin: bytes = b"") -> CommandResult:
+        """Run ``synrepl`` with these arguments, and wait for its end."""
         command = self.start(*arguments)
         command.write(stdin)
         command.end_of_input()
         return await command.done()
 
-    async def turn(self) -> None:
-        """Let other processes go on."""
+    async def yield_to_processes(self) -> None:
+        """Give other processes time to continue."""
         await TwistedScheduler(reactor).sleep(0.02)
 
-    async def master(self, **settings: str) -> Master:
-        """A running master with the stream ``orders``.
+    async def master(self, **settings: str) -> InProcessMaster:
+        """Start a master with the stream ``orders``.
 
         :param settings: YAML by key; ``http_extra`` goes into ``http``
         """
-        master = Master(self.directory / "master.yaml", await fresh_database(self), settings)
+        master = InProcessMaster(
+            self.directory / "master.yaml", await fresh_database(self), settings
+        )
         self.addCleanup(lambda: Deferred.fromCoroutine(master.stop()))
         await master.start()
         return master
 
 
-class Master:
-    """A master in this process, at fixed ports, that can be stopped and started again."""
+class InProcessMaster:
+    """A master in this process, on fixed ports, that can be stopped and restarted."""
 
     def __init__(self, path: Path, dsn: str, settings: dict[str, str]) -> None:
         self.path = path
@@ -236,13 +239,13 @@ class Master:
 
     @property
     def requests(self) -> int:
-        """How many HTTP requests it has answered."""
+        """The number of HTTP requests answered."""
         assert self.running.http is not None
         return sum(self.running.http.server.responses.values())
 
     @property
     def running(self) -> RunningMaster:
-        """What runs now."""
+        """The running master."""
         return self.processes[-1][1]
 
     @property
@@ -251,9 +254,9 @@ class Master:
         return self.running.services
 
     async def start(self, at: int | None = None) -> None:
-        """Start it.
+        """Start the master.
 
-        :param at: listen there for followers, for this once
+        :param at: the port to listen on for followers, this time only; None for :attr:`port`
         """
         assert not self.processes
         config = load_master([self.path])
@@ -262,17 +265,17 @@ class Master:
         await self.run(MasterProcess(reactor, config))
 
     async def run(self, process: MasterProcess) -> None:
-        """Start a process."""
+        """Start a given process."""
         self.processes.append((process, await process.start()))
 
     async def stop(self) -> None:
-        """Stop it, if it runs."""
+        """Stop the master, if it is running."""
         while self.processes:
             process, _ = self.processes.pop()
             await process.stop()
 
     async def append(self, *facts: list[list[Any]]) -> list[int]:
-        """Append facts to ``orders`` without a command; their tokens."""
+        """Append facts to ``orders`` directly; return their tokens."""
         stream: Stream = self.services.catalogue["orders"]
         (row,) = stream.kinds.values()
         made = [[row(*cells) for cells in rows] for rows in facts]
@@ -290,7 +293,7 @@ class Master:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on, and nobody else is given."""
+    """A port of 127.0.0.1 that nobody listens on, and that no other caller gets."""
     while True:
         port = _PORTS[next(_port_numbers) % len(_PORTS)]
         with suppress(OSError):

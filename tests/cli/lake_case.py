@@ -1,4 +1,4 @@
-"""For tests of ``synrepl lake``: a database with facts, and commands over it."""
+"""Test case for ``synrepl lake``: commands, and a database with facts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from synrepl.cli import cli
 from synrepl.cli.dsn import ENVIRONMENT
 from synrepl.pipeline.session import session
-from tests.cli.cli_world import CliCase, Done
+from tests.cli.cli_case import CliCase, CommandResult
 from tests.pipeline.spark_fixture import shared_session
 
 
 class LakeCase(CliCase):
-    """Commands run in this process, on its one session; those that want a process of their own get one."""
+    """Runs lake commands in this process, on the shared Spark session, or as processes."""
 
     timeout = 600
 
@@ -35,26 +35,26 @@ class LakeCase(CliCase):
         path.write_text(dsn)
         return path
 
-    def in_process(self, *arguments: object) -> Done:
+    def in_process(self, *arguments: object) -> CommandResult:
         """Run ``synrepl lake`` with these arguments in this process."""
         self.patch(session, "open_session", lambda options: nullcontext(shared_session()))
         return self.without_session(*arguments)
 
-    def without_session(self, *arguments: object) -> Done:
-        """Likewise, but who wants a session has to open one."""
+    def without_session(self, *arguments: object) -> CommandResult:
+        """As :meth:`in_process`, but without the shared session."""
         ran = CliRunner().invoke(cli, ["lake", *map(str, arguments)])
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
             raise ran.exception
-        return Done(ran.exit_code, ran.stdout, ran.stderr)
+        return CommandResult(ran.exit_code, ran.stdout, ran.stderr)
 
-    def done(self, *arguments: object) -> str:
-        """Likewise one that succeeds; what it printed."""
+    def output_of(self, *arguments: object) -> str:
+        """As :meth:`in_process`; check that the command succeeds, and return its output."""
         done = self.in_process(*arguments)
         self.assertEqual((done.code, done.err), (0, ""), done)
         return done.out
 
     def sql(self, dsn: str, statement: str, *params: object) -> Any:
-        """Run a statement from outside; the first cell of the answer, if there is one."""
+        """Run a statement on a new connection; return the first cell of the result, if any."""
         connection = psycopg2.connect(dsn)
         try:
             with connection, connection.cursor() as cursor:
@@ -64,8 +64,8 @@ class LakeCase(CliCase):
         finally:
             connection.close()
 
-    def notes(self, dsn: str, *texts: str) -> None:
-        """A fact of the stream of notes for each."""
+    def append_notes(self, dsn: str, *texts: str) -> None:
+        """Append a fact to the stream ``notes`` for each text."""
         for text in texts:
             rows = json.dumps([{"text": text, "n": len(text)}])
             self.sql(dsn, "SELECT synrepl.append('notes', %s, 'sql')", rows)
