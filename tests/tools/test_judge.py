@@ -1,4 +1,4 @@
-"""Recordings of real servers keep the rules, and each rule finds what was done to one of them."""
+"""RealServerRecordings of real servers keep the rules, and each rule finds the breach in a modified one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from synrepl.wire.commands import Position, Rdata
 from synrepl.wire.dialects import CURRENT, DIALECTS, LEGACY, MODERN, TRANSITIONAL, Dialect, Side
 from tests.wire.recordings import CAPTURES, DIALECT_OF, SIDES, captures, records
 
-#: What real servers did that they are known for: rule -> how often, by recording.
+#: Known faults by recording: rule -> number of findings.
 KNOWN: dict[tuple[str, str], dict[str, int]] = {
     ("1.0.0", "live"): {"unordered": 3},
     ("1.0.0", "worker-pusher1"): {"given-up": 1},
@@ -87,15 +87,15 @@ Script = list[dict[str, Any]]
 
 
 def judge(dialect: Dialect, script: Iterable[dict[str, Any]]) -> list[RuleFinding]:
-    """Judge the objects of a recording."""
-    one = TrafficJudge(dialect, SYNAPSE_TRAITS)
+    """The findings about the objects of a recording."""
+    traffic = TrafficJudge(dialect, SYNAPSE_TRAITS)
     found: list[RuleFinding] = []
     for number, record in enumerate(script, 1):
         sender = SIDES.get(record.get("dir", "-"))
         line = record["line"].encode("utf-8", "surrogateescape")
         where = record.get("conn"), record.get("channel")
-        found += one.judge(Recorded(number, record["t"], sender, line, *where))
-    return found + list(one.end())
+        found += traffic.judge(Recorded(number, record["t"], sender, line, *where))
+    return found + list(traffic.end())
 
 
 def breaches(dialect: Dialect, script: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
@@ -107,16 +107,16 @@ def breaches(dialect: Dialect, script: Iterable[dict[str, Any]]) -> list[tuple[s
     ]
 
 
-def find(script: Script, *beginnings: str, after: int = 0) -> int:
-    """Where the first line is that begins so."""
+def line_index(script: Script, *beginnings: str, after: int = 0) -> int:
+    """Index of the first line with one of these beginnings."""
     for index, record in enumerate(script):
         if index >= after and record["line"].startswith(beginnings):
             return index
     raise AssertionError(beginnings)
 
 
-def events(script: Script) -> list[tuple[int, str, int | None]]:
-    """Each line about ``events``: where it is, its command, and its token, if that is no batch."""
+def event_lines(script: Script) -> list[tuple[int, str, int | None]]:
+    """Index, command and token of each line of ``events``; the token is None in a batch."""
     found = []
     for at, record in enumerate(script):
         verb, _, rest = record["line"].partition(" ")
@@ -126,31 +126,31 @@ def events(script: Script) -> list[tuple[int, str, int | None]]:
     return found
 
 
-def told_ahead(script: Script) -> int:
-    """Where the first event is, of one row, that a POSITION was ahead of."""
-    told, alone, seen = -1, True, 0
-    for at, verb, token in events(script):
+def first_event_below_its_position(script: Script) -> int:
+    """Index of the first single-row event that comes after a POSITION at or above it."""
+    announced, is_single, count = -1, True, 0
+    for at, verb, token in event_lines(script):
         if verb == "POSITION":
-            told = token or 0
-        elif token is not None and token <= told and alone and seen:
+            announced = token or 0
+        elif token is not None and token <= announced and is_single and count:
             return at
         else:
-            seen += token is not None
-        alone = token is not None
+            count += token is not None
+        is_single = token is not None
     raise AssertionError
 
 
-def said(script: Script, at: int, line: str, side: str = "S") -> dict[str, Any]:
-    """A line, at the same time and on the same connection as the one at ``at``."""
+def record_like(script: Script, at: int, line: str, side: str = "S") -> dict[str, Any]:
+    """A record with this line, and the time and connection of the one at ``at``."""
     return {**script[at], "dir": side, "line": line}
 
 
-def changed(script: Script, at: int, line: str) -> None:
+def replace_line(script: Script, at: int, line: str) -> None:
     script[at] = {**script[at], "line": line}
 
 
-class Recordings(TestCase):
-    def test_all_pass_but_for_known_faults(self) -> None:
+class RealServerRecordings(TestCase):
+    def test_have_only_known_faults(self) -> None:
         seen = 0
         for version, name in captures():
             with self.subTest(version=version, name=name):
@@ -160,87 +160,89 @@ class Recordings(TestCase):
                 seen += bool(counted)
         self.assertEqual(seen, len(KNOWN))
 
-    def test_a_known_fault_is_told_with_its_line(self) -> None:
+    def test_a_known_fault_is_reported_with_its_line(self) -> None:
         found = judge(MODERN, records("1.43.0", "live-forks"))
         lines = {(finding.rule.name, finding.line) for finding in found}
         self.assertTrue({("shared-sequence", 238), ("to-all", 225)} <= lines)
 
 
-class Mutated(TestCase):
-    """A recording in which one thing was changed."""
+class ModifiedRecordings(TestCase):
+    """A recording with one modification breaks one rule."""
 
-    def check(self, version: str, name: str, change: Callable[[Script], int], *rules: str) -> None:
-        """``change`` changes the script and returns the index of the line to be found."""
+    def assert_breaks(
+        self, version: str, name: str, change: Callable[[Script], int], *rules: str
+    ) -> None:
+        """``change`` modifies the script and returns the index of the line with the breach."""
         script = list(records(version, name))
         at = change(script)
         found = breaches(DIALECT_OF[version], script)
         self.assertEqual(found, [(rule, at + 1) for rule in rules])
 
-    def test_format(self) -> None:
+    def test_a_malformed_line_breaks_format(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA")
-            changed(script, at, "RDATA events master x1 []")
+            at = line_index(script, "RDATA")
+            replace_line(script, at, "RDATA events master x1 []")
             return at
 
-        self.check("1.43.0", "live", change, "format")
+        self.assert_breaks("1.43.0", "live", change, "format")
 
-    def test_greetings_are_unknown_on_redis(self) -> None:
+    def test_a_greeting_on_redis_breaks_format(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "LOCK_RELEASED")
-            changed(script, at, "PING 1")
+            at = line_index(script, "LOCK_RELEASED")
+            replace_line(script, at, "PING 1")
             return at
 
-        self.check("1.163.2", "redis", change, "format")
+        self.assert_breaks("1.163.2", "redis", change, "format")
 
-    def test_direction(self) -> None:
+    def test_a_server_command_from_the_client_breaks_direction(self) -> None:
         def change(script: Script) -> int:
-            script.insert(500, said(script, 500, "POSITION events master 1 1", "C"))
+            script.insert(500, record_like(script, 500, "POSITION events master 1 1", "C"))
             return 500
 
-        self.check("1.43.0", "worker-generic1", change, "direction")
+        self.assert_breaks("1.43.0", "worker-generic1", change, "direction")
 
-    def test_length(self) -> None:
+    def test_a_line_that_is_too_long_breaks_length(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA presence")
-            changed(script, at, script[at]["line"].replace("[", "[" + " " * 16_384, 1))
+            at = line_index(script, "RDATA presence")
+            replace_line(script, at, script[at]["line"].replace("[", "[" + " " * 16_384, 1))
             return at
 
-        self.check("1.43.0", "live", change, "length")
+        self.assert_breaks("1.43.0", "live", change, "length")
 
-    def test_row(self) -> None:
+    def test_a_truncated_row_breaks_row(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA presence")
-            changed(script, at, script[at]["line"][:-1])
+            at = line_index(script, "RDATA presence")
+            replace_line(script, at, script[at]["line"][:-1])
             return at
 
-        self.check("1.11.1", "live", change, "row")
+        self.assert_breaks("1.11.1", "live", change, "row")
 
-    def test_channel(self) -> None:
+    def test_user_ip_on_the_main_channel_breaks_channel(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "USER_IP")
+            at = line_index(script, "USER_IP")
             script[at] = {**script[at], "channel": "localhost:18701"}
             return at
 
-        self.check("1.163.2", "redis", change, "channel")
+        self.assert_breaks("1.163.2", "redis", change, "channel")
 
-    def test_a_channel_that_nobody_has(self) -> None:
+    def test_a_row_on_the_channel_of_another_stream_breaks_channel(self) -> None:
         def other(script: Script) -> int:
-            at = find(script, "RDATA receipts")
+            at = line_index(script, "RDATA receipts")
             script[at] = {**script[at], "channel": "localhost:18701/stream/typing"}
             return at
 
-        self.check("1.163.2", "redis", other, "channel")
+        self.assert_breaks("1.163.2", "redis", other, "channel")
 
         def own(script: Script) -> int:
-            at = find(script, "RDATA receipts")
+            at = line_index(script, "RDATA receipts")
             script[at] = {**script[at], "channel": "localhost:18701/stream/receipts"}
             return at
 
-        self.check("1.163.2", "redis", own)
+        self.assert_breaks("1.163.2", "redis", own)
 
-    def test_greeting(self) -> None:
+    def test_a_late_or_repeated_greeting_breaks_greeting(self) -> None:
         def first(script: Script) -> int:
-            at = find(script, "SERVER")
+            at = line_index(script, "SERVER")
             script[at], script[at + 1] = script[at + 1], script[at]
             return at
 
@@ -249,40 +251,40 @@ class Mutated(TestCase):
         self.assertEqual(breaches(MODERN, script), [("greeting", at + 1), ("greeting", at + 2)])
 
         def again(script: Script) -> int:
-            script.insert(100, said(script, 99, "SERVER localhost:18501"))
+            script.insert(100, record_like(script, 99, "SERVER localhost:18501"))
             return 100
 
-        self.check("1.11.1", "live", again, "greeting")
+        self.assert_breaks("1.11.1", "live", again, "greeting")
 
-    def test_last_word(self) -> None:
+    def test_a_line_after_an_error_breaks_last_word(self) -> None:
         def change(script: Script) -> int:
-            script.append(said(script, -1, "ERROR Failed to keep up"))
-            script.append(said(script, -1, "PING 1"))
+            script.append(record_like(script, -1, "ERROR Failed to keep up"))
+            script.append(record_like(script, -1, "PING 1"))
             return len(script) - 1
 
-        self.check("1.43.0", "live", change, "last-word")
+        self.assert_breaks("1.43.0", "live", change, "last-word")
 
-    def test_echo(self) -> None:
+    def test_a_server_up_sent_back_to_its_sender_breaks_echo(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "REMOTE_SERVER_UP")
-            script.insert(at, said(script, at, script[at]["line"], "C"))
+            at = line_index(script, "REMOTE_SERVER_UP")
+            script.insert(at, record_like(script, at, script[at]["line"], "C"))
             return at + 1
 
-        self.check("1.11.1", "server-up", change, "echo")
+        self.assert_breaks("1.11.1", "server-up", change, "echo")
 
-    def test_echo_on_redis(self) -> None:
+    def test_a_repeated_line_on_redis_breaks_echo(self) -> None:
         for verb in ("USER_SYNC", "USER_IP", "NEW_ACTIVE_TASK"):
 
             def change(script: Script, verb: str = verb) -> int:
-                at = find(script, verb)
+                at = line_index(script, verb)
                 late = {**script[at], "t": script[at]["t"] + 1_001}
                 script.insert(at + 1, {**script[at], "t": script[at]["t"] + 1_000})
                 script.insert(at + 2, {**late, "t": late["t"] + 1_000})
                 return at + 1
 
-            self.check("1.163.2", "redis", change, "echo")
+            self.assert_breaks("1.163.2", "redis", change, "echo")
 
-    def test_answer_of_every_writer_on_redis(self) -> None:
+    def test_a_writer_on_redis_that_does_not_answer_breaks_answer(self) -> None:
         def change(script: Script) -> int:
             script[:] = [
                 record for record in script if "POSITION events persister1" not in record["line"]
@@ -294,9 +296,9 @@ class Mutated(TestCase):
                     return at
             raise AssertionError
 
-        self.check("1.163.2", "redis", change, "answer")
+        self.assert_breaks("1.163.2", "redis", change, "answer")
 
-    def test_who_was_asked_before_it_was_there_need_not_answer(self) -> None:
+    def test_a_writer_need_not_answer_requests_from_before_its_start(self) -> None:
         def change(script: Script) -> int:
             end = script[-1]["t"]
             for late, line in (
@@ -313,9 +315,9 @@ class Mutated(TestCase):
                 script.append({**script[-1], "t": end + late, "line": line})
             return len(script) - 2
 
-        self.check("1.163.2", "redis", change, "answer")
+        self.assert_breaks("1.163.2", "redis", change, "answer")
 
-    def test_a_writer_that_comes_back_to_redis(self) -> None:
+    def test_a_writer_that_reconnects_to_redis_may_skip_rows(self) -> None:
         script = list(records("1.163.2", "redis"))
         last = script[-1]
         at = len(script) + 1
@@ -329,7 +331,7 @@ class Mutated(TestCase):
         self.assertEqual(found, [("resumed", at + 1)])
         self.assertIs(RULES["resumed"].severity, RuleSeverity.KNOWN)
 
-    def test_what_was_said_after_its_position_is_not_said_again(self) -> None:
+    def test_a_row_repeated_after_a_later_position_breaks_order(self) -> None:
         def change(script: Script) -> int:
             for line in (
                 "POSITION receipts writer1 60 60",
@@ -339,13 +341,13 @@ class Mutated(TestCase):
                 script.append({**script[-1], "line": line})
             return len(script) - 1
 
-        self.check("1.163.2", "redis", change, "order")
+        self.assert_breaks("1.163.2", "redis", change, "order")
 
-    def test_answer(self) -> None:
+    def test_a_request_without_a_position_breaks_answer(self) -> None:
         for version, name in (("1.43.0", "live"), ("1.11.1", "worker-pusher1")):
 
             def change(script: Script) -> int:
-                asked = find(script, "REPLICATE")
+                asked = line_index(script, "REPLICATE")
                 stream = script[asked]["line"].partition(" ")[2].partition(" ")[0]
                 script[:] = [
                     record
@@ -354,20 +356,20 @@ class Mutated(TestCase):
                 ]
                 return asked
 
-            self.check(version, name, change, "answer")
+            self.assert_breaks(version, name, change, "answer")
 
-    def test_unasked(self) -> None:
+    def test_a_row_of_an_unrequested_stream_breaks_unasked(self) -> None:
         def change(script: Script) -> int:
-            script.insert(500, said(script, 500, 'RDATA typing 1 ["!r:x",[]]'))
+            script.insert(500, record_like(script, 500, 'RDATA typing 1 ["!r:x",[]]'))
             return 500
 
-        self.check("1.11.1", "worker-pusher1", change, "unasked")
+        self.assert_breaks("1.11.1", "worker-pusher1", change, "unasked")
 
-    def test_silence_of_either_side(self) -> None:
+    def test_silence_of_either_side_breaks_silence(self) -> None:
         for side in "SC":
 
             def change(script: Script, silent: str = side) -> int:
-                first = script[find(script, "PING")]["t"]
+                first = script[line_index(script, "PING")]["t"]
                 script[:] = [
                     record
                     for record in script
@@ -384,60 +386,62 @@ class Mutated(TestCase):
             found = [line for rule, line in breaches(LEGACY, script) if rule == "silence"]
             self.assertEqual(found, [at + 1])
 
-    def test_order(self) -> None:
+    def test_a_repeated_row_breaks_order(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA receipts", after=1000)
+            at = line_index(script, "RDATA receipts", after=1000)
             script.insert(at + 1, script[at])
             return at + 1
 
         for version, name in (("1.11.1", "live"), ("1.43.0", "live"), ("1.163.2", "redis")):
-            self.check(version, name, change, "order")
+            self.assert_breaks(version, name, change, "order")
 
-    def test_a_row_is_not_sent_again_after_a_position_ahead_of_it(self) -> None:
+    def test_a_repeated_row_below_its_position_breaks_order(self) -> None:
         for version in ("1.11.1", "1.20.1", "1.43.0"):
 
             def change(script: Script) -> int:
-                at = told_ahead(script)
+                at = first_event_below_its_position(script)
                 script.insert(at + 1, script[at])
                 return at + 1
 
-            self.check(version, "live-asked", change, "order")
+            self.assert_breaks(version, "live-asked", change, "order")
 
-    def test_a_token_goes_back_though_a_position_was_ahead(self) -> None:
+    def test_a_decreasing_token_below_its_position_breaks_order(self) -> None:
         for version in ("1.11.1", "1.20.1", "1.43.0"):
 
             def change(script: Script) -> int:
-                at = told_ahead(script)
+                at = first_event_below_its_position(script)
                 *_, (before, _, _) = [
-                    row for row in events(script[:at]) if row[1] == "RDATA" and row[2] is not None
+                    row
+                    for row in event_lines(script[:at])
+                    if row[1] == "RDATA" and row[2] is not None
                 ]
-                script.insert(at, said(script, at, script[before]["line"]))
+                script.insert(at, record_like(script, at, script[before]["line"]))
                 return at
 
-            self.check(version, "live-asked", change, "order")
+            self.assert_breaks(version, "live-asked", change, "order")
 
-    def test_a_position_goes_back_after_one_that_was_ahead(self) -> None:
+    def test_a_position_below_the_last_one_breaks_backwards(self) -> None:
         def change(script: Script) -> int:
-            at = told_ahead(script)
+            at = first_event_below_its_position(script)
             _, stream, writer, token, _ = script[at]["line"].split(" ", 4)
             position = f"POSITION {stream} {writer} {int(token) - 1}"
-            script.insert(at, said(script, at, position))
+            script.insert(at, record_like(script, at, position))
             return at
 
-        self.check("1.20.1", "live-asked", change, "backwards")
+        self.assert_breaks("1.20.1", "live-asked", change, "backwards")
 
-    def test_a_wrong_prev_after_rows_that_a_position_was_ahead_of(self) -> None:
+    def test_a_wrong_prev_after_rows_below_their_position_breaks_chain(self) -> None:
         def change(script: Script, back: int) -> int:
-            at = told_ahead(script)
+            at = first_event_below_its_position(script)
             token = int(script[at]["line"].split(" ", 4)[3])
             position = f"POSITION events master {token - back} {token}"
-            script.insert(at + 1, said(script, at, position))
+            script.insert(at + 1, record_like(script, at, position))
             return at + 1
 
-        self.check("1.43.0", "live-asked", partial(change, back=1), "chain")
-        self.check("1.43.0", "live-asked", partial(change, back=0))
+        self.assert_breaks("1.43.0", "live-asked", partial(change, back=1), "chain")
+        self.assert_breaks("1.43.0", "live-asked", partial(change, back=0))
 
-    def test_a_burst_newest_first_ends_with_its_first_or_its_last_token(self) -> None:
+    def test_prev_is_the_first_or_last_token_of_a_burst_sent_newest_first(self) -> None:
         script = [line_of(MODERN, Position("backfill", "m", 1, 1))]
         for token in (5, 4, 3):
             script.append(line_of(MODERN, Rdata("backfill", "m", token, b"[1]")))
@@ -446,117 +450,117 @@ class Mutated(TestCase):
             found = [rule for rule, _ in breaches(MODERN, [*script, end])]
             self.assertEqual(found, expected, prev)
 
-    def test_a_row_too_long_for_a_line_is_announced(self) -> None:
+    def test_a_position_may_announce_a_row_too_long_for_a_line(self) -> None:
         long = [Position("events", "m", 1, 1), Position("events", "m", 2, 2)]
         script = [line_of(MODERN, command) for command in long]
         script.append(line_of(MODERN, Position("events", "m", 2, 3)))
         self.assertEqual(breaches(MODERN, script), [])
 
-    def test_a_batch_without_an_end(self) -> None:
+    def test_a_position_within_a_batch_breaks_batch(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA events master batch")
+            at = line_index(script, "RDATA events master batch")
             sent = [r["line"].split(" ") for r in script[:at] if " events master " in r["line"]]
             last = [words[-1 if words[0] == "POSITION" else 3] for words in sent][-1]
-            script.insert(at + 1, said(script, at, f"POSITION events master {last} {last}"))
+            script.insert(at + 1, record_like(script, at, f"POSITION events master {last} {last}"))
             return at + 1
 
-        self.check("1.43.0", "live", change, "batch")
+        self.assert_breaks("1.43.0", "live", change, "batch")
 
-    def test_the_server_goes_amid_a_batch(self) -> None:
+    def test_a_server_that_closes_within_a_batch_breaks_batch(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA events batch")
+            at = line_index(script, "RDATA events batch")
             script[at + 1 :] = [{**script[at], "dir": "-", "line": "eof"}]
             return at + 1
 
-        self.check("1.11.1", "live", change, "batch")
+        self.assert_breaks("1.11.1", "live", change, "batch")
 
-    def test_catch_up(self) -> None:
+    def test_rows_outside_the_requested_range_break_catch_up(self) -> None:
         def below(script: Script) -> int:
-            at = find(script, "RDATA account_data")
-            changed(script, at, 'RDATA account_data 40 ["@u:x",null,"t"]')
+            at = line_index(script, "RDATA account_data")
+            replace_line(script, at, 'RDATA account_data 40 ["@u:x",null,"t"]')
             return at
 
-        self.check("1.11.1", "catchup-from40", below, "catch-up")
+        self.assert_breaks("1.11.1", "catchup-from40", below, "catch-up")
 
         def above(script: Script) -> int:
-            at = find(script, "POSITION receipts")
-            script.insert(at, said(script, at, 'RDATA receipts 999999 ["!r:x","m.read"]'))
+            at = line_index(script, "POSITION receipts")
+            script.insert(at, record_like(script, at, 'RDATA receipts 999999 ["!r:x","m.read"]'))
             return at + 1
 
-        self.check("1.11.1", "catchup-from0", above, "catch-up")
+        self.assert_breaks("1.11.1", "catchup-from0", above, "catch-up")
 
-    def test_catch_up_in_a_batch(self) -> None:
+    def test_a_batch_in_a_catch_up_breaks_catch_up_batch(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA events")
+            at = line_index(script, "RDATA events")
             row = script[at]["line"].split(" ", 3)[3]
-            changed(script, at, f"RDATA events batch {row}")
+            replace_line(script, at, f"RDATA events batch {row}")
             return at
 
-        self.check("1.11.1", "catchup-from1", change, "catch-up-batch")
+        self.assert_breaks("1.11.1", "catchup-from1", change, "catch-up-batch")
 
-    def test_chain(self) -> None:
+    def test_a_wrong_prev_breaks_chain(self) -> None:
         def change(script: Script) -> int:
-            at = find(script, "RDATA events", after=1000)
+            at = line_index(script, "RDATA events", after=1000)
             _, stream, writer, token, _ = script[at]["line"].split(" ", 4)
             assert token != "batch"
             position = f"POSITION {stream} {writer} {int(token) - 1} {token}"
-            script.insert(at + 1, said(script, at, position))
+            script.insert(at + 1, record_like(script, at, position))
             return at + 1
 
-        self.check("1.163.2", "redis", change, "chain")
+        self.assert_breaks("1.163.2", "redis", change, "chain")
 
-    def test_reversed(self) -> None:
+    def test_a_new_below_its_prev_breaks_reversed(self) -> None:
         def change(script: Script) -> int:
-            script.append(said(script, -1, "POSITION nobody master 9 8"))
+            script.append(record_like(script, -1, "POSITION nobody master 9 8"))
             return len(script) - 1
 
-        self.check("1.163.2", "redis", change, "reversed")
+        self.assert_breaks("1.163.2", "redis", change, "reversed")
 
-    def test_backwards(self) -> None:
+    def test_a_position_below_earlier_rows_breaks_backwards(self) -> None:
         def change(script: Script) -> int:
-            script.append(said(script, -1, "POSITION receipts 1"))
+            script.append(record_like(script, -1, "POSITION receipts 1"))
             return len(script) - 1
 
-        self.check("1.11.1", "live", change, "backwards")
+        self.assert_breaks("1.11.1", "live", change, "backwards")
 
-    def test_a_stream_in_memory_may_begin_again(self) -> None:
+    def test_an_in_memory_stream_may_restart_at_a_lower_token(self) -> None:
         def change(script: Script) -> int:
-            script.append(said(script, -1, "POSITION typing master 1 1"))
-            script.append(said(script, -1, 'RDATA typing master 2 ["!r:x",[]]'))
+            script.append(record_like(script, -1, "POSITION typing master 1 1"))
+            script.append(record_like(script, -1, 'RDATA typing master 2 ["!r:x",[]]'))
             return 0
 
-        self.check("1.43.0", "live", change)
+        self.assert_breaks("1.43.0", "live", change)
 
-    def test_no_rule_of_the_table_is_for_show(self) -> None:
+    def test_every_rule_is_recorded_or_tested(self) -> None:
         known = {name for name, rule in RULES.items() if rule.severity is RuleSeverity.KNOWN}
         recorded = {name for counts in KNOWN.values() for name in counts}
         self.assertEqual(known, recorded)
-        tested = inspect.getsource(Mutated)
+        tested = inspect.getsource(ModifiedRecordings)
         untested = [name for name in RULES.keys() - recorded if f'"{name}"' not in tested]
         self.assertEqual(untested, [])
 
-    def test_the_table_is_in_the_docs(self) -> None:
+    def test_the_docs_list_every_rule(self) -> None:
         text = (REPOSITORY / "docs" / "tap.md").read_text(encoding="utf-8")
         for rule in RULES.values():
             self.assertIn(f"| `{rule.name}` | {rule.severity.value} |", text)
             self.assertIn(f"| {rule.sentence} |", text)
 
-    def test_a_lost_line_of_redis_shows(self) -> None:
+    def test_a_lost_line_on_redis_breaks_chain(self) -> None:
         def change(script: Script) -> int:
             for at, record in enumerate(script):
                 match record["line"].split(" ", 4):
                     case ["POSITION", stream, writer, prev, new] if prev != new:
-                        lost = find(script, f"RDATA {stream} {writer} {prev} ")
+                        lost = line_index(script, f"RDATA {stream} {writer} {prev} ")
                         if lost < at:
                             del script[lost]
                             return at - 1
             raise AssertionError
 
-        self.check("1.163.2", "redis", change, "chain")
+        self.assert_breaks("1.163.2", "redis", change, "chain")
 
 
-class Sent(TestCase):
-    """What keeps the rules has no findings, whatever it is."""
+class GeneratedTraffic(TestCase):
+    """Any traffic that keeps the rules has no findings."""
 
     @given(
         st.sampled_from([TRANSITIONAL, MODERN, CURRENT]),
@@ -571,7 +575,7 @@ class Sent(TestCase):
         ),
     )
     @settings(max_examples=60, deadline=None)
-    def test_facts_and_positions(
+    def test_facts_and_positions_have_no_findings(
         self, dialect: Dialect, moves: list[tuple[str, str, int, int]]
     ) -> None:
         at: dict[tuple[str, str], int] = {}
@@ -591,7 +595,7 @@ class Sent(TestCase):
 
     @given(st.data())
     @settings(max_examples=60, deadline=None)
-    def test_garbage_is_judged_and_never_fails(self, data: st.DataObject) -> None:
+    def test_garbage_never_fails(self, data: st.DataObject) -> None:
         version, name = data.draw(
             st.sampled_from(
                 [("1.11.1", "longrow-catchup"), ("1.43.0", "longrow"), ("1.11.1", "server-up")]
@@ -608,13 +612,15 @@ class Sent(TestCase):
                 )
             ).encode("utf-8", "replace")
             side = data.draw(st.sampled_from("SC-"))
-            script.insert(at, {**said(script, at, line.decode(), side), "t": script[at]["t"]})
+            script.insert(
+                at, {**record_like(script, at, line.decode(), side), "t": script[at]["t"]}
+            )
         for dialect in DIALECTS.values():
             for finding in judge(dialect, script):
                 self.assertTrue(1 <= finding.line <= len(script))
                 self.assertIn(dialect.name, finding.rule.dialects)
 
-    def test_connections_are_bounded(self) -> None:
+    def test_refuses_too_many_open_connections(self) -> None:
         one = TrafficJudge(MODERN, SYNAPSE_TRAITS)
         for number in range(MOST_CONNECTIONS):
             list(one.judge(Recorded(1, 0, Side.SERVER, b"PING 1", number)))

@@ -1,4 +1,4 @@
-"""A recording is played on Redis once, from when somebody asks, and late comers are told how far it is."""
+"""A recording is replayed on Redis after the first REPLICATE; late followers get the current positions."""
 
 from __future__ import annotations
 
@@ -22,61 +22,61 @@ from synrepl.tools.tap.replay_plan import NotForRedis, plan_replay
 from synrepl.wire.dialects import CURRENT, Side
 from tests.wire.recordings import CAPTURES
 
-ASK = [b"REPLICATE "]
+REPLICATE = [b"REPLICATE "]
 REDIS = CAPTURES / "1.163.2" / "redis.jsonl.gz"
 
 
-class Bus(TestCase):
-    """A replay, and what it says."""
+class BusReplayCase(TestCase):
+    """A replay, and the lines that it publishes."""
 
     def setUp(self) -> None:
         self.clock: Any = Clock()
-        self.said: list[tuple[str, bytes]] = []
+        self.published: list[tuple[str, bytes]] = []
         self.full: Deferred[bool] | None = None
         self.read = 0
 
-    async def say(self, channel: str, lines: Sequence[bytes]) -> bool:
-        self.said += [(channel, line) for line in lines]
+    async def publish(self, channel: str, lines: Sequence[bytes]) -> bool:
+        self.published += [(channel, line) for line in lines]
         return True if self.full is None else await self.full
 
     def replay(self, *script: tuple[int, bytes], begun: bool = False) -> BusReplay:
-        """One that plays a script, at the pace of its times in ms."""
+        """A replay of a script with times in ms."""
 
-        def part() -> Iterator[PlaybackLine]:
+        def playback() -> Iterator[PlaybackLine]:
             for at, line in script:
                 self.read += 1
                 yield PlaybackLine(at, line)
 
-        replay = BusReplay(TwistedScheduler(self.clock), "x.org", self.say, begun)
-        self.playing = Deferred.fromCoroutine(replay.play(part(), 1.0))
+        replay = BusReplay(TwistedScheduler(self.clock), "x.org", self.publish, begun)
+        self.playback = Deferred.fromCoroutine(replay.play(playback(), 1.0))
         return replay
 
-    def take(self) -> list[bytes]:
-        """What was said since the last call."""
-        taken, self.said = self.said, []
+    def take_published(self) -> list[bytes]:
+        """The lines published since the last call."""
+        taken, self.published = self.published, []
         self.assertEqual({channel for channel, _ in taken} - {"x.org"}, set())
         return [line for _, line in taken]
 
 
-class Beginning(Bus):
-    def test_with_the_first_question(self) -> None:
+class FirstRequest(BusReplayCase):
+    def test_starts_the_replay(self) -> None:
         replay = self.replay((0, b"POSITION a m 1 1"))
         replay.messages_received([b"FEDERATION_ACK x 1", b"POSITION caches w 1 1"])
-        self.assertEqual((self.take(), self.read), ([], 0))
+        self.assertEqual((self.take_published(), self.read), ([], 0))
         replay.messages_received([b"x", b"REPLICATE"])
-        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
-        self.assertEqual(self.playing.result, 1)
+        self.assertEqual(self.take_published(), [b"POSITION a m 1 1"])
+        self.assertEqual(self.playback.result, 1)
 
-    def test_unasked(self) -> None:
+    def test_is_not_needed_if_begun(self) -> None:
         self.replay((0, b"POSITION a m 1 1"), begun=True)
-        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+        self.assertEqual(self.take_published(), [b"POSITION a m 1 1"])
 
-    def test_where_somebody_speaks(self) -> None:
+    def test_is_refused_on_a_channel_in_use(self) -> None:
         replay = self.replay((0, b"POSITION a m 1 1"))
-        replay.messages_received([b"RDATA events master 5 []", *ASK])
-        replay.messages_received(ASK)
-        self.assertEqual((self.take(), self.read), ([], 0))
-        self.check_refused(self.playing)
+        replay.messages_received([b"RDATA events master 5 []", *REPLICATE])
+        replay.messages_received(REPLICATE)
+        self.assertEqual((self.take_published(), self.read), ([], 0))
+        self.check_refused(self.playback)
 
     def check_refused(self, playing: Deferred[int]) -> None:
         found: list[Any] = []
@@ -86,7 +86,7 @@ class Beginning(Bus):
         self.assertIn("speaks on the channel x.org", str(error))
 
 
-class LateComers(Bus):
+class LaterRequests(BusReplayCase):
     script = (
         (0, b"POSITION a m 1 1"),
         (0, b"POSITION a w 7 7"),
@@ -97,53 +97,53 @@ class LateComers(Bus):
         (9_000, b"POSITION a w 7 9"),
     )
 
-    def test_are_told_how_far_it_is(self) -> None:
+    def test_get_the_current_positions(self) -> None:
         replay = self.replay(*self.script, begun=True)
-        self.take()
-        replay.messages_received(ASK)
-        self.assertEqual(self.take(), [b"POSITION a m 1 1", b"POSITION a w 7 7"])
+        self.take_published()
+        replay.messages_received(REPLICATE)
+        self.assertEqual(self.take_published(), [b"POSITION a m 1 1", b"POSITION a w 7 7"])
 
     def test_wait_for_the_end_of_a_batch(self) -> None:
         replay = self.replay(*self.script, begun=True)
         self.clock.advance(1)
-        self.take()
-        replay.messages_received(ASK)
-        self.assertEqual(self.take(), [])
+        self.take_published()
+        replay.messages_received(REPLICATE)
+        self.assertEqual(self.take_published(), [])
         self.clock.advance(1)
-        replay.messages_received(ASK)
-        self.assertEqual(self.take(), [b"RDATA a m batch []"])
+        replay.messages_received(REPLICATE)
+        self.assertEqual(self.take_published(), [b"RDATA a m batch []"])
         self.clock.advance(1)
         positions = [b"POSITION a m 4 4", b"POSITION a w 7 7"]
-        self.assertEqual(self.take(), [b"RDATA a m 4 []", *positions])
+        self.assertEqual(self.take_published(), [b"RDATA a m 4 []", *positions])
 
-    def test_when_it_is_over(self) -> None:
+    def test_are_answered_after_the_end(self) -> None:
         replay = self.replay((0, b"POSITION a m 1 1"), (0, b"RDATA a m batch []"), begun=True)
-        self.take()
-        replay.messages_received(ASK)
-        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+        self.take_published()
+        replay.messages_received(REPLICATE)
+        self.assertEqual(self.take_published(), [b"POSITION a m 1 1"])
 
-    def test_many_questions_get_one_answer_while_nobody_reads(self) -> None:
+    def test_are_answered_together_while_redis_is_slow(self) -> None:
         replay = self.replay((0, b"POSITION a m 1 1"), begun=True)
-        self.take()
+        self.take_published()
         self.full = Deferred()
         for _ in range(100):
-            replay.messages_received(ASK * 10)
-        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+            replay.messages_received(REPLICATE * 10)
+        self.assertEqual(self.take_published(), [b"POSITION a m 1 1"])
         full, self.full = self.full, None
         full.callback(True)
-        self.assertEqual(self.take(), [b"POSITION a m 1 1"])
+        self.assertEqual(self.take_published(), [b"POSITION a m 1 1"])
 
-    def test_nothing_more_is_read_while_nobody_reads(self) -> None:
+    def test_no_more_is_read_while_redis_is_slow(self) -> None:
         self.full = Deferred()
         self.replay(*((0, b"RDATA a m 1 %d" % (10**1000)) for _ in range(1_000)), begun=True)
         self.assertLess(self.read, 70)
         self.full.callback(False)
         self.assertLess(self.read, 70)
-        self.assertLess(self.playing.result, 70)
+        self.assertLess(self.playback.result, 70)
 
 
-class Positions(TestCase):
-    def test_of_rows_in_any_order_and_lines_that_are_none(self) -> None:
+class ReplayPositionsOfLines(TestCase):
+    def test_follow_unordered_rows_and_ignore_other_lines(self) -> None:
         played = ReplayPositions()
         for line in (
             b"RDATA backfill m 9 []",
@@ -167,29 +167,36 @@ class Positions(TestCase):
 
     @given(st.integers(0, 3_997))
     @settings(max_examples=8, deadline=None)
-    def test_told_anywhere_in_a_recording_they_break_no_rule(self, at: int) -> None:
-        judge, played, told = TrafficJudge(CURRENT, SYNAPSE_TRAITS), ReplayPositions(), False
+    def test_break_no_rule_anywhere_in_a_recording(self, at: int) -> None:
+        judge, played, has_announced = (
+            TrafficJudge(CURRENT, SYNAPSE_TRAITS),
+            ReplayPositions(),
+            False,
+        )
         breaches = []
         for number, recorded in enumerate(read_recording(REDIS)):
-            said = [recorded]
-            if number >= at and not told and not played.has_open_batch:
+            due = [recorded]
+            if number >= at and not has_announced and not played.has_open_batch:
                 positions = played.positions()
                 main = recorded._replace(channel="localhost:18701")
-                said, told = [*(main._replace(text=line) for line in positions), recorded], True
-            for each in said:
+                due, has_announced = (
+                    [*(main._replace(text=line) for line in positions), recorded],
+                    True,
+                )
+            for each in due:
                 breaches += [
                     finding
                     for finding in judge.judge(each)
                     if finding.rule.severity is RuleSeverity.BREACH
                 ]
             played.line_played(recorded.text)
-        self.assertEqual((told, breaches), (True, []))
+        self.assertEqual((has_announced, breaches), (True, []))
 
 
-class Parts(TestCase):
-    """What of a recording is published, and where."""
+class LinesForBus(TestCase):
+    """The lines of a recording that are published, and their channels."""
 
-    def test_of_redis(self) -> None:
+    def test_are_all_but_replicate_in_recordings_of_redis(self) -> None:
         recording = [
             Recorded(1, 5, None, b"connected"),
             Recorded(2, 6, None, b"REPLICATE ", None, "x.org"),
@@ -206,7 +213,7 @@ class Parts(TestCase):
             ],
         )
 
-    def test_of_tcp(self) -> None:
+    def test_are_those_of_the_server_in_recordings_of_tcp(self) -> None:
         recording = [
             Recorded(1, 5, Side.SERVER, b"SERVER x.org", 2),
             Recorded(2, 5, Side.SERVER, b"POSITION a m 1 1", 2),
@@ -223,7 +230,7 @@ class Parts(TestCase):
             ],
         )
 
-    def test_older_dialects_have_no_place_on_redis(self) -> None:
+    def test_refuse_dialects_that_redis_does_not_have(self) -> None:
         legacy = plan_replay(CAPTURES / "1.11.1" / "live.jsonl.gz", 1.0, None, None, None)
         with self.assertRaises(NotForRedis) as caught:
             legacy.check_for_redis()

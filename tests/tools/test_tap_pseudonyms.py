@@ -1,4 +1,4 @@
-"""Pseudonyms hide names, keep them equal, and leave all else as it is."""
+"""Pseudonyms hide names, keep equal names equal, and keep all other text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synrepl.tools.tap.recording_judge import SYNAPSE_TRAITS
 from synrepl.wire.codec import parse_line
 from tests.wire.recordings import DIALECT_OF, SIDES, captures, genuine_lines, records
 
-#: What names of the recordings look like.
+#: Patterns of the names in the recordings.
 NAMES = re.compile(r"localhost|@((u|ur)\d+_|fk|out_|nobody)|![A-Za-z]{18}\b|\$\d{13,}")
 
 SERVER = st.from_regex(r"[a-z0-9]{1,10}(\.[a-z]{2,6}){1,2}(:[1-9]\d{0,3})?", fullmatch=True)
@@ -30,15 +30,15 @@ IDS = st.builds(
 )
 
 
-class Hidden(TestCase):
+class PseudonymsInLines(TestCase):
     def setUp(self) -> None:
         self.pseudonyms = Pseudonyms(b"key")
 
     def hide(self, line: str) -> str:
         return self.pseudonyms.line(line.encode()).decode()
 
-    def test_all_recordings(self) -> None:
-        """No name is left, the commands stay what they were, and so does their judgement."""
+    def test_no_name_of_a_recording_is_left(self) -> None:
+        """No name is left, and every command keeps its type."""
         for version, name in captures():
             pseudonyms, dialect = Pseudonyms(), DIALECT_OF[version]
             with self.subTest(version=version, name=name):
@@ -48,8 +48,8 @@ class Hidden(TestCase):
                     before, after = (parse_line(each, dialect, side) for each in (line, hidden))
                     self.assertEqual(type(before), type(after))
 
-    def test_equality_is_kept_both_ways(self) -> None:
-        """As many users, rooms and servers as before, in the same places."""
+    def test_equal_names_stay_equal_and_others_different(self) -> None:
+        """Equal names have equal pseudonyms, and different names different ones."""
         found: dict[str, set[str]] = defaultdict(set)
         back: dict[str, set[str]] = defaultdict(set)
         mxid = re.compile(r"[@!][A-Za-z0-9_]+:[a-z0-9.]+(?::\d+)?")
@@ -62,7 +62,7 @@ class Hidden(TestCase):
         self.assertEqual({len(names) for names in found.values()}, {1})
         self.assertEqual({len(names) for names in back.values()}, {1})
 
-    def test_a_judge_sees_no_difference(self) -> None:
+    def test_the_judge_finds_the_same_in_hidden_lines(self) -> None:
         for version, name in (("1.11.1", "live"), ("1.43.0", "live-forks"), ("1.163.2", "redis")):
             verdicts = []
             for hide in (lambda line: line, Pseudonyms().line):
@@ -76,11 +76,11 @@ class Hidden(TestCase):
                 verdicts.append(found)
             self.assertEqual(*verdicts)
 
-    def test_recordings_cannot_be_compared(self) -> None:
+    def test_each_recording_has_its_own_pseudonyms(self) -> None:
         line = b'RDATA push_rules 1 ["@a:example.com"]'
         self.assertNotEqual(Pseudonyms().line(line), Pseudonyms().line(line))
 
-    def test_servers(self) -> None:
+    def test_hides_servers_in_every_position(self) -> None:
         server = self.hide("SERVER example.com").removeprefix("SERVER ")
         self.assertRegex(server, r"^s[0-9a-f]{16}\.invalid$")
         self.assertEqual(self.hide("REMOTE_SERVER_UP example.com"), f"REMOTE_SERVER_UP {server}")
@@ -94,7 +94,7 @@ class Hidden(TestCase):
             hidden = self.hide(line % "example.com")
             self.assertIn(server, hidden)
             self.assertNotIn("example.com", hidden)
-        # Also where nothing told of it before.
+        # Also if the server did not occur before.
         for line in (
             'RDATA device_lists m 1 ["new.example.net"]',
             'RDATA caches m 1 ["get_destination_retry_timings",["new.example.net"],5]',
@@ -104,7 +104,7 @@ class Hidden(TestCase):
             fresh = Pseudonyms(b"key").line(line.encode()).decode()
             self.assertNotRegex(fresh, r"new\.example|192\.0|2001")
 
-    def test_what_stays(self) -> None:
+    def test_keeps_lines_without_names(self) -> None:
         for line in (
             "REPLICATE ",
             "REPLICATE",
@@ -120,7 +120,7 @@ class Hidden(TestCase):
         ):
             self.assertEqual(self.hide(line), line)
 
-    def test_ids_within_text_and_nested_json(self) -> None:
+    def test_hides_ids_in_text_and_nested_json(self) -> None:
         inner = json.dumps(["$" + "e" * 43, "@a:x.org", "#b:x.org"], separators=(",", ":"))
         row = json.dumps(["@a:x.org", inner, "say hi to @a:x.org!"])
         hidden = self.hide(f"RDATA tag_account_data m 1 {row}")
@@ -131,19 +131,19 @@ class Hidden(TestCase):
         self.assertEqual(text, f"say hi to {user}!")
         self.assertNotIn("x.org", hidden)
 
-    def test_a_row_that_is_no_json(self) -> None:
+    def test_hides_names_in_rows_that_are_not_json(self) -> None:
         self.assertNotIn("x.org", self.hide(r'RDATA events m 1 ["@a:x.org\q", "@b:x.org'))
         self.assertNotIn("secret", self.hide('USER_IP @u:x.org ["secret'))
         self.assertNotIn("x.org", self.hide("RDATA events m 1 " + "[" * 100_000 + '"@a:x.org"'))
 
-    def test_what_user_ip_tells(self) -> None:
+    def test_hides_all_strings_of_user_ip(self) -> None:
         hidden = self.hide('USER_IP @u:x.org ["syt_secret","192.0.2.1","curl","DEVICE",5]')
         self.assertNotRegex(hidden, "secret|192|curl|DEVICE|x.org")
         self.assertEqual(json.loads(hidden.split(" ", 2)[2])[4], 5)
 
     @given(IDS, IDS)
     @settings(max_examples=100, deadline=None)
-    def test_any_two_ids(self, one: str, other: str) -> None:
+    def test_hides_any_two_ids(self, one: str, other: str) -> None:
         row = json.dumps([one, {other: one}, f"x {other}"])
         hidden = json.loads(self.hide(f"RDATA s w 1 {row}").split(" ", 4)[4])
         (first, mapping, text) = hidden

@@ -1,4 +1,4 @@
-"""Recordings are written and read again, and whatever is none is refused with its line."""
+"""Recordings are written and read back; malformed ones are refused with the line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from synrepl.wire.session import SessionLimits
 from tests.wire.recordings import CAPTURES
 
 
-class WorkingDirectoryCase(TestCase):
+class TemporaryDirectoryCase(TestCase):
     def setUp(self) -> None:
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -42,8 +42,8 @@ class WorkingDirectoryCase(TestCase):
         return path
 
 
-class Files(WorkingDirectoryCase):
-    def test_written_and_read_again(self) -> None:
+class RecordingFiles(TemporaryDirectoryCase):
+    def test_can_be_read_while_it_grows_and_after_it_was_closed(self) -> None:
         for name in ("plain.jsonl", "zipped.jsonl.gz"):
             path = self.directory / name
             file = RecordingFile(path)
@@ -62,19 +62,19 @@ class Files(WorkingDirectoryCase):
             expected.append(Recorded(4, 9, Side.CLIENT, b"PING 1"))
             self.assertEqual(list(read_recording(path)), expected)
 
-    def test_only_its_owner_reads_it(self) -> None:
+    def test_is_readable_only_by_its_owner(self) -> None:
         path = self.directory / "r.jsonl"
         RecordingFile(path).close()
         self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
 
-    def test_nothing_is_overwritten(self) -> None:
+    def test_never_overwrites_a_file(self) -> None:
         path = self.written("precious")
         with self.assertRaises(NoRecording) as caught:
             RecordingFile(path)
         self.assertIn("File exists", str(caught.exception))
         self.assertEqual(path.read_text(), "precious")
 
-    def test_hidden_lines(self) -> None:
+    def test_hides_lines_but_not_notes(self) -> None:
         path = self.directory / "r.jsonl"
         file = RecordingFile(path, lambda line: line.upper())
         for direction in ("-", "S", "C", "S-partial"):
@@ -83,7 +83,7 @@ class Files(WorkingDirectoryCase):
         lines = [json.loads(line)["line"] for line in path.read_text().splitlines()]
         self.assertEqual(lines, ["abc", "ABC", "ABC", ""])
 
-    def test_what_is_no_recording(self) -> None:
+    def test_refuses_a_malformed_line_by_its_number(self) -> None:
         good = '{"t":1,"dir":"S","line":"SERVER x"}\n'
         for text, reason in (
             ("nonsense\n", "no JSON"),
@@ -106,14 +106,14 @@ class Files(WorkingDirectoryCase):
                 self.assertIn(f"{path}, line 2: ", str(caught.exception))
                 self.assertIn(reason, str(caught.exception))
 
-    def test_recordings_of_cases_are_refused_by_name(self) -> None:
+    def test_refuses_scripted_cases(self) -> None:
         for name in ("errors", "overflow", "worker-reactions"):
             path = CAPTURES / "1.43.0" / f"{name}.jsonl.gz"
             with self.assertRaises(ScriptedRecording) as caught:
                 RecordingJudge(path)
             self.assertIn(f"{path} is made of scripted cases", str(caught.exception))
 
-    def test_what_cannot_be_opened(self) -> None:
+    def test_refuses_files_that_cannot_be_read(self) -> None:
         damaged = bytearray(gzip.compress(b'{"t":1,"dir":"S","line":"x"}\n' * 100))
         damaged[10:14] = b"\xff" * 4
         for path in (
@@ -128,7 +128,7 @@ class Files(WorkingDirectoryCase):
 
     @given(st.binary(max_size=200))
     @settings(max_examples=50, deadline=None)
-    def test_any_line_comes_back(self, line: bytes) -> None:
+    def test_reads_back_any_line(self, line: bytes) -> None:
         path = self.directory / "any.jsonl"
         path.unlink(missing_ok=True)
         file = RecordingFile(path)
@@ -137,8 +137,8 @@ class Files(WorkingDirectoryCase):
         self.assertEqual([recorded.text for recorded in read_recording(path)], [line])
 
 
-class Outlines(WorkingDirectoryCase):
-    def test_real_recordings(self) -> None:
+class RecordingInfos(TemporaryDirectoryCase):
+    def test_detects_the_properties_of_real_recordings(self) -> None:
         for version, name, expected in (
             ("1.11.1", "live", RecordingInfo(LEGACY, "localhost:18301", None)),
             ("1.11.1", "worker-event_creator1", RecordingInfo(LEGACY, "localhost:18301", 5)),
@@ -149,7 +149,7 @@ class Outlines(WorkingDirectoryCase):
             path = CAPTURES / version / f"{name}.jsonl.gz"
             self.assertEqual(recording_info(read_recording(path)), expected)
 
-    def test_by_the_arguments(self) -> None:
+    def test_detects_the_dialect_from_the_arguments(self) -> None:
         def of(*lines: tuple[Side, bytes]) -> RecordingInfo:
             return recording_info(
                 Recorded(n, 0, side, line) for n, (side, line) in enumerate(lines, 1)
@@ -171,18 +171,18 @@ class Outlines(WorkingDirectoryCase):
         ]
         self.assertEqual(recording_info(several), RecordingInfo(LEGACY, "a", 4))
 
-    def test_a_recording_that_does_not_tell(self) -> None:
+    def test_an_unknown_dialect_has_to_be_given(self) -> None:
         path = self.written('{"t":1,"dir":"S","line":"SERVER x"}\n')
         with self.assertRaises(RecordingDialectUnknown) as caught:
             RecordingJudge(path)
         self.assertIn("--dialect", str(caught.exception))
-        judging = RecordingJudge(path, MODERN)
-        self.assertEqual(list(judging.findings()), [])
-        self.assertEqual(judging.lines, 1)
+        judge = RecordingJudge(path, MODERN)
+        self.assertEqual(list(judge.findings()), [])
+        self.assertEqual(judge.lines, 1)
 
 
-class Judged(WorkingDirectoryCase):
-    def test_breaches_and_known_faults_are_counted(self) -> None:
+class RecordingJudges(TemporaryDirectoryCase):
+    def test_counts_breaches_and_known_faults(self) -> None:
         path = self.written(
             "".join(
                 json.dumps({"t": 1, "channel": "x", "line": line}) + "\n"
@@ -195,15 +195,15 @@ class Judged(WorkingDirectoryCase):
                 )
             )
         )
-        judging = RecordingJudge(path)
-        lines = [finding.line for finding in judging.findings()]
+        judge = RecordingJudge(path)
+        lines = [finding.line for finding in judge.findings()]
         self.assertEqual(lines, [3, 4, 5])
-        self.assertEqual(judging.breaches, {"order": Tally(2, 4)})
-        self.assertEqual(judging.known, {"unordered": Tally(1, 3)})
+        self.assertEqual(judge.breaches, {"order": Tally(2, 4)})
+        self.assertEqual(judge.known, {"unordered": Tally(1, 3)})
 
 
-class Sessions(WorkingDirectoryCase):
-    """What a session says and hears is on record."""
+class RecordedSessions(TemporaryDirectoryCase):
+    """A session records what it sends and receives."""
 
     def session(self, limits: SessionLimits = SessionLimits()) -> RecordedSession:
         self.path = self.directory / "s.jsonl"
@@ -223,7 +223,7 @@ class Sessions(WorkingDirectoryCase):
 
     greeting = (("-", "connected"), ("C", "NAME tap"), ("C", "PING 12000"))
 
-    def test_both_ways(self) -> None:
+    def test_records_both_directions(self) -> None:
         session = self.session()
         session.send(Replicate(), 12.0)
         session.data_to_send()
@@ -242,7 +242,7 @@ class Sessions(WorkingDirectoryCase):
             ],
         )
 
-    def test_a_line_that_is_refused(self) -> None:
+    def test_records_a_line_that_is_refused(self) -> None:
         session = self.session()
         session.receive(b"SERVER x\nFOO \xff\nPING 1\n", 12.0)
         session.data_to_send()
@@ -253,14 +253,14 @@ class Sessions(WorkingDirectoryCase):
         self.assertTrue(found[6][1].startswith("ERROR "), found[6])
         self.assertEqual(found[7:], [("-", "closed")])
 
-    def test_a_line_that_is_too_long(self) -> None:
+    def test_records_a_note_for_a_line_that_is_too_long(self) -> None:
         session = self.session(SessionLimits(line=256))
         session.receive(b"SERVER x\n" + b"R" * 300, 12.0)
         self.assertEqual(session.closed_reason, CloseReason.LINE_TOO_LONG)
         note = "Line length exceeded: more than 256 bytes without a newline"
         self.assertEqual(self.recorded()[3:], [("S", "SERVER x"), ("-", note)])
 
-    def test_no_room_is_left(self) -> None:
+    def test_closes_when_the_disk_is_full(self) -> None:
         session = self.session()
         self.file._raw.close()
         self.file._raw = open("/dev/full", "wb", buffering=0)  # noqa: SIM115

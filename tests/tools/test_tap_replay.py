@@ -1,4 +1,4 @@
-"""A recording is played at its pace, no faster than it is read, and followers get every row."""
+"""A recording is replayed at its speed, no faster than clients read, and followers get every row."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from tests.services.world import RecordingLog
 from tests.wire.recordings import CAPTURES, genuine_lines
 
 
-class Pace(TestCase):
-    """When which lines are sent."""
+class ReplaySpeed(TestCase):
+    """The lines that are sent, and when."""
 
     def setUp(self) -> None:
         self.clock: Any = Clock()
@@ -79,7 +79,7 @@ class Pace(TestCase):
         (9_100, b"RDATA a 4 []"),
     )
 
-    def test_as_recorded_and_twice_as_fast(self) -> None:
+    def test_plays_at_the_recorded_speed_or_twice_as_fast(self) -> None:
         for speed in (1.0, 2.0):
             self.setUp()
             done = self.play(self.recording(*self.script), speed)
@@ -95,12 +95,12 @@ class Pace(TestCase):
             )
             self.assertEqual(done.result, 5)
 
-    def test_at_once(self) -> None:
+    def test_plays_at_once_with_speed_0(self) -> None:
         done = self.play(self.recording(*self.script), 0.0)
         self.assertEqual([(at, data.count(b"\n")) for at, data in self.sent], [(0, 5)])
         self.assertEqual(done.result, 5)
 
-    def test_no_more_is_read_than_the_client_takes(self) -> None:
+    def test_reads_no_more_than_the_client_takes(self) -> None:
         room: Deferred[bool] = Deferred()
 
         async def take(burst: Burst) -> bool:
@@ -116,7 +116,7 @@ class Pace(TestCase):
         self.assertLess(self.read, 70)
         self.assertEqual(done.result, self.sent[0][1].count(b"\n"))
 
-    def test_one_connection_of_several_and_all_of_redis(self) -> None:
+    def test_plays_one_connection_of_several_and_all_of_redis(self) -> None:
         lines = [
             Recorded(1, 0, Side.SERVER, b"RDATA a 1 []", 1),
             Recorded(2, 0, Side.SERVER, b"RDATA a 2 []", 2),
@@ -130,8 +130,8 @@ class Pace(TestCase):
         self.assertEqual([data for _, data in self.sent], [b"RDATA a 2 []\nRDATA a m 6 []\n"])
 
 
-class Clients(TestCase):
-    """What is played to whom."""
+class ReplayClients(TestCase):
+    """The lines that each client gets."""
 
     def setUp(self) -> None:
         self.clock: Any = Clock()
@@ -144,7 +144,7 @@ class Clients(TestCase):
         peer.makeConnection(transport)
         return peer, transport
 
-    def test_nothing_before_replicate_and_nothing_twice(self) -> None:
+    def test_plays_only_after_replicate_and_only_once(self) -> None:
         peer, transport = self.client()
         peer.dataReceived(b"NAME x\nFEDERATION_ACK x 1\n")
         self.clock.advance(0)
@@ -156,7 +156,7 @@ class Clients(TestCase):
         self.clock.advance(1.0)
         self.assertIn(b"RDATA", transport.value())
 
-    def test_a_client_that_does_not_read_is_waited_for(self) -> None:
+    def test_waits_for_a_client_that_does_not_read(self) -> None:
         path = CAPTURES / "1.43.0" / "live.jsonl.gz"
         at_once = ReplayPlan(path, "localhost:1", MODERN, None, 0.0)
         self.factory = ReplayFactory(self.clock, at_once)
@@ -168,22 +168,22 @@ class Clients(TestCase):
         peer.resumeProducing()
         self.assertEqual(transport.value().count(b"\n"), 2_341)
 
-    def test_a_client_that_leaves_leaves_nothing_behind(self) -> None:
+    def test_a_disconnected_client_leaves_no_timer(self) -> None:
         peer, _ = self.client()
         peer.dataReceived(b"REPLICATE\n")
         self.assertTrue(self.clock.getDelayedCalls())
         peer.connectionLost(ConnectionLostReason)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_clients_are_bounded(self) -> None:
+    def test_refuses_too_many_clients(self) -> None:
         peers = [self.client()[0] for _ in range(MAX_CLIENTS)]
         self.assertIsNone(self.factory.buildProtocol(None))
         peers[0].connectionLost(ConnectionLostReason)
         self.client()
 
 
-class Rows(Handler):
-    """Keeps rows as JSON, by stream, until there are enough."""
+class RowCollector(Handler):
+    """Collects rows as JSON, by stream, until there are enough."""
 
     codecs: ClassVar[dict[str, RowCodec]] = {s.name: RowCodec(s) for s in SYNAPSE_STREAMS}
 
@@ -203,33 +203,39 @@ class Rows(Handler):
             self.enough.callback(None)
 
 
-class Followed(TrialCase):
-    """A real follower of a replayed real server, over TCP."""
+class FollowerOfReplay(TrialCase):
+    """A follower of a replayed real server, over TCP."""
 
     timeout = 60
 
     def listen(self, version: str, name: str, dialect: Dialect, speed: float = 0.0) -> int:
         path = CAPTURES / version / f"{name}.jsonl.gz"
-        any_reactor: Any = reactor
+        untyped_reactor: Any = reactor
         plan = ReplayPlan(path, "localhost:1", dialect, None, speed)
-        port = any_reactor.listenTCP(0, ReplayFactory(any_reactor, plan), interface="127.0.0.1")
+        port = untyped_reactor.listenTCP(
+            0, ReplayFactory(untyped_reactor, plan), interface="127.0.0.1"
+        )
         self.addCleanup(port.stopListening)
         number: int = port.getHost().port
         return number
 
-    async def check(
-        self, version: str, dialect: Dialect, rows: Generation, spoken: Dialect | None = None
+    async def check_every_row(
+        self,
+        version: str,
+        dialect: Dialect,
+        rows: Generation,
+        client_dialect: Dialect | None = None,
     ) -> None:
         """A follower gets every row.
 
-        :param spoken: in which dialect it asks; None for the server's
+        :param client_dialect: the dialect of the follower; None for the server's
         """
         expected = recorded_rows(version, dialect)
         self.assertGreater(sum(map(len, expected.values())), 900)
         port = self.listen(version, "live", dialect)
-        any_reactor: Any = reactor
-        scheduler = TwistedScheduler(any_reactor)
-        log, handler = RecordingLog(), Rows(rows, sum(map(len, expected.values())))
+        untyped_reactor: Any = reactor
+        scheduler = TwistedScheduler(untyped_reactor)
+        log, handler = RecordingLog(), RowCollector(rows, sum(map(len, expected.values())))
         follower = Follower(
             scheduler,
             Catalogue(SYNAPSE_STREAMS),
@@ -240,43 +246,43 @@ class Followed(TrialCase):
             foreign=True,
         )
         factory = WorkerFactory(
-            scheduler, follower, "test", "localhost:1", spoken or dialect, log.info
+            scheduler, follower, "test", "localhost:1", client_dialect or dialect, log.info
         )
-        connector = any_reactor.connectTCP("127.0.0.1", port, factory)
+        connector = untyped_reactor.connectTCP("127.0.0.1", port, factory)
         self.addCleanup(connector.disconnect)
         self.addCleanup(factory.stop)
         await handler.enough
         self.assertEqual(dict(handler.found), expected)
         self.assertEqual([text for level, text in log.lines if level == "warn"], [])
 
-    async def test_legacy(self) -> None:
-        await self.check("1.11.1", LEGACY, Generation.LEGACY)
+    async def test_gets_every_row_in_the_legacy_dialect(self) -> None:
+        await self.check_every_row("1.11.1", LEGACY, Generation.LEGACY)
 
-    async def test_oldest(self) -> None:
-        await self.check("1.0.0", LEGACY, Generation.OLDEST)
+    async def test_gets_every_row_of_the_oldest_server(self) -> None:
+        await self.check_every_row("1.0.0", LEGACY, Generation.OLDEST)
 
-    async def test_which_of_the_newer_dialects_shows_in_the_first_position(self) -> None:
+    async def test_detects_a_newer_dialect_from_the_first_position(self) -> None:
         for version, dialect, rows in (
             ("1.20.1", TRANSITIONAL, Generation.TRANSITIONAL),
             ("1.43.0", MODERN, Generation.MODERN),
         ):
-            await self.check(version, dialect, rows, TRANSITIONAL_OR_MODERN)
+            await self.check_every_row(version, dialect, rows, TRANSITIONAL_OR_MODERN)
 
-    async def test_modern(self) -> None:
-        await self.check("1.43.0", MODERN, Generation.MODERN)
+    async def test_gets_every_row_in_the_modern_dialect(self) -> None:
+        await self.check_every_row("1.43.0", MODERN, Generation.MODERN)
 
-    async def test_a_client_of_another_dialect(self) -> None:
+    async def test_refuses_a_client_of_another_dialect(self) -> None:
         port = self.listen("1.43.0", "live", MODERN)
-        client = Listener()
-        any_reactor: Any = reactor
-        await connectProtocol(TCP4ClientEndpoint(any_reactor, "127.0.0.1", port), client)
-        client.say(b"REPLICATE ALL NOW\n")
+        client = RecordingClient()
+        untyped_reactor: Any = reactor
+        await connectProtocol(TCP4ClientEndpoint(untyped_reactor, "127.0.0.1", port), client)
+        client.write(b"REPLICATE ALL NOW\n")
         await client.gone
         self.assertIn(b"ERROR failed to parse REPLICATE: the modern dialect has", client.data)
 
 
-class Listener(Protocol):
-    """A client that keeps what it hears."""
+class RecordingClient(Protocol):
+    """A client that records the received data."""
 
     transport: Any
 
@@ -284,7 +290,7 @@ class Listener(Protocol):
         self.data = b""
         self.gone: Deferred[None] = Deferred()
 
-    def say(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         self.transport.write(data)
 
     def dataReceived(self, data: bytes) -> None:
@@ -297,11 +303,11 @@ class Listener(Protocol):
 def recorded_rows(version: str, dialect: Dialect) -> dict[str, list[tuple[int, Any]]]:
     """Token and row of every RDATA of a recording, by stream; rows in a batch have its token."""
     found: dict[str, list[tuple[int, Any]]] = defaultdict(list)
-    half: dict[str, list[Any]] = defaultdict(list)
+    open_batches: dict[str, list[Any]] = defaultdict(list)
     for side, line in genuine_lines(version, "live"):
         command = parse_line(line, dialect, side)
         if isinstance(command, Rdata):
-            rows = half[command.stream]
+            rows = open_batches[command.stream]
             rows.append(json.loads(command.row))
             if command.token is not None:
                 found[command.stream] += [(command.token, row) for row in rows]
