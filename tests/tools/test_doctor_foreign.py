@@ -1,4 +1,4 @@
-"""A real Synapse's database, broken in one way at a time: named, and nothing else."""
+"""Each fault of a real Synapse's database is the only finding about it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from synrepl.tools.doctor.thresholds import Thresholds
 from tests.storage.foreign_databases import foreign_database
 
 #: Every open transaction is too old.
-AT_ONCE = Thresholds(transaction_s=-1.0)
+ANY_AGE = Thresholds(transaction_s=-1.0)
 
 
-class ForeignDoctor(TestCase):
+class DoctorOfSynapseDatabase(TestCase):
     timeout = 60
 
     async def setUp(self) -> None:
         await with_durable_server(self)
 
     async def examine(
-        self, dsn: str, thresholds: Thresholds = AT_ONCE, **more: Any
+        self, dsn: str, thresholds: Thresholds = ANY_AGE, **more: Any
     ) -> ExaminationReport:
         database = PostgresDatabase(reactor, dsn, "doctor")
         self.addCleanup(lambda: Deferred.fromCoroutine(database.close()))
@@ -48,7 +48,7 @@ class ForeignDoctor(TestCase):
     async def found(self, dsn: str) -> list[tuple[str, str]]:
         return [(each.id, each.where) for each in (await self.examine(dsn)).findings]
 
-    async def test_nothing_is_wrong(self) -> None:
+    async def test_finds_nothing_in_a_healthy_database(self) -> None:
         for version, schema, streams in (
             ("1.11.1", 57, 14),
             ("1.43.0", 63, 13),
@@ -59,7 +59,7 @@ class ForeignDoctor(TestCase):
             self.assertEqual(report.whose, f"a Synapse's, schema {schema}")
             self.assertEqual(len(report.streams), streams)
 
-    async def test_a_line_of_a_stream(self) -> None:
+    async def test_reports_the_positions_of_a_stream(self) -> None:
         report = await self.examine(await foreign_database("1.163.2"))
         self.assertEqual(
             report.to_json()["streams"]["backfill"],
@@ -74,7 +74,7 @@ class ForeignDoctor(TestCase):
             },
         )
 
-    async def test_a_sequence_behind_its_table(self) -> None:
+    async def test_finds_a_sequence_behind_its_table(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         for sequence, last, stream in (
             ("events_stream_seq", 614, "events"),
@@ -86,13 +86,13 @@ class ForeignDoctor(TestCase):
             self.assertEqual((finding.id, finding.where), ("sequence-behind", stream))
             self.assertEqual(finding.severity, Severity.ERROR)
             self.assertIn(f"gave out {last - 32}, its tables go up to {last}", finding.what)
-            # What it says is the cure.
+            # The suggested cure works.
             before, _, statement = finding.cure.partition(": ")
             self.assertEqual(before, "with every process of Synapse stopped")
             self.sql(dsn, statement)
             self.assertEqual(await self.found(dsn), [])
 
-    async def test_streams_that_share_a_sequence_are_one(self) -> None:
+    async def test_compares_a_shared_sequence_with_all_its_streams(self) -> None:
         dsn = await foreign_database("1.43.0", self)
         self.sql(dsn, "SELECT setval('account_data_sequence', 20)")
         (finding,) = (await self.examine(dsn)).findings
@@ -100,7 +100,7 @@ class ForeignDoctor(TestCase):
         self.assertEqual(finding.where, "account_data, tag_account_data")
         self.assertIn("go up to 56", finding.what)
 
-    async def test_a_position_ahead_of_the_sequence(self) -> None:
+    async def test_finds_a_position_ahead_of_the_sequence(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         for stream, name, pushed in (("events", "events", 700), ("backfill", "backfill", -700)):
             self.sql(
@@ -116,11 +116,11 @@ class ForeignDoctor(TestCase):
             self.sql(dsn, finding.cure.partition(": ")[2])
             self.assertEqual(await self.found(dsn), [])
 
-    async def test_a_position_behind_the_table(self) -> None:
+    async def test_finds_a_position_behind_the_table(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         for stream, name, writer, behind, at in (
             ("receipts", "receipts", "writer1", 40, 53),
-            ("account_data", "account_data", "writer1", 30, 45),  # whose rows name nobody
+            ("account_data", "account_data", "writer1", 30, 45),  # its rows have no writer
         ):
             move = "UPDATE stream_positions SET stream_id = %s WHERE (stream_name, instance_name) = (%s, %s)"
             self.sql(dsn, move, behind, name, writer)
@@ -133,12 +133,12 @@ class ForeignDoctor(TestCase):
             self.sql(dsn, move, at, name, writer)
             self.assertEqual(await self.found(dsn), [])
 
-    async def test_a_stream_without_a_writer(self) -> None:
+    async def test_finds_a_stream_without_a_writer(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         self.sql(dsn, "DELETE FROM stream_positions WHERE stream_name = 'to_device'")
         self.assertEqual(await self.found(dsn), [("no-writer", "to_device")])
 
-    async def test_an_open_transaction(self) -> None:
+    async def test_finds_an_idle_transaction_and_masks_its_query(self) -> None:
         dsn = await foreign_database("1.11.1", self)
         connection = psycopg2.connect(dsn, application_name="forgetful")
         self.addCleanup(connection.close)
@@ -146,16 +146,16 @@ class ForeignDoctor(TestCase):
         pid = connection.get_backend_pid()
         (finding,) = (await self.examine(dsn)).findings
         self.assertEqual((finding.id, finding.where), ("idle-transaction", f"backend {pid}"))
-        told = rf"backend {pid} \(forgetful\), idle in transaction for \d+ s, "
-        self.assertRegex(finding.what, told)
+        text = rf"backend {pid} \(forgetful\), idle in transaction for \d+ s, "
+        self.assertRegex(finding.what, text)
         self.assertTrue(finding.what.endswith("SELECT '…', '…', 1, 2 FROM events LIMIT 1"))
         self.assertIn(f"pg_terminate_backend({pid})", finding.cure)
-        report = await self.examine(dsn, Thresholds())  # it is young yet
+        report = await self.examine(dsn, Thresholds())  # it is not old enough
         self.assertEqual(report.findings, ())
         connection.rollback()
         self.assertEqual(await self.found(dsn), [])
 
-    async def test_which_stream_a_transaction_holds(self) -> None:
+    async def test_names_the_stream_that_a_transaction_holds(self) -> None:
         for version in ("1.11.1", "1.43.0", "1.163.2"):
             dsn = await foreign_database(version, self)
             with closing(psycopg2.connect(dsn, application_name="writer1")) as connection:
@@ -164,8 +164,8 @@ class ForeignDoctor(TestCase):
                 report = await self.examine(dsn)
                 (finding,) = report.findings
                 self.assertEqual(finding.id, "idle-transaction")
-                told = "an open transaction holds receipts: backend"
-                self.assertTrue(finding.what.startswith(f"{told} {pid} (writer1), idle "))
+                text = "an open transaction holds receipts: backend"
+                self.assertTrue(finding.what.startswith(f"{text} {pid} (writer1), idle "))
                 self.assertIn(", from 127.0.0.1:", finding.what)
                 held = {name: line.held_by for name, line in report.streams.items() if line.held_by}
                 self.assertEqual(list(held), ["receipts"])
@@ -173,8 +173,8 @@ class ForeignDoctor(TestCase):
                     f"backend {pid} (writer1), idle in transaction", str(held["receipts"])
                 )
 
-    def aside(self, dsn: str, statement: str) -> tuple[int, Deferred[None]]:
-        """A transaction with a statement that takes its time: its backend, and its end."""
+    def start_slow(self, dsn: str, statement: str) -> tuple[int, Deferred[None]]:
+        """Start a slow statement in a thread: its backend PID, and a Deferred for its end."""
         connection = psycopg2.connect(dsn, application_name="slow")
 
         def work() -> None:
@@ -183,21 +183,21 @@ class ForeignDoctor(TestCase):
 
         return connection.get_backend_pid(), deferToThread(work)
 
-    async def told(self, dsn: str, words: str) -> ExaminationReport:
-        """What is found, once it has ``words`` in it."""
+    async def report_with(self, dsn: str, words: str) -> ExaminationReport:
+        """The first report with a finding that contains ``words``."""
         while True:
             report = await self.examine(dsn)
             if any(words in finding.what for finding in report.findings):
                 return report
 
-    async def test_whom_a_transaction_waits_for(self) -> None:
+    async def test_names_the_backend_that_a_transaction_waits_for(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         connection = psycopg2.connect(dsn, application_name="holder")
         self.addCleanup(connection.close)
         connection.cursor().execute("LOCK TABLE receipts_linearized IN ACCESS EXCLUSIVE MODE")
         holder = connection.get_backend_pid()
-        pid, ended = self.aside(dsn, "SELECT FROM receipts_linearized")
-        report = await self.told(dsn, f"waits for backend {holder}")
+        pid, ended = self.start_slow(dsn, "SELECT FROM receipts_linearized")
+        report = await self.report_with(dsn, f"waits for backend {holder}")
         found = {finding.where: finding for finding in report.findings}
         self.assertEqual(set(found), {"receipts", f"backend {holder}", f"backend {pid}"})
         locked = found["receipts"]
@@ -212,10 +212,10 @@ class ForeignDoctor(TestCase):
         connection.rollback()
         await ended
 
-    async def test_one_that_reads_for_long_is_only_noted(self) -> None:
+    async def test_a_long_read_is_only_a_note(self) -> None:
         dsn = await foreign_database("1.163.2", self)
-        pid, ended = self.aside(dsn, "SELECT pg_sleep(60) FROM events")
-        report = await self.told(dsn, "SELECT pg_sleep")  # no longer at its BEGIN
+        pid, ended = self.start_slow(dsn, "SELECT pg_sleep(60) FROM events")
+        report = await self.report_with(dsn, "SELECT pg_sleep")  # it is past its BEGIN
         (finding,) = report.findings
         self.assertIn("has written nothing", finding.what)
         self.assertEqual((finding.id, finding.severity), ("long-transaction", Severity.NOTE))
@@ -224,7 +224,7 @@ class ForeignDoctor(TestCase):
         self.sql(dsn, "SELECT pg_cancel_backend(%s)", pid)
         await self.assertFailure(ended, psycopg2.errors.QueryCanceled)
 
-    async def test_a_position_that_was_on_its_way(self) -> None:
+    async def test_ignores_a_position_that_moves_before_the_second_look(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         waits: list[int] = []
 
@@ -236,8 +236,8 @@ class ForeignDoctor(TestCase):
         behind = (40, "receipts", "writer1")
         for then, where in (
             ((53, "receipts", "writer1"), []),
-            ((45, "receipts", "writer1"), []),  # it moves, under load
-            ((600, "events", "persister1"), ["receipts"]),  # which is on its way itself
+            ((45, "receipts", "writer1"), []),  # it moves under load
+            ((600, "events", "persister1"), ["receipts"]),  # this position is about to move, too
         ):
             self.sql(dsn, move, *behind)
             report = await self.examine(dsn, wait=partial(wait, *then))
@@ -248,7 +248,7 @@ class ForeignDoctor(TestCase):
         self.assertEqual((await self.examine(dsn, wait=wait)).findings, ())
         self.assertEqual(len(waits), 3)
 
-    async def test_a_user_that_may_only_read(self) -> None:
+    async def test_reports_sessions_hidden_from_a_reader(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         parts = urlsplit(dsn)
         reader = dsn.replace(f"{parts.username}:{parts.password}@", "guest:guest@")
@@ -272,7 +272,7 @@ class ForeignDoctor(TestCase):
         connection.rollback()
         self.assertTrue((await self.examine(reader)).is_healthy)
 
-    async def test_a_user_that_may_not_read_everything(self) -> None:
+    async def test_reports_tables_that_the_user_may_not_read(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         parts = urlsplit(dsn)
         reader = dsn.replace(f"{parts.username}:{parts.password}@", "guest:guest@")
@@ -305,13 +305,13 @@ class ForeignDoctor(TestCase):
         with self.assertRaisesRegex(MayNotRead, "may not read table schema_version"):
             await self.examine(reader)
 
-    async def test_nothing_is_fixed_there(self) -> None:
+    async def test_refuses_to_fix(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         self.sql(dsn, "SELECT setval('events_stream_seq', 10)")
         with self.assertRaises(NotOurs):
             await self.examine(dsn, fix=True)
         self.assertEqual(await self.found(dsn), [("sequence-behind", "events")])
 
-    async def test_neither_ours_nor_theirs(self) -> None:
+    async def test_refuses_an_unknown_database(self) -> None:
         with self.assertRaises(NothingToExamine):
             await self.examine(await fresh_database(self))

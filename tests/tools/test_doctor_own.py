@@ -1,4 +1,4 @@
-"""Our own database, broken in one way at a time: named, and nothing else; cured where that is offered."""
+"""Each fault of synrepl's own database is the only finding, and --fix repairs the fixable ones."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, note
 
 #: Every transaction and reservation is too old.
-AT_ONCE = Thresholds(transaction_s=-1.0)
+ANY_AGE = Thresholds(transaction_s=-1.0)
 
 OLD = BackfillRow("$e:x", "!r:x", "m.room.message", None, None, None)
 
 
-class OwnDoctor(PostgresCase):
+class DoctorOfOwnDatabase(PostgresCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         await with_durable_server(self)
         self.doctor = self.process("doctor")
 
     async def examine(
-        self, thresholds: Thresholds = AT_ONCE, fix: bool = False
+        self, thresholds: Thresholds = ANY_AGE, fix: bool = False
     ) -> ExaminationReport:
         return await examine(self.doctor.database, thresholds, fix)
 
-    async def found(self, thresholds: Thresholds = AT_ONCE) -> list[tuple[str, str]]:
+    async def found(self, thresholds: Thresholds = ANY_AGE) -> list[tuple[str, str]]:
         return [(each.id, each.where) for each in (await self.examine(thresholds)).findings]
 
     async def append(self, stream: Stream, row: Row, count: int) -> list[Token]:
-        """Facts by a writer that takes its leave."""
+        """Append facts as a writer that then closes its session."""
         process = self.process("one")
         lease = await process.store.open_writer("one", [stream])
         (written,) = await lease.append(stream, [Draft([[row]] * count)], 0)
@@ -57,7 +57,7 @@ class OwnDoctor(PostgresCase):
         await process.close()
         return list(written.tokens)
 
-    async def test_nothing_is_wrong(self) -> None:
+    async def test_finds_nothing_in_a_healthy_database(self) -> None:
         await self.append(NOTES, note("a"), 3)
         report = await self.examine()
         self.assertEqual((report.findings, report.is_healthy), ((), True))
@@ -65,7 +65,7 @@ class OwnDoctor(PostgresCase):
         self.assertEqual((line.last, line.highest, line.linear), (3, 3, 3))
         self.assertEqual(line.writers, {"one": 3, "sql": 0})
 
-    async def test_a_sequence_behind_its_table(self) -> None:
+    async def test_finds_a_sequence_behind_its_table(self) -> None:
         for stream, row in ((NOTES, note("a")), (BACKFILL, OLD)):
             await self.append(stream, row, 40)
             sign = -1 if stream.counts_down else 1
@@ -80,7 +80,7 @@ class OwnDoctor(PostgresCase):
             self.assertEqual((await self.append(stream, row, 1)), [42])
         self.assertEqual((await self.examine(fix=True)).done, ())
 
-    async def test_a_table_that_this_user_may_not_read(self) -> None:
+    async def test_reports_a_table_that_this_user_may_not_read(self) -> None:
         await self.append(NOTES, note("a"), 3)
         self.sql(
             "CREATE ROLE onlooker LOGIN PASSWORD 'o' IN ROLE pg_read_all_stats;"
@@ -100,7 +100,7 @@ class OwnDoctor(PostgresCase):
             (report.has_problems, report.is_complete, report.is_healthy), (False, False, False)
         )
 
-    async def test_streams_that_share_a_sequence(self) -> None:
+    async def test_compares_a_shared_sequence_with_all_its_streams(self) -> None:
         await self.doctor.store.prepare([ACCOUNT_DATA, TAG_ACCOUNT_DATA])
         self.assertEqual(await self.found(), [])
         await self.append(TAG_ACCOUNT_DATA, TagAccountDataRow("@u:x", "!r:x", "{}"), 40)
@@ -109,7 +109,7 @@ class OwnDoctor(PostgresCase):
         report = await self.examine(fix=True)
         self.assertEqual((report.findings, report.streams["account_data"].last), ((), 41))
 
-    async def test_a_position_ahead_of_the_sequence(self) -> None:
+    async def test_finds_a_position_ahead_of_the_sequence(self) -> None:
         await self.append(NOTES, note("a"), 3)
         for statement in (
             "UPDATE synrepl._streams SET position = 50 WHERE stream = 'notes'",
@@ -119,14 +119,14 @@ class OwnDoctor(PostgresCase):
             self.assertEqual(await self.found(), [("position-ahead", "notes")])
             self.assertEqual((await self.examine(fix=True)).findings, ())
 
-    async def test_a_fix_in_nobodys_name(self) -> None:
+    async def test_refuses_to_fix_a_sequence_without_a_free_writer(self) -> None:
         self.sql("UPDATE synrepl._streams SET position = 50 WHERE stream = 'notes'")
         self.sql("UPDATE synrepl._writers SET draining = true WHERE stream = 'notes'")
         with self.assertRaisesRegex(NoWriterToLend, "stream 'notes' cannot be used up"):
             await self.examine(fix=True)
         self.assertEqual(await self.found(), [("position-ahead", "notes")])
 
-    async def test_a_writer_that_died(self) -> None:
+    async def test_finds_and_fences_a_dead_writer(self) -> None:
         process = self.process("doomed")
         lease = await process.store.open_writer("doomed", [NOTES])
         backend = process.session_of(lease).backend_pid
@@ -139,7 +139,7 @@ class OwnDoctor(PostgresCase):
         self.assertEqual(fixed.done, ("notes: writer doomed was fenced off",))
         self.assertEqual(fixed.findings, ())
 
-    async def test_a_transaction_of_somebody_who_is_no_writer(self) -> None:
+    async def test_finds_an_idle_transaction_of_another_client(self) -> None:
         connection = self.connect()
         connection.autocommit = False
         self.sql("CREATE TABLE other (x int)", on=connection)
@@ -153,22 +153,22 @@ class OwnDoctor(PostgresCase):
         connection.rollback()
         self.assertEqual(await self.found(), [])
 
-    async def test_a_table_that_is_locked(self) -> None:
+    async def test_finds_a_locked_table(self) -> None:
         await self.append(NOTES, note("a"), 3)
         connection = self.connect()
         connection.autocommit = False
         self.sql('LOCK TABLE synrepl."notes"', on=connection)
         pid = connection.get_backend_pid()
-        report = await self.examine(Thresholds())  # that it is young makes no difference
+        report = await self.examine(Thresholds())  # regardless of its age
         (finding,) = report.findings
         self.assertEqual((finding.id, finding.where), ("table-locked", "notes"))
-        told = f"nobody can read or write notes, so neither could this: backend {pid}"
-        self.assertIn(told, finding.what)
+        text = f"nobody can read or write notes, so neither could this: backend {pid}"
+        self.assertIn(text, finding.what)
         self.assertEqual((report.streams["notes"].last, report.is_healthy), (3, False))
         connection.rollback()
         self.assertEqual(await self.found(), [])
 
-    async def test_a_transaction_that_stays_open(self) -> None:
+    async def test_finds_an_open_transaction_that_holds_a_stream(self) -> None:
         connection = self.connect()
         connection.autocommit = False
         self.sql("SELECT synrepl.append('notes', '[{\"text\": \"held\"}]')", on=connection)
@@ -180,13 +180,13 @@ class OwnDoctor(PostgresCase):
         )
         self.assertIn("SELECT synrepl.append('…', '…')", finding.what)
         self.assertIn(f"pg_terminate_backend({pid})", finding.cure)
-        report = await self.examine(Thresholds())  # it is young yet
+        report = await self.examine(Thresholds())  # it is not old enough
         self.assertEqual(report.findings, ())
         self.assertIn(f"sql: backend {pid}, idle", str(report.streams["notes"].held_by))
         connection.rollback()
         self.assertEqual(await self.found(), [])
 
-    async def test_a_reservation_that_is_kept(self) -> None:
+    async def test_finds_an_open_reservation(self) -> None:
         process: Process = self.process("slow")
         lease = await process.store.open_writer("slow", [NOTES])
         tokens = await lease.reserve(NOTES, 2, 0)
@@ -196,14 +196,14 @@ class OwnDoctor(PostgresCase):
         await lease.release(NOTES, tokens)
         self.assertEqual(await self.found(), [])
 
-    async def test_a_transaction_that_holds_nothing(self) -> None:
+    async def test_ignores_a_transaction_that_holds_nothing(self) -> None:
         connection = self.connect()
         connection.autocommit = False
         self.sql("SELECT count(*) FROM synrepl.notes", on=connection)
         self.assertEqual(await self.found(), [])
         connection.rollback()
 
-    async def test_followers_and_leases(self) -> None:
+    async def test_finds_followers_behind_and_leases_that_end(self) -> None:
         await self.append(NOTES, note("a"), 30)
         store = self.process("follower").store
         await store.record_follower("near", {("notes", "one"): 28})
@@ -235,14 +235,14 @@ class OwnDoctor(PostgresCase):
         await self.doctor.database.run("remove", lambda txn: follower_repair.remove(txn, "far"))
         self.assertEqual(await self.found(), [])
 
-    async def test_the_name_in_a_command_is_quoted(self) -> None:
+    async def test_quotes_the_follower_name_in_a_command(self) -> None:
         store = self.process("follower").store
         await store.renew_lease("it's far", None, -100.0)
         (finding,) = (await self.examine()).findings
         command = finding.cure.partition("'")[2].removesuffix("'")
         self.assertEqual(shlex.split(command), ["synrepl", "followers", "remove", "it's far"])
 
-    async def test_a_follower_without_a_record_is_behind_by_everything(self) -> None:
+    async def test_a_follower_without_a_position_is_behind_by_everything(self) -> None:
         await self.append(NOTES, note("a"), 30)
         store = self.process("follower").store
         await store.renew_lease("new", ["notes"], 86_400.0)
@@ -258,7 +258,7 @@ class OwnDoctor(PostgresCase):
         self.sql("UPDATE synrepl._streams SET trimmed = 25 WHERE stream = 'notes'")
         self.assertEqual((await self.examine()).followers["new"].behind, 5)
 
-    async def test_a_follower_beyond_what_was_given_out(self) -> None:
+    async def test_finds_a_follower_ahead_of_the_last_token(self) -> None:
         await self.append(NOTES, note("a"), 30)
         store = self.process("follower").store
         await store.record_follower("w1", {("notes", "one"): 30})
@@ -272,14 +272,14 @@ class OwnDoctor(PostgresCase):
         )
         self.assertIn("w1 (handler mail) is at 1000000 of writer one, and only 30", finding.what)
         self.assertIn("'synrepl followers reset w1 notes --to TOKEN'", finding.cure)
-        # One for all positions in a stream, also of writers that nobody has heard of.
+        # One finding for all positions in a stream, including those of unknown writers.
         await store.record_follower("w1", {("notes", "forged"): 2_000_000, ("typing", "x"): 9})
         (finding,) = (await self.examine()).findings
         self.assertIn("follower w1 is at 2000000 of writer forged", finding.what)
         self.sql(f"SELECT setval('{sequence_name(NOTES)}', 2000000)")
         self.assertEqual(await self.found(), [])
 
-    async def test_a_handler_that_is_behind_is_named(self) -> None:
+    async def test_names_the_handlers_that_are_behind(self) -> None:
         await self.append(NOTES, note("a"), 30)
         store = self.process("follower").store
         await store.renew_lease("w1", ["notes"], 86_400.0)
@@ -292,22 +292,22 @@ class OwnDoctor(PostgresCase):
             self.assertEqual((finding.id, finding.where), ("follower-behind", "notes"))
             self.assertIn("w1 is 26 behind the position of writer one", finding.what)
             self.assertTrue(finding.what.endswith("handlers that are no further: mail"))
-        # One that is no longer configured counts for nothing.
+        # A handler that is no longer configured does not count.
         await store.record_follower("w1", {("notes", "one"): 30})
         self.assertEqual((await self.examine(Thresholds(behind=20))).findings, ())
 
-    async def test_a_follower_whose_process_gives_no_sign(self) -> None:
+    async def test_finds_a_follower_without_heartbeats(self) -> None:
         await self.process("follower").store.renew_lease("w1", None, 86_400.0)
         self.assertEqual(await self.found(), [])
         self.sql("UPDATE synrepl._follower_leases SET seen_at = now() - interval '5 min'")
         (finding,) = (await self.examine()).findings
         self.assertEqual((finding.id, finding.where), ("follower-missing", "w1"))
         self.assertIn("follower w1 last said 300 s ago that it runs", finding.what)
-        # A lake is no process that has to run.
+        # A lake has no process that sends heartbeats.
         self.sql("UPDATE synrepl._follower_leases SET seen_at = NULL")
         self.assertEqual(await self.found(), [])
 
-    async def test_a_server_that_was_promoted_and_what_it_lost(self) -> None:
+    async def test_finds_a_failover_and_its_possible_losses(self) -> None:
         tokens = await self.append(NOTES, note("a"), 30)
         store = self.process("follower").store
         await store.record_follower("near", {("notes", "one"): tokens[-3]})
@@ -323,7 +323,7 @@ class OwnDoctor(PostgresCase):
         self.assertIn(lost, finding.what)
         self.assertEqual(await self.found(Thresholds(failover_days=0.0)), [])
 
-    async def test_keys_that_nobody_forgets(self) -> None:
+    async def test_finds_idempotency_keys_that_are_not_deleted(self) -> None:
         insert = (
             "INSERT INTO synrepl._idempotency_keys (stream, key, digest, tokens, created_at)"
             " VALUES ('notes', %s, '', '{1}', now() - make_interval(days => %s))"
@@ -333,7 +333,7 @@ class OwnDoctor(PostgresCase):
         self.sql(insert, "old", 9)
         self.assertEqual(await self.found(), [("keys-not-forgotten", "idempotency keys")])
 
-    async def test_migrations_that_are_pending(self) -> None:
+    async def test_finds_pending_migrations(self) -> None:
         self.sql(
             "DELETE FROM synrepl._migrations WHERE migration <> '0001_streams_and_writers.pre'"
         )

@@ -1,4 +1,4 @@
-"""RealServerRecordings of real servers keep the rules, and each rule finds the breach in a modified one."""
+"""RealServerRecordings of real servers keep the rules; each rule finds the breach in a modified one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is heard on the wire, held against what is committed."""
+"""Announced positions are compared with committed ones."""
 
 from __future__ import annotations
 
@@ -12,61 +12,63 @@ from synrepl.wire.commands import Ping, Position, Rdata, Replicate
 from tests.services.world import manual_clock
 
 
-class Watching(TestCase):
+class LagMonitors(TestCase):
     def setUp(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
-        self.heard = Announcements(self.scheduler)
-        self.monitor = LagMonitor(self.scheduler, self.heard)
+        self.announcements = Announcements(self.scheduler)
+        self.monitor = LagMonitor(self.scheduler, self.announcements)
 
     def rows(self, stream: str, writer: str | None, *tokens: int | None) -> None:
-        self.heard.received([Rdata(stream, writer, token, b"[]") for token in tokens])
+        self.announcements.received([Rdata(stream, writer, token, b"[]") for token in tokens])
 
     def position(self, stream: str, writer: str | None, new: int) -> None:
-        self.heard.received([Position(stream, writer, None, new)])
+        self.announcements.received([Position(stream, writer, None, new)])
 
-    def seen(self) -> dict[tuple[str, str], WriterLag]:
+    def measured(self) -> dict[tuple[str, str], WriterLag]:
         return {(one.stream, one.writer): one for one in self.monitor.measure()}
 
     def after(self, seconds: float) -> dict[tuple[str, str], WriterLag]:
-        """Time passes, and it is looked at each second."""
-        found = self.seen()
+        """The lags after a time, measured each second."""
+        found = self.measured()
         for _ in range(round(seconds)):
             self.clock.advance(1)
-            found = self.seen()
+            found = self.measured()
         return found
 
-    def test_what_is_heard(self) -> None:
-        self.heard.received([Ping(1)])
+    def test_keeps_the_highest_position_and_counts_rows(self) -> None:
+        self.announcements.received([Ping(1)])
         self.position("events", "w1", 5)
         self.rows("events", "w1", None, None, 7)
         self.rows("backfill", "w1", 9, 8)  # newest first
         self.position("typing", "w1", 3)
-        self.position("typing", "w1", 1)  # its writer started again
+        self.position("typing", "w1", 1)  # its writer has restarted
         self.assertEqual(
-            self.heard.positions,
+            self.announcements.positions,
             {("events", "w1"): 7, ("backfill", "w1"): 9, ("typing", "w1"): 1},
         )
-        self.assertEqual(self.heard.rows[("events", "w1")], 3)
-        one = self.seen()["events", "w1"]
+        self.assertEqual(self.announcements.rows[("events", "w1")], 3)
+        one = self.measured()["events", "w1"]
         self.assertEqual((one.heard, one.committed, one.lag_rows), (7, None, 0))
         self.assertFalse(one.silent)
 
-    def test_no_more_names_than_a_server_can_have(self) -> None:
+    def test_bounds_the_number_of_writers(self) -> None:
         most = announcements.MAX_KEYS
         for n in range(most + 5):
             self.position(f"s{n}", "w", 1)
             self.rows(f"s{n}", "w", 2)
-        self.assertEqual((len(self.heard.positions), len(self.heard.rows)), (most, most))
+        self.assertEqual(
+            (len(self.announcements.positions), len(self.announcements.rows)), (most, most)
+        )
 
-    def test_names_of_any_length(self) -> None:
+    def test_ignores_names_that_are_too_long(self) -> None:
         longest = announcements.MAX_NAMES
         self.position("s", "w" * (longest - 1), 1)
         self.position("s", "w" * longest, 1)
         self.rows("s" * 10**6, "w", 1)
-        self.assertEqual(len(self.heard.positions), 1)
+        self.assertEqual(len(self.announcements.positions), 1)
 
-    def test_silence(self) -> None:
+    def test_a_lag_that_lasts_is_silence(self) -> None:
         self.position("events", "w1", 5)
         self.monitor.update_committed({"events": {"w1": 5}})
         self.assertEqual(self.after(60)["events", "w1"].lag_seconds, 0)
@@ -80,16 +82,16 @@ class Watching(TestCase):
             "events of w1 is at 8 in the database and was announced only up to 5, for 3 s",
         )
         self.rows("events", "w1", 8)
-        self.assertFalse(self.seen()["events", "w1"].silent)
+        self.assertFalse(self.measured()["events", "w1"].silent)
 
-    def test_one_that_is_a_little_behind_all_the_time_is_not_silent(self) -> None:
+    def test_a_small_constant_lag_is_not_silence(self) -> None:
         self.position("events", "w1", 0)
         for token in range(1, 30):
             self.monitor.update_committed({"events": {"w1": token}})
             self.assertFalse(self.after(1)["events", "w1"].silent)
             self.rows("events", "w1", token)
 
-    def test_a_writer_on_record_that_does_not_answer(self) -> None:
+    def test_a_recorded_writer_that_announces_nothing_is_silent(self) -> None:
         self.position("events", "w1", 5)
         committed = {"events": {"w1": 5, "w2": 6, "w3": 0}, "receipts": {"w4": 2}, "x": {"w1": 1}}
         self.monitor.update_committed(committed, ["events", "receipts"])
@@ -108,9 +110,9 @@ class Watching(TestCase):
         )
         self.assertEqual(found["events", "w2"].to_json()["heard"], None)
         self.position("events", "w2", 6)
-        self.assertFalse(self.seen()["events", "w2"].silent)
+        self.assertFalse(self.measured()["events", "w2"].silent)
 
-    def test_one_that_is_only_in_the_table_may_be_no_more(self) -> None:
+    def test_a_writer_only_in_the_table_is_monitored_once_it_commits(self) -> None:
         self.position("caches", "w1", 5)
         self.monitor.update_committed({"caches": {"w1": 5, "gone": 4}})
         one = self.after(60)["caches", "gone"]
@@ -119,7 +121,7 @@ class Watching(TestCase):
         one = self.after(SILENT_S)["caches", "gone"]
         self.assertEqual((one.lag_rows, one.lag_seconds, one.silent), (3, SILENT_S, True))
 
-    def test_one_that_is_not_in_the_database(self) -> None:
+    def test_a_writer_that_is_not_in_the_database_has_no_lag(self) -> None:
         self.position("typing", "w1", 5)
         self.position("events", "new", 9)
         self.monitor.update_committed({"events": {"w1": 5}}, ["events"])
@@ -128,7 +130,7 @@ class Watching(TestCase):
             self.assertEqual((found[key].committed, found[key].lag_rows), (None, 0))
             self.assertFalse(found[key].silent)
 
-    def test_a_new_writer_under_way(self) -> None:
+    def test_a_new_writer_is_monitored_once_it_announces(self) -> None:
         self.position("events", "w1", 5)
         self.monitor.update_committed({"events": {"w1": 5}}, ["events"])
         self.assertEqual(list(self.after(10)), [("events", "w1")])
@@ -137,21 +139,21 @@ class Watching(TestCase):
         one = self.after(10)["events", "w2"]
         self.assertEqual((one.heard, one.committed, one.rows, one.silent), (6, 6, 1, False))
 
-    def asked(self) -> None:
-        """Somebody says REPLICATE, for everybody to hear."""
-        self.heard.received([Replicate()])
+    def replicate(self) -> None:
+        """A REPLICATE that all processes receive."""
+        self.announcements.received([Replicate()])
 
-    def test_a_writer_that_does_not_answer_any_more(self) -> None:
+    def test_a_writer_that_stops_answering_is_silent(self) -> None:
         for writer in ("w1", "w2"):
             self.position("events", writer, 5)
         self.position("caches", "w2", 1)
         self.clock.advance(60)
-        self.assertEqual(self.monitor.silent_writers(), [])  # nobody has asked
-        self.asked()
+        self.assertEqual(self.monitor.silent_writers(), [])  # nothing was requested
+        self.replicate()
         self.position("events", "w1", 5)
         self.clock.advance(ANSWER_S - 1)
         self.assertEqual(self.monitor.silent_writers(), [])
-        self.asked()
+        self.replicate()
         self.rows("events", "w1", 6)
         self.clock.advance(1)
         (silent,) = self.monitor.silent_writers()
@@ -164,35 +166,35 @@ class Watching(TestCase):
         self.position("caches", "w2", 1)
         self.assertEqual(self.monitor.silent_writers(), [])
 
-    def test_answers_may_be_lost_with_the_connection(self) -> None:
+    def test_a_lost_connection_clears_pending_requests(self) -> None:
         self.position("events", "w1", 5)
-        self.asked()
-        self.heard.disconnected()
+        self.replicate()
+        self.announcements.disconnected()
         self.clock.advance(60)
         self.assertEqual(self.monitor.silent_writers(), [])
-        self.asked()
+        self.replicate()
         self.clock.advance(ANSWER_S)
         self.assertEqual([each.writer for each in self.monitor.silent_writers()], ["w1"])
 
-    def test_when_to_ask(self) -> None:
-        self.assertFalse(self.heard.has_silent_writer(30))  # nobody is known
+    def test_a_writer_is_silent_if_nothing_was_requested_meanwhile(self) -> None:
+        self.assertFalse(self.announcements.has_silent_writer(30))  # no writer is known
         self.position("events", "w1", 5)
         self.position("events", "w2", 5)
         self.clock.advance(20)
         self.rows("events", "w1", 6)
-        self.assertFalse(self.heard.has_silent_writer(30))
+        self.assertFalse(self.announcements.has_silent_writer(30))
         self.clock.advance(10)
-        self.assertTrue(self.heard.has_silent_writer(30))
-        self.asked()
-        self.assertFalse(self.heard.has_silent_writer(30))
+        self.assertTrue(self.announcements.has_silent_writer(30))
+        self.replicate()
+        self.assertFalse(self.announcements.has_silent_writer(30))
         for writer in ("w1", "w2"):
             self.position("events", writer, 6)
         self.clock.advance(29)
-        self.assertFalse(self.heard.has_silent_writer(30))
+        self.assertFalse(self.announcements.has_silent_writer(30))
         self.clock.advance(1)
-        self.assertTrue(self.heard.has_silent_writer(30))
+        self.assertTrue(self.announcements.has_silent_writer(30))
 
-    def test_who_is_not_listened_to_cannot_be_silent(self) -> None:
+    def test_no_writer_is_silent_while_disconnected(self) -> None:
         self.position("events", "w1", 5)
         self.monitor.update_committed({"events": {"w1": 8, "w2": 9}}, ["events"])
         for _ in range(10):
@@ -200,16 +202,16 @@ class Watching(TestCase):
             seen = self.monitor.measure(is_receiving=False)
         self.assertEqual([one.silent for one in seen], [False, False])
         self.assertEqual(seen[0].lag_seconds, 9)
-        # Once the connection is back, all have as much time to answer as in the beginning.
+        # After a reconnect all writers have the full time to answer again.
         found = self.after(SILENT_S - 1)
         self.assertFalse(any(one.silent for one in found.values()))
         self.assertTrue(all(one.silent for one in self.after(1).values()))
 
-    def test_before_anything_was_heard(self) -> None:
+    def test_measures_nothing_before_the_first_announcement(self) -> None:
         self.monitor.update_committed({"events": {"w1": 8}}, ["events"])
         self.assertEqual(self.after(60), {})
 
-    def test_the_linear_view_stands_for_all_writers(self) -> None:
+    def test_the_linear_position_is_compared_with_all_writers(self) -> None:
         self.position("events", None, 5)
         self.monitor.update_committed({"events": {"w1": 5, "w2": 6}})
         found = self.after(1)
@@ -217,9 +219,9 @@ class Watching(TestCase):
         self.assertEqual((found["events", ""].committed, found["events", ""].lag_rows), (6, 1))
         self.assertIsNone(found["events", ""].to_json()["writer"])
 
-    def test_rates(self) -> None:
+    def test_computes_rates_over_a_window(self) -> None:
         self.position("events", "w1", 0)
-        self.assertEqual(self.seen()["events", "w1"].rate, 0)
+        self.assertEqual(self.measured()["events", "w1"].rate, 0)
         for second in range(5):
             self.rows("events", "w1", *range(second * 10, second * 10 + 10))
             found = self.after(1)

@@ -1,4 +1,4 @@
-"""What is committed and not here yet, as far as that matters to cache entries."""
+"""The committed positions that an audit has to wait for."""
 
 from __future__ import annotations
 
@@ -21,51 +21,52 @@ from synrepl.streams.synapse.events import EVENTS
 from synrepl.tools.audit import settlement
 from synrepl.tools.audit.settlement import FarBehind, InMasterMemory, Settlement
 from tests.services.world import done
-from tests.tools.audited import Base
+from tests.tools.audit_fixtures import AuditCase
 
 
-class At:
-    """Positions of a follower, of one view.
+class FixedPositions:
+    """Fixed applied positions of a follower.
 
-    :ivar reached: by stream and writer
+    :param is_linear: whether one position stands for all writers
+    :param reached: positions by writer, or ``linear``
     """
 
-    def __init__(self, all_as_one: bool, **reached: Token) -> None:
-        self._linear = all_as_one
+    def __init__(self, is_linear: bool, **reached: Token) -> None:
+        self._is_linear = is_linear
         self._reached = reached
 
     def keys(self, stream: str, writer: str | None) -> Sequence[PositionKey]:
-        """The one position that counts."""
+        """The key of the position that covers the writer."""
         if stream != "caches":
             raise NotFollowed(stream=stream)
-        return [(stream, LINEAR if self._linear else writer or "")]
+        return [(stream, LINEAR if self._is_linear else writer or "")]
 
     def position(self, key: PositionKey) -> Token:
-        """Where it stands."""
+        """The fixed position."""
         return self._reached.get(key[1] or "linear", 0)
 
     def why_below(self, key: PositionKey, token: Token) -> str:
-        """Why it stands there."""
+        """A fixed reason."""
         return "a test says so"
 
 
-class Settlements(Base):
-    """What followers have to wait for."""
+class SettlementOfFollowers(AuditCase):
+    """The positions that followers have to wait for."""
 
     def setUp(self) -> None:
         super().setUp()
         for _ in range(3):
-            self.world.by_other(self.world.stale_row(("x",)))
-        self.world.by_master(self.world.stale_row(("x",)))
-        self.world.clock.pump([1, 1])  # looked at, and on record
-        seen = done(self.world.store.observe([CACHES]))["caches"]
+            self.process.commit_as_other(self.process.invalidation(("x",)))
+        self.process.commit_as_master(self.process.invalidation(("x",)))
+        self.process.clock.pump([1, 1])  # polled and recorded
+        seen = done(self.process.store.observe([CACHES]))["caches"]
         self.assertEqual((seen.recorded, seen.writers["other"].position), (4, 4))
 
     def settlement(self, own: AppliedPositions, has_in_memory_streams: bool = False) -> Settlement:
-        world = self.world
-        waiting = WaitFor(world.catalogue, own, PositionWaiters(world.scheduler))
+        process = self.process
+        waiting = WaitFor(process.catalogue, own, PositionWaiters(process.scheduler))
         return Settlement(
-            world.clock, world.catalogue, world.store, own, waiting, has_in_memory_streams
+            process.clock, process.catalogue, process.store, own, waiting, has_in_memory_streams
         )
 
     def last(self, own: AppliedPositions) -> dict[str, Token]:
@@ -73,25 +74,29 @@ class Settlements(Base):
         self.assertEqual(list(found.seen), ["caches"])
         return {writer: token for (_, writer), token in found.last.items()}
 
-    def test_where_it_may_be_behind(self) -> None:
-        self.assertEqual(self.last(At(False, other=4, master=4)), {})
-        self.assertEqual(self.last(At(False, other=2, master=4)), {"other": 3, "master": 4})
-        self.assertEqual(self.last(At(False, other=4, master=1)), {"other": 3, "master": 4})
-        self.assertEqual(self.last(At(True, linear=4)), {})
-        self.assertEqual(self.last(At(True, linear=3)), {"master": 4})
-        self.world.by_other(self.world.stale_row(("x",)))
-        self.assertEqual(self.last(At(True, linear=4)), {"other": 5})
-        self.assertEqual(self.last(At(False, other=5, master=4)), {"other": 5})
+    def test_waits_for_writers_that_may_be_behind(self) -> None:
+        self.assertEqual(self.last(FixedPositions(False, other=4, master=4)), {})
+        self.assertEqual(
+            self.last(FixedPositions(False, other=2, master=4)), {"other": 3, "master": 4}
+        )
+        self.assertEqual(
+            self.last(FixedPositions(False, other=4, master=1)), {"other": 3, "master": 4}
+        )
+        self.assertEqual(self.last(FixedPositions(True, linear=4)), {})
+        self.assertEqual(self.last(FixedPositions(True, linear=3)), {"master": 4})
+        self.process.commit_as_other(self.process.invalidation(("x",)))
+        self.assertEqual(self.last(FixedPositions(True, linear=4)), {"other": 5})
+        self.assertEqual(self.last(FixedPositions(False, other=5, master=4)), {"other": 5})
 
-    def test_too_far_behind(self) -> None:
+    def test_refuses_to_wait_if_too_far_behind(self) -> None:
         self.addCleanup(setattr, settlement, "MOST_TOKENS", settlement.MOST_TOKENS)
         settlement.MOST_TOKENS = 2
-        self.last(At(True, linear=2))
-        self.assertRaises(FarBehind, self.last, At(True, linear=1))
+        self.last(FixedPositions(True, linear=2))
+        self.assertRaises(FarBehind, self.last, FixedPositions(True, linear=1))
 
-    def test_streams_in_the_memory_of_another_process(self) -> None:
-        catalogue = self.world.catalogue = Catalogue((CACHES, replace(EVENTS, in_memory=True)))
-        own = MasterPositions(self.world.announcer, self.world.writer)
+    def test_refuses_in_memory_streams_of_another_process(self) -> None:
+        catalogue = self.process.catalogue = Catalogue((CACHES, replace(EVENTS, in_memory=True)))
+        own = MasterPositions(self.process.announcer, self.process.writer)
         self.assertIn("events", catalogue)
         done(self.settlement(own, has_in_memory_streams=True).observe(["events"]))
         with self.assertRaises(InMasterMemory):

@@ -1,4 +1,4 @@
-"""A recording is replayed on Redis after the first REPLICATE; late followers get the current positions."""
+"""A recording is replayed on Redis after the first REPLICATE; later ones get the positions."""
 
 from __future__ import annotations
 
@@ -168,21 +168,16 @@ class ReplayPositionsOfLines(TestCase):
     @given(st.integers(0, 3_997))
     @settings(max_examples=8, deadline=None)
     def test_break_no_rule_anywhere_in_a_recording(self, at: int) -> None:
-        judge, played, has_announced = (
-            TrafficJudge(CURRENT, SYNAPSE_TRAITS),
-            ReplayPositions(),
-            False,
-        )
+        judge, played = TrafficJudge(CURRENT, SYNAPSE_TRAITS), ReplayPositions()
+        has_announced = False
         breaches = []
         for number, recorded in enumerate(read_recording(REDIS)):
             due = [recorded]
             if number >= at and not has_announced and not played.has_open_batch:
                 positions = played.positions()
                 main = recorded._replace(channel="localhost:18701")
-                due, has_announced = (
-                    [*(main._replace(text=line) for line in positions), recorded],
-                    True,
-                )
+                due = [*(main._replace(text=line) for line in positions), recorded]
+                has_announced = True
             for each in due:
                 breaches += [
                     finding

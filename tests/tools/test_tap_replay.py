@@ -1,4 +1,4 @@
-"""A recording is replayed at its speed, no faster than clients read, and followers get every row."""
+"""A recording is replayed at its speed; followers get every row, no faster than they read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process with caches, loaded from data that tests change, over a store in memory."""
+"""Fixtures of cache audits: a process with caches of data that tests change."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from synrepl.tools.audit.missed_rows import MissedRows
 from synrepl.tools.audit.settlement import Settlement
 from tests.services.world import RecordingLog, UnavailableStore, done, manual_clock
 
-#: In values: to be found nowhere else.
+#: Part of cached values, which must not appear in reports or logs.
 SECRET = "s3cret"
 
 JOBS = declare("jobs", {"job_id": "bigint"})
 
 
-class Audited:
+class AuditedProcess:
     """A master, another writer ``other``, and the cache ``name_of`` of :attr:`data`.
 
-    :ivar data: what is "in the database"
-    :ivar loads: how often something was loaded
+    :ivar data: the contents of the "database"
+    :ivar loads: number of loads
     """
 
     def __init__(self, declare_more: Callable[[Caches], object] = lambda caches: None) -> None:
@@ -106,80 +106,82 @@ class Audited:
         done(self.writer.start())
         done(self.announcer.start())
         self.other = done(self.store.open_writer("other", list(self.catalogue)))
-        self.look()
+        self.poll()
 
     def stop(self) -> None:
-        """Leave no timer."""
+        """Stop the process without leaving a timer."""
         self.scheduler.stop()
         done(self.announcer.stop())
 
     def cache(self, name: str = "name_of") -> Cache:
-        """The only open cache of a name."""
+        """The only open cache with a name."""
         (found,) = self.caches.named(name)
         return found
 
     def entry(self, key: Key, name: str = "name_of") -> Entry | None:
-        """An entry."""
+        """The entry of a key."""
         return self.cache(name).entries.get(key)
 
-    def stale_row(self, key: Key | None, name: str = "name_of") -> CachesRow:
-        """A row that says that a key is stale."""
+    def invalidation(self, key: Key | None, name: str = "name_of") -> CachesRow:
+        """A row that invalidates a key; None for all keys."""
         return CachesRow(name, None if key is None else list(key), 0)
 
-    def by_other(self, *rows: Row) -> None:
-        """Another process commits a fact, of which this one has not heard yet."""
-        stream = CACHES if isinstance(rows[0], CachesRow) else self._of(rows[0])
+    def commit_as_other(self, *rows: Row) -> None:
+        """Commit a fact as another process; this one has not received it yet."""
+        stream = CACHES if isinstance(rows[0], CachesRow) else self._stream_of(rows[0])
         done(self.other.append(stream, [Draft([rows])], 0))
 
-    def by_master(self, *rows: Row) -> None:
-        """This process commits a fact."""
-        stream = CACHES if isinstance(rows[0], CachesRow) else self._of(rows[0])
+    def commit_as_master(self, *rows: Row) -> None:
+        """Commit a fact as this process."""
+        stream = CACHES if isinstance(rows[0], CachesRow) else self._stream_of(rows[0])
         done(self.writer.append(stream, [rows]))
 
-    def look(self) -> None:
-        """Have the announcer look at the database."""
+    def poll(self) -> None:
+        """Make the announcer poll the database."""
         self.announcer.wake_all()
         self.clock.advance(0)
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> list[Any]:
-        """Run something; what it returns, once it does."""
+        """Start a coroutine; its result is added to the returned list."""
         ended: list[Any] = []
         Deferred.fromCoroutine(coroutine).addBoth(ended.append)
         return ended
 
     def audit(self, keys: int = 100) -> dict[str, Any]:
-        """An audit that has nothing to wait for but turns."""
+        """Run an audit that waits only for reactor turns, and return its report."""
         ended = self.start(self.auditor.audit(keys))
         while not ended and self.clock.getDelayedCalls()[0].getTime() <= self.clock.seconds():
             self.clock.advance(0)
         (report,) = ended
-        told: dict[str, Any] = report.to_json()
-        return told
+        found: dict[str, Any] = report.to_json()
+        return found
 
-    def _of(self, row: Row) -> Any:
+    def _stream_of(self, row: Row) -> Any:
         return next(s for s in self.catalogue if type(row) in s.kinds.values())
 
 
-def brief(report: dict[str, Any]) -> dict[str, int]:
-    """The counts of a report that are not 0."""
+def nonzero_counts(report: dict[str, Any]) -> dict[str, int]:
+    """The nonzero counts of a report."""
     return {name: n for name, n in report.items() if isinstance(n, int) and n}
 
 
-class Base(TestCase):
+class AuditCase(TestCase):
     """A process with three entries."""
 
-    def begin(self, declare_more: Callable[[Caches], object] = lambda caches: None) -> Audited:
-        world = Audited(declare_more)
-        self.addCleanup(world.stop)
-        return world
+    def new_process(
+        self, declare_more: Callable[[Caches], object] = lambda caches: None
+    ) -> AuditedProcess:
+        process = AuditedProcess(declare_more)
+        self.addCleanup(process.stop)
+        return process
 
     def setUp(self) -> None:
-        self.world = self.begin()
+        self.process = self.new_process()
         for key in "abc":
-            self.world.data[key] = {"secret": SECRET + key}
-            self.world.name_of(key)
+            self.process.data[key] = {"secret": SECRET + key}
+            self.process.name_of(key)
 
-    def keep(self, key: str, value: object, moment: int) -> None:
-        """Have the cache do what it should never do: keep a value from a moment that is over."""
-        entries = self.world.cache().entries
+    def store_outdated(self, key: str, value: object, moment: int) -> None:
+        """Make the cache hold an outdated value, which it never does by itself."""
+        entries = self.process.cache().entries
         self.assertTrue(entries.store((key,), Entry(value, inf, moment)))
