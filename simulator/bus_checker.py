@@ -52,7 +52,7 @@ class BusChecker:
     def _position(self, connection: str, key: Key, prev: Token, new: Token) -> None:
         last = self._last.get((_sender(connection), key))
         if (connection, key) in self._partial_batches:
-            self._broken("R2", connection, key, "has POSITION {new} amid a batch", new)
+            self._broken("R2", connection, key, "has POSITION {new} within a batch", new)
         if prev > new or (last is not None and new < last):
             self._broken("R2", connection, key, "went back to {new} from {last}", new, last)
         if prev <= self._announced.get(key, 0):

@@ -194,8 +194,8 @@ class SimulatedDatabase(MemoryStore):
                 self.lose_sessions(client.process)
         for stream in streams:
             watched = self._watched(stream)
-            told = min(watched.last, self._known_tokens.get(stream.name, 0))
-            watched.rewind_sequence(max(watched.last - by, told))
+            known = min(watched.last, self._known_tokens.get(stream.name, 0))
+            watched.rewind_sequence(max(watched.last - by, known))
 
     def replicate(self) -> Standby:
         """A standby with the current data, which receives nothing from now on."""

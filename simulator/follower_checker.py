@@ -22,7 +22,7 @@ MayBeLost = Callable[[str, str, Token], bool]
 class FollowerTotals:
     """Counts of one handler, for the summary.
 
-    :ivar applied: facts received, of which ``duplicates`` were received before
+    :ivar applied: facts received, including ``duplicates``, which were received before
     :ivar resets: how often it was informed that facts are lost
     """
 

@@ -237,7 +237,7 @@ class Operators:
         open_ = self._unsettled(stream.name, writer)
         if open_ is not None:
             self._violations.add(
-                "R8", "{writer} of {stream} is told to be drained, but {token} is open",
+                "R8", "{writer} of {stream} is reported as drained, but {token} is open",
                 writer=writer, stream=stream.name, token=open_,
             )  # fmt: skip
         return True

@@ -12,7 +12,7 @@ from synrepl.streams.synapse.caches import CachesRow
 
 
 class AnnouncementListener(Protocol):
-    """Whoever is told that positions move (the product's publisher)."""
+    """Receives the advances of positions; the product's publisher implements it."""
 
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
@@ -109,7 +109,7 @@ class PositionChecker:
         if unsettled is not None and unsettled <= position:
             self._violations.add(
                 "R1",
-                "{who} of {stream} stands at {position}, past the unsettled {unsettled}",
+                "{who} of {stream} is at {position}, past the unsettled {unsettled}",
                 who=writer or "the linear view", stream=stream,
                 position=position, unsettled=unsettled,
             )  # fmt: skip

@@ -86,7 +86,7 @@ class WireChecker:
             key, prev = (stream, writer), int(prev_text)
         new, last = int(new_text), self._last.get(key)
         if key in self._partial_batches:
-            self._broken("R2", "{stream} of {writer}: POSITION {token} amid a batch", key, new)
+            self._broken("R2", "{stream} of {writer}: POSITION {token} within a batch", key, new)
         if (last is None and self._legacy) or (last is not None and new < last):
             last = self._answered(key, last, new)
         if last is not None:

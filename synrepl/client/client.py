@@ -126,7 +126,7 @@ class Client:
         batch_rows: int = BATCH_ROWS,
         timeout_s: float | None = None,
     ) -> list[Appended]:
-        """Append many rows in several requests, each of which is appended as a whole.
+        """Append many rows in several requests; each request is appended as a whole.
 
         >>> batches = client.append_batches("orders", ([f"b{n}", n] for n in range(12_000)), key="load-1")
         >>> [len(batch.tokens) for batch in batches]

@@ -1,4 +1,4 @@
-"""Server incarnations: tells one run of a PostgreSQL server from the next."""
+"""Server incarnations: distinguishes one run of a PostgreSQL server from the next."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ class PartialRoom:
     def certainty(self, keys: Iterable[StateKey] | None = None, at: str | None = None) -> Certainty:
         """How reliable the entries of some keys are together.
 
-        For the keys that authorise an event (:func:`synrepl.rooms.auth.selection.auth_event_keys`), this tells
+        For the keys that authorise an event (:func:`synrepl.rooms.auth.selection.auth_event_keys`), this shows
         whether a server should create that event now.
 
         :param keys: by default the full state

@@ -1,7 +1,7 @@
 """Checks 1 to 3 of an event from another server, which need no room state.
 
-Source: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu,
-of which 4 to 6 are in :mod:`synrepl.rooms.judging`.
+Source: https://spec.matrix.org/v1.16/server-server-api/#checks-performed-on-receipt-of-a-pdu.
+Checks 4 to 6 are in :mod:`synrepl.rooms.judging`.
 """
 
 from __future__ import annotations

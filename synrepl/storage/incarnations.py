@@ -103,7 +103,7 @@ class MayBeLost:
 
     :ivar writer: "" for the linear view
     :ivar announced: the announced position; None if it is not known
-    :ivar told: the notified handlers, as ``follower/handler``
+    :ivar notified: the notified handlers, as ``follower/handler``
     """
 
     failover: int
@@ -111,7 +111,7 @@ class MayBeLost:
     writer: str
     kept: Token
     announced: Token | None
-    told: tuple[str, ...]
+    notified: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +267,8 @@ def may_be_lost(txn: Transaction, numbers: Sequence[int]) -> list[MayBeLost]:
     """The likely losses of these failovers, by writer."""
     txn.execute(_MAY_BE_LOST, (list(numbers),))
     return [
-        MayBeLost(int(number), str(stream), str(writer), int(kept), announced, tuple(told or ()))
-        for number, stream, writer, kept, announced, told in txn.fetchall()
+        MayBeLost(
+            int(number), str(stream), str(writer), int(kept), announced, tuple(notified or ())
+        )
+        for number, stream, writer, kept, announced, notified in txn.fetchall()
     ]

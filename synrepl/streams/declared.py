@@ -18,7 +18,7 @@ from synrepl.streams.row import Row
 #: Column names that no stream may declare, and the reasons.
 RESERVED_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(("stream_id", "row_no", "writer"), "the table of every stream has it already"),
-    KIND_COLUMN: "it tells the kinds of rows apart",
+    KIND_COLUMN: "it distinguishes the kinds of rows",
     **dict.fromkeys(
         ("ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"),
         "PostgreSQL has a system column of that name in every table",

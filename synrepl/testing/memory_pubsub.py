@@ -1,7 +1,7 @@
 """A process's connections to the in-memory Redis.
 
 The counterpart of ``synrepl.adapters.redis.pubsub.RedisPubSub``: a subscribing and a
-publishing connection, of which neither outlives the other.
+publishing connection. If one ends, so does the other.
 """
 
 from __future__ import annotations

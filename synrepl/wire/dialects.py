@@ -200,7 +200,7 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
 
 
 def _either(first: Dialect, second: Dialect, senders: tuple[Side, ...]) -> Dialect:
-    """``first`` plus the commands of ``senders`` in ``second``, told apart by argument count."""
+    """``first`` plus the commands of ``senders`` in ``second``, distinguished by argument count."""
     layouts = dict(first.layouts)
     for verb, others in second.layouts.items():
         known = layouts.get(verb, ())

@@ -20,7 +20,7 @@ from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.daemon.http.caches import DEFAULT_KEYS
 from synrepl.tools.audit.audit import AUDIT_S, MOST_KEYS
 
-#: How long the answer is waited for, in seconds: somewhat longer than an audit takes.
+#: Time limit of the request, in seconds: somewhat longer than that of an audit.
 TIMEOUT_S = AUDIT_S + 60.0
 
 
@@ -31,18 +31,18 @@ TIMEOUT_S = AUDIT_S + 60.0
     type=click.IntRange(1, MOST_KEYS),
     default=DEFAULT_KEYS,
     show_default=True,
-    help="How many random entries to look at.",
+    help="Number of random entries to audit.",
 )
 @json_option
 def command(config: tuple[Path, ...], keys: int, as_json: bool) -> None:
-    """Compare random cache entries with what they should hold.
+    """Compare random cache entries with freshly loaded values.
 
-    The process is asked over HTTP, where its configuration says that it
-    listens. It loads the entries afresh; one that differs, and whose
-    invalidation is not on its way, is stale: it is dropped, and told of with
-    the row that should have dropped it. Exits with 0 when no entry was stale,
-    with 1 when one was, when none could be judged, or when the process cannot
-    be reached.
+    The process of the configuration audits its caches, on request over HTTP. An entry
+    that differs from its loaded value, without an invalidation in transit, is stale: it
+    is dropped, and reported with the row that should have invalidated it.
+
+    Exits with 0 if no entry was stale, and with 1 if one was, if none could be judged,
+    or if the process cannot be reached.
     """
     audited = audit_caches(own_http(load(config)), keys)
     if as_json:
@@ -55,9 +55,9 @@ def command(config: tuple[Path, ...], keys: int, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What a process told of its caches.
+    """The result of an audit of a process's caches.
 
-    :ivar counts: by cache
+    :ivar counts: the counters of each cache
     :ivar audit: the report
     """
 
@@ -66,26 +66,26 @@ class Audited:
 
     @property
     def healthy(self) -> bool:
-        """No entry was stale; and if any were looked at, something is known about them."""
+        """True if no entry was stale and, if any were audited, at least one could be judged."""
         audit = self.audit
         unknown = audit.get("failed") or audit.get("behind")
         known = audit.get("coherent") or audit.get("in_flight")
         return not audit.get("stale") and bool(known or not unknown)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: the report, and ``caches``."""
+        """The report for programs, with the counters as ``caches``."""
         return {**self.audit, "caches": dict(self.counts)}
 
     def tables(self) -> rich.console.Group:
-        """For a person."""
+        """The report for the console."""
         return tables(self.counts, self.audit)
 
 
 def audit_caches(address: HttpAddress, keys: int = DEFAULT_KEYS) -> Audited:
     """Have a process audit its caches.
 
-    :param keys: how many entries
-    :raises SynreplError: what :meth:`.Client.status` raises
+    :param keys: number of entries
+    :raises SynreplError: as :meth:`.Client.status`
     """
     with (
         Client(address.url, address.secret, timeout_s=TIMEOUT_S, retries=False) as client,

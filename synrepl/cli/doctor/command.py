@@ -1,4 +1,4 @@
-"""``synrepl doctor``: looks for what is wrong in a database and in a running process."""
+"""``synrepl doctor``: finds problems in a database and in a running process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(
     examined, redis = run(main)
     audited = None if loaded is None else _audited(loaded)
     if examined is None and isinstance(audited, SynreplError):
-        raise audited  # nothing at all could be looked at
+        raise audited  # nothing could be examined
     found = _Diagnosis(examined, redis, audited)
     if as_json:
         print_json(found.to_json())
@@ -84,7 +84,7 @@ command.add_command(doctor_caches.command)
 
 
 def _audited(config: Config) -> Audited | SynreplError:
-    """What a process told of its caches, or why it did not: perhaps it is not meant to run."""
+    """Audit the caches of a process; the error if it cannot be reached, as when it is stopped."""
     try:
         return audit_caches(own_http(config))
     except SynreplError as error:
@@ -93,10 +93,10 @@ def _audited(config: Config) -> Audited | SynreplError:
 
 @dataclass(frozen=True, slots=True)
 class _Diagnosis:
-    """All that was looked at, or why it was not.
+    """The results of all examinations, or the reasons why they were not possible.
 
-    :ivar examined: the database; None where the configuration has none
-    :ivar redis: None where the configuration has none
+    :ivar examined: the database; None if the configuration has none
+    :ivar redis: the connection to Redis; None if the configuration has none
     :ivar audited: the caches; None without a configuration
     """
 
@@ -106,14 +106,14 @@ class _Diagnosis:
 
     @property
     def wrong(self) -> bool:
-        """Something is."""
+        """True if there is a problem."""
         if isinstance(self.audited, Audited) and not self.audited.healthy:
             return True
         return self.examined is not None and self.examined.report.has_problems
 
     @property
     def complete(self) -> bool:
-        """Everything could be looked at."""
+        """True if everything could be examined."""
         if isinstance(self.audited, SynreplError):
             return False
         if self.redis is not None and self.redis.reason is not None:
@@ -121,18 +121,18 @@ class _Diagnosis:
         return self.examined is None or self.examined.report.is_complete
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
-        told: dict[str, Any] = {} if self.examined is None else self.examined.to_json()
+        """The report for programs."""
+        report: dict[str, Any] = {} if self.examined is None else self.examined.to_json()
         if self.redis is not None:
-            told["redis"] = self.redis.to_json()
+            report["redis"] = self.redis.to_json()
         if isinstance(self.audited, Audited):
-            told["caches"] = self.audited.to_json()
+            report["caches"] = self.audited.to_json()
         elif self.audited is not None:
-            told["caches_unknown"] = str(self.audited)
-        return {**told, "healthy": self.complete and not self.wrong, "complete": self.complete}
+            report["caches_unknown"] = str(self.audited)
+        return {**report, "healthy": self.complete and not self.wrong, "complete": self.complete}
 
     def parts(self) -> list[RenderableType]:
-        """For a person."""
+        """The report for the console."""
         parts = [] if self.examined is None else self.examined.parts()
         if self.redis is not None and self.redis.reason is not None:
             reason = printable(self.redis.reason)

@@ -1,4 +1,4 @@
-"""``synrepl doctor database``: what is wrong in our own database, or in a real Synapse's."""
+"""``synrepl doctor database``: finds problems in our own database, or in a real Synapse's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from synrepl.tools.doctor.examine import examine
 from synrepl.tools.doctor.report import ExaminationReport
 from synrepl.tools.doctor.thresholds import TRANSACTION_S, Thresholds
 
-#: Seconds between two looks at what may just be on its way.
+#: Seconds between two snapshots, after which transient states are over.
 SECOND_LOOK_S = 2.0
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,7 +38,7 @@ class WhichDatabase(ConfigError):
 
 
 def database_options(command: F) -> F:
-    """Which database, and how: ``config``, ``dsn``, ``database_path``, ``insecure``, ``older``, ``fix``."""
+    """Options ``config``, ``dsn``, ``database_path``, ``insecure``, ``older`` and ``fix``."""
     for option in (
         click.option(
             "--fix", is_flag=True, help="Fix what can be fixed; only in synrepl's own database."
@@ -106,7 +106,7 @@ def command(
 def exit_as(wrong: bool, complete: bool) -> None:
     """Exit with the status of an examination.
 
-    :param complete: everything could be looked at
+    :param complete: everything could be examined
     """
     if wrong:
         raise click.exceptions.Exit(EXIT_FAILED)
@@ -117,10 +117,11 @@ def exit_as(wrong: bool, complete: bool) -> None:
 def given(
     config: tuple[Path, ...], dsn: str | None, path: Path | None, insecure: bool = False
 ) -> str | None:
-    """The DSN, from wherever it was given; None when a configuration has it.
+    """The DSN from an option or the environment; None if a configuration has it.
 
     :param insecure: plain text to a database on another machine is accepted
-    :raises WhichDatabase: and what :func:`.dsn_from_options` raises
+    :raises WhichDatabase: none or several were given
+    :raises SynreplError: as :func:`.dsn_from_options`
     """
     if sum((bool(config), dsn is not None, path is not None)) > 1:
         raise WhichDatabase()
@@ -134,17 +135,17 @@ def given(
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What was found, and where."""
+    """The report on a database, and its location."""
 
     where: str
     report: ExaminationReport
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: the report, and ``database``."""
+        """The report for programs, with the location as ``database``."""
         return {"database": self.where, **self.report.to_json()}
 
     def parts(self) -> list[rich.console.RenderableType]:
-        """For a person."""
+        """The report for the console."""
         return parts(self.where, self.report)
 
 
@@ -153,9 +154,9 @@ def examine_database(
 ) -> Examined:
     """Examine a database; once per process.
 
-    :param dsn: of the database; with None it is that of the configuration
-    :param older: a transaction or reservation may be so old, in seconds
-    :raises SynreplError: what :func:`~synrepl.tools.doctor.examine.examine` raises
+    :param dsn: the DSN of the database; None for that of the configuration
+    :param older: maximum age of transactions and reservations, in seconds
+    :raises SynreplError: as :func:`~synrepl.tools.doctor.examine.examine`
     """
     return run(lambda reactor: examine_in(reactor, config, dsn, older, fix))
 
@@ -163,7 +164,7 @@ def examine_database(
 async def examine_in(
     reactor: Any, config: tuple[Path, ...], dsn: str | None, older: float, fix: bool
 ) -> Examined:
-    """As :func:`examine_database`, under a reactor that runs."""
+    """The same as :func:`examine_database`, under a running reactor."""
     scheduler = TwistedScheduler(reactor)
     async with _database(reactor, config, dsn) as database:
         if fix and config:

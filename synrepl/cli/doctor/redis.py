@@ -13,9 +13,10 @@ from synrepl.daemon.redis_pubsub import redis_location
 
 @dataclass(frozen=True, slots=True)
 class RedisReach:
-    """What came of a try.
+    """The result of an attempt to reach Redis.
 
-    :ivar reason: why it could not be reached; None when it could
+    :ivar where: its address
+    :ivar reason: why it could not be reached; None if it could
     """
 
     where: str
@@ -27,7 +28,7 @@ class RedisReach:
 
 
 async def reach(reactor: Any, redis: RedisConfig, channel: str) -> RedisReach:
-    """Subscribe to a channel, make ready to speak, and leave; nothing is said."""
+    """Connect for subscribing and for publishing, and disconnect; nothing is published."""
     where = redis_location(redis)
     from synrepl.cli.tap.redis import TapLink
 

@@ -24,7 +24,7 @@ _STYLES = {
 
 
 def parts(where: str, report: ExaminationReport) -> list[rich.console.RenderableType]:
-    """A report, for a console: what is there, then what is wrong with it."""
+    """A report for the console: the streams and followers, then the findings."""
     parts: list[rich.console.RenderableType] = [
         Text(f"database {printable(where)}: {report.whose}", style="bold"),
         *(Text(f"done: {printable(done)}", style="green") for done in report.done),
@@ -65,23 +65,23 @@ def _streams(report: ExaminationReport) -> Table:
 
 
 def _who(line: StreamLine) -> str | None:
-    """Whoever holds it, in short; what it does is told below the table."""
+    """The holder in short; its description is below the table."""
     return None if line.held_by is None else line.held_by.partition(", ")[0]
 
 
 def _held(report: ExaminationReport) -> list[Text]:
-    """What no finding tells."""
-    told_of = " ".join(finding.what for finding in report.findings)
+    """The holders that no finding describes."""
+    described = " ".join(finding.what for finding in report.findings)
     by: dict[str, list[str]] = {}
     for name, line in report.streams.items():
-        if line.held_by is not None and line.held_by not in told_of:
+        if line.held_by is not None and line.held_by not in described:
             by.setdefault(line.held_by, []).append(name)
-    return [Text(printable(f"{', '.join(names)} held by {told}")) for told, names in by.items()]
+    return [Text(printable(f"{', '.join(names)} held by {holder}")) for holder, names in by.items()]
 
 
 def _writers(line: StreamLine) -> str:
-    told = ", ".join(f"{name} {position}" for name, position in line.writers.items())
-    return _cell(told) + (f"; kept for {line.kept_for}" if line.kept_for else "")
+    positions = ", ".join(f"{name} {position}" for name, position in line.writers.items())
+    return _cell(positions) + (f"; kept for {line.kept_for}" if line.kept_for else "")
 
 
 def _followers(report: ExaminationReport) -> Table:

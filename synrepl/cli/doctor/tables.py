@@ -1,4 +1,4 @@
-"""How ``synrepl doctor caches`` looks. What an audit tells: :mod:`synrepl.tools.audit.report`."""
+"""The console output of ``synrepl doctor caches``; see :mod:`synrepl.tools.audit.report`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from synrepl.cli.terminal import plain_table, printable
 from synrepl.core import jsons
 
-#: What became of entries, besides those that were stale, and in which words.
+#: The words for the verdicts on entries.
 _VERDICTS = {
     "coherent": "coherent",
     "in_flight": "with an invalidation on its way",
@@ -23,9 +23,9 @@ _VERDICTS = {
 
 
 def tables(counts: Mapping[str, Any], audit: Mapping[str, Any]) -> rich.console.Group:
-    """Caches, verdicts and stale entries, for a console.
+    """Caches, verdicts and stale entries, for the console.
 
-    :param counts: by cache, as ``GET /caches`` tells them
+    :param counts: the counters of each cache, as in ``GET /caches``
     :param audit: the report
     """
     parts: list[rich.console.RenderableType] = []

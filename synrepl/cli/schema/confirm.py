@@ -23,7 +23,7 @@ def command(config: tuple[Path, ...], as_json: bool) -> None:
 
     A master does this by itself. Until it is done, nothing is written, because tokens
     announced on the old server would be given out again. Afterwards, all streams
-    continue far above any token that can have been announced, and followers are told
+    continue far above any token that can have been announced, and followers are informed
     which facts may be lost.
 
     First make sure that the old server is no longer used. On a confirmed server, this
@@ -47,5 +47,5 @@ def command(config: tuple[Path, ...], as_json: bool) -> None:
         click.echo(f"the server is confirmed already (incarnation {number}); nothing was changed")
     else:
         click.echo(
-            f"confirmed, as incarnation {number}; 'synrepl doctor database' tells what may be lost"
+            f"confirmed, as incarnation {number}; 'synrepl doctor database' shows what may be lost"
         )

@@ -16,7 +16,7 @@ from synrepl.streams.columns import Column
 class JobInput:
     """The rows that a job reads.
 
-    :ivar streams: names of streams, of which those in the lake are read; None for all
+    :ivar streams: names of the streams to read, if they are in the lake; None for all
     :ivar columns: columns of the streams to add to those of :mod:`.longform`; null in the rows of
         streams without a column of this name and type
     :ivar needs_seen_ms: the job needs ``seen_ms``, which costs a join

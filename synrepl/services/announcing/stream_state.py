@@ -83,7 +83,7 @@ class StreamState:
     def positions_to_announce(self) -> Iterator[tuple[str, Token]]:
         """Positions of the writers that have written or are alive; others follow when they write.
 
-        Every stream has a writer for plain SQL. A real worker of 1.43 that was told of it at 0
+        Every stream has a writer for plain SQL. A real worker of 1.43 that received its position 0
         would go back to 0, and look for a process of that name. A removed writer is announced
         for ever: a follower that was away may lack its facts, or must learn that they are gone.
         And the writer may be added again, and continue from its position.

@@ -49,7 +49,7 @@ class Channels:
         return self.main
 
     def of_process(self, name: str) -> str:
-        """The channel for processes of this name, of which there should be one; synrepl only."""
+        """The channel of the process with this name, which should be unique; synrepl only."""
         return f"{self.server_name}/process/{name}"
 
     def subscriptions(

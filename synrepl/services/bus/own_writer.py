@@ -30,7 +30,7 @@ class OwnWriter:
         return self._streams
 
     def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
-        """The writer stands at ``ledger.position`` and continues from there."""
+        """The writer is at ``ledger.position`` and continues from there."""
         before = self._streams.get(stream.name)
         announced = ledger.position if before is None else before.announced
         self._streams[stream.name] = AnnouncedStream(stream, writer, ledger, announced)

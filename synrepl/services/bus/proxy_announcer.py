@@ -44,7 +44,7 @@ class ProxyAnnouncer:
 
         For a writer that was another process, only its position is announced, a little later.
         Sending its rows would hide earlier rows that it never announced. And its last lines may
-        still be on their way, from which these rows could not be told apart.
+        still be in transit, and could not be distinguished from these rows.
         """
         if self._is_other_process(stream.name, writer):
             if facts or prev == new:

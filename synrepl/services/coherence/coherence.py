@@ -250,7 +250,7 @@ class Coherence:
             self._not_understood(f"a row that names {name}", failed)
 
     def _bad_keys(self, name: str, error: BadKeys, token: Token) -> None:
-        """Clear everything that a row with unusable keys may have meant."""
+        """Clear everything that a row with unusable keys may invalidate."""
         self._expansion_plans[name].clear(self.caches)
         for index in self._indexes_of(CACHES):
             index.all_changed(token)

@@ -48,7 +48,7 @@ class FeedContext:
 
     :ivar begin: records where a handler starts, before it gets its first fact
     :ivar progressed: called with each (stream, writer) whose position has moved
-    :ivar report_loss: tells one handler that a failover has lost facts delivered to it
+    :ivar report_loss: informs one handler that a failover has lost facts delivered to it
     :ivar cross_floor: prepares one handler for facts from after a failover, if there was one
     :ivar page_rows: rows read at a time
     """

@@ -298,7 +298,7 @@ class Delivery:
     def _log_loss(self, consumer: Consumer, key: Key, lost: Range) -> None:
         stream, writer = key
         self._log.warn(
-            "the database failed over: handler {handler} is told that facts of {stream} by {writer}"
+            "the database failed over: handler {handler} is informed that facts of {stream} by {writer}"
             " above {after}, up to {upto}, may be lost",
             handler=consumer.name,
             stream=stream,

@@ -34,7 +34,7 @@ class LoadedRecord(NamedTuple):
     """The record of a follower, as loaded when its process starts.
 
     :ivar own: the positions of the follower itself
-    :ivar losses: losses that plain handlers have not been told of yet
+    :ivar losses: losses that plain handlers have not been informed of yet
     """
 
     own: dict[Key, Token]
@@ -177,7 +177,7 @@ class PositionRecord:
         return await database.run("look for losses", work)
 
     async def note_reported(self, losses: Iterable[HandlerLoss]) -> None:
-        """Record that handlers were told of losses, and move their positions back below them.
+        """Record that handlers were informed of losses, and move their positions back below them.
 
         :raises SynreplError: the database refused, or is unavailable
         """

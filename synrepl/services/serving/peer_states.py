@@ -42,7 +42,7 @@ class PeerStates:
 
     :param ended: called with (name, command) for users that stopped syncing because their source
         was lost
-    :param senders: names of the federation senders, all of which have to acknowledge; None in a
+    :param senders: names of the federation senders, which all have to acknowledge; None in a
         process that does not keep the stream
     :param position: returns the position of the ``federation`` stream
     :param capacity: back-pressure of ``ended``

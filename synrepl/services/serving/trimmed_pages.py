@@ -1,4 +1,4 @@
-"""Pages of a stream that skip trimmed rows, for peers that cannot be told that these are gone.
+"""Pages of a stream that skip trimmed rows, for peers that do not understand that they are gone.
 
 A real worker whose request is refused repeats it for ever. It can do without rows of a stream
 that is ephemeral or in memory, so the loss is only logged.

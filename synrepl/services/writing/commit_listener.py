@@ -16,7 +16,7 @@ class CommitListener(Protocol):
     """Is notified by a :class:`~.stream_writer.StreamWriter`, stream by stream and in order."""
 
     def lease_acquired(self, stream: Stream, writer: str, ledger: Ledger) -> None:
-        """The writer holds its lease, stands at ``ledger.position``, and continues from there."""
+        """The writer holds its lease, is at ``ledger.position``, and continues from there."""
 
     def failed_over(self, stream: Stream, writer: str, ledger: Ledger, seen: Observation) -> None:
         """Another server has taken over; replaces :meth:`lease_acquired` and :meth:`recovered`.

@@ -156,8 +156,8 @@ def _device(
 ) -> dict[str, str]:
     """One row of ``device_lists``.
 
-    :param signed: it is about signatures alone
-    :param known: it is known who is to be told
+    :param signed: it is about signatures only
+    :param known: its destinations are known
     """
     return {
         "entity": entity,

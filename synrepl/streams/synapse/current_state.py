@@ -99,7 +99,7 @@ def _of_entry(of_change: Callable[[_Change], Iterable[Any]]) -> Callable[[Any], 
     return lambda row: of_change(_change(row))
 
 
-#: What a ``state`` row of the ``events`` stream does.
+#: Effects of a ``state`` row of the ``events`` stream.
 STATE_ENTRY: Effects = tuple(
     Invalidates(effect.cache, _of_entry(effect.keys))
     if isinstance(effect, Invalidates)
@@ -109,17 +109,17 @@ STATE_ENTRY: Effects = tuple(
 
 
 def every_entry(room: Callable[[Any], Iterable[Key]]) -> Effects:
-    """All entries of a room, and all that are not told by room.
+    """All entries of a room, and of caches whose entries cannot be selected by room.
 
     :param room: gives the room as a key
     """
-    not_told = (_members, _any_pair)
+    without_room = (_members, _any_pair)
     return tuple(
-        Invalidates(name, whole if keys in not_told else room) for name, keys in _CACHES.items()
+        Invalidates(name, whole if keys in without_room else room) for name, keys in _CACHES.items()
     )
 
 
-#: What a ``state-all`` row does, which does not tell whose membership changed.
+#: Effects of a ``state-all`` row, which does not name the users whose membership changed.
 ALL_STATE: Effects = (
     *every_entry(columns_key("room_id")),
     Marks("room_state", entity("room_id")),

@@ -109,7 +109,7 @@ def _failovers(snapshot: OwnSnapshot) -> Iterator[Finding]:
 def _loss(lost: MayBeLost) -> str:
     who = f"{lost.stream} by {lost.writer or 'all writers'}"
     upto = "" if lost.announced is None else f" up to {lost.announced}"
-    notified = f" (notified: {', '.join(lost.told)})" if lost.told else ""
+    notified = f" (notified: {', '.join(lost.notified)})" if lost.notified else ""
     return f"{who} may lack facts above {lost.kept}{upto}{notified}"
 
 

@@ -1,4 +1,7 @@
-"""What to erase, and the rules of which cells a redaction empties. Rows stay, so counts and IDs hold."""
+"""Erasures, and the rules for the cells that a redaction clears.
+
+Rows are kept, so counts and IDs do not change.
+"""
 
 from __future__ import annotations
 

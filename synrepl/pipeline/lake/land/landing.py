@@ -104,7 +104,7 @@ class Landing:
 
     :param dsn: the DSN that tasks connect to
     :param erasures: called in each round for what to erase from new rows
-    :param accept_gaps: streams of which the lake may lack facts that were trimmed before landing
+    :param accept_gaps: streams that may lack facts in the lake because they were trimmed before landing
     :param acknowledge: called with the positions that are durable in the lake
     """
 

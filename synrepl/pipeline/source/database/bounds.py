@@ -16,8 +16,8 @@ class StreamBounds:
     """The safe bound of one stream in a database of synrepl's. It never decreases.
 
     Recorded positions are safe at once. Beyond them, a writer is safe up to the last token of the
-    sequence at a moment when no transaction held a token of that writer; :class:`.SettlementTracker` tells
-    when the transactions that did are over. A dead writer that has not been fenced holds the bound.
+    sequence at a moment when no transaction held a token of that writer; :class:`.SettlementTracker`
+    detects when the transactions that did have ended. A dead writer that has not been fenced holds the bound.
     """
 
     def __init__(self) -> None:
