@@ -182,7 +182,7 @@ class WriterActor(Actor):
 
     @property
     def positions(self) -> Mapping[Key, Token]:
-        """Where it says that it stands; nothing while it is down."""
+        """Its positions according to itself; empty while it is down."""
         return self._service.positions() if self.ready and self._service is not None else {}
 
     async def start(self, environment: ProcessEnvironment, process: Process) -> None:
@@ -374,7 +374,7 @@ class FollowerActor(Actor):
 
     @property
     def positions(self) -> Mapping[Key, Token]:
-        """Where it says that it stands; nothing while it is down."""
+        """Its positions according to itself; empty while it is down."""
         return self._service.positions() if self.ready and self._service is not None else {}
 
     def check(self) -> None:

@@ -32,7 +32,7 @@ class FollowerTotals:
 
 
 class Checkpoint(NamedTuple):
-    """What a handler had received when a standby stopped receiving from its primary."""
+    """The facts that a handler had received when a standby lost its primary."""
 
     covered: dict[Key, Token]
     ever: dict[Key, Token]

@@ -247,7 +247,7 @@ class SimulatedFollower:
         self._services.follow()
 
     def positions(self) -> Mapping[Key, Token]:
-        """Where it stands."""
+        """Its positions."""
         return self._services.follower.positions
 
     async def wait_for(

@@ -1,1 +1,1 @@
-"""What every layer may use: errors, names, tokens, clocks, JSON. No I/O, no reactor."""
+"""The core that every layer may use: errors, names, tokens, clocks, JSON. No I/O, no reactor."""

@@ -1,4 +1,4 @@
-"""Where services log: an interface that ``twisted.logger.Logger`` satisfies."""
+"""The log of services: an interface that ``twisted.logger.Logger`` satisfies."""
 
 from __future__ import annotations
 

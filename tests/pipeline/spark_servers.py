@@ -38,8 +38,8 @@ def connect_server(folder: Path) -> Iterator[str]:
         *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
         "spark-internal",
     ]
-    said = r"Connect server started at:? .*?(127\.0\.0\.1:\d+)"
-    with _running(folder, command, said) as address:
+    pattern = r"Connect server started at:? .*?(127\.0\.0\.1:\d+)"
+    with _running(folder, command, pattern) as address:
         yield address
 
 
@@ -59,8 +59,8 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _running(folder: Path, command: list[str], said: str) -> Iterator[str]:
-    """Run a command of Spark; yields the group that ``said`` matches in its output once it is ready."""
+def _running(folder: Path, command: list[str], pattern: str) -> Iterator[str]:
+    """Run a command of Spark; yields the group that ``pattern`` matches in its output once it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
         [_HOME / "bin" / command[0], *command[1:]],
@@ -83,7 +83,7 @@ def _running(folder: Path, command: list[str], said: str) -> Iterator[str]:
     reader = Thread(target=_read, args=(process, lines))
     reader.start()
     try:
-        yield _ready(lines, said)
+        yield _ready(lines, pattern)
     finally:
         process.terminate()
         try:
@@ -102,10 +102,10 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None
     lines.put("")
 
 
-def _ready(lines: queue.SimpleQueue[str], said: str) -> str:
+def _ready(lines: queue.SimpleQueue[str], pattern: str) -> str:
     heard = []
     while line := lines.get(timeout=PATIENCE_S):
         heard.append(line)
-        if found := re.search(said, line):
+        if found := re.search(pattern, line):
             return found[1]
     raise AssertionError("it ended: " + "".join(heard))

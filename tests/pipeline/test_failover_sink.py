@@ -133,14 +133,14 @@ class ReplaysAfterAPromotion(LakeCase):
             update_failovers("notes", table.failovers, table.position, self.source)
         )
         copy = await fresh_database(self)
-        told: list[int] = []
+        progress_rows: list[int] = []
         (done,) = replay(
             self.spark, self.lake, copy, batch_rows=40,
-            progress=lambda stream, rows, of: told.append(rows),
+            progress=lambda stream, rows, of: progress_rows.append(rows),
         )  # fmt: skip
         self.assertEqual((done.rows, done.upto), (120, floor + 20))
-        self.assertLessEqual(len(told), 4)
-        self.assertLessEqual(told[0], 60)
+        self.assertLessEqual(len(progress_rows), 4)
+        self.assertLessEqual(progress_rows[0], 60)
 
     def on(self, dsn: str, statement: str) -> object:
         """Run a statement on another database; the first cell of its result, if there is one."""

@@ -84,7 +84,7 @@ class RunningJobs(TestCase):
     def test_a_result_that_differs_from_the_declared_schema_is_refused(self) -> None:
         self.fill()
         heat = find_job("heat")
-        for change, told in (
+        for change, types in (
             (lambda rows: heat.transform(rows).drop("whole"), "rows bigint,"),
             (lambda rows: heat.transform(rows).withColumnRenamed("rows", "n"), "n bigint"),
             (
@@ -94,7 +94,7 @@ class RunningJobs(TestCase):
         ):
             message = self.refusal(dataclasses.replace(heat, transform=change))
             self.assertIn("job 'heat' gives the columns hour timestamp, cache string", message)
-            self.assertIn(told, message)
+            self.assertIn(types, message)
 
     def test_plans_have_no_superfluous_shuffles(self) -> None:
         self.fill()
@@ -105,19 +105,19 @@ class RunningJobs(TestCase):
         # the final sort, and none for watermarks.
         shuffles = {"activity": 3, "heat": 2, "lag": 2, "rooms": 3, "skew": 4}
         for name, wanted in shuffles.items():
-            told = explain_job(self.spark, self.lake, find_job(name))
-            self.assertTrue(told.startswith("== Physical Plan ==\n"), told)
-            tree = told.partition("\n\n\n")[0]
-            self.assertEqual(tree.count("- Exchange"), wanted, told)
-            self.assertEqual(tree.count("BroadcastExchange"), name != "skew", told)
-            self.assertEqual(tree.count("BroadcastHashJoin"), name != "skew", told)
+            plan = explain_job(self.spark, self.lake, find_job(name))
+            self.assertTrue(plan.startswith("== Physical Plan ==\n"), plan)
+            tree = plan.partition("\n\n\n")[0]
+            self.assertEqual(tree.count("- Exchange"), wanted, plan)
+            self.assertEqual(tree.count("BroadcastExchange"), name != "skew", plan)
+            self.assertEqual(tree.count("BroadcastHashJoin"), name != "skew", plan)
             for slow in ("Python", "ArrowEval", "SortMergeJoin", "Cartesian", "NestedLoop"):
                 self.assertNotIn(slow, tree)
 
     def test_only_the_required_columns_are_read(self) -> None:
         self.fill()
-        told = explain_job(self.spark, self.lake, find_job("skew"))
-        read = [line for line in told.splitlines() if line.startswith("ReadSchema")]
+        plan = explain_job(self.spark, self.lake, find_job("skew"))
+        read = [line for line in plan.splitlines() if line.startswith("ReadSchema")]
         self.assertEqual(
             sorted(read),
             [

@@ -75,12 +75,12 @@ class LandingRows(LandingCase):
             " FROM generate_series(1, 200) AS fact, generate_series(0, fact % 3) AS row"
         )
         self.sql("SELECT setval('synrepl._notes_seq', 200)")
-        told = self.land(task_rows=40, round_rows=120)
-        self.assertGreater(len(told), 2)
-        self.assertEqual([round_.behind["notes"] for round_ in told][-1], 0)
-        behind = [round_.behind["notes"] for round_ in told]
+        rounds = self.land(task_rows=40, round_rows=120)
+        self.assertGreater(len(rounds), 2)
+        self.assertEqual([round_.behind["notes"] for round_ in rounds][-1], 0)
+        behind = [round_.behind["notes"] for round_ in rounds]
         self.assertEqual(behind, sorted(behind, reverse=True))
-        self.assertGreater(len(self.lake.table("notes").files), len(told))
+        self.assertGreater(len(self.lake.table("notes").files), len(rounds))
         self.assert_landed()
         ranges = [(file.low, file.high) for file in self.lake.table("notes").files]
         self.assertTrue(all(a[1] < b[0] for a, b in pairwise(ranges)))
@@ -202,9 +202,11 @@ class LandingSeveralWriters(LandingCase):
         self.notes(4, 30, writer="quick")
         self.land()
         slow.commit()
-        told = self.land(round_rows=1)
-        self.assertEqual([round_.rows["notes"] for round_ in told if round_.rows["notes"]], [1] * 3)
-        self.assertEqual(told[-1].behind["notes"], 0)
+        rounds = self.land(round_rows=1)
+        self.assertEqual(
+            [round_.rows["notes"] for round_ in rounds if round_.rows["notes"]], [1] * 3
+        )
+        self.assertEqual(rounds[-1].behind["notes"], 0)
         self.assert_landed()
 
     async def test_a_dead_writer_holds_landing_until_it_is_fenced(self) -> None:
@@ -287,12 +289,12 @@ class LandingTrimmedStreams(LandingCase):
         self.assertEqual([row[0] for row in self.in_lake("notes")], list(range(1, 9)))
 
     def test_only_landed_positions_are_acknowledged(self) -> None:
-        told: list[PositionVector] = []
+        acknowledged: list[PositionVector] = []
 
         def acknowledge(upto: object) -> None:
-            told.append(upto["notes"])  # type: ignore[index]
-            self.assertEqual(self.lake.table("notes").position, told[-1])
+            acknowledged.append(upto["notes"])  # type: ignore[index]
+            self.assertEqual(self.lake.table("notes").position, acknowledged[-1])
 
         self.notes(1, 3)
         self.land(acknowledge=acknowledge)
-        self.assertEqual([at.linear for at in told], [3])
+        self.assertEqual([at.linear for at in acknowledged], [3])

@@ -38,8 +38,8 @@ def on_another_machine(
     """Do a task's work where the lake's path leads to another disk, not to the driver's."""
     before = {path.name for path in lake.rglob("*.parquet")}
     done = list(work(part))
-    told = {name for batch in done for name in _NAMES.findall(str(batch.to_pylist()))}
-    for path in [each for each in lake.rglob("*.parquet") if each.name in told - before]:
+    reported = {name for batch in done for name in _NAMES.findall(str(batch.to_pylist()))}
+    for path in [each for each in lake.rglob("*.parquet") if each.name in reported - before]:
         path.rename(other / path.name)
     yield from done
 
@@ -97,14 +97,14 @@ class FolderNotSharedWithTasks(ElsewhereCase):
         self.notes(6, 20)
         self.append("backfill", {"event_id": "$e", "room_id": "!r", "type": "t"})
         patch = self.move_away(landing)
-        told: list[Vectors] = []
-        self.refused(self.land, acknowledge=told.append, task_rows=5)
-        self.assertEqual(told, [])
+        acknowledged: list[Vectors] = []
+        self.refused(self.land, acknowledge=acknowledged.append, task_rows=5)
+        self.assertEqual(acknowledged, [])
         after = {name: self.lake.table(name).position for name in self.lake.streams}
         self.assertEqual(after, before)
         patch.restore()
-        self.land(acknowledge=told.append)
-        self.assertEqual([upto["notes"].linear for upto in told], [20])
+        self.land(acknowledge=acknowledged.append)
+        self.assertEqual([upto["notes"].linear for upto in acknowledged], [20])
         self.assert_landed()
 
     def test_compaction_leaves_the_files_as_they_are(self) -> None:

@@ -264,5 +264,5 @@ class Replays(LakeCase):
         self.replayed(copy)
         heard = announcing.heard
         await self.until(lambda: heard.linear >= 30)
-        told = [(fact.token, fact.writer, len(fact.rows)) for fact in heard.linear_facts]
-        self.assertEqual(told, [(n, "odd" if n % 2 else "even", 2) for n in range(1, 31)])
+        announced = [(fact.token, fact.writer, len(fact.rows)) for fact in heard.linear_facts]
+        self.assertEqual(announced, [(n, "odd" if n % 2 else "even", 2) for n in range(1, 31)])

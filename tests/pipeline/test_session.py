@@ -47,33 +47,33 @@ def environment():
     return {name: value for name, value in os.environ.items() if name not in pysparks}
 
 environ = environment()
-told = {}
+report = {}
 
 with open_session(options):
     killed = jvm()
     os.kill(killed, signal.SIGKILL)
     SparkContext._gateway.proc.wait()
-told["killed"] = alive(killed), list(scratch.iterdir())
+report["killed"] = alive(killed), list(scratch.iterdir())
 
 with open_session(options) as spark:
     pid = jvm()
-    told["count"] = spark.range(7).count()
-    told["conf"] = spark.conf.get("spark.hadoop.fs.s3a.secret.key")
+    report["count"] = spark.range(7).count()
+    report["conf"] = spark.conf.get("spark.hadoop.fs.s3a.secret.key")
     context = spark.sparkContext
-    told["secret"] = context.getConf().get("spark.authenticate.secret")
-    told["authenticates"] = context.getConf().get("spark.authenticate") == "true"
-    told["command"] = Path(f"/proc/{pid}/cmdline").read_text()
-    told["settings"] = [str(file) for file in scratch.rglob("*.properties") if "hush" in file.read_text()]
-    told["modes"] = [oct(each.stat().st_mode & 0o777) for each in scratch.iterdir()]
-    told["during"] = alive(pid), environment() == environ
+    report["secret"] = context.getConf().get("spark.authenticate.secret")
+    report["authenticates"] = context.getConf().get("spark.authenticate") == "true"
+    report["command"] = Path(f"/proc/{pid}/cmdline").read_text()
+    report["settings"] = [str(file) for file in scratch.rglob("*.properties") if "hush" in file.read_text()]
+    report["modes"] = [oct(each.stat().st_mode & 0o777) for each in scratch.iterdir()]
+    report["during"] = alive(pid), environment() == environ
     try:
         with open_session(options):
             pass
     except SynreplError as error:
-        told["open"] = type(error).__name__
-told["after"] = alive(pid), list(scratch.iterdir()), environment() == environ
-told["handler"] = signal.getsignal(signal.SIGINT) is interrupted
-print(json.dumps(told))
+        report["open"] = type(error).__name__
+report["after"] = alive(pid), list(scratch.iterdir()), environment() == environ
+report["handler"] = signal.getsignal(signal.SIGINT) is interrupted
+print(json.dumps(report))
 """
 
 _REFUSED = """
@@ -189,21 +189,21 @@ class SessionLifecycle(SynchronousTestCase):
         ended = run_child(_IMPORTS + _LIVES, str(self.scratch))
         # Spark prints nothing on a terminal either.
         self.assertEqual((ended.status, ended.errors), (0, ""))
-        told = json.loads(ended.output)
-        self.assertEqual(told["killed"], [False, []])
-        self.assertEqual(told["count"], 7)
-        self.assertEqual(told["conf"], "hush-hush")
-        self.assertIn("SparkSubmit", told["command"])
-        self.assertNotIn("hush", told["command"])
-        self.assertTrue(told["authenticates"])
-        self.assertEqual(len(told["secret"]), 64)
-        self.assertNotIn(told["secret"], told["command"])
-        self.assertEqual(told["settings"], [], "on disk, when the JVM has read them")
-        self.assertEqual(told["modes"], ["0o700"])
-        self.assertEqual(told["during"], [True, True])
-        self.assertEqual(told["open"], "SessionOpen")
-        self.assertEqual(told["after"], [False, [], True])
-        self.assertTrue(told["handler"], "of the interrupt key")
+        report = json.loads(ended.output)
+        self.assertEqual(report["killed"], [False, []])
+        self.assertEqual(report["count"], 7)
+        self.assertEqual(report["conf"], "hush-hush")
+        self.assertIn("SparkSubmit", report["command"])
+        self.assertNotIn("hush", report["command"])
+        self.assertTrue(report["authenticates"])
+        self.assertEqual(len(report["secret"]), 64)
+        self.assertNotIn(report["secret"], report["command"])
+        self.assertEqual(report["settings"], [], "on disk, when the JVM has read them")
+        self.assertEqual(report["modes"], ["0o700"])
+        self.assertEqual(report["during"], [True, True])
+        self.assertEqual(report["open"], "SessionOpen")
+        self.assertEqual(report["after"], [False, [], True])
+        self.assertTrue(report["handler"], "of the interrupt key")
 
     def test_sessions_that_cannot_start_are_refused_by_name(self) -> None:
         # The port is bound, so that no other process gets it, but nothing listens.

@@ -39,7 +39,7 @@ with open_session(options) as spark:
 
 _CONNECT = """
 environ = dict(os.environ)
-told = {}
+report = {}
 
 def refused(**changes):
     try:
@@ -51,16 +51,16 @@ def refused(**changes):
 for _ in range(2):  # one after the other
     with open_session(SessionOptions(sys.argv[2], conf={"spark.sql.shuffle.partitions": "3"})) as spark:
         rows = spark.range(8).mapInArrow(where, "pid long, rows long, file string").collect()
-        told["rows"] = sum(row.rows for row in rows)
-        told["conf"] = [
+        report["rows"] = sum(row.rows for row in rows)
+        report["conf"] = [
             spark.conf.get(key) for key in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions")
         ]
-        told["second"] = refused()
-told["static"] = refused(conf={"spark.executor.memory": "1g"})
-told["environ"] = dict(os.environ) == environ
+        report["second"] = refused()
+report["static"] = refused(conf={"spark.executor.memory": "1g"})
+report["environ"] = dict(os.environ) == environ
 sys.modules["grpc"] = None
-told["missing"] = refused()
-print(json.dumps(told))
+report["missing"] = refused()
+print(json.dumps(report))
 """
 
 
@@ -86,15 +86,15 @@ class SessionsWithRemoteExecutors(SynchronousTestCase):
         with connect_server(Path(self.mktemp()).absolute()) as address:
             ended = run_child(_TASK + _CONNECT, str(REPOSITORY), f"sc://{address}/;user_id=us")
         self.assertEqual((ended.status, ended.errors), (0, ""))
-        told = json.loads(ended.output)
-        self.assertEqual(told["rows"], 8)
-        self.assertEqual(told["conf"], ["UTC", "3"])
-        self.assertEqual(told["second"][0], "SessionOpen")
-        self.assertEqual(told["static"][0], "SettingRefused")
-        self.assertIn("spark.executor.memory", told["static"][1])
-        self.assertTrue(told["environ"], "the environment is as it was")
-        self.assertEqual(told["missing"][0], "ConnectMissing")
-        self.assertIn("(grpc cannot be found)", told["missing"][1])
+        report = json.loads(ended.output)
+        self.assertEqual(report["rows"], 8)
+        self.assertEqual(report["conf"], ["UTC", "3"])
+        self.assertEqual(report["second"][0], "SessionOpen")
+        self.assertEqual(report["static"][0], "SettingRefused")
+        self.assertIn("spark.executor.memory", report["static"][1])
+        self.assertTrue(report["environ"], "the environment is as it was")
+        self.assertEqual(report["missing"][0], "ConnectMissing")
+        self.assertIn("(grpc cannot be found)", report["missing"][1])
 
 
 def _mentioning(path: Path) -> list[str]:

@@ -93,9 +93,9 @@ class Pages(ForeignCase):
 
     async def test_rows_without_a_writer_are_returned_for_every_writer(self) -> None:
         store = await self.store("1.163.2")
-        for writer, told in (("writer1", "writer1"), ("any", "any"), (None, "writer1")):
+        for writer, named in (("writer1", "writer1"), ("any", "any"), (None, "writer1")):
             facts = (await self.everything(store, ACCOUNT_DATA, writer)).facts
-            self.assertEqual((len(facts), {fact.writer for fact in facts}), (41, {told}))
+            self.assertEqual((len(facts), {fact.writer for fact in facts}), (41, {named}))
 
     async def test_reads_a_release_without_writers(self) -> None:
         store = await self.store("1.11.1")

@@ -211,20 +211,20 @@ class PlainSql(PostgresCase):
         process = self.process("writer")
         lease = await process.store.open_writer("w1", [NOTES])
         (one,) = await lease.reserve(NOTES, 1, 0)
-        await self.told(listener)
+        await self.notifications(listener)
 
-        async def told_after(step: Any) -> None:
+        async def assert_notified(step: Any) -> None:
             await step
-            self.assertEqual(await self.told(listener), ["notes"])
+            self.assertEqual(await self.notifications(listener), ["notes"])
 
-        await told_after(lease.append(NOTES, [Draft([[note("a")]])], 0))
-        await told_after(lease.append(NOTES, [Draft([[note("a")]] * 3)], 0))
-        await told_after(lease.append(NOTES, [Draft([[note("a")]] * 100)], 0))
-        await told_after(lease.write(NOTES, [Fact(one, "w1", (note("b"),))]))
+        await assert_notified(lease.append(NOTES, [Draft([[note("a")]])], 0))
+        await assert_notified(lease.append(NOTES, [Draft([[note("a")]] * 3)], 0))
+        await assert_notified(lease.append(NOTES, [Draft([[note("a")]] * 100)], 0))
+        await assert_notified(lease.write(NOTES, [Fact(one, "w1", (note("b"),))]))
         self.append({"text": "sql"})
-        self.assertEqual(await self.told(listener), ["notes"])
+        self.assertEqual(await self.notifications(listener), ["notes"])
 
-    async def told(self, listener: extensions.connection) -> list[str]:
+    async def notifications(self, listener: extensions.connection) -> list[str]:
         """The notifications so far."""
         self.sql("SELECT 1", on=listener)
         payloads = [notice.payload for notice in listener.notifies]

@@ -323,9 +323,9 @@ class Granting(RightsCase):
         )
         with self.assertRaises(InsufficientPrivilege) as caught:
             self.sql("SELECT synrepl.append('note', '[]')", on=connection)
-        told = str(caught.exception)
-        self.assertIn(f'role "{self.shop}" may not append to stream "note"', told)
-        self.assertIn("it may append to: notes", told)
+        message = str(caught.exception)
+        self.assertIn(f'role "{self.shop}" may not append to stream "note"', message)
+        self.assertIn("it may append to: notes", message)
 
     async def test_a_role_may_read_some_streams_only(self) -> None:
         await self.grant(None, "notes", read=True)

@@ -145,7 +145,7 @@ class PostgresDatabase:
         await closing
 
     async def _was_committed(self, name: str, ticket: CommitTicket) -> bool:
-        """What became of a transaction whose connection was lost during COMMIT.
+        """Look up the outcome of a transaction whose connection was lost during COMMIT.
 
         :raises CommitUnknown: the outcome cannot be looked up, or not in time
         """

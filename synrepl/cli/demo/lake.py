@@ -45,7 +45,7 @@ class JobResult(msgspec.Struct, frozen=True):
 
 
 class LakeResult(msgspec.Struct, frozen=True):
-    """What was landed and checked.
+    """The results of landing and checking.
 
     :ivar landed: number of rows in the lake, by stream
     :ivar problems: differences between the lake and the database, one sentence each

@@ -1,4 +1,4 @@
-"""How far the processes are: polled over HTTP, and shown as bars on a terminal or as lines."""
+"""Progress of the processes: polled over HTTP, and shown as bars on a terminal or as lines."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class StatusPoller:
 
 
 class WorkerProgress(NamedTuple):
-    """How far a worker is.
+    """The progress of a worker.
 
     :ivar applied: number of rows applied
     :ivar lag: number of rows appended and not yet applied

@@ -50,7 +50,7 @@ class LaggingWorker(NamedTuple):
 
 
 class AppendSummary(NamedTuple):
-    """How appending went.
+    """The result of appending.
 
     :ivar seconds: time from the first request to the last response
     :ivar resent: requests that were sent more than once, because the master was down
@@ -64,7 +64,7 @@ class AppendSummary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What was found.
+    """The findings.
 
     :ivar streams: the comparisons, by stream
     :ivar in_memory: the streams that are kept in memory
@@ -169,7 +169,7 @@ def report(result: DemoResult, show_all: bool) -> list[rich.console.RenderableTy
 def closing(
     result: DemoResult, lake: LakeResult | None, no_lake: str
 ) -> Iterator[rich.console.RenderableType]:
-    """What was verified, and what was not.
+    """The verifications that were made, and those that were not.
 
     :param no_lake: why there is no lake, if there is none
     """

@@ -160,7 +160,7 @@ def _read_recording() -> list[tuple[str, Sequence[bytes]]]:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What the writers have acknowledged.
+    """The appends that the writers have acknowledged.
 
     :ivar ids: stream IDs of the facts of a request, by request number
     :ivar writers: the writer that appended it, by request number

@@ -74,7 +74,7 @@ RULES: tuple[ErasureRule, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Erasures:
-    """What to erase; can be pickled for tasks. Nothing by default.
+    """The erasures to apply, none by default. They can be pickled for tasks.
 
     :ivar subjects: user IDs, or other texts that identify somebody
     :ivar redacted: the events that have been redacted
