@@ -1,4 +1,4 @@
-"""What objects take in memory."""
+"""Measures the memory of objects."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Soak:
         self._senders.check()
 
     def _behind(self) -> list[str]:
-        """Who is not where it has to be."""
+        """Processes that do not answer or are behind, as sentences."""
         found = [
             f"{name} does not answer" for name, each in self._pollers.items() if each.unreachable
         ]

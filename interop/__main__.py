@@ -105,7 +105,7 @@ def wanted(parts: Sequence[str]) -> list[Release]:
 
 
 def _environments(directory: Path, releases: Sequence[Release]) -> dict[Release, Environment]:
-    """What is installed, after what is missing has been."""
+    """Install the missing releases; the environments of all of them."""
     found = {}
     for release in releases:
         environment = found[release] = Environment(release, directory / f"synapse-{release}")

@@ -33,7 +33,7 @@ class Phase:
 
     @property
     def facts(self) -> int:
-        """Of all streams."""
+        """Number of facts of all streams."""
         return sum(map(len, self.appended.values()))
 
 
@@ -59,7 +59,7 @@ class PhaseResult:
 class ExpectedRows:
     """Computes the rows due to each worker.
 
-    :ivar phases: so far; the last one is going on
+    :ivar phases: the phases so far; the last one is running
     :ivar due: rows by stream
     """
 
@@ -144,7 +144,7 @@ class ExpectedLiveRows:
     What it missed it is told of by positions, and reads in its own database.
 
     :ivar known: the streams that it knows
-    :ivar phases: so far; the last one is going on
+    :ivar phases: the phases so far; the last one is running
     """
 
     def __init__(self, release: Release) -> None:
@@ -188,5 +188,5 @@ class ExpectedLiveRows:
 
 
 def _sequence(stream: str) -> str:
-    """Whose sequence gives out the tokens of a stream."""
+    """The stream whose sequence gives out the tokens of a stream."""
     return _CATALOGUE[stream].numbered_with or stream

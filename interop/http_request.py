@@ -11,7 +11,7 @@ _TIME_LIMIT_S = 60.0
 
 
 class Answer(NamedTuple):
-    """What came back; ``content`` is the JSON in it, or its text."""
+    """An answer; ``content`` is its decoded JSON, or its text."""
 
     status: int
     content: Any

@@ -63,7 +63,7 @@ def _candidates(wanted: str) -> Iterator[Path]:
 
 
 def _fault(path: Path, wanted: str) -> str | None:
-    """What is wrong with an interpreter; a shim of pyenv's may be there and not work."""
+    """Why an interpreter cannot be used; a shim of pyenv may exist and not work."""
     try:
         done = subprocess.run(
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=False

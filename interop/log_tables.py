@@ -1,4 +1,4 @@
-"""What a Synapse logged, as tables and a check."""
+"""Report tables and a check of a Synapse's log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.report import Section, Table
 
 
 def tell(section: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
-    """Errors with their reasons, which all must have; and what else the replication code logged."""
+    """Add the errors, which all need a known reason, and other entries of the replication code."""
     errors = [entry for entry in entries if entry.is_error]
     unexplained = [entry.kind for entry in errors if entry.reason is None]
     section.check(

@@ -14,7 +14,7 @@ INBOUND_RDATA = "synapse_replication_tcp_protocol_inbound_rdata_count"
 #: Lines received, by command.
 INBOUND_COMMANDS = "synapse_replication_tcp_protocol_inbound_commands"
 
-#: Where each stream is, as a worker of today sees it.
+#: The position of each stream, as a current worker has it.
 POSITIONS = "synapse_storage_stream_current_position"
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

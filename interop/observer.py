@@ -18,7 +18,7 @@ from interop.synrepl_watch import Diagnosis, SynreplWatch, WatchSample
 _QUIET_S = 3.0
 _LONGEST_S = 60.0
 
-#: Between a stop and a look: what was said before it arrives meanwhile.
+#: Seconds between stopping and observing; announcements in transit arrive meanwhile.
 _SETTLES_S = 0.05
 
 
@@ -28,7 +28,7 @@ class StoppedProcess:
 
     :ivar writes: its transactions that have written something
     :ivar committed: its position in a stream, in the database
-    :ivar announced: the same on the wire
+    :ivar announced: its position on the wire
     """
 
     writes: list[OpenTransaction]
@@ -40,9 +40,9 @@ class StoppedProcess:
 class QuietSnapshot:
     """All sides at a quiet moment: the wire, the database, and what ``synrepl watch`` says.
 
-    :ivar announced: how far each writer of each stream is, on the wire
+    :ivar announced: the position of each writer of each stream on the wire
     :ivar rows: lines RDATA by stream and writer
-    :ivar recorded: by stream and writer, the position in the database
+    :ivar recorded: the positions in the database, by stream and writer
     """
 
     announced: Mapping[Key, int]
@@ -67,9 +67,9 @@ class QuietSnapshot:
         return faults + self.look.trouble + self.look.alarms
 
     def miscounted(self, since: QuietSnapshot) -> list[str]:
-        """Of whom ``synrepl watch`` counted more or fewer rows than came, for a person.
+        """Writers whose rows ``synrepl watch`` counted wrongly, as sentences.
 
-        :param since: an earlier moment, from which on both have counted
+        :param since: an earlier snapshot, from which both counts start
         """
         counted_rows, before = self.look.by_key("rows"), since.look.by_key("rows")
         return [

@@ -47,7 +47,7 @@ class Recorder:
             self._send(line)
 
     def rows(self) -> dict[str, list[RawRow]]:
-        """What was received so far, by stream, in order; of batches, once they are complete."""
+        """The rows received so far, by stream and in order; batches only once they are complete."""
         with self._lock:
             return {stream: list(rows) for stream, rows in self._rows.items()}
 

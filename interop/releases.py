@@ -1,4 +1,4 @@
-"""The releases of Synapse that are met, and what differs between them as far as this goes."""
+"""The releases of Synapse that are tested, and the relevant differences between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from synrepl.streams.definition import Generation
 
-#: A rate limit that nobody meets.
+#: A rate limit that is never reached.
 MUCH = {"per_second": 100_000, "burst_count": 100_000}
 
 _REQUIREMENTS = Path(__file__).parent / "requirements"
@@ -46,7 +46,7 @@ class Release:
 
     @property
     def requirements(self) -> Path:
-        """What pip installs."""
+        """The requirements file for pip."""
         return _REQUIREMENTS / f"{self.version}.txt"
 
     @property
@@ -120,7 +120,7 @@ CURRENT = Release(
     },
 )
 
-#: Those that speak over TCP.
+#: The releases that speak over TCP.
 RELEASES = (OLDEST, LEGACY, TRANSITIONAL, MODERN)
 
 EVERY_RELEASE = (*RELEASES, CURRENT)

@@ -104,7 +104,7 @@ def render(facts: Mapping[str, str], sections: Sequence[Section]) -> str:
 
 
 def difference(due: Mapping[str, int], counted: Mapping[str, int]) -> str:
-    """What differs, for a person; nothing when nothing does."""
+    """The differences as text; "" if there are none."""
     return ", ".join(
         f"{stream} {counted.get(stream, 0)} instead of {due.get(stream, 0)}"
         for stream in sorted(due.keys() | counted.keys())
@@ -113,7 +113,7 @@ def difference(due: Mapping[str, int], counted: Mapping[str, int]) -> str:
 
 
 def answers_table(answers: Mapping[tuple[str, int], int]) -> Table:
-    """What clients did, and how often each (action, status) was the answer."""
+    """A table of the clients' actions with the number of answers by status."""
     by_action: dict[str, list[str]] = {}
     for (action, status), count in sorted(answers.items()):
         by_action.setdefault(action, []).append(f"{count} x {status}")
