@@ -1,10 +1,10 @@
 """Runs sub-commands in forks of one process that has imported them.
 
-To start Python and to import a sub-command takes far longer than most of them run. A test process
-has one server, a process started by the first test that needs it: see :func:`ask_for_fork`.
+Starting Python and importing a sub-command takes far longer than running most of them. Each test
+process has one server, which is started by the first test that needs it: see :func:`request_fork`.
 
-A fork runs ``python -m synrepl`` to its end as Python would. What is not fresh in it are the
-modules of the sub-command. There is no reactor among them, for forks cannot share one.
+A fork runs ``python -m synrepl`` to its end, as Python would. Only the modules of the sub-command
+are already imported. The reactor is not among them, because forks cannot share one.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class Request(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """A sub-command that runs.
+    """A running sub-command.
 
-    :ivar link: says its exit code, in decimal, when it has ended
+    :ivar link: receives its exit code, in decimal, when it has ended
     """
 
     pid: int
     link: socket.socket
 
 
-def ask_for_fork(
+def request_fork(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     directory: Path,
     streams: Sequence[int],
 ) -> Fork:
-    """Have a sub-command run; blocks until it does.
+    """Request that a sub-command is run; blocks until it is running.
 
     :param streams: file descriptors for its stdin, stdout and stderr
     """
@@ -80,7 +80,7 @@ def _server() -> str:
     process = stack.enter_context(
         subprocess.Popen(
             [sys.executable, "-m", __name__, path],
-            stdin=subprocess.PIPE,  # it ends when this is closed, as it is when we are killed
+            stdin=subprocess.PIPE,  # the server ends when this is closed, which happens even if we are killed
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         )
@@ -92,7 +92,7 @@ def _server() -> str:
 
 
 def serve(path: str) -> tuple[Request, list[int]] | None:
-    """Answer requests until stdin ends, and give None; in each fork, give what that is to run."""
+    """Serve requests until stdin is closed, then return None; in a fork, return what it must run."""
     waking, wake = os.pipe()
     os.set_blocking(waking, False)
     os.set_blocking(wake, False)
@@ -108,7 +108,7 @@ def serve(path: str) -> tuple[Request, list[int]] | None:
             readable, _, _ = select.select([0, waking, listening], [], [])
             if waking in readable:
                 os.read(waking, 4096)
-                _tell_ended(running)
+                _report_ended(running)
             if listening in readable:
                 link, _ = listening.accept()
                 _, streams, _, _ = socket.recv_fds(link, len(b"fork"), 3)
@@ -133,7 +133,7 @@ def serve(path: str) -> tuple[Request, list[int]] | None:
 
 
 def run(request: Request, streams: Sequence[int]) -> None:
-    """Become the command."""
+    """Run the command in this process."""
     os.environ.clear()
     os.environ.update(request.environment)
     time.tzset()
@@ -147,12 +147,12 @@ def run(request: Request, streams: Sequence[int]) -> None:
 
 
 def _import(arguments: list[str]) -> None:
-    """Import the sub-command, which would otherwise be done in each fork."""
+    """Import the sub-command here, so that forks need not."""
     command: click.Command | None = cli
     for name in arguments:
         if not isinstance(command, click.Group):
             break
-        # What is wrong with it, the fork tells.
+        # The fork reports the error.
         with suppress(SynreplError, click.ClickException, ImportError):
             command = command.get_command(click.Context(command), name)
     if "twisted.internet.reactor" in sys.modules:
@@ -160,7 +160,7 @@ def _import(arguments: list[str]) -> None:
 
 
 def _line(link: socket.socket) -> bytes:
-    """What comes up to the end of a line."""
+    """Read a line."""
     line = b""
     while not line.endswith(b"\n"):
         data = link.recv(65536)
@@ -170,7 +170,7 @@ def _line(link: socket.socket) -> bytes:
     return line
 
 
-def _tell_ended(running: dict[int, socket.socket]) -> None:
+def _report_ended(running: dict[int, socket.socket]) -> None:
     for pid in list(running):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -1,4 +1,4 @@
-"""A fork of the command server as a process of the reactor, like one of ``spawnProcess``."""
+"""Runs a fork of the command server under the reactor, as ``spawnProcess`` runs a process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from tests.cli.command_server import ask_for_fork
+from tests.cli.command_server import request_fork
 
 
 @implementer(IProcessTransport)
 class ForkedProcess:
-    """A sub-command in a fork, whose stdin, stdout and stderr are those of a protocol.
+    """A sub-command in a fork, connected to a :class:`ProcessProtocol`.
 
-    :ivar pid: its process ID
+    :ivar pid: the process ID of the fork
     """
 
     def __init__(
@@ -45,29 +45,29 @@ class ForkedProcess:
             os.pipe() for _ in range(3)
         )
         try:
-            fork = ask_for_fork(arguments, environment, directory, (stdin, stdout, stderr))
+            fork = request_fork(arguments, environment, directory, (stdin, stdout, stderr))
         finally:
             for end in stdin, stdout, stderr:
                 os.close(end)
         self.pid = fork.pid
         self._code: int | None = None
         self._pipes: dict[int, FileDescriptor] = {
-            0: _Writing(reactor, to_stdin, lambda: self._closed(0)),
-            1: _Reading(
+            0: _WritePipe(reactor, to_stdin, lambda: self._closed(0)),
+            1: _ReadPipe(
                 reactor,
                 from_stdout,
                 lambda data: protocol.childDataReceived(1, data),
                 lambda: self._closed(1),
             ),
-            2: _Reading(
+            2: _ReadPipe(
                 reactor,
                 from_stderr,
                 lambda data: protocol.childDataReceived(2, data),
                 lambda: self._closed(2),
             ),
         }
-        self._said = b""
-        _Reading(reactor, fork.link.detach(), self._hear, self._ended)
+        self._exit_code_text = b""
+        _ReadPipe(reactor, fork.link.detach(), self._exit_code_received, self._ended)
         protocol.makeConnection(self)
 
     def write(self, data: bytes) -> None:
@@ -76,32 +76,32 @@ class ForkedProcess:
             self._pipes[0].write(data)
 
     def writeSequence(self, seq: Sequence[bytes]) -> None:
-        """Likewise."""
+        """As :meth:`write`."""
         self.write(b"".join(seq))
 
     def writeToChild(self, childFD: int, data: bytes) -> None:
-        """Likewise."""
+        """As :meth:`write`."""
         self._pipes[childFD].write(data)
 
     def closeStdin(self) -> None:
-        """Close its stdin, once all is written."""
+        """Close its stdin, once everything is written."""
         self.closeChildFD(0)
 
     def closeStdout(self) -> None:
-        """Read its stdout no more."""
+        """Close its stdout."""
         self.closeChildFD(1)
 
     def closeStderr(self) -> None:
-        """Read its stderr no more."""
+        """Close its stderr."""
         self.closeChildFD(2)
 
     def closeChildFD(self, descriptor: int) -> None:
-        """Close one of them."""
+        """Close one of its pipes."""
         if descriptor in self._pipes:
             self._pipes[descriptor].loseConnection()
 
     def loseConnection(self) -> None:
-        """Close all of them."""
+        """Close all of its pipes."""
         for descriptor in list(self._pipes):
             self.closeChildFD(descriptor)
 
@@ -118,20 +118,20 @@ class ForkedProcess:
         except ProcessLookupError:
             raise ProcessExitedAlready from None
 
-    def _hear(self, data: bytes) -> None:
-        self._said += data
+    def _exit_code_received(self, data: bytes) -> None:
+        self._exit_code_text += data
 
     def _ended(self) -> None:
-        self._code = int(self._said or b"255")
+        self._code = int(self._exit_code_text or b"255")
         self.closeStdin()
-        self._tell_when_all_is_over()
+        self._report_end()
 
     def _closed(self, descriptor: int) -> None:
         del self._pipes[descriptor]
         self._protocol.childConnectionLost(descriptor)
-        self._tell_when_all_is_over()
+        self._report_end()
 
-    def _tell_when_all_is_over(self) -> None:
+    def _report_end(self) -> None:
         code = self._code
         if code is None or self._pipes:
             return
@@ -162,7 +162,7 @@ class _Pipe(FileDescriptor):
         self._closed()
 
 
-class _Reading(_Pipe):
+class _ReadPipe(_Pipe):
     def __init__(
         self,
         reactor: Any,
@@ -175,7 +175,7 @@ class _Reading(_Pipe):
         self.startReading()
 
     def loseConnection(self, _connDone: object = None) -> None:
-        """Close it at once, for there is nothing to write first."""
+        """Close it at once, because nothing is left to write."""
         self.stopReading()
         self.reactor.callLater(0, self._lose)
 
@@ -187,7 +187,7 @@ class _Reading(_Pipe):
         return fdesc.readFromFD(self._descriptor, self._received)
 
 
-class _Writing(_Pipe):
+class _WritePipe(_Pipe):
     def writeSomeData(self, data: bytes) -> int | Exception:
         found: Any = fdesc.writeToFD(self._descriptor, data)
         return CONNECTION_LOST if found is None else found

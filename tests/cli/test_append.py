@@ -34,10 +34,10 @@ def text(*numbers: int) -> bytes:
     return b"".join(b'["o%d",%d]\n' % (number, number) for number in numbers)
 
 
-class Appending(CliCase):
-    """From lines to facts."""
+class AppendCommand(CliCase):
+    """``synrepl append`` with valid input."""
 
-    async def test_a_line_is_a_fact(self) -> None:
+    async def test_each_line_becomes_a_fact(self) -> None:
         master = await self.master()
         given = b'["a",1,{"deep":[1]}]\n\n  \n["b",2]\r\n[["c",3],["d",4,null]]\n["e",5]'
         done = await self.run_command("append", "-c", master.path, "orders", stdin=given)
@@ -53,7 +53,7 @@ class Appending(CliCase):
             ],
         )
 
-    async def test_an_open_pipe_gets_each_answer_at_once(self) -> None:
+    async def test_answers_each_line_of_an_open_pipe_at_once(self) -> None:
         master = await self.master()
         command = self.start("append", "-c", master.path, "orders")
         for number in (1, 2, 3):
@@ -66,7 +66,7 @@ class Appending(CliCase):
         done = await command.done()
         self.assertEqual((done.code, ids(done)), (0, [1, 2, 3, 4]))
 
-    async def test_many_lines_in_few_requests(self) -> None:
+    async def test_sends_many_lines_in_few_requests(self) -> None:
         master = await self.master()
         path = self.directory / "rows"
         path.write_bytes(text(*range(12_000)))
@@ -76,17 +76,17 @@ class Appending(CliCase):
         self.assertEqual(await master.stored(), [[row(number)] for number in range(12_000)])
         self.assertLess(master.requests, 20)
 
-    async def test_nothing_is_nothing(self) -> None:
+    async def test_appends_nothing_for_blank_input(self) -> None:
         master = await self.master()
         for nothing in (b"", b"\n\n", b" \r\n"):
             done = await self.run_command("append", "-c", master.path, "orders", stdin=nothing)
             self.assertEqual(done, CommandResult(0, "", ""))
 
 
-class BadLines(CliCase):
-    """It stops at a bad line: the lines before it are appended, no other."""
+class AppendBadLines(CliCase):
+    """The command stops at a bad line, and appends the lines before it."""
 
-    async def test_each_is_refused_by_its_number(self) -> None:
+    async def test_names_the_number_of_a_bad_line(self) -> None:
         master = await self.master()
         a_row = "a row of stream 'orders'"
         for bad, message in (
@@ -110,8 +110,8 @@ class BadLines(CliCase):
         stored = await master.stored()
         self.assertEqual(stored, [[row(1)], [row(2)]] * 10)
 
-    async def test_what_only_the_master_refuses(self) -> None:
-        """Here the configuration knows a column that the master does not."""
+    async def test_finds_the_line_that_only_the_master_refuses(self) -> None:
+        """The configuration declares a column that the master does not have."""
         master = await self.master()
         newer = self.directory / "newer.yaml"
         columns = "{order_id: text, amount: bigint, note: 'json?', more: 'text?'}"
@@ -128,7 +128,7 @@ class BadLines(CliCase):
                 done.err, rf"^synrepl: error: line {at}: the row at .*at most length 3;.*\n$"
             )
 
-    async def test_a_line_without_end(self) -> None:
+    async def test_refuses_a_line_above_the_limit(self) -> None:
         master = await self.master()
         path = self.directory / "rows"
         path.write_bytes(text(1) + b'["' + b"x" * MAX_LINE)
@@ -139,7 +139,7 @@ class BadLines(CliCase):
             "synrepl: error: line 2: it is longer than 16777216 bytes; a line is one JSON array\n",
         )
 
-    async def test_a_line_that_no_request_can_hold(self) -> None:
+    async def test_refuses_a_line_that_no_request_can_hold(self) -> None:
         master = await self.master(http_extra="max_body: 1KiB")
         given = text(*range(100)) + b'["%b",1]\n' % (b"x" * 1100) + text(1)
         done = await self.run_command("append", "-c", master.path, "orders", stdin=given)
@@ -147,10 +147,10 @@ class BadLines(CliCase):
         self.assertRegex(done.err, r"^synrepl: error: line 101: the body is longer than the 1024 ")
 
 
-class Retrying(CliCase):
-    """The master goes away; nothing is lost, and nothing appended twice."""
+class AppendWithRetries(CliCase):
+    """When the master goes away, nothing is lost or appended twice."""
 
-    async def test_an_answer_that_was_lost(self) -> None:
+    async def test_does_not_append_twice_when_an_answer_is_lost(self) -> None:
         master = await self.master()
         relay = Relay(master.http_port)
         self.addCleanup(relay.stop)
@@ -167,7 +167,7 @@ class Retrying(CliCase):
         self.assertEqual(await master.stored(), [[row(1)], [row(2)], [row(3)]])
         self.assertEqual(relay.swallowed, 3)
 
-    async def test_a_master_that_comes_back(self) -> None:
+    async def test_continues_when_the_master_is_back(self) -> None:
         master = await self.master()
         command = self.start("append", "-c", master.path, "orders")
         command.write(text(1))
@@ -179,7 +179,7 @@ class Retrying(CliCase):
         done = await command.done()
         self.assertEqual((done.code, ids(done)), (0, [1, 2]))
 
-    async def test_giving_up(self) -> None:
+    async def test_gives_up_at_the_timeout(self) -> None:
         master = await self.master()
         await master.stop()
         given = b"\n" + text(1, 2)
@@ -193,10 +193,10 @@ class Retrying(CliCase):
         )
 
 
-class Refused(CliCase):
-    """What is wrong before the first line."""
+class AppendRefusals(CliCase):
+    """Errors that do not concern a line, and interruptions."""
 
-    async def test_an_unknown_stream(self) -> None:
+    async def test_refuses_an_unknown_stream(self) -> None:
         master = await self.master()
         done = await self.run_command("append", "-c", master.path, "order", stdin=text(1))
         self.assertEqual(
@@ -206,7 +206,7 @@ class Refused(CliCase):
             ),
         )
 
-    async def test_no_listener(self) -> None:
+    async def test_refuses_a_configuration_without_http(self) -> None:
         master = await self.master()
         lines = master.path.read_text().splitlines()
         master.path.write_text("\n".join(line for line in lines if not line.startswith("http:")))
@@ -214,7 +214,7 @@ class Refused(CliCase):
         message = "the configuration has no HTTP listener to talk to: set 'http' in it"
         self.assertEqual(done, CommandResult(2, "", f"synrepl: error: {message}\n"))
 
-    async def test_a_secret(self) -> None:
+    async def test_sends_the_secret_of_the_configuration(self) -> None:
         secret = self.directory / "secret"
         secret.write_text("sesame")
         secret.chmod(0o600)
@@ -226,13 +226,13 @@ class Refused(CliCase):
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("wants its secret", done.err)
 
-    async def test_a_stream_of_another_writer(self) -> None:
+    async def test_reports_that_another_process_writes_the_stream(self) -> None:
         master = await self.master(stream_writers="{orders: [other]}")
         done = await self.run_command("append", "-c", master.path, "orders", stdin=text(1, 2))
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("409 NotAWriter", done.err)
 
-    async def test_nobody_reads_the_answers(self) -> None:
+    async def test_exits_when_stdout_is_closed(self) -> None:
         master = await self.master()
         command = self.start("append", "-c", master.path, "orders")
         command.write(text(1))
@@ -242,7 +242,7 @@ class Refused(CliCase):
         done = await command.done()
         self.assertEqual((done.code, done.err), (1, ""))
 
-    async def test_ctrl_c(self) -> None:
+    async def test_exits_silently_on_ctrl_c(self) -> None:
         master = await self.master()
         command = self.start("append", "-c", master.path, "orders")
         command.write(text(1))
@@ -252,7 +252,7 @@ class Refused(CliCase):
         self.assertEqual((done.code, done.err), (130, ""))
 
 
-class Lines(SynchronousTestCase):
+class LineReaderOnAPipe(SynchronousTestCase):
     """:class:`LineReader` on a pipe."""
 
     @settings(max_examples=60, deadline=None)
@@ -262,7 +262,9 @@ class Lines(SynchronousTestCase):
         st.integers(1, 5),
         st.integers(1, 30),
     )
-    def test_any_cut(self, lines: list[bytes], data: Any, most: int, size: int) -> None:
+    def test_reads_all_lines_however_they_arrive(
+        self, lines: list[bytes], data: Any, most: int, size: int
+    ) -> None:
         given = b"\n".join(lines)
         expected = [Line(n, line) for n, line in enumerate(lines, 1) if line.strip()]
         reading, writing = os.pipe()
@@ -273,7 +275,7 @@ class Lines(SynchronousTestCase):
                 cut = data.draw(st.integers(1, len(given)))
                 os.write(writing, given[:cut])
                 given = given[cut:]
-                # All that is complete can be had, without waiting.
+                # Complete lines are available without waiting.
                 while len(found) < len(expected) - 1 and _complete(lines, given) > len(found):
                     taken = reader.take_available(most, size)
                     self.assertTrue(0 < len(taken) <= most)
@@ -289,7 +291,7 @@ class Lines(SynchronousTestCase):
             if writing >= 0:
                 os.close(writing)
 
-    def test_no_more_is_kept_than_was_asked_for(self) -> None:
+    def test_reads_no_further_than_requested(self) -> None:
         path = self.mktemp()
         with open(path, "wb") as file:
             file.write(b"123456789\n" * 1_000_000)
@@ -299,13 +301,13 @@ class Lines(SynchronousTestCase):
         self.assertEqual(len(reader.take_available(10**9, 900)), 100)
         self.assertLess(reader.read, 2**20)
 
-    def test_a_line_without_end(self) -> None:
+    def test_refuses_a_line_without_end(self) -> None:
         descriptor = os.open("/dev/zero", os.O_RDONLY)
         self.addCleanup(os.close, descriptor)
         error = self.assertRaises(BadLine, LineReader(descriptor).take_available, 9, 99)
         self.assertEqual(error.facts["number"], 1)
 
-    def test_too_long_after_good_ones(self) -> None:
+    def test_returns_good_lines_before_a_line_that_is_too_long(self) -> None:
         path = self.mktemp()
         for bad in (b"x" * (MAX_LINE + 1), b"x" * (MAX_LINE + 1) + b"\nc\n"):
             with open(path, "wb") as file:
@@ -319,14 +321,14 @@ class Lines(SynchronousTestCase):
 
 
 def _complete(lines: list[bytes], rest: bytes) -> int:
-    """How many lines that are not blank have been written with their newline."""
+    """The number of non-blank lines that were written completely."""
     written = b"\n".join(lines)
     written = written[: len(written) - len(rest)]
     return sum(bool(line.strip()) for line in written.split(b"\n")[:-1])
 
 
 class Relay:
-    """Relays connections to a port; ``swallow`` of them end once an answer comes, without it."""
+    """Relays connections to a port, and drops the answers on the next ``swallow`` connections."""
 
     def __init__(self, target: int) -> None:
         self.swallow = self.swallowed = 0

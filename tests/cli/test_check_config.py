@@ -17,11 +17,11 @@ streams: [{name: orders, columns: {order_id: text}}, {name: jobs, columns: {id: 
 """
 
 
-class Handlers(WorkingDirectoryCase):
-    """Each handler is imported, and none is made."""
+class CheckConfigOfHandlers(WorkingDirectoryCase):
+    """Handlers are imported, but not instantiated."""
 
     def refusal(self, handler: str, more: str = "") -> str:
-        """What is said of one handler."""
+        """The error message for one handler."""
         path = self.directory / "worker.yaml"
         path.write_text(f"{WORKER}{more}handlers:\n  - {handler}\n")
         result = run("check-config", "-c", path)
@@ -32,7 +32,7 @@ class Handlers(WorkingDirectoryCase):
         self.assertTrue(result.stderr.startswith(begin), result.stderr)
         return result.stderr.removeprefix(begin)
 
-    def test_refused(self) -> None:
+    def test_refuses_handlers_that_cannot_be_used(self) -> None:
         for handler, reason in (
             ("nowhere.to.be:Found", "No module named 'nowhere'"),
             ("tests.daemon.bad_handlers:Gone", "has no attribute 'Gone'"),
@@ -70,9 +70,9 @@ class Handlers(WorkingDirectoryCase):
         ):
             with self.subTest(handler):
                 path = handler.partition("'")[2].partition("'")[0] or handler
-                told = self.refusal(handler if handler[0] == "{" else f"'{handler}'")
-                self.assertTrue(told.startswith(f"{path} cannot be used: "), told)
-                self.assertIn(reason, told)
+                message = self.refusal(handler if handler[0] == "{" else f"'{handler}'")
+                self.assertTrue(message.startswith(f"{path} cannot be used: "), message)
+                self.assertIn(reason, message)
 
     def test_accepts_a_class_that_provides_the_interface_without_inheriting(self) -> None:
         path = self.directory / "worker.yaml"
@@ -81,9 +81,9 @@ class Handlers(WorkingDirectoryCase):
         result = run("check-config", "-c", path)
         self.assertEqual(result.exit_code, 0, result.output)
 
-    def test_a_handler_of_streams_that_are_not_followed(self) -> None:
-        told = self.refusal("tests.daemon.bad_handlers:Orders", "follow: [jobs]\n")
-        self.assertIn("none of its 'streams' (orders) is among those of 'follow'", told)
+    def test_refuses_a_handler_of_streams_that_are_not_followed(self) -> None:
+        message = self.refusal("tests.daemon.bad_handlers:Orders", "follow: [jobs]\n")
+        self.assertIn("none of its 'streams' (orders) is among those of 'follow'", message)
 
     def test_a_master_refuses_a_handler_that_takes_facts_only(self) -> None:
         path = self.directory / "master.yaml"
@@ -96,7 +96,7 @@ class Handlers(WorkingDirectoryCase):
         result = run("check-config", "-c", path)
         self.assertEqual(result.exit_code, 0, result.output)
 
-    def test_all_of_them_at_once(self) -> None:
+    def test_reports_all_errors_at_once(self) -> None:
         path = self.directory / "worker.yaml"
         path.write_text(
             f"{WORKER}follow: [jobs, nosuch]\n"
@@ -119,10 +119,10 @@ class Handlers(WorkingDirectoryCase):
         )
 
 
-class Processes(CliCase):
-    """What ``check-config`` refuses, the process refuses in the same words."""
+class CheckConfigOfRunningProcesses(CliCase):
+    """Processes refuse with the same message as ``check-config``."""
 
-    async def test_a_module_of_the_working_directory(self) -> None:
+    async def test_imports_a_handler_from_the_working_directory(self) -> None:
         path: Path = self.directory / "worker.yaml"
         path.write_text(f"{WORKER}handlers: ['shop:Mailer']\n")
         (self.directory / "shop.py").write_text(

@@ -39,7 +39,7 @@ class WorkingDirectoryCase(TestCase):
         self.directory.chmod(0o755)  # the embedded database may run as another user
 
 
-class Conventions(WorkingDirectoryCase):
+class CommandConventions(WorkingDirectoryCase):
     """What holds for every sub-command."""
 
     def test_every_entry_of_the_table_loads(self) -> None:
@@ -72,7 +72,7 @@ class Conventions(WorkingDirectoryCase):
             with self.subTest(arguments):
                 self.assertEqual(run(*arguments).exit_code, 2)
 
-    def test_version(self) -> None:
+    def test_prints_the_version(self) -> None:
         result = run("--version")
         self.assertEqual(result.exit_code, 0)
         self.assertIn(synrepl.__version__, result.stdout)
@@ -105,10 +105,10 @@ class Conventions(WorkingDirectoryCase):
         self.assertEqual(subprocess.run(command, capture_output=True, cwd=root).returncode, 0)
 
 
-class Init(WorkingDirectoryCase):
+class InitCommand(WorkingDirectoryCase):
     """``synrepl init``."""
 
-    def test_what_it_writes_can_be_loaded(self) -> None:
+    def test_writes_configurations_that_load(self) -> None:
         target = self.directory / "deep" / "x"
         result = run(
             *("init", target, "--server-name", "[::1]:8448"),
@@ -211,14 +211,14 @@ class Init(WorkingDirectoryCase):
                     else:
                         self.assertEqual(after, before)
 
-    def test_it_never_overwrites(self) -> None:
+    def test_never_overwrites_a_file(self) -> None:
         (self.directory / "worker.yaml").write_text("mine")
         result = run("init", self.directory, "--server-name", "example.com")
         self.assertEqual(result.exit_code, 1)
         self.assertEqual([path.name for path in self.directory.iterdir()], ["worker.yaml"])
         self.assertEqual((self.directory / "worker.yaml").read_text(), "mine")
 
-    def test_refused(self) -> None:
+    def test_refuses_bad_arguments_and_writes_nothing(self) -> None:
         for arguments, code in (
             (["--server-name", 'x"\ny: 1'], 2),
             (["--server-name", "a b"], 2),
@@ -231,7 +231,7 @@ class Init(WorkingDirectoryCase):
                 self.assertEqual(run("init", self.directory, *arguments).exit_code, code)
                 self.assertEqual(list(self.directory.iterdir()), [])
 
-    def test_a_place_that_cannot_be_written(self) -> None:
+    def test_reports_a_directory_that_cannot_be_created(self) -> None:
         (self.directory / "file").write_text("")
         result = run("init", self.directory / "file" / "x", "--server-name", "x.org")
         self.assertEqual(result.exit_code, 1)
@@ -239,7 +239,7 @@ class Init(WorkingDirectoryCase):
 
 
 class InitAsRoot(WorkingDirectoryCase):
-    """PostgreSQL does not run as root, so its folder is where another user can enter."""
+    """PostgreSQL does not run as root, so its directory must be accessible to another user."""
 
     def setUp(self) -> None:
         if os.geteuid() != 0:
@@ -255,7 +255,7 @@ class InitAsRoot(WorkingDirectoryCase):
         self.addCleanup(patched.stop)
 
     def data_dir(self, target: Path) -> Path:
-        """That of the configurations, which PostgreSQL's user can enter."""
+        """The data directory of both configurations; check that PostgreSQL's user can enter it."""
         (data,) = {
             load_master([target / "master.yaml"]).data_dir,
             load_worker([target / "worker.yaml"]).data_dir,
@@ -265,7 +265,7 @@ class InitAsRoot(WorkingDirectoryCase):
         self.assertTrue(can_enter(account_for(data), data.parent))
         return data
 
-    def test_a_home_that_is_closed(self) -> None:
+    def test_uses_the_system_directory_when_the_home_is_closed(self) -> None:
         result = run("init", self.home / "here", "--server-name", "example.com")
         self.assertEqual(result.exit_code, 0, result.output)
         self.assertEqual(self.data_dir(self.home / "here"), self.system / "example.com")
@@ -274,7 +274,7 @@ class InitAsRoot(WorkingDirectoryCase):
         )
         self.assertIn(f"cannot enter {self.home}/here", result.stdout)
 
-    def test_the_second_of_a_name(self) -> None:
+    def test_refuses_a_second_server_of_the_same_name(self) -> None:
         run("init", self.home / "here", "--server-name", "example.com")
         result = run("init", self.home / "there", "--server-name", "example.com")
         self.assertEqual(result.exit_code, 1)
@@ -288,20 +288,20 @@ class InitAsRoot(WorkingDirectoryCase):
         self.assertEqual(result.exit_code, 0, result.output)
         self.assertEqual(self.data_dir(self.home / "there"), data)
 
-    def test_a_folder_that_is_closed(self) -> None:
+    def test_refuses_a_data_dir_that_postgres_cannot_enter(self) -> None:
         arguments = ("--server-name", "example.com", "--data-dir", self.home / "data")
         result = run("init", self.directory / "here", *arguments)
         self.assertEqual(result.exit_code, 2)
         self.assertRegex(result.stderr, f"user .* cannot enter {self.home}, and PostgreSQL runs as")
         self.assertFalse((self.directory / "here").exists())
 
-    def test_nowhere_to_go(self) -> None:
+    def test_refuses_when_the_system_directory_is_closed(self) -> None:
         self.system.parent.chmod(0o700)
         result = run("init", self.home / "here", "--server-name", "example.com")
         self.assertEqual(result.exit_code, 2)
         self.assertRegex(result.stderr, f"user .* cannot enter {self.system}, .* name a --data-dir")
 
-    def test_a_home_that_is_open(self) -> None:
+    def test_uses_the_given_directory_when_it_is_open(self) -> None:
         self.home.chmod(0o755)
         result = run("init", self.home / "here", "--server-name", "example.com")
         self.assertEqual(result.exit_code, 0, result.output)
@@ -310,10 +310,10 @@ class InitAsRoot(WorkingDirectoryCase):
         self.assertFalse(self.system.exists())
 
 
-class Names(WorkingDirectoryCase):
-    """A name that is none is a wrong argument, to every command."""
+class InvalidNames(WorkingDirectoryCase):
+    """An invalid name is a usage error of every command."""
 
-    def test_exit_with_2(self) -> None:
+    def test_every_command_exits_with_2_on_an_invalid_name(self) -> None:
         run("init", self.directory, "--server-name", "example.com")
         config = ("-c", self.directory / "master.yaml")
         for arguments in (
@@ -328,14 +328,14 @@ class Names(WorkingDirectoryCase):
                 self.assertRegex(result.stderr, "is not a valid name: use ")
 
 
-class CheckConfig(WorkingDirectoryCase):
+class CheckConfigCommand(WorkingDirectoryCase):
     """``synrepl check-config``."""
 
     def setUp(self) -> None:
         super().setUp()
         run("init", self.directory, "--server-name", "example.com")
 
-    def test_what_it_prints_means_the_same(self) -> None:
+    def test_prints_a_configuration_that_loads_the_same(self) -> None:
         for name, load in (("master.yaml", load_master), ("worker.yaml", load_worker)):
             with self.subTest(name):
                 path = self.directory / name
@@ -364,7 +364,7 @@ class CheckConfig(WorkingDirectoryCase):
         self.assertNotIn("sesame", result.output)
         self.assertIn("postgresql://u:***@localhost/db", result.output)
 
-    def test_the_role_can_be_said(self) -> None:
+    def test_takes_the_role_from_the_option(self) -> None:
         result = run("check-config", "--role", "worker", "-c", self.directory / "master.yaml")
         self.assertEqual(result.exit_code, 2)
         self.assertIn("there is no setting", result.stderr)

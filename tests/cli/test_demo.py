@@ -165,7 +165,7 @@ class ComparisonOfFacts(TestCase):
             self.assertNotEqual(first, digest_fact(1, MASTER, [row(*cells)]))
 
 
-class Report(TestCase):
+class DemoReport(TestCase):
     """From comparisons to a table and a verdict."""
 
     equal = ComparisonResult(3, 4, 0, [])
@@ -313,7 +313,7 @@ class Report(TestCase):
         self.assertIn("s0", rendered(lake_report(lake, True), 200))
 
 
-class Display(TestCase):
+class DemoProgressDisplay(TestCase):
     """Progress while the demo runs."""
 
     def test_shows_bars_on_a_terminal(self) -> None:
@@ -480,7 +480,7 @@ class MissedFacts(CliCase):
         self.assertEqual(caught.exception.facts["trimmed"], 5)
 
 
-class Suspended(MemoryStore):
+class SuspendedStore(MemoryStore):
     """A store in which an append waits for the test before it begins."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -493,13 +493,13 @@ class Suspended(MemoryStore):
             await self.waiting
 
 
-class Regressions(CliCase):
+class DemoRegressions(CliCase):
     """Defects that the demo has found."""
 
-    async def test_an_append_caught_by_the_end_of_its_process_may_be_tried_again(self) -> None:
+    async def test_an_append_interrupted_by_shutdown_can_be_retried(self) -> None:
         stream = CATALOGUE["orders"]
         scheduler = TwistedScheduler(Clock())
-        store = Suspended(scheduler)
+        store = SuspendedStore(scheduler)
         announcer = Announcer(scheduler, store, [stream], Publisher(scheduler, {}), NullLog())
         writer = StreamWriter(scheduler, store, MASTER, [stream], announcer, NullLog())
         await writer.start()
@@ -510,7 +510,7 @@ class Regressions(CliCase):
         with self.assertRaises(WriterAway):
             await appended
 
-    async def test_an_empty_stream_in_memory_begins_at_0(self) -> None:
+    async def test_an_empty_in_memory_stream_starts_at_0(self) -> None:
         stream = CATALOGUE["typing"]
         scheduler = TwistedScheduler(Clock())
         store = MemoryStore(scheduler)

@@ -13,10 +13,10 @@ from tests.daemon.writers_case import WritersCase
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 
 
-class Page(WritersCase):
+class CommandsPage(WritersCase):
     """The example's handlers, in a master and a worker."""
 
-    async def test_example(self) -> None:
+    async def test_handlers_of_the_example_work(self) -> None:
         (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
         (setting,) = re.findall(r"```yaml\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
         (self.directory / "shown.py").write_text(example)

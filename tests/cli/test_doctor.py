@@ -36,7 +36,7 @@ from tests.cli.cli_case import CliCase, InProcessMaster, free_port
 SECRET = "s3cret"
 
 
-class Names:
+class CachedNames:
     """A cached function over a table, in one process."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class CachingMaster(InProcessMaster):
     def __init__(self, path: Path, dsn: str, settings: dict[str, str]) -> None:
         super().__init__(path, dsn, settings)
         self.dsn = dsn
-        self.names = Names()
+        self.names = CachedNames()
 
     async def start(self, at: int | None = None) -> None:
         """Start it, with a table of names."""
@@ -89,8 +89,8 @@ INVALIDATE = """SELECT synrepl.append('caches',
     '[{"cache_func": "name_of", "keys": ["a"], "invalidation_ts": 1}]')"""
 
 
-class Doctor(CliCase):
-    """Processes whose caches are looked at."""
+class DoctorOfRunningProcesses(CliCase):
+    """``synrepl doctor`` on processes with caches."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
@@ -105,8 +105,10 @@ class Doctor(CliCase):
             await master.names.of(key)
         return master
 
-    async def worker(self, master: CachingMaster, **settings: str) -> tuple[RunningWorker, Names]:
-        names = Names()
+    async def worker(
+        self, master: CachingMaster, **settings: str
+    ) -> tuple[RunningWorker, CachedNames]:
+        names = CachedNames()
         written = {
             "server_name": "example.com",
             "instance_name": "w",
@@ -145,14 +147,14 @@ class Doctor(CliCase):
         return answered
 
     async def doctor(self, path: Path, code: int, *arguments: str) -> dict[str, Any]:
-        """What it prints as JSON."""
+        """Run ``doctor caches``, and return its JSON."""
         done = await self.run_command("doctor", "caches", "-c", path, "--json", *arguments)
         self.assertEqual((done.code, done.err), (code, ""), done)
         self.assertNotIn(SECRET, done.out)
-        told: dict[str, Any] = json.loads(done.out)
-        return told
+        answer: dict[str, Any] = json.loads(done.out)
+        return answer
 
-    async def test_behind_the_caches_back(self) -> None:
+    async def test_reports_a_change_without_invalidation(self) -> None:
         master = await self.caching_master()
         await master.change()
         done = await self.run_command("doctor", "caches", "-c", master.path)
@@ -181,7 +183,7 @@ stale: name_of ["a"]
         self.assertEqual(done.code, 0)
         self.assertIn("2 entries checked: 2 coherent\n", done.out)
 
-    async def test_with_an_invalidation(self) -> None:
+    async def test_finds_nothing_after_an_invalidation(self) -> None:
         master = await self.caching_master(poll_interval="50ms")
         for _ in range(3):
             await master.names.of("a")
@@ -194,13 +196,13 @@ stale: name_of ["a"]
             (200, json.dumps({"caches": master.names.caches.stats()}, separators=(",", ":"))),
         )
 
-    async def test_a_worker(self) -> None:
-        await self.check_a_worker("modern", "sql")
+    async def test_audits_a_worker(self) -> None:
+        await self.check_worker_audit("modern", "sql")
 
-    async def test_a_legacy_worker(self) -> None:
-        await self.check_a_worker("legacy", "(all)")
+    async def test_audits_a_legacy_worker(self) -> None:
+        await self.check_worker_audit("legacy", "(all)")
 
-    async def check_a_worker(self, dialect: str, label: str) -> None:
+    async def check_worker_audit(self, dialect: str, label: str) -> None:
         master = await self.caching_master()
         await master.change(INVALIDATE)
         worker, names = await self.worker(master, dialect=dialect)
@@ -221,7 +223,7 @@ stale: name_of ["a"]
         self.assertEqual(status, 200)
         self.assertIn('synrepl_cache_incoherent_total{cache="name_of"} 1.0', text)
 
-    async def test_a_worker_without_database(self) -> None:
+    async def test_refuses_to_audit_a_worker_without_database(self) -> None:
         master = await self.caching_master()
         await self.worker(master, database="", catch_up="http")
         path = self.directory / "worker.yaml"
@@ -230,7 +232,7 @@ stale: name_of ["a"]
         self.assertIn("409 NothingToCompareWith", done.err)
         self.assertIn("set 'database' in its configuration", done.err)
 
-    async def test_all_at_once(self) -> None:
+    async def test_examines_database_and_caches_together(self) -> None:
         master = await self.caching_master()
         done = await self.run_command("doctor", "-c", master.path)
         self.assertEqual((done.code, done.err), (0, ""))
@@ -240,9 +242,11 @@ stale: name_of ["a"]
         await master.change()
         done = await self.run_command("doctor", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err), (1, ""))
-        told = json.loads(done.out)
-        self.assertEqual((told["healthy"], told["complete"], told["findings"]), (False, True, []))
-        self.assertEqual((told["caches"]["incoherent"], told["caches"]["checked"]), (1, 2))
+        answer = json.loads(done.out)
+        self.assertEqual(
+            (answer["healthy"], answer["complete"], answer["findings"]), (False, True, [])
+        )
+        self.assertEqual((answer["caches"]["incoherent"], answer["caches"]["checked"]), (1, 2))
         await master.sql("UPDATE synrepl._streams SET position = 7")
         done = await self.run_command("doctor", "-c", master.path, "--fix")
         self.assertEqual((done.code, done.err), (0, ""))
@@ -250,15 +254,15 @@ stale: name_of ["a"]
         await master.stop()
         done = await self.run_command("doctor", "-c", master.path)
         self.assertEqual((done.code, done.err), (3, ""))
-        told = "\nnothing is wrong in the database\n\ncaches were not looked at: nothing answers"
-        self.assertIn(told, done.out)
+        answer = "\nnothing is wrong in the database\n\ncaches were not looked at: nothing answers"
+        self.assertIn(answer, done.out)
         done = await self.run_command("doctor", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err), (3, ""))
-        told = json.loads(done.out)
-        self.assertEqual((told["healthy"], told["complete"]), (False, False))
-        self.assertIn("nothing answers", told["caches_unknown"])
+        answer = json.loads(done.out)
+        self.assertEqual((answer["healthy"], answer["complete"]), (False, False))
+        self.assertIn("nothing answers", answer["caches_unknown"])
 
-    async def test_a_redis_that_cannot_be_reached(self) -> None:
+    async def test_reports_an_unreachable_redis(self) -> None:
         redis = RedisTestServer()
         self.addCleanup(redis.close)
         master = await self.caching_master(redis=f"{{port: {redis.port}}}")
@@ -272,28 +276,28 @@ stale: name_of ["a"]
         self.assertIn(f"\nRedis was not looked at: Redis at {where} cannot be used: ", done.out)
         redis.start()
 
-    async def test_all_of_a_worker_without_database(self) -> None:
+    async def test_refuses_everything_of_a_worker_without_database(self) -> None:
         master = await self.caching_master()
         await self.worker(master, database="", catch_up="http")
         done = await self.run_command("doctor", "-c", self.directory / "worker.yaml")
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("409 NothingToCompareWith", done.err)
 
-    async def test_the_sampler(self) -> None:
+    async def test_sampler_counts_incoherent_entries(self) -> None:
         master = await self.caching_master(audit_caches="{every: 200ms, keys: 20}")
         await master.change()
         while not master.services.auditor.incoherent:
             await TwistedScheduler(reactor).sleep(0.01)
         self.assertEqual(master.services.auditor.incoherent, {"name_of": 1})
 
-    async def test_unreachable(self) -> None:
+    async def test_reports_an_unreachable_process(self) -> None:
         master = await self.caching_master()
         await master.stop()
         done = await self.run_command("doctor", "caches", "-c", master.path)
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("nothing answers at", done.err)
 
-    async def test_a_secret(self) -> None:
+    async def test_requires_and_sends_the_secret(self) -> None:
         (self.directory / "s").write_text(SECRET)
         (self.directory / "s").chmod(0o600)
         master = await self.caching_master(http_extra="secret_path: s")
@@ -301,7 +305,7 @@ stale: name_of ["a"]
             self.assertEqual((await self.ask(master.http_port, path, body))[0], 401)
         self.assertEqual((await self.doctor(master.path, 0))["checked"], 2)
 
-    async def test_bodies(self) -> None:
+    async def test_checks_the_body_of_an_audit_request(self) -> None:
         master = await self.caching_master()
         port = master.http_port
         self.assertEqual((await self.ask(port, "/caches/audit"))[0], 405)
@@ -315,7 +319,7 @@ stale: name_of ["a"]
         self.assertEqual(done.code, 0)
         self.assertIn("nothing to check: every cache is empty\n", done.out)
 
-    async def test_usage(self) -> None:
+    async def test_refuses_a_worker_without_http(self) -> None:
         path = self.directory / "worker.yaml"
         path.write_text(
             "server_name: example.com\ninstance_name: w\ncatch_up: http\n"
@@ -326,10 +330,10 @@ stale: name_of ["a"]
         self.assertIn("set 'http' in it", done.err)
 
 
-class WithoutProcesses(SynchronousTestCase):
-    """Arguments, bodies and looks."""
+class DoctorWithoutProcesses(SynchronousTestCase):
+    """Arguments, request bodies, settings and rendering."""
 
-    def test_arguments(self) -> None:
+    def test_refuses_bad_arguments(self) -> None:
         for arguments in (
             ["doctor", "caches"],
             ["doctor", "caches", "-c", "x", "--keys", "0"],
@@ -341,7 +345,7 @@ class WithoutProcesses(SynchronousTestCase):
             done = CliRunner().invoke(cli, arguments)
             self.assertEqual((done.exit_code, "hunter2" in done.output), (2, False), arguments)
 
-    def test_options_before_the_command_they_are_not_for(self) -> None:
+    def test_refuses_options_before_a_sub_command(self) -> None:
         for arguments in (
             ["doctor", "-c", "x", "database", "--database-path", "y"],
             ["doctor", "--json", "database", "-c", "x"],
@@ -350,7 +354,7 @@ class WithoutProcesses(SynchronousTestCase):
             self.assertEqual(done.exit_code, 2)
             self.assertIn("give options after 'database'", done.output)
 
-    def test_bodies(self) -> None:
+    def test_parses_the_body_of_an_audit_request(self) -> None:
         self.assertEqual(
             [_keys(body) for body in (b"", b" \n", b"{}", b'{"keys": 1}', b'{"keys": 10000}')],
             [100, 100, 100, 1, 10_000],
@@ -374,27 +378,27 @@ class WithoutProcesses(SynchronousTestCase):
                 self.assertRaises(BadAudit, _keys, body)
 
     def load(self, audit: str) -> AuditCachesConfig:
-        """The setting, out of a file."""
+        """Load the setting from a file."""
         path = Path(self.mktemp())
         path.write_text(f"server_name: x\ndatabase: postgresql:///d\naudit_caches: {audit}\n")
         return load_master([path]).audit_caches
 
-    def test_settings(self) -> None:
+    def test_parses_the_audit_settings(self) -> None:
         self.assertEqual(self.load("{}"), AuditCachesConfig(every=60.0, keys=20))
         self.assertEqual(self.load("{every: 0s}").every, 0.0)
         self.assertEqual(self.load("{every: 1s, keys: 100}").keys, 100)
         with self.assertRaisesRegex(BadSetting, "101 keys in 1 s are more than 100 a second"):
             self.load("{every: 1s, keys: 101}")
 
-    def looks(self, counts: dict[str, Any], audit: dict[str, Any]) -> list[str]:
+    def rendered(self, counts: dict[str, Any], audit: dict[str, Any]) -> list[str]:
         """The lines that are printed."""
         with CliRunner().isolation() as (out, *_):
             show(tables(counts, audit))
             return out.getvalue().decode().splitlines()
 
-    def test_looks(self) -> None:
+    def test_renders_untrusted_text_safely(self) -> None:
         self.assertEqual(
-            self.looks({}, {"checked": 0}),
+            self.rendered({}, {"checked": 0}),
             ["nothing to check: no cache is open in this process"],
         )
         evil = {
@@ -405,7 +409,7 @@ class WithoutProcesses(SynchronousTestCase):
             "stale": [{"cache": "c\x1b[2J", "key": ["[red]\x1b"], "positions": {"s": {"w": {}}}}],
         }
         self.assertEqual(
-            self.looks({}, evil),
+            self.rendered({}, evil),
             [
                 "1 entry checked: 1 stale",
                 r"failed 2 times: x\x1b: [red]E",

@@ -36,8 +36,8 @@ class DoctorCase(CliCase):
         connection.close()
 
 
-class Ours(DoctorCase):
-    async def test_healthy_then_broken_then_fixed(self) -> None:
+class DoctorOfOwnDatabase(DoctorCase):
+    async def test_reports_a_fault_and_fixes_it(self) -> None:
         master = await self.master()
         done = await self.run_command(*DOCTOR, "-c", master.path)
         first, rest = done.out.split("\n", 1)
@@ -64,14 +64,14 @@ nothing is wrong in the database
         self.assertNotIn("nothing is wrong", done.out)
         done = await self.run_command(*DOCTOR, "-c", master.path, "--fix", "--json")
         self.assertEqual((done.code, done.err), (0, ""))
-        told = json.loads(done.out)
-        self.assertEqual(told["done"], ["orders: the sequence was used up beyond 7"])
-        self.assertEqual((told["healthy"], told["findings"]), (True, []))
-        self.assertEqual(told["streams"]["orders"]["last"], 8)
+        answer = json.loads(done.out)
+        self.assertEqual(answer["done"], ["orders: the sequence was used up beyond 7"])
+        self.assertEqual((answer["healthy"], answer["findings"]), (True, []))
+        self.assertEqual(answer["streams"]["orders"]["last"], 8)
 
 
-class Theirs(DoctorCase):
-    async def test_what_could_not_be_looked_at(self) -> None:
+class DoctorOfASynapseDatabase(DoctorCase):
+    async def test_reports_what_could_not_be_examined(self) -> None:
         dsn = await foreign_database("1.43.0", self)
         parts = urlsplit(dsn)
         self.addCleanup(self.sql, dsn, "DROP ROLE visitor")
@@ -84,15 +84,15 @@ class Theirs(DoctorCase):
             self.assertIn("\nnothing is wrong in what could be looked at\n", done.out)
             done = await self.run_command(*DOCTOR, "--database-path", path, "--json")
             self.assertEqual((done.code, done.err), (3, ""))
-            told = json.loads(done.out)
-            self.assertEqual((told["healthy"], told["complete"]), (False, False))
-            (finding,) = told["findings"]
+            answer = json.loads(done.out)
+            self.assertEqual((answer["healthy"], answer["complete"]), (False, False))
+            (finding,) = answer["findings"]
             self.assertEqual((finding["id"], finding["severity"]), ("sessions-hidden", "unseen"))
         done = await self.run_command(*DOCTOR, "--database-path", path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn("\nnothing is wrong in the database\n", done.out)
 
-    async def test_from_a_file_and_from_the_environment(self) -> None:
+    async def test_takes_the_dsn_from_a_file_or_the_environment(self) -> None:
         dsn = await foreign_database("1.43.0", self)
         path = self.dsn_file(dsn)
         done = await self.run_command(*DOCTOR, "--database-path", path)
@@ -118,21 +118,21 @@ class Theirs(DoctorCase):
         self.assertEqual((finding["id"], finding["where"]), ("sequence-behind", "events"))
         whole = await self.run_command("doctor", "--json")
         self.assertEqual((whole.code, whole.err), (1, ""))
-        told, again = json.loads(whole.out), json.loads(done.out)
-        self.assertEqual((told["findings"], "caches" in told), (again["findings"], False))
+        answer, again = json.loads(whole.out), json.loads(done.out)
+        self.assertEqual((answer["findings"], "caches" in answer), (again["findings"], False))
         done = await self.run_command(*DOCTOR, "--fix")
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("the database is a Synapse's, and nothing is ever written there", done.err)
 
 
-class Usage(DoctorCase):
+class DoctorUsage(DoctorCase):
     async def check(self, words: str, *arguments: object) -> None:
         done = await self.run_command(*DOCTOR, *arguments)
         self.assertEqual((done.code, done.out), (2, ""))
         self.assertIn(words, done.err)
         self.assertNotIn("hunter2", done.err)
 
-    async def test_no_password_on_the_command_line(self) -> None:
+    async def test_refuses_a_password_on_the_command_line(self) -> None:
         for dsn in (
             "postgresql://me:hunter2@127.0.0.1/x",
             "postgresql://127.0.0.1/x?sslmode=disable&p%61ssword=hunter2",
@@ -140,19 +140,19 @@ class Usage(DoctorCase):
         ):
             await self.check("the DSN of --database holds a password", "--database", dsn)
 
-    async def test_one_without_is_taken(self) -> None:
+    async def test_accepts_a_dsn_without_password(self) -> None:
         parts = urlsplit(await foreign_database("1.11.1"))
         self.patch(os, "environ", {**os.environ, "PGPASSWORD": parts.password or ""})
         dsn = f"postgresql://{parts.username}@127.0.0.1:{parts.port}{parts.path}?sslmode=disable"
         done = await self.run_command(*DOCTOR, "--database", dsn)
         self.assertEqual((done.code, done.err), (0, ""))
 
-    async def test_exactly_one_database(self) -> None:
+    async def test_requires_exactly_one_database(self) -> None:
         self.patch(os, "environ", {k: v for k, v in os.environ.items() if k != "SYNREPL_DATABASE"})
         await self.check("which database is to be examined?")
         await self.check("which database is to be examined?", "-c", "x", "--database-path", "y")
 
-    async def test_files(self) -> None:
+    async def test_refuses_a_readable_or_invalid_dsn_file(self) -> None:
         readable = self.dsn_file("postgresql://me:hunter2@127.0.0.1/x", 0o644)
         await self.check("can be read by everybody (mode 0644)", "--database-path", readable)
         await self.check("neither a postgresql:// URI", "--database-path", self.dsn_file("hunter2"))

@@ -16,7 +16,7 @@ ELSEWHERE = "host=db.example.com user=reader"
 
 
 def commands(group: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """All commands below one, by the words that call them."""
+    """All commands below a group, with the words that call them."""
     yield names, group
     if isinstance(group, click.Group):
         context = click.Context(group)
@@ -28,14 +28,16 @@ def commands(group: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...
 
 def takes_a_dsn() -> dict[tuple[str, ...], set[str]]:
     """The options of each command that takes a DSN."""
-    options = {names: {str(each.name) for each in one.params} for names, one in commands(cli)}
+    options = {
+        names: {str(param.name) for param in command.params} for names, command in commands(cli)
+    }
     return {names: given for names, given in options.items() if "database_path" in given}
 
 
-class Commands(WorkingDirectoryCase):
-    """All that take a DSN, also those that are yet to come."""
+class DsnOptionsOfAllCommands(WorkingDirectoryCase):
+    """All commands that take a DSN, including future ones."""
 
-    def test_each_has_a_way_to_accept_plain_text(self) -> None:
+    def test_every_command_has_the_option_insecure(self) -> None:
         found = takes_a_dsn()
         self.assertLessEqual(
             {("doctor",), ("doctor", "database"), ("watch",), ("lake", "land")}, found.keys()
@@ -44,7 +46,7 @@ class Commands(WorkingDirectoryCase):
             with self.subTest(names):
                 self.assertIn("insecure", given)
 
-    def test_each_refuses_plain_text(self) -> None:
+    def test_every_command_refuses_plain_text_to_another_machine(self) -> None:
         path = self.directory / "dsn"
         path.write_text(ELSEWHERE)
         path.chmod(0o600)
@@ -58,8 +60,8 @@ class Commands(WorkingDirectoryCase):
                     self.assertIn("accept plain text by --insecure", result.stderr)
 
 
-class Given(TestCase):
-    def test_plain_text_that_is_accepted(self) -> None:
+class DsnFromOptions(TestCase):
+    def test_accepts_plain_text_only_with_insecure(self) -> None:
         self.assertRaises(PlainTextDatabase, dsn_from_options, ELSEWHERE, None)
         self.assertEqual(dsn_from_options(ELSEWHERE, None, insecure=True), ELSEWHERE)
         encrypted = f"{ELSEWHERE} sslmode=verify-full"

@@ -15,7 +15,7 @@ from tests.storage.samples import TAMPERING
 ALICE = "@alice:example.org"
 
 
-class OneLake(LakeCase):
+class LakeCommands(LakeCase):
     """A lake that is landed, shown, checked, queried and replayed."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -33,12 +33,12 @@ class OneLake(LakeCase):
     def texts(self) -> list[object]:
         return [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
 
-    def test_landing(self) -> None:
-        told = json.loads(self.land("--json"))
-        self.assertEqual(told["rows"], {"notes": 3})
-        self.assertEqual(told["positions"]["notes"], "3~sql.3")
-        self.assertEqual((told["quarantined"], told["files_joined"]), ({}, 0))
-        self.assertEqual(told["erased"], {"files": 0, "rows": 0, "subjects": 0, "redactions": 0})
+    def test_land_brings_new_erased_and_joined_rows_up_to_date(self) -> None:
+        answer = json.loads(self.land("--json"))
+        self.assertEqual(answer["rows"], {"notes": 3})
+        self.assertEqual(answer["positions"]["notes"], "3~sql.3")
+        self.assertEqual((answer["quarantined"], answer["files_joined"]), ({}, 0))
+        self.assertEqual(answer["erased"], {"files": 0, "rows": 0, "subjects": 0, "redactions": 0})
         self.assertEqual(self.land(), "Nothing new.\n")
         self.append_notes(self.dsn, "three")
         self.assertEqual(
@@ -59,7 +59,7 @@ class OneLake(LakeCase):
         followed = "SELECT string_agg(DISTINCT follower, ',') FROM synrepl._followers"
         self.assertEqual(self.sql(self.dsn, followed), "lake")
 
-    def test_status(self) -> None:
+    def test_status_shows_each_stream(self) -> None:
         self.land()
         lines = self.output_of("status", self.lake).splitlines()
         self.assertTrue(lines[0].startswith("A lake of database "), lines)
@@ -72,7 +72,7 @@ class OneLake(LakeCase):
         self.assertEqual(set(streams), {"notes", "everything", "backfill"})
         self.assertEqual(streams["notes"]["rows"], 3)
 
-    def test_check(self) -> None:
+    def test_check_reports_equal_and_different_lakes(self) -> None:
         self.land()
         self.assertEqual(
             self.check().splitlines(),
@@ -91,11 +91,11 @@ class OneLake(LakeCase):
             self.assertIn(part, done.out)
         done = self.in_process("check", self.lake, *self.database, "--json", "--stream", "notes")
         self.assertEqual(done.code, 1)
-        told = json.loads(done.out)
-        self.assertFalse(told["equal"])
-        self.assertEqual([each["stream"] for each in told["streams"]], ["notes"])
+        answer = json.loads(done.out)
+        self.assertFalse(answer["equal"])
+        self.assertEqual([each["stream"] for each in answer["streams"]], ["notes"])
 
-    async def test_replay(self) -> None:
+    async def test_replay_fills_another_database(self) -> None:
         self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
         self.land()
         copy = await fresh_database(self)
@@ -113,8 +113,8 @@ class OneLake(LakeCase):
         self.assertIn("The copy and the lake differ.", done.out)
 
 
-class Few(LakeCase):
-    """Commands that want no database, over rows that a test has."""
+class LakeCommandsWithoutDatabase(LakeCase):
+    """Commands that need no database, over given rows."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -129,7 +129,7 @@ class Few(LakeCase):
         ]
         add(begin(self.lake), schema_of("caches"), rows, files=3)
 
-    def test_a_job(self) -> None:
+    def test_run_prints_and_draws_a_job(self) -> None:
         picture = self.directory / "heat.png"
         rows = json.loads(self.output_of("run", "heat", self.lake, "--json", "--plot", picture))
         self.assertEqual([row["cache"] for row in rows], ["get_0", "get_1"])
@@ -144,7 +144,7 @@ class Few(LakeCase):
         self.assertIn("get_0", done.out)
         self.assertIn("cannot be written", done.err)
 
-    def test_compacting(self) -> None:
+    def test_compact_joins_small_files(self) -> None:
         done = json.loads(self.output_of("compact", self.lake, "--json"))
         self.assertEqual(done, {"caches": {"joined": 3, "made": 1, "removed": 3}})
         self.assertEqual(

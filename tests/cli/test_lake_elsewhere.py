@@ -42,8 +42,8 @@ COMMANDS_IN_ONE_SESSION = """
 """
 
 
-class Elsewhere(LakeCase):
-    """The commands of a lake, away from this machine's own sessions."""
+class LakeOnRemoteSpark(LakeCase):
+    """The lake commands on a Spark cluster and over Spark Connect."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
@@ -78,7 +78,7 @@ class Elsewhere(LakeCase):
         self.addCleanup(server.__exit__, None, None, None)
         return address
 
-    async def test_standalone_cluster(self) -> None:
+    async def test_commands_work_on_a_standalone_cluster(self) -> None:
         master = self.entered(standalone_cluster(Path(self.mktemp()).absolute()))
         settings = {
             "spark.driver.host": "127.0.0.1",
@@ -103,7 +103,7 @@ class Elsewhere(LakeCase):
         self.assertEqual((ended.status, ended.errors), (0, ""))
         self.check_outputs(*json.loads(ended.output))
 
-    async def test_connect(self) -> None:
+    async def test_commands_work_over_spark_connect(self) -> None:
         address = self.entered(connect_server(Path(self.mktemp()).absolute()))
         commands = self.commands(f"sc://{address}")
         self.check_outputs(*[await self.succeeded(*command) for command in commands])

@@ -16,15 +16,15 @@ from tests.storage.test_failover_sql import PROMOTE
 LOSE = f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 2; DELETE FROM synrepl._followers"
 
 
-class OneLake(LakeCase):
-    """A lake that goes on after a failover."""
+class LakeAfterAFailover(LakeCase):
+    """The lake commands after a failover of the database."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
         self.dsn = await fresh_database(self, prepare)
         self.database = ("--database-path", self.dsn_file(self.dsn))
 
-    async def test_says_what_was_lost(self) -> None:
+    async def test_reports_and_drops_lost_rows(self) -> None:
         self.append_notes(self.dsn, "one", "two", "three", "four")
         self.output_of("land", self.lake, *self.database)
         self.sql(self.dsn, f"{LOSE}; {PROMOTE}")
@@ -37,10 +37,10 @@ class OneLake(LakeCase):
 
         done = self.in_process("land", self.lake, *self.database, "--json")
         self.assertEqual(done.code, 1, done)
-        told = json.loads(done.out)
-        self.assertEqual(told["rows"], {"notes": 1})
+        answer = json.loads(done.out)
+        self.assertEqual(answer["rows"], {"notes": 1})
         self.assertEqual(
-            told["lost_in_failover"],
+            answer["lost_in_failover"],
             {"notes": [{"incarnation": 2, "writer": "sql", "after": 2, "upto": 4, "rows": 2}]},
         )
         lost = "stream 'notes': 2 rows of writer 'sql', tokens 3 to 4, lost by the database"
@@ -53,10 +53,10 @@ class OneLake(LakeCase):
                      "The lake has all that the database has"):  # fmt: skip
             self.assertIn(part, " ".join(done.out.split()))
         self.assertNotIn("DIFFERS", done.out)
-        told = json.loads(
+        answer = json.loads(
             self.output_of("check", self.lake, *self.database, "--json", "--accept-lost")
         )
-        self.assertEqual((told["outcome"], told["equal"]), ("lost in a failover", False))
+        self.assertEqual((answer["outcome"], answer["equal"]), ("lost in a failover", False))
 
         lines = self.output_of("drop-lost", self.lake, *self.database).splitlines()
         self.assertTrue(lines[0].startswith("stream 'notes': dropped 2 rows of writer 'sql'"))

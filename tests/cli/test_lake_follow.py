@@ -30,8 +30,8 @@ from tests.storage.test_failover_sql import PROMOTE
 LOSE = f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 1"
 
 
-class Following(LakeCase):
-    """A landing that goes on, through a link to the database that can be cut."""
+class LandWithFollow(LakeCase):
+    """``lake land --follow`` over a link to the database that can be cut."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
@@ -46,7 +46,7 @@ class Following(LakeCase):
         self.scratch.mkdir()
 
     def follow(self, *arguments: object) -> Command:
-        """Start it."""
+        """Start ``lake land --follow``."""
         return self.start(
             "lake", "land", self.lake, "--database-path", self.file, "--follow", "--every", "0.1",
             "--patience", "0", "--master", "local[1]", "--driver-memory", "512m",
@@ -57,7 +57,7 @@ class Following(LakeCase):
         return [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so; the test's time limit ends a vain wait."""
+        """Wait until a condition is true, up to the time limit of the test."""
         while not condition():
             await TwistedScheduler(_reactor).sleep(0.005)
 
@@ -66,7 +66,7 @@ class Following(LakeCase):
         found = await deferToThread(lambda: urlopen(f"http://127.0.0.1:{port}/metrics").read())
         return str(found.decode())
 
-    async def test_through_outages_until_it_is_interrupted(self) -> None:
+    async def test_continues_through_outages_until_interrupted(self) -> None:
         port = free_port()
         self.append_notes(self.dsn, "one", "two")
         command = self.follow("--json", "--metrics-port", port)
@@ -96,16 +96,16 @@ class Following(LakeCase):
         self.assertIn('synrepl_lake_rows_total{stream="notes"} 3.0', await self.metrics(port))
         self.assertIn('synrepl_lake_position{stream="notes"} 3.0', await self.metrics(port))
 
-        java = javas_of(command)
-        self.assertEqual(len(java), 1)
+        jvms = jvms_of(command)
+        self.assertEqual(len(jvms), 1)
         command.signal("INT")
         done = await command.done()
         self.assertEqual((done.code, done.err), (128 + signal.SIGINT, errors))
-        self.assertEqual(alive(java), [])
+        self.assertEqual(running(jvms), [])
         self.assertEqual(list(self.scratch.iterdir()), [])
         self.assertEqual(self.texts(), ["one", "two", "three"])
 
-    async def test_goes_on_when_a_promoted_server_is_confirmed(self) -> None:
+    async def test_continues_when_a_promoted_server_is_confirmed(self) -> None:
         self.append_notes(self.dsn, "one", "two")
         command = self.follow("--json", "--no-acknowledge")
         await command.lines(1)
@@ -123,7 +123,7 @@ class Following(LakeCase):
         await command.done()
         self.assertEqual(self.texts(), ["one", "two", "three"])
 
-    async def test_tells_once_of_a_stream_that_somebody_holds(self) -> None:
+    async def test_reports_once_a_stream_that_is_held(self) -> None:
         port = free_port()
         self.append_notes(self.dsn, "one")
         with closing(psycopg2.connect(self.dsn)) as slow, slow.cursor() as cursor:
@@ -142,32 +142,32 @@ class Following(LakeCase):
         await command.done()
         self.assertEqual(self.texts(), ["one", "late"])
 
-    async def test_killed_and_terminated(self) -> None:
+    async def test_leaves_no_jvm_when_killed_or_terminated(self) -> None:
         self.append_notes(self.dsn, "one", "two")
         command = self.follow()
         (line,) = await command.lines(1)
         self.assertRegex(line, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  notes 2 rows$")
-        java = javas_of(command)
+        jvms = jvms_of(command)
         command.signal("KILL")
         await command.done()
-        await self.until(lambda: not alive(java))
+        await self.until(lambda: not running(jvms))
 
         self.append_notes(self.dsn, "three")
         command = self.follow()
         (line,) = await command.lines(1)
         self.assertIn("notes 1 rows", line)
-        java = javas_of(command)
+        jvms = jvms_of(command)
         command.signal("TERM")
         done = await command.done()
         self.assertEqual((done.code, done.err), (-signal.SIGTERM, ""))
-        self.assertEqual(alive(java), [])
+        self.assertEqual(running(jvms), [])
         self.assertEqual(self.texts(), ["one", "two", "three"])
 
-    async def test_what_waiting_does_not_cure_ends_it(self) -> None:
+    async def test_ends_at_an_error_that_waiting_does_not_fix(self) -> None:
         self.append_notes(self.dsn, "one")
         command = self.follow()
         await command.lines(1)
-        java = javas_of(command)
+        jvms = jvms_of(command)
         self.sql(self.dsn, "ALTER TABLE synrepl.notes DROP COLUMN n")
         self.sql(self.dsn, "ALTER TABLE synrepl.notes ADD COLUMN n text")
         done = await command.done()
@@ -175,16 +175,16 @@ class Following(LakeCase):
         self.assertEqual(done.err.count("\n"), 1, done.err)
         self.assertTrue(done.err.startswith("synrepl: error: "), done.err)
         self.assertIn("'n'", done.err)
-        self.assertEqual(alive(java), [])
+        self.assertEqual(running(jvms), [])
 
 
-def javas_of(command: Command) -> list[int]:
+def jvms_of(command: Command) -> list[int]:
     """The JVMs below a command."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit() and (stat := _stat(int(each.name))):
-            pid = int(each.name)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))):
+            pid = int(entry.name)
             names[pid], parents[pid] = stat[0], int(stat[2])
 
     def below(pid: int) -> bool:
@@ -195,13 +195,13 @@ def javas_of(command: Command) -> list[int]:
     return [pid for pid, name in names.items() if name == "java" and below(pid)]
 
 
-def alive(pids: list[int]) -> list[int]:
-    """Those that still run; who is dead and not yet buried does not."""
+def running(pids: list[int]) -> list[int]:
+    """The processes that are running; a zombie is not."""
     return [pid for pid in pids if (stat := _stat(pid)) and stat[1] != "Z"]
 
 
 def _stat(pid: int) -> list[str]:
-    """Name, state and parent of a process; nothing when there is none."""
+    """Name, state and parent of a process; empty if it does not exist."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
     except OSError:

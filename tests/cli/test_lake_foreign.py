@@ -13,10 +13,10 @@ from tests.cli.lake_case import LakeCase
 from tests.storage.foreign_databases import foreign_database
 
 
-class OfASynapse(LakeCase):
-    """Landed from a Synapse's tables, which are only read."""
+class LakeOfASynapse(LakeCase):
+    """The lake of a Synapse's database, which is only read."""
 
-    async def test_jobs(self) -> None:
+    async def test_lands_checks_and_replays_a_synapse(self) -> None:
         dsn = await foreign_database("1.163.2")
         where = ("--database-path", self.dsn_file(dsn))
         landed = json.loads(self.output_of("land", self.lake, *where, "--json"))
@@ -35,13 +35,13 @@ class OfASynapse(LakeCase):
         self.assertIn("have no rows yet", self.output_of("status", self.lake))
         copy = await fresh_database(self)
         there = ("--database-path", self.dsn_file(copy, "copy"))
-        told = json.loads(self.output_of("replay", self.lake, *there, "--json"))
+        answer = json.loads(self.output_of("replay", self.lake, *there, "--json"))
         # Up to where all writers are settled, which may be less than the lake has.
         for stream, rows in landed["rows"].items():
-            self.assertLessEqual(told[stream]["rows"], rows, stream)
-        self.assertGreater(sum(each["rows"] for each in told.values()), 500)
+            self.assertLessEqual(answer[stream]["rows"], rows, stream)
+        self.assertGreater(sum(each["rows"] for each in answer.values()), 500)
 
-    async def test_one_run_lands_all_of_a_release_without_a_record_of_positions(self) -> None:
+    async def test_lands_all_of_a_release_without_recorded_positions(self) -> None:
         dsn = await foreign_database("1.20.1", self)
         where = ("--database-path", self.dsn_file(dsn))
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
@@ -63,18 +63,20 @@ class OfASynapse(LakeCase):
         self.assertRegex(done.out.splitlines()[-1], r"^Not compared: account_data, .*events, ")
         self.assertNotIn("equal.", done.out)
         done = self.in_process("check", self.lake, *where, "--json", "--stream", "events")
-        told = json.loads(done.out)
-        self.assertEqual((done.code, told["outcome"], told["equal"]), (1, "not compared", False))
+        answer = json.loads(done.out)
+        self.assertEqual(
+            (done.code, answer["outcome"], answer["equal"]), (1, "not compared", False)
+        )
 
         landed = json.loads(self.output_of("land", self.lake, *where, "--json"))
         self.assertGreater(sum(landed["rows"].values()), 500)
-        told = json.loads(self.output_of("check", self.lake, *where, "--json"))
-        self.assertEqual((told["outcome"], told["equal"]), ("equal", True))
-        compared = {each["stream"]: each["lake_rows"] for each in told["streams"]}
+        answer = json.loads(self.output_of("check", self.lake, *where, "--json"))
+        self.assertEqual((answer["outcome"], answer["equal"]), ("equal", True))
+        compared = {each["stream"]: each["lake_rows"] for each in answer["streams"]}
         self.assertEqual({name: rows for name, rows in compared.items() if rows}, landed["rows"])
         self.assertEqual(self.output_of("land", self.lake, *where), "Nothing new.\n")
 
-    async def test_streams_that_cannot_be_read_are_named(self) -> None:
+    async def test_names_streams_that_cannot_be_read(self) -> None:
         dsn = await foreign_database("1.163.2", self)
         self.sql(dsn, "ALTER TABLE presence_stream RENAME COLUMN state TO condition")
         where = ("--database-path", self.dsn_file(dsn))

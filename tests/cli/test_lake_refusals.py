@@ -19,25 +19,25 @@ from tests.storage.postgres import prepare
 FAILED, USAGE = 1, 2
 
 
-class Refusals(LakeCase):
-    """Whoever started Spark here would fail for another reason: there is no place for its files."""
+class LakeRefusals(LakeCase):
+    """Errors before Spark is started: its scratch directory does not exist, so that a start would fail."""
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
         self.dsn = await fresh_database(self, prepare)
         self.database = ("--database-path", self.dsn_file(self.dsn))
-        with closing(open_source_database(self.dsn, "tests")) as origin:
-            self.server = origin.server
+        with closing(open_source_database(self.dsn, "tests")) as source:
+            self.server = source.server
 
-    def begun(self) -> Lake:
-        """A lake of this database with one stream, of which it has two facts."""
+    def lake_with_two_facts(self) -> Lake:
+        """A lake of this database, with two facts of one stream."""
         lake = Lake.open_or_create(self.lake, self.server, False)
         add(lake, schema_of("backfill"), [{"stream_id": -1, "event_id": "$a"},
                                          {"stream_id": -2, "event_id": "$b"}])  # fmt: skip
         return lake
 
-    def refused(self, *arguments: object, says: str, code: int = FAILED) -> None:
-        """A command that fails with one line and without Spark."""
+    def assert_refused(self, *arguments: object, says: str, code: int = FAILED) -> None:
+        """Check that a command fails with one line, and without Spark."""
         real = ("--scratch", self.directory / "nowhere")
         done = self.without_session(*arguments, *real)
         self.assertEqual((done.code, done.out), (code, ""), done)
@@ -45,9 +45,9 @@ class Refusals(LakeCase):
         self.assertTrue(done.err.startswith("synrepl: error: "), done.err)
         self.assertIn(says, done.err)
 
-    def test_which_database(self) -> None:
+    def test_requires_a_database_and_refuses_a_password(self) -> None:
         for command in ("land", "check", "replay"):
-            self.refused(command, self.lake, says=str(NoDatabaseGiven()), code=USAGE)
+            self.assert_refused(command, self.lake, says=str(NoDatabaseGiven()), code=USAGE)
         shown = ("--database", "postgresql://u:hush@localhost/x")
         done = self.without_session("land", self.lake, *shown)
         self.assertEqual(done.code, USAGE)
@@ -55,38 +55,50 @@ class Refusals(LakeCase):
         self.assertNotIn("hush", done.err)
         self.assertFalse(self.lake.exists())
 
-    def test_a_database_that_is_not_there(self) -> None:
-        lake = self.begun().path
+    def test_reports_an_unreachable_or_missing_database(self) -> None:
+        lake = self.lake_with_two_facts().path
         away = self.dsn_file(f"postgresql://u:hush@127.0.0.1:{free_port()}/x", "away")
         for command in ("land", "check", "replay"):
             where = ("--database-path", away, "--patience", "0")
-            self.refused(command, lake, *where, says="cannot be reached")
+            self.assert_refused(command, lake, *where, says="cannot be reached")
         none = self.dsn_file(self.dsn.rpartition("/")[0] + "/no_such_database", "none")
         for command in ("land", "check", "replay"):
-            self.refused(command, lake, "--database-path", none, says="waiting will not help")
+            self.assert_refused(
+                command, lake, "--database-path", none, says="waiting will not help"
+            )
 
-    async def test_a_database_without_streams(self) -> None:
+    async def test_refuses_a_database_without_streams(self) -> None:
         empty = self.dsn_file(await fresh_database(self), "empty")
-        self.refused("land", self.lake, "--database-path", empty, says="neither synrepl's tables")
-        self.refused(
-            "check", self.begun().path, "--database-path", empty, says="neither synrepl's tables"
+        self.assert_refused(
+            "land", self.lake, "--database-path", empty, says="neither synrepl's tables"
+        )
+        self.assert_refused(
+            "check",
+            self.lake_with_two_facts().path,
+            "--database-path",
+            empty,
+            says="neither synrepl's tables",
         )
 
-    async def test_a_synapse_is_only_read(self) -> None:
+    async def test_refuses_to_replay_into_a_synapse(self) -> None:
         dsn = self.dsn_file(await foreign_database("1.163.2"), "synapse")
-        self.refused(
-            "replay", self.begun().path, "--database-path", dsn, says="that of a real Synapse"
+        self.assert_refused(
+            "replay",
+            self.lake_with_two_facts().path,
+            "--database-path",
+            dsn,
+            says="that of a real Synapse",
         )
 
-    def test_no_lake(self) -> None:
+    def test_refuses_a_folder_that_is_not_a_lake(self) -> None:
         self.lake.mkdir()
         (self.lake / "letter").touch()
         says = "is no lake: "
-        self.refused("land", self.lake, *self.database, says=says)
-        self.refused("check", self.lake, *self.database, says=says)
-        self.refused("replay", self.lake, *self.database, says=says)
-        self.refused("compact", self.lake, says=says)
-        self.refused("run", "activity", self.lake, says=says)
+        self.assert_refused("land", self.lake, *self.database, says=says)
+        self.assert_refused("check", self.lake, *self.database, says=says)
+        self.assert_refused("replay", self.lake, *self.database, says=says)
+        self.assert_refused("compact", self.lake, says=says)
+        self.assert_refused("run", "activity", self.lake, says=says)
         done = self.without_session("status", self.lake)
         self.assertEqual((done.code, done.err.count("\n")), (FAILED, 1))
         self.assertIn(says, done.err)
@@ -97,40 +109,46 @@ class Refusals(LakeCase):
         for url in (*urls, f"file://{self.directory}/lake"):
             says = f"{url!r} is a URL ({url.partition(':')[0]}:)"
             for name, database in (*commands, ("compact", ())):
-                self.refused(name, url, *database, says=says, code=USAGE)
-            self.refused("run", "activity", url, says=says, code=USAGE)
+                self.assert_refused(name, url, *database, says=says, code=USAGE)
+            self.assert_refused("run", "activity", url, says=says, code=USAGE)
             done = self.without_session("status", url)
             self.assertEqual((done.code, done.out, done.err.count("\n")), (USAGE, "", 1), done)
             self.assertIn(says, done.err)
             self.assertFalse(Path(url.partition("/")[0]).exists())
 
-    def test_the_lake_of_another_database(self) -> None:
+    def test_refuses_the_lake_of_another_database(self) -> None:
         Lake.open_or_create(self.lake, "somebody/else", False)
         for command in ("land", "check"):
-            self.refused(command, self.lake, *self.database, says="is of database somebody/else")
+            self.assert_refused(
+                command, self.lake, *self.database, says="is of database somebody/else"
+            )
 
-    def test_streams_that_are_not_there(self) -> None:
+    def test_refuses_unknown_streams(self) -> None:
         of_database = "there is no stream 'note' in this database; did you mean 'notes'?"
-        self.refused("land", self.lake, *self.database, "--stream", "note", says=of_database)
-        self.refused("land", self.lake, *self.database, "--accept-gap", "note", says=of_database)
+        self.assert_refused("land", self.lake, *self.database, "--stream", "note", says=of_database)
+        self.assert_refused(
+            "land", self.lake, *self.database, "--accept-gap", "note", says=of_database
+        )
         self.assertFalse(self.lake.exists())
-        lake = self.begun().path
+        lake = self.lake_with_two_facts().path
         in_lake = "stream 'note' is not in the lake"
         for command in ("check", "replay"):
-            self.refused(command, lake, *self.database, "--stream", "note", says=in_lake)
-        self.refused("compact", lake, "--stream", "note", says=in_lake)
+            self.assert_refused(command, lake, *self.database, "--stream", "note", says=in_lake)
+        self.assert_refused("compact", lake, "--stream", "note", says=in_lake)
 
-    def test_more_than_the_lake_has(self) -> None:
-        lake = self.begun().path
-        self.refused("replay", lake, *self.database, "--upto", "3", says="and 3 was asked for")
+    def test_refuses_to_replay_more_than_was_landed(self) -> None:
+        lake = self.lake_with_two_facts().path
+        self.assert_refused(
+            "replay", lake, *self.database, "--upto", "3", says="and 3 was asked for"
+        )
 
-    def test_jobs(self) -> None:
-        lake = self.begun().path
-        self.refused("run", "activty", lake, says="did you mean 'activity'?")
-        self.refused("run", "heat", lake, says="has none of the streams that are wanted")
+    def test_refuses_unknown_jobs_and_missing_inputs(self) -> None:
+        lake = self.lake_with_two_facts().path
+        self.assert_refused("run", "activty", lake, says="did you mean 'activity'?")
+        self.assert_refused("run", "heat", lake, says="has none of the streams that are wanted")
 
-    def test_settings_of_spark(self) -> None:
-        lake = self.begun().path
+    def test_refuses_bad_spark_settings(self) -> None:
+        lake = self.lake_with_two_facts().path
         bad = {
             ("--master", "yarn"): "'yarn' is no Spark master",
             ("--conf", "spark.x"): str(BadSparkSetting(setting="spark.x")),
@@ -139,25 +157,27 @@ class Refusals(LakeCase):
             ("--driver-memory", "much"): "no amount of memory",
         }
         for arguments, says in bad.items():
-            self.refused("run", "activity", lake, *arguments, says=says, code=USAGE)
+            self.assert_refused("run", "activity", lake, *arguments, says=says, code=USAGE)
 
-    def test_a_busy_lake(self) -> None:
-        lake = self.begun()
+    def test_refuses_a_lake_that_another_process_changes(self) -> None:
+        lake = self.lake_with_two_facts()
         says = "another process is changing the lake"
         with lake.write_lock():
             for command in ("land", "check"):
-                self.refused(command, lake.path, *self.database, says=says)
-            self.refused("compact", lake.path, says=says)
+                self.assert_refused(command, lake.path, *self.database, says=says)
+            self.assert_refused("compact", lake.path, says=says)
 
-    def test_names_and_ports(self) -> None:
-        self.refused("land", self.lake, *self.database, "--name", "a b", says="'a b'", code=USAGE)
+    def test_refuses_an_invalid_name_and_a_taken_port(self) -> None:
+        self.assert_refused(
+            "land", self.lake, *self.database, "--name", "a b", says="'a b'", code=USAGE
+        )
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            self.refused(
+            self.assert_refused(
                 "land", self.lake, *self.database, "--metrics-port", port, says="another --metrics"
             )
 
-    async def test_a_process_says_no_more(self) -> None:
+    async def test_a_process_prints_only_the_error(self) -> None:
         done = await self.run_command("lake", "land", self.lake, *self.database, "--stream", "note")
         self.assertEqual((done.code, done.out), (FAILED, ""))
         self.assertEqual(done.err.count("\n"), 1, done.err)

@@ -34,7 +34,7 @@ def arguments(line: str) -> list[str]:
 class QuickStart(CliCase):
     """Section "Use it" of the README."""
 
-    async def test_runs_as_it_stands(self) -> None:
+    async def test_commands_work_as_printed(self) -> None:
         text = section("Use it")
         install, init, master, worker = block(text, "sh").splitlines()
         self.assertTrue(install.startswith("pip install"), install)

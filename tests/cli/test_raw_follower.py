@@ -20,8 +20,8 @@ from tests.services.world import manual_clock
 AWAY = NoMaster(where="127.0.0.1:1", reason="refused")
 
 
-class _Upstream:
-    """A connection on which some reads of commands come before it is lost."""
+class _FakeUpstream:
+    """A connection that is lost after some reads."""
 
     address = "127.0.0.1:1"
     has_greeted = True
@@ -43,10 +43,10 @@ class _Upstream:
         return None
 
 
-class _Listener:
-    """Keeps what happens, with the time.
+class _RecordingListener:
+    """Records events, with their times.
 
-    :ivar enough: commands after which it has had enough
+    :ivar enough: the number of commands after which it stops
     """
 
     def __init__(self, scheduler: TwistedScheduler) -> None:
@@ -59,11 +59,11 @@ class _Listener:
     def unreachable(self, error: NoMaster) -> None:
         self._note("unreachable")
 
-    def connected(self, upstream: _Upstream) -> None:
+    def connected(self, upstream: _FakeUpstream) -> None:
         self._heard = False
         self._note("connected")
 
-    async def received(self, upstream: _Upstream, commands: Sequence[Command]) -> bool:
+    async def received(self, upstream: _FakeUpstream, commands: Sequence[Command]) -> bool:
         self._heard = True
         self.enough -= len(commands)
         self._note(f"received {len(commands)}")
@@ -72,7 +72,7 @@ class _Listener:
     def disconnected(self) -> None:
         self._note("disconnected")
 
-    def dialect_understood(self, upstream: _Upstream) -> bool:
+    def dialect_understood(self, upstream: _FakeUpstream) -> bool:
         return self._heard
 
     def _note(self, what: str) -> None:
@@ -80,21 +80,21 @@ class _Listener:
         self.times.append(self._scheduler.seconds())
 
 
-class Following(TestCase):
+class RawFollowerReconnecting(TestCase):
     def setUp(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock, lambda: 0.0)  # without jitter
         self.addCleanup(self.scheduler.stop)
-        self.listener = _Listener(self.scheduler)
+        self.listener = _RecordingListener(self.scheduler)
         self.dialects: list[str] = []
-        self.upstreams: list[_Upstream] = []
+        self.upstreams: list[_FakeUpstream] = []
 
     def follow(
-        self, outcomes: Iterable[_Upstream | NoMaster], dialects: Sequence[Dialect] = (MODERN,)
+        self, outcomes: Iterable[_FakeUpstream | NoMaster], dialects: Sequence[Dialect] = (MODERN,)
     ) -> Deferred[None]:
         left = iter(outcomes)
 
-        async def connect(dialect: Dialect) -> _Upstream:
+        async def connect(dialect: Dialect) -> _FakeUpstream:
             self.dialects.append(dialect.name)
             outcome = next(left, AWAY)
             if isinstance(outcome, NoMaster):
@@ -107,19 +107,19 @@ class Following(TestCase):
         running.addErrback(lambda failure: None)  # cancelled at the end
         return running
 
-    def test_hands_on_what_comes_until_the_listener_has_had_enough(self) -> None:
+    def test_passes_on_commands_until_the_listener_stops(self) -> None:
         self.listener.enough = 3
-        running = self.follow([_Upstream([Ping("1")], [Ping("2"), Ping("3")], [Ping("4")])])
+        running = self.follow([_FakeUpstream([Ping("1")], [Ping("2"), Ping("3")], [Ping("4")])])
         self.assertTrue(running.called)
         self.assertEqual(
             self.listener.happened, ["connected", "received 1", "received 2", "disconnected"]
         )
         self.assertTrue(self.upstreams[0].closed)
 
-    def test_backs_off_while_nobody_is_there_and_begins_again_after_a_good_connection(
+    def test_backs_off_while_unreachable_and_resets_after_a_good_connection(
         self,
     ) -> None:
-        self.follow([AWAY, AWAY, AWAY, _Upstream([Ping("1")]), AWAY])
+        self.follow([AWAY, AWAY, AWAY, _FakeUpstream([Ping("1")]), AWAY])
         start = self.clock.seconds()
         self.clock.pump([0.5] * 20)
         attempts = {
@@ -129,25 +129,25 @@ class Following(TestCase):
         }
         self.assertEqual(sorted(attempts), [0.0, 1.0, 3.0, 7.0, 8.0, 10.0])
 
-    def test_whoever_accepts_and_says_nothing_is_not_hammered(self) -> None:
-        self.follow([_Upstream() for _ in range(10)])
+    def test_backs_off_from_a_server_that_says_nothing(self) -> None:
+        self.follow([_FakeUpstream() for _ in range(10)])
         self.clock.pump([0.5] * 14)
         self.assertEqual(self.listener.happened.count("connected"), 4)
 
     def test_tries_the_next_dialect_at_once_and_the_first_after_a_pause(self) -> None:
-        self.follow([_Upstream(), _Upstream(), _Upstream()], (MODERN, LEGACY))
+        self.follow([_FakeUpstream(), _FakeUpstream(), _FakeUpstream()], (MODERN, LEGACY))
         self.assertEqual(self.dialects, ["modern", "legacy"])
         self.clock.pump([1.0])
         self.assertEqual(self.dialects, ["modern", "legacy", "modern", "legacy"])
 
     def test_stays_with_the_dialect_that_was_understood(self) -> None:
-        self.follow([_Upstream(), _Upstream([Ping("1")]), AWAY], (MODERN, LEGACY))
+        self.follow([_FakeUpstream(), _FakeUpstream([Ping("1")]), AWAY], (MODERN, LEGACY))
         self.clock.pump([1.0, 2.0])
         self.assertEqual(self.dialects, ["modern", "legacy", "legacy", "legacy"])
 
 
-class Inbox(TestCase):
-    """Commands that wait for their reader."""
+class CommandInboxBackPressure(TestCase):
+    """Commands that are queued for their reader."""
 
     def setUp(self) -> None:
         self.done: list[str] = []
@@ -173,7 +173,7 @@ class Inbox(TestCase):
         self.assertEqual(len(self.take().result), 3 * HIGH_WATER)
         self.assertEqual(self.done, ["pause", "resume"])
 
-    def test_what_came_before_the_end_can_still_be_taken(self) -> None:
+    def test_commands_received_before_the_end_can_still_be_taken(self) -> None:
         self.inbox.put([Ping("1")] * (HIGH_WATER + 1))
         self.inbox.end()
         self.assertEqual(len(self.take().result), HIGH_WATER + 1)

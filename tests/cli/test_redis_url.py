@@ -12,12 +12,12 @@ from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import BadSecretFile
 
 
-class RedisUrl(TestCase):
+class RedisFromOptions(TestCase):
     def setUp(self) -> None:
         self.patch(os, "environ", {})
 
-    def test_what_is_meant(self) -> None:
-        for url, meant in {
+    def test_parses_urls(self) -> None:
+        for url, expected in {
             "redis://127.0.0.1": RedisConfig(),
             "redis://localhost:7000/3": RedisConfig(host="localhost", port=7000, database=3),
             "redis://[::1]:7000/": RedisConfig(host="::1", port=7000),
@@ -32,9 +32,9 @@ class RedisUrl(TestCase):
             ),
         }.items():
             with self.subTest(url):
-                self.assertEqual(redis_from_options(url, None), meant)
+                self.assertEqual(redis_from_options(url, None), expected)
 
-    def test_passwords_are_in_a_file_or_the_environment(self) -> None:
+    def test_reads_the_password_from_a_file_or_the_environment(self) -> None:
         path = Path(self.mktemp())
         path.write_text("sesame\n")
         path.chmod(0o600)
@@ -45,7 +45,7 @@ class RedisUrl(TestCase):
             self.assertEqual((redis.username, redis.password.reveal()), ("user", "sesame"))
             self.assertNotIn("sesame", repr(redis))
 
-    def test_refusals(self) -> None:
+    def test_refuses_bad_urls(self) -> None:
         for url, said in {
             "localhost:6379": "none of redis://",
             "http://localhost": "none of redis://",
@@ -65,12 +65,12 @@ class RedisUrl(TestCase):
                 error = self.assertRaises(BadRedisUrl, redis_from_options, url, None)
                 self.assertIn(said, str(error))
 
-    def test_no_password_in_the_process_list(self) -> None:
+    def test_refuses_a_password_in_the_url(self) -> None:
         for url in ("redis://:sesame@localhost", "redis://user:sesame@localhost"):
             error = self.assertRaises(PasswordInUrl, redis_from_options, url, None)
             self.assertNotIn("sesame", str(error))
 
-    def test_a_password_file_for_everybody(self) -> None:
+    def test_refuses_a_password_file_that_others_can_read(self) -> None:
         path = Path(self.mktemp())
         path.write_text("sesame")
         path.chmod(0o644)

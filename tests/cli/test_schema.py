@@ -29,10 +29,10 @@ class DatabaseCase(CliCase):
         return path
 
 
-class Looking(DatabaseCase):
-    """What is there, and what is declared."""
+class SchemaShown(DatabaseCase):
+    """``synrepl schema`` without --apply."""
 
-    async def test_golden(self) -> None:
+    async def test_shows_migrations_and_tables(self) -> None:
         master = await self.master()
         done = await self.run_command("schema", "-c", master.path)
         first, rest = done.out.split("\n", 1)
@@ -56,14 +56,14 @@ orders  as declared  order_id text, amount bigint, note json?
 """
         self.assertEqual(CommandResult(done.code, rest, done.err), CommandResult(0, golden, ""))
 
-    async def test_an_empty_database(self) -> None:
+    async def test_shows_pending_migrations_of_an_empty_database(self) -> None:
         path = self.configured(await fresh_database(self))
         done = await self.run_command("schema", "-c", path)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn(f"{MIGRATION}  pending\n", done.out)
         self.assertIn("orders  not made yet  order_id text\n", done.out)
 
-    async def test_a_table_that_differs(self) -> None:
+    async def test_shows_how_a_table_differs(self) -> None:
         master = await self.master()
         other = self.directory / "other.yaml"
         columns = "{order_id: bigint, note: 'json?', more: 'text?'}"
@@ -91,10 +91,10 @@ orders  as declared  order_id text, amount bigint, note json?
         )
 
 
-class Applying(DatabaseCase):
-    """Upgrading."""
+class SchemaUpgrade(DatabaseCase):
+    """``synrepl schema --apply``."""
 
-    async def test_each_phase(self) -> None:
+    async def test_applies_each_phase_in_order(self) -> None:
         path = self.configured(await fresh_database(self))
         done = await self.run_command("schema", "-c", path, "--apply", "post")
         self.assertEqual((done.code, done.out), (1, ""))
@@ -105,14 +105,14 @@ class Applying(DatabaseCase):
         for phase in ("pre", "post", "all"):
             done = await self.run_command("schema", "-c", path, "--apply", phase, "--json")
             self.assertEqual((done.code, done.err), (0, ""))
-            told = json.loads(done.out)
-            self.assertEqual(told["applied_now"], [])
+            answer = json.loads(done.out)
+            self.assertEqual(answer["applied_now"], [])
             self.assertEqual(
-                told["migrations"],
+                answer["migrations"],
                 [{"migration": name, "applied": True} for name in MIGRATIONS],
             )
 
-    async def test_a_database_of_a_newer_version(self) -> None:
+    async def test_refuses_a_database_of_a_newer_version(self) -> None:
         dsn = await fresh_database(self)
         path = self.configured(dsn)
         await self.run_command("schema", "-c", path, "--apply", "all")
@@ -128,7 +128,7 @@ class Applying(DatabaseCase):
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("is at 9999_x.pre, which this version of synrepl does not know", done.err)
 
-    async def test_no_database(self) -> None:
+    async def test_refuses_a_missing_database(self) -> None:
         path = self.configured(await fresh_database(self) + "_nope")
         done = await self.run_command("schema", "-c", path)
         self.assertEqual((done.code, done.out), (1, ""))
@@ -144,14 +144,14 @@ class Applying(DatabaseCase):
 
 
 def ports() -> tuple[object, ...]:
-    """Options for ports that are free."""
+    """Options that name free ports."""
     return "--replication-port", free_port(), "--http-port", free_port()
 
 
-class Embedded(CliCase):
+class SchemaOfAnEmbeddedDatabase(CliCase):
     """``database: embedded``."""
 
-    async def test_it_is_started_when_it_does_not_run(self) -> None:
+    async def test_starts_the_embedded_database_if_it_is_not_running(self) -> None:
         done = await self.run_command("init", "x", "--server-name", "example.com", *ports())
         self.assertEqual(done.code, 0, done.err)
         path = self.directory / "x" / "master.yaml"

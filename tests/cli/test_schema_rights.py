@@ -17,7 +17,7 @@ from tests.cli.cli_case import CliCase, CommandResult
 ORDER = json.dumps([{"order_id": "o1", "amount": 5}])
 
 
-class Granting(CliCase):
+class GrantAndRevoke(CliCase):
     """An application that appends orders."""
 
     async def prepare(self) -> Path:
@@ -46,7 +46,7 @@ class Granting(CliCase):
         command, *more = arguments
         return await self.run_command("schema", command, "-c", path, *more)
 
-    async def test_an_application_appends_and_reads_and_does_nothing_else(self) -> None:
+    async def test_a_granted_role_can_append_and_read_and_nothing_else(self) -> None:
         path = await self.prepare()
         append = f"SELECT synrepl.append('orders', '{ORDER}')"
         with self.assertRaises(InsufficientPrivilege):
@@ -71,7 +71,7 @@ class Granting(CliCase):
         with self.assertRaises(InsufficientPrivilege):
             self.as_shop(append)
 
-    async def test_what_is_printed_does_the_same(self) -> None:
+    async def test_printed_statements_do_the_same(self) -> None:
         path = await self.prepare()
         done = await self.schema(path, "grant", "shop", "--append", "--read", "--erase", "--print")
         self.assertEqual((done.code, done.err), (0, ""))
@@ -86,7 +86,7 @@ class Granting(CliCase):
         with self.assertRaises(InsufficientPrivilege):
             self.as_shop("SELECT count(*) FROM synrepl.orders")
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_unknown_roles_and_streams(self) -> None:
         path = await self.prepare()
         cases: Sequence[tuple[tuple[str, ...], int, str]] = (
             (("grant", "shop"), 2, "say what to grant"),
@@ -107,7 +107,7 @@ class Granting(CliCase):
         self.assertEqual(done.code, 2)
         self.assertIn("give options after 'revoke'", done.err)
 
-    async def test_a_database_without_a_schema(self) -> None:
+    async def test_refuses_a_database_without_schema(self) -> None:
         path = self.directory / "master.yaml"
         dsn = await fresh_database(self)
         path.write_text(f"server_name: example.com\ndatabase: {dsn}\n")

@@ -15,10 +15,10 @@ from synrepl.cli.terminal import show
 from tests.cli.cli_case import CliCase, CommandResult, free_port
 
 
-class Asking(CliCase):
-    """Of a running master."""
+class StatusCommand(CliCase):
+    """``synrepl status`` of a running master."""
 
-    async def test_golden(self) -> None:
+    async def test_shows_tables(self) -> None:
         master = await self.master(catalogue="[events]")
         await master.append([["a", 1]], [["b", 2]])
         tail = self.start("tail", master.address, "--commands")
@@ -40,7 +40,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         out = re.sub(r"127\.0\.0\.1:\d+(.*\S) +\d+\.\d s", r"127.0.0.1:_\1 _", out)
         self.assertEqual(CommandResult(done.code, out, done.err), CommandResult(0, golden, ""))
 
-    async def test_json(self) -> None:
+    async def test_prints_json(self) -> None:
         master = await self.master()
         done = await self.run_command("status", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err, done.out.count("\n")), (0, "", 1))
@@ -49,7 +49,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         self.assertEqual((status["ready"], status["reasons"], status["role"]), (True, [], "master"))
         self.assertEqual(list(status["streams"]), ["events", "typing", "orders"])
 
-    async def test_a_worker_without_listener_has_its_master_asked(self) -> None:
+    async def test_asks_the_master_of_a_worker_without_http(self) -> None:
         master = await self.master()
         path = self.directory / "worker.yaml"
         path.write_text(
@@ -59,7 +59,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         done = await self.run_command("status", "-c", path, "--json")
         self.assertEqual((done.code, json.loads(done.out)["role"]), (0, "master"))
 
-    async def test_watching(self) -> None:
+    async def test_watch_reports_a_master_that_goes_away(self) -> None:
         master = await self.master()
         command = self.start("status", "-c", master.path, "--json", "--watch")
         first, second = await command.lines(2)
@@ -75,7 +75,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         done = await command.done()
         self.assertEqual((done.code, done.err), (130, ""))
 
-    async def test_unreachable(self) -> None:
+    async def test_reports_an_unreachable_master(self) -> None:
         master = await self.master()
         await master.stop()
         for flag in ((), ("--json",)):
@@ -83,8 +83,8 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
             self.assertEqual((done.code, done.out), (1, ""))
             self.assertRegex(done.err, r"^synrepl: error: nothing answers at http://127.*\n$")
 
-    async def test_not_ready(self) -> None:
-        """Here the master waits for a database that is not there."""
+    async def test_shows_why_a_process_is_not_ready(self) -> None:
+        """The master waits for a database that does not exist."""
         path = self.directory / "master.yaml"
         path.write_text(
             "server_name: example.com\ncatalogue: none\n"
@@ -100,7 +100,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         done = await self.run_command("status", "-c", path, "--json")
         self.assertEqual(list(json.loads(done.out)), ["ready", "reasons", "warnings"])
 
-    async def test_no_listener(self) -> None:
+    async def test_refuses_a_configuration_without_http(self) -> None:
         path = self.directory / "master.yaml"
         path.write_text("server_name: x\ndatabase: 'host=localhost'\n")
         done = await self.run_command("status", "-c", path)
@@ -108,16 +108,16 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         self.assertEqual(done, CommandResult(2, "", f"synrepl: error: {message}\n"))
 
 
-class Tables(SynchronousTestCase):
-    """How a status looks."""
+class StatusTables(SynchronousTestCase):
+    """The rendering of a status."""
 
-    def looks(self, status: dict[str, Any]) -> list[str]:
+    def rendered(self, status: dict[str, Any]) -> list[str]:
         """The lines that are printed."""
         with CliRunner().isolation() as (out, *_):
             show(tables(status))
             return out.getvalue().decode().splitlines()
 
-    def test_a_master_in_trouble(self) -> None:
+    def test_shows_the_problems_of_a_master(self) -> None:
         orders = {
             "position": 5,
             "writers": {"w2": 9, "w1": 5},
@@ -141,7 +141,7 @@ class Tables(SynchronousTestCase):
             "queued_lines": 17,
             "connected_s": 90061.0,
         }
-        found = self.looks(
+        found = self.rendered(
             {
                 "ready": False,
                 "reasons": ["the name of writer 'master' is not held"],
@@ -172,7 +172,7 @@ class Tables(SynchronousTestCase):
             ],
         )
 
-    def test_named_followers(self) -> None:
+    def test_shows_named_followers(self) -> None:
         lost = {
             "name": "w1",
             "health": "missing",
@@ -191,7 +191,7 @@ class Tables(SynchronousTestCase):
         }
         warning = "follower w1 is missing: no sign of it for 96 s"
         status = {"role": "master", "ready": True, "warnings": [warning]}
-        found = self.looks({**status, "named_followers": [lost, lake]})
+        found = self.rendered({**status, "named_followers": [lost, lake]})
         self.assertIn(f"warning: {warning}", found)
         self.assertEqual(
             found[-3:],
@@ -202,12 +202,12 @@ class Tables(SynchronousTestCase):
             ],
         )
 
-    def test_a_worker(self) -> None:
+    def test_shows_a_worker(self) -> None:
         writers = {
             "w1": {"position": 3, "heard": 9, "recorded": None},
             "w2": {"position": 12, "heard": 12, "recorded": 11},
         }
-        found = self.looks(
+        found = self.rendered(
             {
                 "ready": True,
                 "reasons": [],
@@ -232,7 +232,7 @@ class Tables(SynchronousTestCase):
             ],
         )
 
-    def test_caches(self) -> None:
+    def test_shows_caches(self) -> None:
         counts = {"size": 7, "hits": 999, "misses": 1, "evictions": 2, "invalidations": 3}
         unused = dict.fromkeys(counts, 0)
         status = {
@@ -241,7 +241,7 @@ class Tables(SynchronousTestCase):
             "caches": {"by_name": {"get_user\x1b": counts, "unused": unused}, "emptied": 2},
         }
         self.assertEqual(
-            self.looks(status)[3:],
+            self.rendered(status)[3:],
             [
                 "",
                 "cache         entries  hits  misses  hit rate  evictions  invalidations",
@@ -251,12 +251,12 @@ class Tables(SynchronousTestCase):
             ],
         )
 
-    def test_a_process_that_says_little(self) -> None:
-        self.assertEqual(self.looks({"ready": True, "reasons": []}), ["ready"])
+    def test_shows_a_status_with_few_fields(self) -> None:
+        self.assertEqual(self.rendered({"ready": True, "reasons": []}), ["ready"])
         self.assertEqual(
-            self.looks({"ready": True, "role": "master", "streams": {"a": {"last_reserved": 1}}})[
-                3:
-            ],
+            self.rendered(
+                {"ready": True, "role": "master", "streams": {"a": {"last_reserved": 1}}}
+            )[3:],
             [
                 "stream  linear  reserved  trimmed  lag rows  lag  writers  held by",
                 "a            -         1        -         -    -",

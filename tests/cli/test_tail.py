@@ -19,7 +19,7 @@ from tests.wire.recordings import CAPTURES
 
 
 def shown(*lines: str) -> list[list[Any]]:
-    """Printed JSON rows, as lists; commands are left out."""
+    """The printed JSON rows as lists, without commands."""
     decoded = [json.loads(line) for line in lines]
     return [list(each.values()) for each in decoded if "row" in each]
 
@@ -29,17 +29,17 @@ def order(number: int) -> list[list[Any]]:
     return [[f"o{number}", number, None]]
 
 
-class Live(CliCase):
-    """What happens from now on."""
+class TailOfNewRows(CliCase):
+    """``synrepl tail`` without --from."""
 
     async def ready(self, *arguments: object) -> Command:
-        """A tail of ``orders`` that has heard all POSITIONs."""
+        """Start a tail of ``orders``, and wait for its POSITION."""
         command = self.start("tail", *arguments, "orders", "--commands")
         while b"POSITION orders" not in command.out and b'"stream":"orders"' not in command.out:
             await command.lines(command.out.count(b"\n") + 1)
         return command
 
-    async def test_text(self) -> None:
+    async def test_prints_text(self) -> None:
         master = await self.master()
         await master.append(order(1))
         command = await self.ready(master.address, "--count", "3")
@@ -59,7 +59,7 @@ class Live(CliCase):
         for line, pattern in zip(lines, golden, strict=True):
             self.assertRegex(line, f"^{pattern}$")
 
-    async def test_json(self) -> None:
+    async def test_prints_json(self) -> None:
         master = await self.master()
         command = await self.ready(master.address, "--count", "2", "--json")
         await master.append(order(1), order(2))
@@ -77,7 +77,7 @@ class Live(CliCase):
             ],
         )
 
-    async def test_without_commands_and_for_every_stream(self) -> None:
+    async def test_shows_every_stream_by_default(self) -> None:
         master = await self.master()
         await master.append(order(1))
         arguments = ("tail", "-c", master.path, "--from", "0", "--json", "--count", "1")
@@ -85,20 +85,20 @@ class Live(CliCase):
         golden = '{"stream":"orders","writer":"master","token":1,"row":["o1",1,null]}\n'
         self.assertEqual(done, CommandResult(0, golden, ""))
 
-    async def test_ctrl_c(self) -> None:
+    async def test_exits_silently_on_ctrl_c(self) -> None:
         master = await self.master()
         command = await self.ready(master.address)
         command.signal("INT")
         done = await command.done()
         self.assertEqual((done.code, done.err), (130, ""))
 
-    async def test_sigterm(self) -> None:
+    async def test_exits_on_sigterm(self) -> None:
         master = await self.master()
         command = await self.ready(master.address)
         command.signal("TERM")
         self.assertEqual((await command.done()).code, 143)
 
-    async def test_nobody_reads(self) -> None:
+    async def test_exits_when_stdout_is_closed(self) -> None:
         master = await self.master()
         command = await self.ready(master.address)
         command.close_output()
@@ -106,7 +106,7 @@ class Live(CliCase):
         done = await command.done()
         self.assertEqual((done.code, done.err), (1, ""))
 
-    async def test_what_was_missed_cannot_be_had(self) -> None:
+    async def test_reports_rows_that_were_missed(self) -> None:
         master = await self.master()
         command = await self.ready(master.address, "--json")
         await master.stop()
@@ -123,10 +123,10 @@ class Live(CliCase):
         self.assertEqual(rows, [["orders", "master", 3, order(3)[0]]])
 
 
-class Missed(CliCase):
-    """What happened before, or while there was no connection."""
+class TailOfMissedRows(CliCase):
+    """Rows written before the start or during an outage."""
 
-    async def test_from_a_token_over_http(self) -> None:
+    async def test_fetches_rows_after_a_token_over_http(self) -> None:
         master = await self.master()
         await master.append(*map(order, range(1, 6)))
         command = self.start("tail", "-c", master.path, "orders", "--json", "--from", "2")
@@ -135,7 +135,7 @@ class Missed(CliCase):
         rows = shown(*await command.lines(4))
         self.assertEqual(rows, [["orders", "master", n, order(n)[0]] for n in range(3, 7)])
 
-    async def test_from_a_vector_with_a_workers_configuration(self) -> None:
+    async def test_fetches_rows_after_a_vector_with_a_workers_configuration(self) -> None:
         master = await self.master()
         await master.append(*map(order, range(1, 6)))
         done = await self.run_command(
@@ -146,7 +146,7 @@ class Missed(CliCase):
         rows = shown(*done.out.splitlines())
         self.assertEqual(rows, [["orders", "master", n, order(n)[0]] for n in (4, 5)])
 
-    async def test_from_a_token_in_band(self) -> None:
+    async def test_gets_rows_after_a_token_in_the_legacy_dialect(self) -> None:
         master = await self.master()
         await master.append(order(1), order(2), [order(3)[0], order(4)[0]])
         for streams in ((), ("orders",)):
@@ -159,7 +159,7 @@ class Missed(CliCase):
             tokens = ((2, 2), (3, 3), (3, 4))
             self.assertEqual(rows, [["orders", None, t, order(n)[0]] for t, n in tokens])
 
-    async def test_while_the_master_was_away(self) -> None:
+    async def test_shows_rows_written_while_the_master_was_away(self) -> None:
         for dialect in ("modern", "legacy"):
             master = await self.master()
             command = self.start(
@@ -183,7 +183,7 @@ class Missed(CliCase):
             await command.kill()
             await master.stop()
 
-    async def test_many_pages(self) -> None:
+    async def test_fetches_many_pages(self) -> None:
         master = await self.master()
         await master.append(*map(order, range(1, 5001)))
         done = await self.run_command(
@@ -203,10 +203,10 @@ class Missed(CliCase):
         return path
 
 
-class Refused(CliCase):
-    """One line that says why, and an exit code."""
+class TailRefusals(CliCase):
+    """Errors: one line and an exit code."""
 
-    async def test_arguments(self) -> None:
+    async def test_refuses_bad_arguments(self) -> None:
         nobody = f"127.0.0.1:{free_port()}"
         for arguments, code, message in (
             ((), 2, "name a master"),
@@ -224,7 +224,7 @@ class Refused(CliCase):
             self.assertEqual((done.code, done.out), (code, ""), arguments)
             self.assertIn(message, done.err)
 
-    async def test_what_the_master_refuses(self) -> None:
+    async def test_reports_the_refusal_of_the_master(self) -> None:
         master = await self.master()
         done = await self.run_command("tail", master.address, "--dialect", "legacy", "order")
         message = (
@@ -232,7 +232,7 @@ class Refused(CliCase):
         )
         self.assertEqual(done, CommandResult(1, "", f"synrepl: error: {message}\n"))
 
-    async def test_what_the_configuration_does_not_have(self) -> None:
+    async def test_refuses_a_stream_that_the_configuration_lacks(self) -> None:
         master = await self.master()
         done = await self.run_command("tail", "-c", master.path, "order")
         self.assertEqual(
@@ -242,40 +242,40 @@ class Refused(CliCase):
             ),
         )
 
-    async def test_a_stream_that_the_master_does_not_have(self) -> None:
+    async def test_refuses_a_stream_that_the_master_lacks(self) -> None:
         master = await self.master()
         done = await self.run_command("tail", master.address, "order", "orders")
         self.assertEqual((done.code, done.out), (1, ""))
         announces = f"the master at {master.address} announces no stream 'order'"
         self.assertIn(f"{announces}; did you mean orders?", done.err)
 
-    async def test_a_stream_that_nobody_has_written_yet_is_waited_for(self) -> None:
+    async def test_waits_for_a_stream_without_writer(self) -> None:
         master = await self.master(stream_writers="{orders: [worker1]}")
         command = self.start("tail", "-c", master.path, "orders")
         await command.stderr_containing(
             "the master has not announced a stream 'orders'; waiting for it"
         )
 
-    async def test_another_server(self) -> None:
+    async def test_refuses_another_server(self) -> None:
         master = await self.master()
         done = await self.run_command("tail", master.address, "--server-name", "other.org")
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("Wrong remote: the server is 'example.com', 'other.org' was", done.err)
 
 
-class Scripted(CliCase):
-    """Masters that are not ours."""
+class TailOfScriptedServers(CliCase):
+    """Servers that follow a script."""
 
     async def play(self, *arguments: object, script: bytes) -> Command:
-        """A tail of a server that says the same to everybody."""
+        """Start a tail of a server that sends a script to each client."""
         factory = Factory()
-        factory.protocol = partial(_Player, script)
+        factory.protocol = partial(_ScriptedServer, script)
         any_reactor: Any = reactor
         port = any_reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return self.start("tail", f"127.0.0.1:{port.getHost().port}", *arguments)
 
-    async def test_rows_that_a_real_server_repeats_and_reorders(self) -> None:
+    async def test_shows_repeated_and_reordered_rows_once(self) -> None:
         command = await self.play(
             *("--json", "--count", "6"),
             script=b"SERVER x\nPING 1\nRDATA caches m 9 [1]\nPOSITION caches m 5 5\n"
@@ -288,7 +288,7 @@ class Scripted(CliCase):
         )
         self.assertEqual(done.out.count("\n"), 6)
 
-    async def test_a_writer_that_comes_later_and_a_stream_of_no_catalogue(self) -> None:
+    async def test_shows_a_new_writer_and_an_unknown_stream(self) -> None:
         command = await self.play(
             *("--json", "--count", "3"),
             script=b"SERVER x\nRDATA things a 1 [0]\nPOSITION things a 3 3\n"
@@ -300,7 +300,7 @@ class Scripted(CliCase):
             rows, [["things", "b", 1, [1]], ["things", "b", 4, [3]], ["things", "a", 5, [2]]]
         )
 
-    async def test_rows_that_a_position_was_ahead_of(self) -> None:
+    async def test_does_not_report_rows_that_follow_their_position(self) -> None:
         script = (
             b"SERVER x\nPING 1\nPOSITION events m 8 8\nRDATA events m 8 [0]\n"
             b"RDATA events m 9 [1]\nPOSITION events m 12 12\nRDATA events m 10 [2]\n"
@@ -330,7 +330,7 @@ class Scripted(CliCase):
         done = await (await self.play("--json", "--count", "1", script=script)).done()
         self.assertIn("missed: events of m, above 8 up to 9;", done.err)
 
-    async def test_real_servers_that_are_asked_amid_their_traffic(self) -> None:
+    async def test_does_not_report_gaps_when_others_send_replicate(self) -> None:
         for version in ("1.11.1", "1.20.1", "1.43.0"):
             path = CAPTURES / version / "live-asked.jsonl.gz"
             sent = [
@@ -351,35 +351,35 @@ class Scripted(CliCase):
             told = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
             self.assertEqual((rows, done.err), (told, ""), version)
 
-    async def test_rows_that_are_not_json(self) -> None:
+    async def test_shows_rows_that_are_not_json(self) -> None:
         script = "SERVER x\nPOSITION s m 0 0\nRDATA s m 1 [\x9b31m\u202e\n".encode()
         done = await (await self.play("--json", "--count", "1", script=script)).done()
         self.assertEqual(json.loads(done.out)["malformed"], "[\x9b31m\u202e")
         done = await (await self.play("--count", "1", script=script)).done()
         self.assertTrue(done.out.endswith(r"s            m             1 [\x9b31m\u202e" + "\n"))
 
-    async def test_an_error_is_shown_without_what_steers_a_terminal(self) -> None:
+    async def test_escapes_control_characters_of_an_error(self) -> None:
         command = await self.play(script=b"SERVER x\nERROR no \x1b[31mway\n")
         done = await command.done()
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertRegex(done.err, r"^synrepl: error: the master at \S+ says: no \\x1b\[31mway\n$")
 
-    async def test_who_does_not_speak_the_protocol(self) -> None:
+    async def test_refuses_a_server_that_does_not_speak_the_protocol(self) -> None:
         command = await self.play(script=b"HTTP/1.1 400 Bad Request\n")
         done = await command.done()
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("invalid command: 'HTTP/1.1' is not a command", done.err)
 
-    async def test_who_says_nothing_and_goes(self) -> None:
+    async def test_refuses_a_server_that_closes_without_a_greeting(self) -> None:
         done = await (await self.play(script=b"")).done()
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn("does not speak as a master does", done.err)
 
 
-class Lines(SynchronousTestCase):
-    """How rows look."""
+class TailLines(SynchronousTestCase):
+    """The format of rows."""
 
-    def test_columns_grow_and_stay(self) -> None:
+    def test_columns_grow_and_keep_their_width(self) -> None:
         lines = TextLines(MODERN, colour=False)
         made = [
             lines.row(ShownRow(stream, "w", token, b"[]"), 0.25)[13:]
@@ -394,7 +394,7 @@ class Lines(SynchronousTestCase):
             ],
         )
 
-    def test_no_writer_in_the_legacy_dialect(self) -> None:
+    def test_omits_the_writer_in_the_legacy_dialect(self) -> None:
         line = TextLines(LEGACY, colour=False).row(ShownRow("a", None, 1, b"[]"), 0.0)
         self.assertEqual(line[13:], "a                 1 []")
         line = TextLines(LEGACY, colour=False).command(Position("a", None, None, 1), 0.0)
@@ -406,8 +406,8 @@ class Lines(SynchronousTestCase):
         self.assertTrue(line.endswith(f'"row":{row.decode()}}}'), line)
 
 
-class _Player(Protocol):
-    """Says its lines when somebody asks for data; closes after an ERROR, or when it has none."""
+class _ScriptedServer(Protocol):
+    """Sends its script in answer to REPLICATE; closes after an ERROR, or if the script is empty."""
 
     def __init__(self, script: bytes) -> None:
         self._script = script

@@ -1,4 +1,4 @@
-"""``synrepl tail`` with a configuration that has Redis, on a real one."""
+"""``synrepl tail`` over a real Redis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_case import CliCase, free_port
 
 
-class OnRedis(CliCase):
+class TailOverRedis(CliCase):
     def setUp(self) -> None:
         super().setUp()
         self.redis = RedisTestServer()
@@ -26,23 +26,23 @@ class OnRedis(CliCase):
         )
         return path
 
-    def say(self, *lines: str, channel: str = "example.com") -> None:
+    def publish(self, *lines: str, channel: str = "example.com") -> None:
         for line in lines:
             self.redis.command("PUBLISH", channel, line.encode())
 
     async def subscribed(self, channel: str) -> None:
-        """Wait until somebody listens there."""
+        """Wait until a channel has a subscriber."""
         while not self.redis.command("PUBSUB", "NUMSUB", channel)[1]:
             await self.yield_to_processes()
 
-    async def test_rows_of_every_process(self) -> None:
+    async def test_shows_rows_of_every_process(self) -> None:
         command = self.start(
             *("tail", "-c", self.worker(), "receipts", "typing", "--json"),
             *("--count", "3", "--commands"),
         )
         await self.subscribed("example.com")
-        self.say("POSITION receipts a 1 1", "POSITION typing b 7 7")
-        self.say('RDATA receipts a 2 ["r"]', "RDATA typing b batch [1]", "RDATA typing b 8 [2]")
+        self.publish("POSITION receipts a 1 1", "POSITION typing b 7 7")
+        self.publish('RDATA receipts a 2 ["r"]', "RDATA typing b batch [1]", "RDATA typing b 8 [2]")
         done = await command.done()
         rows = [json.loads(line) for line in done.out.splitlines()]
         self.assertEqual(
@@ -51,16 +51,16 @@ class OnRedis(CliCase):
         )
         self.assertEqual((done.code, done.err), (0, ""))
 
-    async def test_a_channel_per_stream(self) -> None:
+    async def test_subscribes_to_a_channel_per_stream(self) -> None:
         path = self.worker(", channel_per_stream: true")
         command = self.start("tail", "-c", path, "orders", "--count", "1")
         channel = "example.com/stream/orders"
         await self.subscribed(channel)
-        self.say("POSITION orders a 1 1", 'RDATA orders a 2 ["o",1,null]', channel=channel)
+        self.publish("POSITION orders a 1 1", 'RDATA orders a 2 ["o",1,null]', channel=channel)
         done = await command.done()
         self.assertTrue(done.out.endswith('orders       a             2 ["o",1,null]\n'), done.out)
 
-    async def test_what_was_missed_is_fetched_over_http(self) -> None:
+    async def test_fetches_missed_rows_over_http(self) -> None:
         master = await self.master(redis=f"{{port: {self.redis.port}}}")
         await master.append([["o1", 1, None]], [["o2", 2, None]])
         done = await self.run_command(
@@ -70,7 +70,7 @@ class OnRedis(CliCase):
         tokens = [json.loads(line)["token"] for line in done.out.splitlines()]
         self.assertEqual((tokens, done.err), ([1, 2], ""))
 
-    async def test_what_cannot_be(self) -> None:
+    async def test_refuses_a_dialect_and_an_unreachable_redis(self) -> None:
         path = self.worker()
         done = await self.run_command("tail", "-c", path, "--dialect", "legacy")
         self.assertEqual(done.code, 2)

@@ -33,7 +33,7 @@ def lines(path: Path) -> list[tuple[str, str]]:
 
 
 class TapJudge(CliCase):
-    async def test_a_real_server(self) -> None:
+    async def test_counts_known_faults_of_a_real_server(self) -> None:
         done = await self.run_command("tap", "judge", LIVE)
         self.assertEqual((done.code, done.err), (0, ""))
         first, second = done.out.splitlines()
@@ -44,7 +44,7 @@ class TapJudge(CliCase):
             f"  known of real servers: unordered, 27 times, first in line 75: {sentence}",
         )
 
-    async def test_breaches(self) -> None:
+    async def test_reports_breaches_and_exits_with_1(self) -> None:
         path = self.directory / "bad.jsonl"
         records = [json.loads(line) for line in gzip.decompress(LIVE.read_bytes()).splitlines()]
         records.insert(1_000, {**records[1_000], "dir": "C", "line": "POSITION e\x1b[m m 1 1"})
@@ -52,14 +52,14 @@ class TapJudge(CliCase):
         path.write_text("".join(json.dumps(each) + "\n" for each in records))
         done = await self.run_command("tap", "judge", LIVE, path)
         self.assertEqual((done.code, done.err), (1, ""))
-        told = done.out.splitlines()[2:]
+        output = done.out.splitlines()[2:]
         self.assertEqual(
-            told[0],
+            output[0],
             f"{path}:1001: direction: invalid command: POSITION is not for the client to send",
         )
-        self.assertRegex(told[1], f"^{path}:2358: order: receipts of master: 1 after [0-9]+$")
-        self.assertEqual(told[2], f"{path}: modern, 2358 lines: 2 breaches")
-        self.assertTrue(told[3].startswith("  breach: direction, once, first in line 1001: "))
+        self.assertRegex(output[1], f"^{path}:2358: order: receipts of master: 1 after [0-9]+$")
+        self.assertEqual(output[2], f"{path}: modern, 2358 lines: 2 breaches")
+        self.assertTrue(output[3].startswith("  breach: direction, once, first in line 1001: "))
         done = await self.run_command("tap", "judge", "--json", path)
         self.assertEqual((done.code, done.err), (1, ""))
         findings = [json.loads(line) for line in done.out.splitlines()]
@@ -81,7 +81,7 @@ class TapJudge(CliCase):
             },
         )
 
-    async def test_all_known_faults_and_all_rules(self) -> None:
+    async def test_shows_all_known_faults_and_all_rules_on_request(self) -> None:
         done = await self.run_command("tap", "judge", "--all", LIVE)
         self.assertEqual(done.out.count(": unordered: "), 27)
         done = await self.run_command("tap", "judge", "--rules", "--json")
@@ -90,7 +90,7 @@ class TapJudge(CliCase):
         done = await self.run_command("tap", "judge", "--rules")
         self.assertEqual(done.out.count("\n"), len(RULES) + 1)
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_bad_arguments(self) -> None:
         scripted = CAPTURES / "1.43.0" / "errors.jsonl.gz"
         for arguments, code, message in (
             ((), 2, "name a recording"),
@@ -103,17 +103,17 @@ class TapJudge(CliCase):
             self.assertIn(message, done.err)
 
 
-class Record(CliCase):
+class TapRecord(CliCase):
     async def play(self, script: bytes) -> str:
-        """Where a server is that says the same to everybody who asks, and goes."""
+        """Start a server that sends a script in answer to REPLICATE; return its address."""
         factory = Factory()
-        factory.protocol = partial(_Player, script)
+        factory.protocol = partial(_ScriptedServer, script)
         any_reactor: Any = reactor
         port = any_reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return f"127.0.0.1:{port.getHost().port}"
 
-    async def test_both_ways_to_the_end(self) -> None:
+    async def test_records_both_directions_until_the_end(self) -> None:
         where = await self.play(
             b"SERVER x.org\nPING 1\nPOSITION a m 1 1\nERROR server shutting down\n"
         )
@@ -134,7 +134,7 @@ class Record(CliCase):
             judged = await self.run_command("tap", "judge", name)
             self.assertEqual(judged.out, f"{name}: modern, 9 lines: no breaches\n")
 
-    async def test_pseudonyms(self) -> None:
+    async def test_replaces_names_consistently(self) -> None:
         where = await self.play(b'SERVER x.org\nPOSITION a 1\nRDATA a 2 ["@u:x.org","@u:x.org"]\n')
         arguments = ("--dialect", "legacy", "--pseudonyms", "--name", "me")
         done = await self.run_command("tap", "record", "--tcp", where, "r.jsonl", *arguments)
@@ -146,7 +146,7 @@ class Record(CliCase):
         one, other = json.loads(found[6][1].split(" ", 3)[3])
         self.assertEqual(one, other)
 
-    async def test_ctrl_c(self) -> None:
+    async def test_ends_the_recording_on_ctrl_c(self) -> None:
         path = self.directory / "replayed.jsonl"
         replayed = self.start("tap", "replay", LIVE, "--speed", "0")
         where = port_of(await replayed.stderr_containing("dialect"))
@@ -155,11 +155,11 @@ class Record(CliCase):
         command.signal("INT")
         done = await command.done()
         found = lines(path)
-        told = [f"recording {where}", f"{len(found)} lines are in {path}"]
-        self.assertEqual((done.code, done.err), (130, "".join(f"synrepl: {x}\n" for x in told)))
+        output = [f"recording {where}", f"{len(found)} lines are in {path}"]
+        self.assertEqual((done.code, done.err), (130, "".join(f"synrepl: {x}\n" for x in output)))
         self.assertEqual((found[0], found[-1]), (("-", "connected"), ("-", "closed")))
 
-    async def test_seconds(self) -> None:
+    async def test_ends_after_the_given_seconds(self) -> None:
         replayed = self.start("tap", "replay", LIVE)
         where = port_of(await replayed.stderr_containing("dialect"))
         done = await self.run_command(
@@ -168,7 +168,7 @@ class Record(CliCase):
         self.assertEqual((done.code, done.out), (0, ""))
         self.assertEqual(lines(self.directory / "r.jsonl")[-1], ("-", "closed"))
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_bad_arguments_and_writes_nothing(self) -> None:
         nobody = f"127.0.0.1:{free_port()}"
         (self.directory / "there").write_text("precious")
         for arguments, code, message in (
@@ -190,7 +190,7 @@ class Record(CliCase):
             master = await self.master()
             await master.append([["o", 0, None]])
             path = self.directory / f"{dialect}.jsonl"
-            heard, said = Heard(), list[str]()
+            heard, said = LineWaiter(), list[str]()
             file = RecordingFile(path, heard)
             source = TcpRecordingSource("127.0.0.1", master.port, DIALECTS[dialect], "tap")
             running = Deferred.fromCoroutine(source.record(reactor, file, None, said.append))
@@ -214,7 +214,7 @@ class Record(CliCase):
             self.assertEqual(said, [recording, f"{len(texts)} lines are in {path}"])
 
 
-class Replay(CliCase):
+class TapReplay(CliCase):
     async def test_tail_shows_what_was_recorded(self) -> None:
         command = self.start("tap", "replay", LIVE, "--speed", "0")
         said = await command.stderr_containing("dialect")
@@ -227,10 +227,10 @@ class Replay(CliCase):
             if recorded.text.startswith(b"RDATA receipts")
         ]
         expected = [(int(words[3]), json.loads(words[4])) for words in recorded[:10]]
-        told = [json.loads(line) for line in done.out.splitlines()]
-        self.assertEqual([(each["token"], each["row"]) for each in told], expected)
+        output = [json.loads(line) for line in done.out.splitlines()]
+        self.assertEqual([(each["token"], each["row"]) for each in output], expected)
 
-    async def test_redis_is_played_in_the_modern_dialect(self) -> None:
+    async def test_replays_a_redis_recording_in_the_modern_dialect(self) -> None:
         path = CAPTURES / "1.163.2" / "redis.jsonl.gz"
         command = self.start("tap", "replay", path, "--speed", "0", "--server-name", "x.org")
         said = await command.stderr_containing("dialect")
@@ -239,7 +239,7 @@ class Replay(CliCase):
         writers = {json.loads(line)["writer"] for line in done.out.splitlines()}
         self.assertEqual((done.code, writers <= {"persister1", "persister2"}), (0, True))
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_bad_arguments(self) -> None:
         (self.directory / "r.jsonl").write_text('{"t":1,"dir":"S","line":"POSITION a 1"}\n')
         (self.directory / "q.jsonl").write_text('{"t":1,"dir":"S","line":"SERVER x"}\n')
         port = free_port()
@@ -258,8 +258,8 @@ class Replay(CliCase):
             self.assertIn(message, done.err)
 
 
-class Heard:
-    """Sees every line on its way into a recording."""
+class LineWaiter:
+    """Waits for a line on its way into a recording."""
 
     def __init__(self) -> None:
         self._wanted: tuple[Callable[[bytes], bool], Deferred[None]] | None = None
@@ -277,8 +277,8 @@ class Heard:
         await deferred
 
 
-class _Player(Protocol):
-    """Says its script to who has asked, and goes."""
+class _ScriptedServer(Protocol):
+    """Sends its script in answer to REPLICATE, and closes."""
 
     transport: Any
 

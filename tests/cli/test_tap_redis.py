@@ -1,4 +1,4 @@
-"""``synrepl tap`` on a real Redis: as processes, and its connections."""
+"""``synrepl tap`` on a real Redis, as processes; and its connections."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAME = "localhost:18701"
 
 
 class RedisCase(CliCase):
-    """A test with a Redis."""
+    """A test with a Redis server."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -46,16 +46,16 @@ class RedisCase(CliCase):
         self.url = f"redis://127.0.0.1:{self.redis.port}"
 
     def record(self, *arguments: object) -> Command:
-        """``tap record --redis``, under way."""
+        """Start ``tap record --redis``."""
         return self.start("tap", "record", "--redis", self.url, *arguments)
 
-    def say(self, channel: str, *lines: bytes) -> None:
+    def publish(self, channel: str, *lines: bytes) -> None:
         """Publish lines."""
         for line in lines:
             self.redis.command("PUBLISH", channel, line)
 
-    async def grown(self, name: str, count: int) -> None:
-        """Wait until a recording has so many lines."""
+    async def until_lines(self, name: str, count: int) -> None:
+        """Wait until a recording has ``count`` lines."""
         path, scheduler = self.directory / name, TwistedScheduler(reactor)
         while True:
             data = path.read_bytes()
@@ -65,8 +65,8 @@ class RedisCase(CliCase):
                 return
             await scheduler.sleep(0.02)
 
-    async def holds(self, path: Path, part: bytes) -> None:
-        """Wait until a recording has it in a line."""
+    async def until_recorded(self, path: Path, part: bytes) -> None:
+        """Wait until a recording contains ``part``."""
         while part not in path.read_bytes():
             await TwistedScheduler(reactor).sleep(0.02)
 
@@ -77,16 +77,16 @@ class RedisCase(CliCase):
         return [(each["channel"], each["line"]) for each in map(json.loads, text.splitlines())]
 
 
-class Record(RedisCase):
-    async def test_both_channels_until_ctrl_c(self) -> None:
+class TapRecordOnRedis(RedisCase):
+    async def test_records_both_channels_until_ctrl_c(self) -> None:
         command = self.record("r.jsonl.gz", "--server-name", "x.org")
         await command.stderr_containing("recording channel x.org of Redis at 127.0.0.1")
-        await self.grown("r.jsonl.gz", 1)
-        self.say("x.org", b"POSITION a m 1 1", b"\xff")
-        self.say("x.org/USER_IP", b"USER_IP @u:x.org []")
-        self.say("y.org", b"POSITION a m 1 1")
-        self.say("x.org", b"POSITION a m 1 2")
-        await self.grown("r.jsonl.gz", 5)
+        await self.until_lines("r.jsonl.gz", 1)
+        self.publish("x.org", b"POSITION a m 1 1", b"\xff")
+        self.publish("x.org/USER_IP", b"USER_IP @u:x.org []")
+        self.publish("y.org", b"POSITION a m 1 1")
+        self.publish("x.org", b"POSITION a m 1 2")
+        await self.until_lines("r.jsonl.gz", 5)
         command.signal("INT")
         done = await command.done()
         self.assertEqual((done.code, done.out), (130, ""))
@@ -102,12 +102,12 @@ class Record(RedisCase):
             ],
         )
 
-    async def test_silent_and_pseudonymous(self) -> None:
+    async def test_records_silently_and_with_pseudonyms(self) -> None:
         command = self.record("r", "--server-name", "x.org", "--silent", "--pseudonyms")
         await command.stderr_containing("recording")
-        self.say("x.org/USER_IP", b'USER_IP @u:x.org ["t"]')
-        self.say("x.org", b"REMOTE_SERVER_UP x.org")
-        await self.grown("r", 2)
+        self.publish("x.org/USER_IP", b'USER_IP @u:x.org ["t"]')
+        self.publish("x.org", b"REMOTE_SERVER_UP x.org")
+        await self.until_lines("r", 2)
         self.redis.stop()
         done = await command.done()
         self.assertEqual(done.code, 1)
@@ -118,25 +118,25 @@ class Record(RedisCase):
         self.assertEqual((channel, up), (f"{main}/USER_IP", f"REMOTE_SERVER_UP {main}"))
         self.assertNotIn("x.org", line)
 
-    async def test_nobody_is_heard(self) -> None:
+    async def test_warns_when_nobody_is_heard(self) -> None:
         command = self.record("r", "--server-name", "x.org", "--seconds", "0.2")
         done = await command.done()
         self.assertEqual((done.code, self.lines("r")), (0, [("x.org", "REPLICATE ")]))
         self.assertIn("nobody was heard on channel x.org; is that the server's name?\n", done.err)
 
-    async def test_no_room(self) -> None:
+    async def test_reports_a_recording_that_cannot_grow(self) -> None:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         arguments = ("--redis", self.url, "r", "--server-name", "x.org", "--silent")
         command = self.start("tap", "record", *arguments, in_new_process=True)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         await command.stderr_containing("recording")
-        self.say("x.org", *[b"x" * 40_000] * 3)
+        self.publish("x.org", *[b"x" * 40_000] * 3)
         done = await command.done()
         self.assertEqual(done.code, 1)
         self.assertIn("error: cannot write to r: File too large; what was said", done.err)
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_bad_arguments_and_missing_rights(self) -> None:
         self.redis.command("ACL", "SETUSER", "quiet", "on", ">pw", "+@all", "-publish", "&*")
         self.redis.command("ACL", "SETUSER", "deaf", "on", ">pw", "+@all", "resetchannels")
         password = self.directory / "password"
@@ -169,12 +169,12 @@ class Record(RedisCase):
             self.assertEqual((self.directory / "r").exists(), left, arguments)
 
 
-class Replay(RedisCase):
+class TapReplayOnRedis(RedisCase):
     def replay(self, path: Path, *arguments: object) -> Command:
-        """``tap replay --redis``, under way."""
+        """Start ``tap replay --redis``."""
         return self.start("tap", "replay", path, "--redis", self.url, *arguments)
 
-    async def test_what_was_recorded_is_recorded_again(self) -> None:
+    async def test_a_replay_can_be_recorded_again(self) -> None:
         replayed = self.replay(REDIS, "--speed", "0")
         await replayed.stderr_containing(
             f"waits for REPLICATE on channel {NAME} of Redis at 127.0.0.1"
@@ -185,8 +185,8 @@ class Replay(RedisCase):
         )
         late = self.record("late.jsonl", "--server-name", NAME)
         await late.stderr_containing("recording")
-        await self.grown("late.jsonl", 34)
-        await self.grown("r.jsonl", 3_998 + 34)
+        await self.until_lines("late.jsonl", 34)
+        await self.until_lines("r.jsonl", 3_998 + 34)
         for each in (recorder, late):
             each.signal("INT")
             await each.done()
@@ -195,10 +195,10 @@ class Replay(RedisCase):
         expected = [(each.channel, each.text.decode()) for each in read_recording(REDIS)]
         found = self.lines("r.jsonl")
         self.assertEqual(found[: len(expected)], expected)
-        # And then the late comer's question, and its answer.
-        told = self.lines("late.jsonl")
-        self.assertEqual(found[len(expected) :], told)
-        self.assertEqual(told[0], (NAME, "REPLICATE "))
+        # Then the REPLICATE of the late recorder, and the answer to it.
+        answers = self.lines("late.jsonl")
+        self.assertEqual(found[len(expected) :], answers)
+        self.assertEqual(answers[0], (NAME, "REPLICATE "))
         last = {}
         for _, line in expected:
             match line.split(" "):
@@ -207,12 +207,12 @@ class Replay(RedisCase):
                 case ["RDATA", stream, writer, token, *_] if token != "batch":
                     last[stream, writer] = max(int(token), last.get((stream, writer), 0))
         positions = {f"POSITION {s} {w} {token} {token}" for (s, w), token in last.items()}
-        self.assertEqual({line for _, line in told[1:]}, positions)
+        self.assertEqual({line for _, line in answers[1:]}, positions)
         judging = RecordingJudge(self.directory / "r.jsonl")
         list(judging.findings())
         self.assertEqual((judging.breaches, list(judging.known)), ({}, ["unordered"]))
 
-    async def test_tcp_under_another_name(self) -> None:
+    async def test_replays_a_tcp_recording_under_another_name(self) -> None:
         path = CAPTURES / "1.43.0" / "live-forks.jsonl.gz"
         arguments = ("--server-name", "x.org", "--speed", "0", "--unasked")
         recorder = self.record("r.jsonl", "--server-name", "x.org", "--silent")
@@ -225,18 +225,18 @@ class Replay(RedisCase):
             for each in read_recording(path)
             if each.text.startswith((b"RDATA", b"POSITION"))
         ]
-        await self.grown("r.jsonl", len(expected))
+        await self.until_lines("r.jsonl", len(expected))
         self.assertEqual(self.lines("r.jsonl"), expected)
 
-    async def test_a_channel_that_is_taken(self) -> None:
+    async def test_ends_when_another_process_publishes(self) -> None:
         replayed = self.replay(REDIS)
         await replayed.stderr_containing("waits")
-        self.say(NAME, b"RDATA events master 5 []")
+        self.publish(NAME, b"RDATA events master 5 []")
         done = await replayed.done()
         self.assertEqual((done.code, done.out), (1, ""))
         self.assertIn(f"somebody speaks on the channel {NAME} already", done.err)
 
-    async def test_redis_goes(self) -> None:
+    async def test_ends_when_redis_goes_away(self) -> None:
         for arguments, words in (((), "waits"), (("--unasked",), "plays")):
             self.redis.restart()
             replayed = self.replay(REDIS, *arguments)
@@ -246,7 +246,7 @@ class Replay(RedisCase):
             self.assertEqual(done.code, 1)
             self.assertIn("error: the connection to Redis at 127.0.0.1", done.err)
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_bad_arguments(self) -> None:
         (self.directory / "cut.jsonl").write_text(
             '{"t":1,"channel":"x","line":"POSITION a m 1 1"}\nnot JSON\n'
         )
@@ -266,10 +266,10 @@ class Replay(RedisCase):
             self.assertIn(message, done.err)
 
 
-class Connections(RedisCase):
-    """The connections of both, in this process."""
+class TapLinkBackPressure(RedisCase):
+    """Flow control between Redis and a replay, in this process."""
 
-    async def test_no_more_is_read_than_redis_takes(self) -> None:
+    async def test_reads_no_more_than_redis_acknowledges(self) -> None:
         scheduler, happenings = TwistedScheduler(reactor), EventWaiter()
         link = TapLink(reactor, scheduler, RedisAddress(path=self.redis.path))
         self.addCleanup(lambda: Deferred.fromCoroutine(link.close()))
@@ -295,7 +295,7 @@ class Connections(RedisCase):
         self.assertEqual(await playing, 1_000)
         await happenings.until(lambda: len(heard) == 1_000)
 
-    async def test_nothing_is_taken_once_redis_is_gone(self) -> None:
+    async def test_nothing_is_acknowledged_once_redis_is_gone(self) -> None:
         link = TapLink(reactor, TwistedScheduler(reactor), RedisAddress(path=self.redis.path))
         publisher = await link.publisher()
         self.redis.freeze()
@@ -308,7 +308,7 @@ class Connections(RedisCase):
         self.assertIsNotNone(await link.until_over())
         await link.close()
 
-    async def test_what_redis_did_not_take_is_not_told_as_played(self) -> None:
+    async def test_does_not_report_unacknowledged_lines_as_played(self) -> None:
         stage = RedisReplay(RedisAddress(path=self.redis.path), NAME, unasked=True)
         said: list[str] = []
         begun: Deferred[None] = Deferred()
@@ -326,11 +326,11 @@ class Connections(RedisCase):
         self.redis.stop()
         with self.assertRaises(ReplayEnded):
             await playing
-        await TwistedScheduler(reactor).sleep(0)  # for what is left to do
+        await TwistedScheduler(reactor).sleep(0)  # let pending calls run
         self.assertEqual([text.partition(" ")[0] for text in said], ["plays"])
 
 
-class OurOwn(RedisCase):
+class TapOfOwnProcesses(RedisCase):
     async def test_our_own_processes_break_no_rule(self) -> None:
         site, address = Site(), RedisAddress(path=self.redis.path)
         one = await Process(site, "one", address).start(self)
@@ -357,8 +357,8 @@ class OurOwn(RedisCase):
         await one.hears("two", texts)
         await again.hears("one", texts)
         # The recorder has a connection of its own: what others heard, it may not have read yet.
-        self.say(SERVER_NAME, b"REMOTE_SERVER_UP the.end")
-        await self.holds(path, b"the.end")
+        self.publish(SERVER_NAME, b"REMOTE_SERVER_UP the.end")
+        await self.until_recorded(path, b"the.end")
         running.cancel()
         await self.assertFailure(running, CancelledError)
         file.close()
@@ -368,7 +368,7 @@ class OurOwn(RedisCase):
         self.assertEqual(list(RecordingJudge(path).findings()), [])
 
 
-class Files(CliCase):
+class RecordingOfChannels(CliCase):
     async def test_channels_are_written_and_read_again(self) -> None:
         path = self.directory / "r.jsonl"
         file = RecordingFile(path)

@@ -21,11 +21,11 @@ from tests.cli.cli_case import CliCase, CommandResult, free_port
 from tests.storage.foreign_databases import foreign_database
 
 
-class Server(Factory):
-    """Greets, answers the command it knows, and has no patience with any other.
+class ScriptedServer(Factory):
+    """Greets, answers one command, and refuses every other REPLICATE.
 
-    :param asked: that command
-    :ivar refused: what it was told instead
+    :param asked: the command that it answers
+    :ivar refused: the commands that it refused
     """
 
     noisy = False
@@ -36,13 +36,13 @@ class Server(Factory):
         self.refused: list[str] = []
 
     def buildProtocol(self, addr: object) -> Any:
-        """For one client."""
-        line = _Line()
+        """Create the protocol for a client."""
+        line = _ScriptedConnection()
         line.factory = self
         return line
 
 
-class _Line(LineReceiver):
+class _ScriptedConnection(LineReceiver):
     delimiter = b"\n"
     factory: Any
 
@@ -66,7 +66,7 @@ class _Line(LineReceiver):
 class WatchCase(CliCase):
     """A test with scripted servers."""
 
-    def serve(self, server: Server) -> int:
+    def serve(self, server: ScriptedServer) -> int:
         any_reactor: Any = reactor
         port = any_reactor.listenTCP(0, server, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
@@ -75,7 +75,7 @@ class WatchCase(CliCase):
     async def watch(
         self, port: int, *arguments: object
     ) -> tuple[CommandResult, list[dict[str, Any]]]:
-        """Watch for a while; how it ended, and each look."""
+        """Run ``synrepl watch``; return its result and the state of each second."""
         done = await self.run_command("watch", "--tcp", f"127.0.0.1:{port}", "--json", *arguments)
         return done, [json.loads(line) for line in done.out.splitlines()]
 
@@ -85,24 +85,24 @@ class WatchCase(CliCase):
         ]
 
 
-class TcpLiveSource(WatchCase):
-    """The wire alone."""
+class WatchOverTcp(WatchCase):
+    """``synrepl watch --tcp`` without a database."""
 
-    async def test_any_dialect(self) -> None:
+    async def test_detects_the_dialect(self) -> None:
         for name, server, streams in (
             (
                 "modern",
-                Server("REPLICATE", "POSITION events w1 2 2", 'RDATA events w1 3 ["x"]'),
+                ScriptedServer("REPLICATE", "POSITION events w1 2 2", 'RDATA events w1 3 ["x"]'),
                 [["events", "w1", 3, 1]],
             ),
             (
                 "transitional",
-                Server("REPLICATE", "POSITION events w1 2"),
+                ScriptedServer("REPLICATE", "POSITION events w1 2"),
                 [["events", "w1", 2, 0]],
             ),
             (
                 "legacy",
-                Server("REPLICATE ALL NOW", "POSITION events 2", 'RDATA events 4 ["x"]'),
+                ScriptedServer("REPLICATE ALL NOW", "POSITION events 2", 'RDATA events 4 ["x"]'),
                 [["events", None, 4, 1]],
             ),
         ):
@@ -112,34 +112,37 @@ class TcpLiveSource(WatchCase):
                 self.assertEqual((looks[-1]["dialect"], looks[-1]["connected"]), (name, True))
                 self.assertEqual(self.streams(looks[-1]), streams)
                 self.assertEqual((looks[-1]["trouble"], looks[-1]["alarms"]), ([], []))
-                # The newest is tried first: it is for older servers to refuse.
+                # The newest dialect is tried first; older servers refuse it.
                 self.assertEqual(server.refused, ["REPLICATE"] * (name == "legacy"))
 
-    async def test_nobody_is_there(self) -> None:
+    async def test_reports_an_unreachable_server(self) -> None:
         done, looks = await self.watch(free_port(), "--seconds", "1")
         self.assertEqual(done.code, 1)
         self.assertIn("cannot connect to 127.0.0.1", looks[-1]["trouble"][0])
 
-    async def test_a_main_process_that_hangs(self) -> None:
-        port = self.serve(Server("REPLICATE", "POSITION events w1 2 2"))
+    async def test_reports_a_main_process_that_hangs(self) -> None:
+        port = self.serve(ScriptedServer("REPLICATE", "POSITION events w1 2 2"))
         _, looks = await self.watch(port, "--seconds", "20")
         self.assertIn("over TCP only the main process is heard", looks[-1]["note"])
         lost = [look for look in looks if not look["connected"] and look["streams"]]
         self.assertIn("ping timeout", lost[0]["trouble"][0])
 
-    async def test_another_server(self) -> None:
-        port = self.serve(Server("REPLICATE", "POSITION events w1 2 2"))
+    async def test_refuses_another_server(self) -> None:
+        port = self.serve(ScriptedServer("REPLICATE", "POSITION events w1 2 2"))
         done, looks = await self.watch(port, "--seconds", "2", "--server-name", "example.org")
         self.assertEqual((done.code, looks[-1]["connected"]), (1, False))
         self.assertIn("'example.com'", looks[-1]["trouble"][0])
 
-    async def test_where(self) -> None:
+    async def test_refuses_a_bad_address(self) -> None:
         done = await self.run_command("watch", "--tcp", "nowhere")
         self.assertEqual(done.code, 2)
         self.assertIn("'nowhere' is not HOST:PORT", done.err)
 
-    async def test_as_a_table_and_as_metrics(self) -> None:
-        port, metrics = self.serve(Server("REPLICATE", "POSITION events w1 2 2")), free_port()
+    async def test_shows_a_table_and_serves_metrics(self) -> None:
+        port, metrics = (
+            self.serve(ScriptedServer("REPLICATE", "POSITION events w1 2 2")),
+            free_port(),
+        )
         watching = self.start("watch", "--tcp", f"127.0.0.1:{port}", "--metrics-port", metrics)
         while "events  w1" not in watching.out.decode():
             await watching.lines(watching.out.count(b"\n") + 1)
@@ -156,8 +159,8 @@ class TcpLiveSource(WatchCase):
         self.assertEqual((await watching.done()).code, 130)
 
 
-class WithDatabase(WatchCase):
-    """That of a Synapse 1.43.0, of which the server announces what is in it."""
+class WatchWithDatabase(WatchCase):
+    """``synrepl watch`` with the database of a Synapse 1.43.0."""
 
     async def setUpDatabase(self) -> None:
         self.dsn = await foreign_database("1.43.0", self)
@@ -176,54 +179,56 @@ class WithDatabase(WatchCase):
             for writer, token in writers.items()
         ]
 
-    async def test_all_is_announced(self) -> None:
+    async def test_reports_nothing_when_all_is_announced(self) -> None:
         await self.setUpDatabase()
-        port = self.serve(Server("REPLICATE", *self.answers))
+        port = self.serve(ScriptedServer("REPLICATE", *self.answers))
         done, looks = await self.watch(port, "--seconds", "6", "--database-path", self.dsn_path)
         self.assertEqual((done.code, looks[-1]["alarms"], looks[-1]["trouble"]), (0, [], []))
         found = {(s["stream"], s["writer"]): s["committed"] for s in looks[-1]["streams"]}
-        told = {
+        expected = {
             (s, w): token for s, writers in self.positions.items() for w, token in writers.items()
         }
-        self.assertEqual(found, told)
-        self.assertGreater(len(told), 10)
+        self.assertEqual(found, expected)
+        self.assertGreater(len(expected), 10)
 
     def sql(self, statement: str) -> None:
         with psycopg2.connect(self.dsn) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
         connection.close()
 
-    async def test_positions_that_moved_without_rows_are_not_announced_over_tcp(self) -> None:
+    async def test_ignores_positions_that_advance_without_rows_over_tcp(self) -> None:
         await self.setUpDatabase()
         # A room's tags, which are rows of another stream; an event that became another one.
         self.sql("UPDATE stream_positions SET stream_id = stream_id + 2 WHERE stream_id > 0")
-        port = self.serve(Server("REPLICATE", *self.answers))
+        port = self.serve(ScriptedServer("REPLICATE", *self.answers))
         done, looks = await self.watch(port, "--seconds", "8", "--database-path", self.dsn_path)
         self.assertEqual((done.code, looks[-1]["alarms"], looks[-1]["trouble"]), (0, [], []))
 
-    async def test_a_table_that_is_locked_is_named_with_who_has_it(self) -> None:
+    async def test_names_a_locked_table_and_its_holder(self) -> None:
         await self.setUpDatabase()
         holder = psycopg2.connect(self.dsn, application_name="somebody")
         self.addCleanup(holder.close)
         holder.cursor().execute("LOCK TABLE receipts_linearized IN ACCESS EXCLUSIVE MODE")
-        port = self.serve(Server("REPLICATE", *self.answers))
+        port = self.serve(ScriptedServer("REPLICATE", *self.answers))
         done, looks = await self.watch(port, "--seconds", "6", "--database-path", self.dsn_path)
         self.assertEqual((done.code, looks[-1]["alarms"]), (1, []))
         (trouble,) = looks[-1]["trouble"]
-        told = "nobody can read table receipts_linearized, so how far receipts is in the database"
-        self.assertTrue(trouble.startswith(told), trouble)
+        expected = (
+            "nobody can read table receipts_linearized, so how far receipts is in the database"
+        )
+        self.assertTrue(trouble.startswith(expected), trouble)
         self.assertIn("(somebody)", trouble)
         found = {s["stream"]: s["committed"] for s in looks[-1]["streams"]}
         self.assertIsNone(found["receipts"])
         self.assertIsNotNone(found["events"])
 
-    async def test_a_stream_that_keeps_silent(self) -> None:
+    async def test_reports_a_stream_that_is_not_announced(self) -> None:
         await self.setUpDatabase()
         silent = next(line for line in self.answers if line.startswith("POSITION events "))
         *words, last = silent.split(" ")
         behind = " ".join([*words, str(int(last) - 2)])
         answers = [behind if line == silent else line for line in self.answers]
-        port = self.serve(Server("REPLICATE", *answers))
+        port = self.serve(ScriptedServer("REPLICATE", *answers))
         done, looks = await self.watch(port, "--seconds", "10", "--database-path", self.dsn_path)
         self.assertEqual(done.code, 1)
         (alarm,) = looks[-1]["alarms"]
@@ -237,11 +242,11 @@ class WithDatabase(WatchCase):
         first = next(n for n, look in enumerate(looks) if look["alarms"])
         self.assertLessEqual(first - known, 4)  # looks, one a second
 
-    async def test_no_synapse(self) -> None:
+    async def test_refuses_a_database_that_is_not_a_synapses(self) -> None:
         path = Path(self.directory / "other")
         path.touch(mode=0o600)
         path.write_text(await fresh_database(self))
-        port = self.serve(Server("REPLICATE", "POSITION events w1 2 2"))
+        port = self.serve(ScriptedServer("REPLICATE", "POSITION events w1 2 2"))
         done, looks = await self.watch(port, "--seconds", "6", "--database-path", path)
         self.assertEqual((done.code, looks[-1]["database_read"]), (1, False))
         self.assertEqual(len(looks[-1]["trouble"]), 1)

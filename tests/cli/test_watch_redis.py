@@ -22,10 +22,10 @@ from tests.wire.recordings import records
 NAME = "localhost:18701"
 
 
-class Processes:
-    """All processes of one server: who asks for positions is answered.
+class FakeServerProcesses:
+    """Fakes all processes of a server, which answer REPLICATE with their positions.
 
-    :ivar asked: what was said by somebody else
+    :ivar asked: the messages of others
     """
 
     def __init__(self, redis: RedisTestServer, positions: Iterable[str]) -> None:
@@ -42,26 +42,26 @@ class Processes:
             lambda *sentence, **facts: None,
         )
 
-    async def start(self, case: CliCase) -> Processes:
-        """Join; returns once they are there."""
+    async def start(self, case: CliCase) -> FakeServerProcesses:
+        """Subscribe, and wait until it is done."""
         self.pubsub.start()
         case.addCleanup(lambda: Deferred.fromCoroutine(self.pubsub.stop()))
         await self.happenings.until(lambda: self.wires is not None)
         return self
 
     def say(self, *lines: str | bytes) -> None:
-        """To everybody."""
+        """Publish lines."""
         assert self.wires is not None
         self.wires.publish(NAME, [x if isinstance(x, bytes) else x.encode() for x in lines])
 
     def connected(self, wires: RedisBusConnections) -> None:
-        """The subscription stands: they say where they are, unasked."""
+        """Announce the positions, once the subscription is established."""
         self.wires = wires
         self.say(*self.positions)
         self.happenings.happened()
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
-        """Answer."""
+        """Record messages, and answer REPLICATE."""
         own = {line.encode() for line in self.positions}
         self.asked += [message for message in messages if message not in own]
         if any(message.strip() == b"REPLICATE" for message in messages):
@@ -69,19 +69,19 @@ class Processes:
         self.happenings.happened()
 
     def disconnected(self) -> None:
-        """Redis is gone."""
+        """Record that Redis is gone."""
         self.wires = None
 
 
-class Looks:
-    """The looks of a ``synrepl watch --json`` that runs."""
+class WatchOutput:
+    """The output of a running ``synrepl watch --json``."""
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self._taken = 0
 
     async def until(self, text: str) -> Mapping[str, Any]:
-        """The first further look with ``text`` in it."""
+        """Wait for the next line that contains ``text``, and return it."""
         while True:
             self._taken += 1
             line = (await self.command.lines(self._taken))[-1]
@@ -90,7 +90,7 @@ class Looks:
                 return found
 
 
-class RedisCase(CliCase):
+class WatchRedisCase(CliCase):
     def redis(self, *settings: str, **more: Any) -> RedisTestServer:
         redis = RedisTestServer(*settings, **more)
         self.addCleanup(redis.close)
@@ -109,13 +109,15 @@ class RedisCase(CliCase):
         return path
 
 
-class TcpLiveSource(RedisCase):
-    """The wire alone."""
+class WatchOverRedis(WatchRedisCase):
+    """``synrepl watch --redis`` without a database."""
 
-    async def test_each_writer_by_its_name(self) -> None:
+    async def test_shows_each_writer(self) -> None:
         redis = self.redis()
-        there = await Processes(redis, ["POSITION events w1 2 2", "POSITION x w2 5 5"]).start(self)
-        looks = Looks(self.start(*self.arguments(redis)))
+        there = await FakeServerProcesses(
+            redis, ["POSITION events w1 2 2", "POSITION x w2 5 5"]
+        ).start(self)
+        looks = WatchOutput(self.start(*self.arguments(redis)))
         look = await looks.until('"events"')
         self.assertEqual(look["where"], f"{redis.path}, channel {NAME}")
         self.assertEqual((look["dialect"], look["connected"]), ("current", True))
@@ -128,13 +130,13 @@ class TcpLiveSource(RedisCase):
         self.assertEqual(there.asked[:1], [b"REPLICATE "])
         self.assertNotIn(b"REPLICATE ", there.asked[1:])
 
-    async def test_a_process_that_dies_while_it_is_watched(self) -> None:
+    async def test_reports_a_process_that_dies(self) -> None:
         redis = self.redis()
-        one = await Processes(redis, ["POSITION events w1 2 2", "POSITION typing w1 1 1"]).start(
-            self
-        )
-        other = await Processes(redis, ["POSITION events w2 3 3"]).start(self)
-        looks = Looks(self.start(*self.arguments(redis)))
+        one = await FakeServerProcesses(
+            redis, ["POSITION events w1 2 2", "POSITION typing w1 1 1"]
+        ).start(self)
+        other = await FakeServerProcesses(redis, ["POSITION events w2 3 3"]).start(self)
+        looks = WatchOutput(self.start(*self.arguments(redis)))
         await looks.until('"w2"')
         await other.pubsub.stop()
         one.say("REPLICATE ")  # as any process does that starts
@@ -145,31 +147,31 @@ class TcpLiveSource(RedisCase):
         one.say("POSITION events w2 3 3")
         await looks.until('"alarms":[]')
 
-    async def test_messages_that_nobody_can_read(self) -> None:
+    async def test_counts_messages_that_cannot_be_parsed(self) -> None:
         redis = self.redis()
-        there = await Processes(redis, ["POSITION events w1 2 2"]).start(self)
-        looks = Looks(self.start(*self.arguments(redis)))
+        there = await FakeServerProcesses(redis, ["POSITION events w1 2 2"]).start(self)
+        looks = WatchOutput(self.start(*self.arguments(redis)))
         await looks.until('"events"')
         there.say("FOO bar", b"POSITION \xff", "RDATA events w1 3 [\n]", "POSITION events w1 2 4")
         look = await looks.until('"heard":4')
         self.assertEqual((look["bad"], look["connected"]), (3, True))
         (trouble,) = look["trouble"]
-        told = "3 messages could not be read; the first: invalid command: 'FOO' is not"
-        self.assertTrue(trouble.startswith(told), trouble)
+        expected = "3 messages could not be read; the first: invalid command: 'FOO' is not"
+        self.assertTrue(trouble.startswith(expected), trouble)
 
-    async def test_another_channel(self) -> None:
+    async def test_reports_a_silent_channel(self) -> None:
         redis = self.redis()
-        await Processes(redis, ["POSITION events w1 2 2"]).start(self)
-        looks = Looks(self.start(*self.arguments(redis, "localhost")))
-        told = "nothing was heard on channel localhost; is that the server's name?"
-        look = await looks.until(told)
-        self.assertEqual((look["trouble"], look["streams"]), ([told], []))
+        await FakeServerProcesses(redis, ["POSITION events w1 2 2"]).start(self)
+        looks = WatchOutput(self.start(*self.arguments(redis, "localhost")))
+        expected = "nothing was heard on channel localhost; is that the server's name?"
+        look = await looks.until(expected)
+        self.assertEqual((look["trouble"], look["streams"]), ([expected], []))
         self.assertEqual((look["connected"], look["dialect"]), (False, None))
 
-    async def test_redis_goes_and_comes_back(self) -> None:
+    async def test_continues_when_redis_is_back(self) -> None:
         redis = self.redis()
-        there = await Processes(redis, ["POSITION events w1 2 2"]).start(self)
-        looks = Looks(self.start(*self.arguments(redis)))
+        there = await FakeServerProcesses(redis, ["POSITION events w1 2 2"]).start(self)
+        looks = WatchOutput(self.start(*self.arguments(redis)))
         await looks.until('"connected":true')
         redis.stop()
         look = await looks.until('"connected":false')
@@ -183,9 +185,9 @@ class TcpLiveSource(RedisCase):
         looks.command.signal("INT")
         self.assertEqual((await looks.command.done()).code, 130)
 
-    async def test_as_a_table(self) -> None:
+    async def test_shows_a_table(self) -> None:
         redis = self.redis()
-        await Processes(redis, ["POSITION events w1 2 2"]).start(self)
+        await FakeServerProcesses(redis, ["POSITION events w1 2 2"]).start(self)
         done = await self.run_command(
             *[each for each in self.arguments(redis) if each != "--json"], "--seconds", 3
         )
@@ -194,28 +196,28 @@ class TcpLiveSource(RedisCase):
         self.assertRegex(done.out, r"\nevents +w1 +2 +- +0 ")
 
 
-class Refused(RedisCase):
-    """What Redis does not allow is told, again and again, and nothing else happens."""
+class WatchRefusedByRedis(WatchRedisCase):
+    """A refusal of Redis is reported with every line of output."""
 
     async def check(self, words: str, *arguments: object) -> None:
         command = self.start(*arguments)
-        look = await Looks(command).until(words)
+        look = await WatchOutput(command).until(words)
         (trouble,) = look["trouble"]
         self.assertIn("no Redis: ", trouble)
         self.assertIn(words, trouble)
         self.assertEqual((look["connected"], look["streams"]), (False, []))
         self.assertNotIn(b"hunter2", command.out + command.err)
 
-    async def test_a_wrong_password(self) -> None:
+    async def test_reports_a_wrong_password(self) -> None:
         redis = self.redis("--requirepass", "sesame", password="sesame")
         await self.check("NOAUTH", *self.arguments(redis))
         path = self.secret("hunter2")
         await self.check("WRONGPASS", *self.arguments(redis), "--redis-password-path", path)
         path = self.secret("sesame")
         watching = self.start(*self.arguments(redis), "--redis-password-path", path)
-        await Looks(watching).until("nothing was heard on channel")
+        await WatchOutput(watching).until("nothing was heard on channel")
 
-    async def test_rights(self) -> None:
+    async def test_reports_missing_rights(self) -> None:
         redis = self.redis()
         path = self.secret("hunter2")
         arguments = self.arguments(redis)
@@ -231,14 +233,14 @@ class Refused(RedisCase):
                 redis.command("ACL", "SETUSER", "watch", *nothing, *rights)
                 await self.check(words, *arguments)
         redis.command("ACL", "SETUSER", "watch", *nothing, *some, "+publish", f"&{NAME}")
-        await Looks(self.start(*arguments)).until("nothing was heard on channel")
+        await WatchOutput(self.start(*arguments)).until("nothing was heard on channel")
 
-    async def test_a_replica(self) -> None:
+    async def test_refuses_a_replica(self) -> None:
         redis = self.redis()
         replica = self.redis("--replicaof", "127.0.0.1", str(redis.port))
         await self.check("it is a replica", *self.arguments(replica))
 
-    async def test_nobody_is_there(self) -> None:
+    async def test_reports_an_unreachable_redis(self) -> None:
         redis = self.redis()
         redis.stop()
         await self.check("No such file", *self.arguments(redis))
@@ -246,8 +248,8 @@ class Refused(RedisCase):
         self.assertEqual((done.code, done.err), (1, ""))
 
 
-class Usage(RedisCase):
-    """What is given."""
+class WatchUsage(WatchRedisCase):
+    """Usage errors."""
 
     async def check(self, words: str, *arguments: object) -> None:
         done = await self.run_command("watch", *arguments)
@@ -255,28 +257,28 @@ class Usage(RedisCase):
         self.assertIn(words, done.err)
         self.assertNotIn("hunter2", done.err)
 
-    async def test_exactly_one_place(self) -> None:
+    async def test_requires_exactly_one_source(self) -> None:
         here = ("--tcp", "127.0.0.1:1")
         there = ("--redis", "redis://localhost", "--server-name", "a")
         for arguments in ((), (*here, *there), (*here, "--redis-password-path", "x")):
             await self.check("give exactly one of the two", *arguments)
 
-    async def test_the_channel(self) -> None:
+    async def test_requires_a_valid_server_name(self) -> None:
         there = ("--redis", "redis://localhost")
         await self.check("--redis needs --server-name NAME", *there)
         await self.check("'a b' is not a valid name", *there, "--server-name", "a b")
 
-    async def test_databases(self) -> None:
+    async def test_refuses_bad_database_options(self) -> None:
         here = ("--tcp", "127.0.0.1:1", "--database")
         await self.check("holds a password", *here, "postgresql://me:hunter2@localhost/x")
         await self.check("give one of them", *here, "dbname=x", "--database-path", "y")
         await self.check("neither a postgresql:// URI", *here, "hunter2")
 
 
-class Recorded(RedisCase):
-    """What 1.163.2 said, against the database that was taken right after."""
+class WatchOfARecording(WatchRedisCase):
+    """A recording of 1.163.2, with the database saved right after."""
 
-    async def test_every_stream_and_writer(self) -> None:
+    async def test_matches_every_stream_and_writer_with_the_database(self) -> None:
         lines, positions = [], dict[tuple[str, str], int]()
         for record in records("1.163.2", "redis"):
             verb, _, rest = record["line"].partition(" ")
@@ -291,9 +293,9 @@ class Recorded(RedisCase):
                 positions[key] = max(int(words[2]), positions.get(key, 0))
         self.assertGreater(len(positions), 30)
         redis = self.redis()
-        there = await Processes(redis, ["POSITION events persister1 1 1"]).start(self)
+        there = await FakeServerProcesses(redis, ["POSITION events persister1 1 1"]).start(self)
         path = self.secret(await foreign_database("1.163.2"))
-        looks = Looks(self.start(*self.arguments(redis), "--database-path", path))
+        looks = WatchOutput(self.start(*self.arguments(redis), "--database-path", path))
         await looks.until('"committed":612')
         there.say(*lines, "POSITION done w 1 1")
         look = await looks.until('"done"')

@@ -13,8 +13,8 @@ from synrepl.wire.dialects import Dialect
 from tests.services.world import manual_clock
 
 
-class WhenNobodyIsThere(TestCase):
-    def test_the_newest_dialects_stay_the_first(self) -> None:
+class TcpLiveSourceWhenUnreachable(TestCase):
+    def test_tries_the_newest_dialects_first_again(self) -> None:
         clock = manual_clock()
         scheduler = TwistedScheduler(clock)
         asked: list[str] = []

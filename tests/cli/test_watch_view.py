@@ -1,4 +1,4 @@
-"""How ``synrepl watch`` looks."""
+"""The rendering of ``synrepl watch``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SILENT = WriterLag("receipts", "w2", None, 1234, 0, 0.0, 7, 6.2, True)
 IN_MEMORY = WriterLag("typing", "", 1, None, 0, 0.0, 0, 0.0, False)
 
 
-class Looks(TestCase):
+class WatchViewTable(TestCase):
     def lines(self, view: WatchView) -> list[str]:
         console = rich.console.Console(width=120, highlight=False)
         with console.capture() as captured:
             console.print(view.table())
         return [line.rstrip() for line in captured.get().splitlines()]
 
-    def test_a_table(self) -> None:
+    def test_shows_a_table(self) -> None:
         view = WatchView("here", "current", True, ["trouble\x1b"], 0, [WELL, SILENT, IN_MEMORY])
         self.assertEqual(
             self.lines(view),
@@ -36,11 +36,11 @@ events    w1         5         5     3     1.5         0  0.0 s
 typing    (all)      1         -     0     0.0         0  0.0 s""".splitlines(),
         )
 
-    def test_nothing(self) -> None:
+    def test_shows_that_nothing_was_heard(self) -> None:
         view = WatchView("here", None, False, [], 0, [])
         self.assertEqual(self.lines(view), ["here, nothing heard", "", "nothing heard yet"])
 
-    def test_metrics(self) -> None:
+    def test_renders_metrics(self) -> None:
         body, _ = WatchView("here", "current", True, [], 3, [WELL, SILENT]).metrics()
         lines = body.decode().splitlines()
         for line in (

@@ -11,7 +11,7 @@ from tests.cli.cli_case import CommandResult
 from tests.daemon.writers_case import WritersCase
 
 
-class Load:
+class AppendLoad:
     """Appends at a process, one after the other, until told to stop.
 
     :ivar tokens: of the facts that were appended
@@ -57,18 +57,18 @@ class Load:
                 self.refused.append(answer)
 
 
-class Changing(WritersCase):
-    """Writers that come and go."""
+class WritersChange(WritersCase):
+    """Draining, removing and adding writers."""
 
     async def state_of(self, writer: str) -> Any:
-        """A writer of orders, as ``list --all`` tells."""
+        """A writer of orders, from ``list --all``."""
         done = await self.writers("list", "orders", "--all", "--json")
         self.assertEqual((done.code, done.err), (0, ""))
         return next(each for each in json.loads(done.out)["writers"] if each["writer"] == writer)
 
-    async def test_drained_and_removed_under_load(self) -> None:
+    async def test_drains_and_removes_a_writer_under_load(self) -> None:
         await self.begin_all()
-        loads = {name: Load(self, name) for name in ("master", "w1", "w2")}
+        loads = {name: AppendLoad(self, name) for name in ("master", "w1", "w2")}
         for load in loads.values():
             await load.reaches(10)
         done = await self.writers("drain", "orders", "w2")
@@ -79,7 +79,7 @@ class Changing(WritersCase):
         await loads["w1"].reaches(10)
         await loads["w2"].is_refused()
         await loads["w2"].stop()
-        # One answer may have been on its way.
+        # One answer may have been in flight.
         self.assertLessEqual(len(loads["w2"].tokens) - count, 2)
         code, error, message = loads["w2"].refused[-1]
         self.assertEqual((code, error), (409, "WriterDrained"))
@@ -88,7 +88,7 @@ class Changing(WritersCase):
             *("append", "-c", self.directory / "w2.yaml", "orders", "--timeout", "600"),
             stdin=b'["o", 4]\n',
         )
-        self.assertEqual((done.code, done.out), (1, ""))  # at once, for it will not change
+        self.assertEqual((done.code, done.out), (1, ""))  # at once, because retrying does not help
         self.assertIn("append at 'master' or 'w1', or let this one write again", done.err)
 
         done = await self.writers("remove", "orders", "w2")
@@ -100,7 +100,7 @@ class Changing(WritersCase):
         self.assertEqual(done, CommandResult(0, "w2 is removed from orders; its facts stay\n", ""))
         self.assertEqual((await self.state_of("w2"))["state"], "removed")
 
-        # The linear view goes on, and nothing of anybody is lost.
+        # The linear view continues, and no writer has lost a fact.
         await loads["w1"].reaches(10)
         await loads["master"].reaches(10)
         for load in loads.values():
@@ -124,7 +124,7 @@ class Changing(WritersCase):
         (token,) = await self.append("w2", "orders", ["o", 3, None])
         await self.wait("w1", "orders", "w2", token)
 
-    async def test_one_that_was_killed_is_removed(self) -> None:
+    async def test_removes_a_writer_that_was_killed(self) -> None:
         await self.begin_all()
         (token,) = await self.append("w2", "orders", ["o", 1, None])
         await self.processes["w2"].kill()
@@ -137,7 +137,7 @@ class Changing(WritersCase):
         self.assertEqual(done.code, 0, done.err)
         (above,) = await self.append("w1", "orders", ["o", 2, None])
         await self.wait("master", "orders", "", above)
-        # Who was away still learns of its facts, also from a master that started since.
+        # A new worker still gets its facts, from a master that was restarted meanwhile.
         self.processes["master"].signal("TERM")
         await self.processes["master"].done()
         await self.begin("master")
@@ -164,10 +164,10 @@ class Changing(WritersCase):
         self.assertEqual((await self.state_of("sql"))["state"], "drained")
 
 
-class Showing(WritersCase):
-    """What is told, and what is refused."""
+class WritersList(WritersCase):
+    """Listing and adding writers, and refusals."""
 
-    async def test_list(self) -> None:
+    async def test_lists_states_and_positions(self) -> None:
         await self.begin_all()
         await self.append("w1", "orders", ["o", 1, None])
         done = await self.writers("list", "orders")
@@ -189,7 +189,7 @@ class Showing(WritersCase):
         streams = {each["stream"] for each in json.loads(done.out)["writers"]}
         self.assertEqual(streams, {"orders", "jobs", "caches"})
 
-    async def test_add(self) -> None:
+    async def test_adds_a_writer_for_plain_sql(self) -> None:
         await self.begin("master")
         for words in ("billing may write to orders", "billing could already write to orders"):
             done = await self.writers("add", "orders", "billing")
@@ -201,7 +201,7 @@ class Showing(WritersCase):
             )
         await self.wait("master", "orders", "billing", 1)
 
-    async def test_refusals(self) -> None:
+    async def test_refuses_unknown_writers_and_streams(self) -> None:
         await self.begin("master", catalogue="[typing]")
         for arguments, words in (
             (("drain", "orders", "nobody"), "stream 'orders' has no writer 'nobody'"),

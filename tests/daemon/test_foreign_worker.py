@@ -8,7 +8,7 @@ from pathlib import Path
 from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.config.decode import BadSetting
 from tests.cli.cli_case import CliCase
-from tests.cli.test_watch import Server, WatchCase
+from tests.cli.test_watch import ScriptedServer, WatchCase
 from tests.storage.foreign_databases import foreign_database, sent
 
 
@@ -22,7 +22,7 @@ class ForeignWorker(WatchCase):
         rows.touch()
         facts = sent("1.43.0")["backfill"]
         last = max(facts)
-        port = self.serve(Server("REPLICATE", f"POSITION backfill master {last} {last}"))
+        port = self.serve(ScriptedServer("REPLICATE", f"POSITION backfill master {last} {last}"))
         path = self.directory / "worker.yaml"
         path.write_text(
             "server_name: example.com\ninstance_name: w1\nfollow: [backfill]\n"
