@@ -69,7 +69,7 @@ class Auditor:
         self._loads = FreshLoads(scheduler)
         self._log = log
         self._random = random
-        self._runs = False
+        self._is_running = False
         self.audited: Counter[str] = Counter()
         self.incoherent: Counter[str] = Counter()
 
@@ -86,13 +86,13 @@ class Auditor:
 
         :raises AuditInProgress: an audit is running
         """
-        if self._runs:
+        if self._is_running:
             raise AuditInProgress()
-        self._runs = True
+        self._is_running = True
         try:
             return await self._audit(keys)
         finally:
-            self._runs = False
+            self._is_running = False
 
     async def audit_one(self) -> None:
         """Audit one random entry, even while an audit runs."""
@@ -115,7 +115,7 @@ class Auditor:
             except CacheGone:
                 continue
             except Exception as error:  # a user's function may raise anything
-                report.failed(location.cache.name, error)
+                report.count_failure(location.cache.name, error)
                 verdict = AuditVerdict.FAILED
             report.verdicts[verdict] += 1
             if verdict in JUDGED:
@@ -181,7 +181,7 @@ class Auditor:
         self.incoherent[cache.name] += 1
         if len(report.stale) == MOST_STALE:
             return
-        at_load = self._rows.remembered(entry.moment)
+        at_load = self._rows.positions_at(entry.moment)
         positions = {
             stream: dict(self._positions_of(stream, seen.writers, at_load))
             for stream, seen in committed.seen.items()

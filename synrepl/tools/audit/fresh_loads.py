@@ -55,7 +55,7 @@ class FreshLoads:
         try:
             return await promise
         finally:
-            load.over = True
+            load.has_ended = True
             if timer.active():
                 timer.cancel()
 
@@ -67,13 +67,13 @@ class FreshLoads:
         else:
             load.end(value, None)
         finally:
-            if load.overdue:
+            if load.is_overdue:
                 self._overdue[cache] -= 1
                 if not self._overdue[cache]:
                     del self._overdue[cache]
 
     def _give_up(self, cache: Cache, load: _Load) -> None:
-        load.overdue = True
+        load.is_overdue = True
         self._overdue[cache] = self._overdue.get(cache, 0) + 1
         load.end(None, self._too_long(cache))
 
@@ -86,14 +86,14 @@ class _Load:
 
     def __init__(self, promise: Promise[Any]) -> None:
         self._promise = promise
-        self.over = False
-        self.overdue = False
+        self.has_ended = False
+        self.is_overdue = False
 
     def end(self, value: Any, error: Exception | None) -> None:
         """Deliver the result; only the first one counts."""
-        if self.over:
+        if self.has_ended:
             return
-        self.over = True
+        self.has_ended = True
         if error is None:
             self._promise.callback(value)
         else:

@@ -41,15 +41,15 @@ Positions = Mapping[str, Mapping[str, EntryPositions]]
 class RememberedPositions(NamedTuple):
     """A process's positions at one moment, by stream and writer.
 
-    :ivar complete: whether nothing was forgotten, so that an absent writer had nothing applied
+    :ivar is_complete: whether nothing was forgotten, so that an absent writer had nothing applied
     """
 
     positions: Mapping[Key, Token]
-    complete: bool
+    is_complete: bool
 
     def of(self, stream: str, writer: str) -> Token | None:
         """The position of a writer; None if it is not known."""
-        return self.positions.get((stream, writer), 0 if self.complete else None)
+        return self.positions.get((stream, writer), 0 if self.is_complete else None)
 
 
 class MissedRow(NamedTuple):
@@ -69,13 +69,13 @@ class SearchResult(NamedTuple):
     """The result of a search.
 
     :ivar spans: the ranges that were searched, by stream
-    :ivar whole: whether every row since the load was searched; False if some were trimmed or
+    :ivar is_complete: whether every row since the load was searched; False if some were trimmed or
         exceeded the limits
     """
 
     row: MissedRow | None
     spans: Mapping[str, Range]
-    whole: bool
+    is_complete: bool
 
 
 class MissedRows:
@@ -89,7 +89,7 @@ class MissedRows:
         self._catalogue = catalogue
         self._store = store
 
-    def remembered(self, moment: int) -> RememberedPositions:
+    def positions_at(self, moment: int) -> RememberedPositions:
         """The positions of the process at a moment."""
         moments = self._coherence.moments
         found: dict[Key, Token] = {}
@@ -97,7 +97,7 @@ class MissedRows:
             if number > moment:
                 break
             found[stream, writer] = max(upto, found.get((stream, writer), 0))
-        return RememberedPositions(found, complete=len(moments) != moments.maxlen)
+        return RememberedPositions(found, is_complete=len(moments) != moments.maxlen)
 
     async def find(
         self, location: EntryLocation, positions: Positions, seen: Mapping[str, Observation]
@@ -111,7 +111,7 @@ class MissedRows:
         trial = _TrialCache(self._coherence, self._catalogue, location)
         found: list[MissedRow] = []
         spans: dict[str, Range] = {}
-        whole = True
+        is_complete = True
         for name, observation in seen.items():
             reached = positions[name]
             wanted = Range(
@@ -119,9 +119,9 @@ class MissedRows:
             )
             spans[name], rows = await self._look(self._catalogue[name], wanted, trial, reached)
             found += rows
-            whole = whole and spans[name] == wanted
+            is_complete = is_complete and spans[name] == wanted
         row = max(found, key=lambda row: row.after_load, default=None)
-        return SearchResult(row, spans, whole)
+        return SearchResult(row, spans, is_complete)
 
     async def _look(
         self,

@@ -58,7 +58,7 @@ class StaleEntry:
         """A sentence about the missing invalidation."""
         if self.searched is None:
             return "which row should have dropped it is not known, for the rows cannot be read now"
-        row, spans, whole = self.searched
+        row, spans, is_complete = self.searched
         if row is not None:
             named = f"row {row.token} of {row.writer!r} in {row.stream!r} names it"
             if row.after_load:
@@ -69,13 +69,13 @@ class StaleEntry:
         looked = " and ".join(
             f"{stream!r} above {span.after} up to {span.upto}" for stream, span in spans.items()
         )
-        if not whole:
+        if not is_complete:
             return f"no row of {looked} names it; others have been trimmed, or were too many to look at"
         return f"no row of {looked} names it: the change was committed without an invalidation"
 
     def to_json(self) -> dict[str, Any]:
         """The entry for programs."""
-        row, spans, whole = self.searched or (None, {}, False)
+        row, spans, is_complete = self.searched or (None, {}, False)
         return {
             "cache": self.cache,
             "key": self.key,
@@ -86,7 +86,7 @@ class StaleEntry:
                 for stream, writers in self.positions.items()
             },
             "searched": {stream: list(span) for stream, span in spans.items()},
-            "searched_all": whole,
+            "searched_all": is_complete,
             "row": None if row is None else row._asdict(),
             "expected": self.expected,
         }
@@ -107,7 +107,7 @@ class AuditReport:
     errors: Counter[str] = field(default_factory=Counter)
     left: int = 0
 
-    def failed(self, cache: str, error: Exception) -> None:
+    def count_failure(self, cache: str, error: Exception) -> None:
         """Count a failed load. Only the error's type is kept, because its text may contain values."""
         kind = f"{cache}: {type(error).__name__}"
         if kind in self.errors or len(self.errors) < MOST_ERRORS:

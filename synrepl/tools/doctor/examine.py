@@ -27,7 +27,7 @@ class NothingToExamine(InputError):
 
 
 class NotOurs(Refused):
-    """the database is a Synapse's, and nothing is ever written there: run the cures that are told by hand, and this without --fix"""
+    """the database is a Synapse's, and nothing is ever written there: run the suggested cures by hand, and this without --fix"""
 
 
 async def examine(

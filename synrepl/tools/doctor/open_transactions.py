@@ -16,8 +16,8 @@ def old_transactions(
 ) -> Iterator[Finding]:
     """Find transactions that are too old.
 
-    One that is active and has written nothing, a dump for instance, blocks nobody, and
-    is only a note.
+    A transaction that is active and has written nothing, for instance a dump, blocks nobody and is
+    only a note.
 
     :param streams: whose tables a transaction writes to or locks
     """

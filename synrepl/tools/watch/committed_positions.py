@@ -54,9 +54,9 @@ async def read(store: ForeignStore, announces_moves: bool) -> CommittedPositions
 def _unread(seen: ForeignSnapshot) -> Iterator[str]:
     release = seen.release
     for stream, what in release.unreadable.items():
-        yield f"this user may not read {what}, so how far {stream} is there is not known"
+        yield f"this user may not read {what}, so the committed position of {stream} is not known"
     for stream, missing in release.unknown.items():
-        yield f"this release lacks {missing}, so how far {stream} is there is not known"
+        yield f"this release lacks {missing}, so the committed position of {stream} is not known"
     for session in seen.sessions.values():
         streams = seen.locked_by(session)
         if streams:
