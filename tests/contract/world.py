@@ -13,10 +13,8 @@ from twisted.internet.defer import Deferred
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.delivery import Delivery
-from synrepl.services.following.follower import Follower, Upstream
+from synrepl.services.following.follower import Upstream
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.sizes import Sizes
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Page
@@ -26,6 +24,7 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.wire.commands import Command, Rdata
 from tests.services.world import NullLog
+from tests.support.workers import build_worker
 
 reactor: Any = _reactor
 
@@ -129,13 +128,18 @@ class FollowerProcess:
         self.duplicates_lines = False
         self.most_waiting = 0
         self._scheduler = site.scheduler
-        self._waiters = PositionWaiters(site.scheduler)
-        delivery = Delivery(
-            site.scheduler, [Subscription(self.applied)], site.log, waiters=self._waiters
+        worker = build_worker(
+            site.scheduler,
+            CATALOGUE,
+            site,
+            [Subscription(self.applied, name="recorder")],
+            site.log,
+            name=name,
+            earliest=earliest,
+            sizes=sizes,
         )
-        self.follower = Follower(
-            site.scheduler, CATALOGUE, site, delivery, site.log, earliest=earliest, sizes=sizes
-        )
+        self._waiters = worker.waiters
+        self.follower = worker.follower
         self._to_lose = 0
         self._broken: tuple[int, Callable[[], object]] | None = None
         self._ups: list[Deferred[None]] = []

@@ -7,10 +7,7 @@ from typing import Any
 
 from synrepl.core.tokens import Token
 from synrepl.services.following.consumer import PositionTracker, Subscription
-from synrepl.services.following.delivery import Delivery
-from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
-from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.sources import CatchUpSources, StorePositions, fetchable_in_order
 from synrepl.storage import handler_positions
 from synrepl.storage.database import Transaction
@@ -22,6 +19,7 @@ from synrepl.wire.dialects import MODERN, Dialect
 from tests.services.world import FakeUpstream, RecordingLog
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import FEW, NOTES, note
+from tests.support.workers import build_worker
 
 CATALOGUE = Catalogue(FEW)
 ONE, TWO = "one", "two"
@@ -113,30 +111,25 @@ class WorkerProcess:
     ) -> None:
         self.log = RecordingLog()
         self.scheduler = process.scheduler
-        self.waiters = PositionWaiters(self.scheduler)
-        self.delivery = Delivery(
+        worker = build_worker(
             self.scheduler,
+            CATALOGUE,
+            process.store,
             handlers,
             self.log,
-            name,
-            process.database,
-            self.waiters,
-            sources=CatchUpSources(
+            name=name,
+            dialect="modern" if dialect.per_writer else "legacy",
+            earliest=earliest,
+            database=process.database,
+            catch_up_sources=CatchUpSources(
                 fetchable_in_order(CATALOGUE, foreign=False),
                 process.store,
                 StorePositions(process.store),
             ),
-            linear=not dialect.per_writer,
-            catalogue=CATALOGUE,
         )
-        self.follower = Follower(
-            self.scheduler,
-            CATALOGUE,
-            process.store,
-            self.delivery,
-            self.log,
-            earliest=earliest,
-        )
+        self.waiters = worker.waiters
+        self.delivery = worker.delivery
+        self.follower = worker.follower
         self._dialect = dialect
 
     async def start(self) -> None:
@@ -203,6 +196,7 @@ class HandlersCase(PostgresCase):
     ) -> WorkerProcess:
         """Start a worker."""
         made = WorkerProcess(self.process(name), handlers, name, dialect, earliest)
+        self.addCleanup(made.follower.disconnected)
         await made.start()
         return made
 
