@@ -20,7 +20,7 @@ from synrepl.cli.doctor.database import (
     database_options,
     examine_in,
     exit_as,
-    given,
+    find_dsn,
 )
 from synrepl.cli.doctor.redis import RedisReach, reach
 from synrepl.cli.running import run
@@ -56,7 +56,7 @@ def command(
     if ctx.invoked_subcommand is not None:
         refuse_options(ctx)
         return
-    where = given(config, dsn, database_path, insecure)
+    where = find_dsn(config, dsn, database_path, insecure)
     loaded = load(config) if config else None
     has_database = loaded is None or loaded.dsn is not None or loaded.uses_embedded
 

@@ -95,7 +95,7 @@ def command(
     database cannot be examined, and with 3 if there is no problem but not everything
     could be examined.
     """
-    examined = examine_database(config, given(config, dsn, database_path, insecure), older, fix)
+    examined = examine_database(config, find_dsn(config, dsn, database_path, insecure), older, fix)
     if as_json:
         print_json(examined.to_json())
     else:
@@ -114,7 +114,7 @@ def exit_as(wrong: bool, complete: bool) -> None:
         raise click.exceptions.Exit(EXIT_INCOMPLETE)
 
 
-def given(
+def find_dsn(
     config: tuple[Path, ...], dsn: str | None, path: Path | None, insecure: bool = False
 ) -> str | None:
     """The DSN from an option or the environment; None if a configuration has it.

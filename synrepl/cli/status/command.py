@@ -42,7 +42,7 @@ def command(config: tuple[Path, ...], as_json: bool, watch: bool) -> None:
     if watch:
         with interruptible():
             _watch(client, as_json)
-    status = look(client)
+    status = fetch_status(client)
     if as_json:
         print_json(status)
     else:
@@ -61,7 +61,7 @@ def find_address(config: MasterConfig | WorkerConfig) -> HttpAddress:
     return own_http(config)
 
 
-def look(client: Client) -> dict[str, Any]:
+def fetch_status(client: Client) -> dict[str, Any]:
     """Fetch readiness and status: ``ready``, ``reasons`` and ``warnings``, then the rest.
 
     While the process is starting, only these three are available.
@@ -84,24 +84,26 @@ def _watch(client: Client, as_json: bool) -> None:
     output = console()
     if as_json or not output.is_terminal:
         while True:
-            print_json(_seen(client)) if as_json else show(_shown(client), Text())
+            print_json(_status_or_reason(client)) if as_json else show(
+                _tables_or_reason(client), Text()
+            )
             time.sleep(WATCH_S)
-    with Live(_shown(client), console=output, auto_refresh=False) as live:
+    with Live(_tables_or_reason(client), console=output, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_S)
-            live.update(_shown(client), refresh=True)
+            live.update(_tables_or_reason(client), refresh=True)
 
 
-def _seen(client: Client) -> dict[str, Any]:
+def _status_or_reason(client: Client) -> dict[str, Any]:
     """The status; only the reason if the process is unreachable."""
     try:
-        return look(client)
+        return fetch_status(client)
     except (Unavailable, ProtocolError) as error:
         return {"ready": False, "reasons": [str(error)], "warnings": []}
 
 
-def _shown(client: Client) -> rich.console.RenderableType:
+def _tables_or_reason(client: Client) -> rich.console.RenderableType:
     try:
-        return tables(look(client))
+        return tables(fetch_status(client))
     except (Unavailable, ProtocolError) as error:
         return Text(str(error), style="red")

@@ -21,7 +21,7 @@ LATE_S, VERY_LATE_S = 1.0, 10.0
 def tables(status: Mapping[str, Any]) -> rich.console.Group:
     """Render a status for a console.
 
-    :param status: the result of :func:`.status.command.look`; fields that a process of another
+    :param status: the result of :func:`.status.command.fetch_status`; fields that a process of another
         version lacks are shown as ``-``
     """
     streams: Mapping[str, Any] = status.get("streams", {})

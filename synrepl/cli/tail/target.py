@@ -157,14 +157,14 @@ def _listener(
 ) -> ListenerEndpoint:
     """The address given, otherwise a worker's master or a master's first listener."""
     if isinstance(config, WorkerConfig):
-        spoken = CLIENT_DIALECTS[dialect or config.dialect]
+        chosen_dialect = CLIENT_DIALECTS[dialect or config.dialect]
         host, port = config.master.host, config.master.port
     else:
-        spoken = CLIENT_DIALECTS[dialect or "auto"]
+        chosen_dialect = CLIENT_DIALECTS[dialect or "auto"]
         host, port = _first(config, where)
     if where is not None:
         host, port = host_and_port(where)
-    return ListenerEndpoint(host, port, spoken, server_name)
+    return ListenerEndpoint(host, port, chosen_dialect, server_name)
 
 
 def _first(config: MasterConfig, where: str | None) -> tuple[str, int]:

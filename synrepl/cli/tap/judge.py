@@ -123,6 +123,6 @@ def _show_rules(as_json: bool) -> None:
         return
     table = plain_table("RULE", "SEVERITY", "DIALECTS", "SENTENCE")
     for rule in RULES.values():
-        spoken = "all" if len(rule.dialects) == len(DIALECTS) else ", ".join(rule.dialects)
-        table.add_row(rule.name, rule.severity.value, spoken, rule.sentence)
+        dialects = "all" if len(rule.dialects) == len(DIALECTS) else ", ".join(rule.dialects)
+        table.add_row(rule.name, rule.severity.value, dialects, rule.sentence)
     show(table)

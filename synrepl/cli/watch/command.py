@@ -126,9 +126,9 @@ class _Watcher:
         self._source = source
         self._monitor = monitor
         self._unread: tuple[str, ...] = ()
-        self.view = self.look()
+        self.view = self.current_view()
 
-    def look(self) -> WatchView:
+    def current_view(self) -> WatchView:
         """Return the current state."""
         source = self._source
         trouble = [] if source.trouble is None else [source.trouble]
@@ -165,7 +165,7 @@ class _Watcher:
         with Live(console=output, auto_refresh=False) if on_screen else nullcontext() as live:
             while end is None or self._scheduler.seconds() < end:
                 await self._scheduler.sleep(POLL_INTERVAL_S)
-                self.view = self.look()
+                self.view = self.current_view()
                 if as_json:
                     print_json(self.view.to_json())
                 elif live is not None:

@@ -47,8 +47,8 @@ class WatchView:
     @property
     def alarms(self) -> list[str]:
         """All problems of the server, each as a sentence."""
-        behind = [one.alarm for one in self.seen if one.silent]
-        return [one.alarm for one in self.silent] + behind
+        behind = [lag.alarm for lag in self.seen if lag.silent]
+        return [writer.alarm for writer in self.silent] + behind
 
     @property
     def is_healthy(self) -> bool:
@@ -64,10 +64,10 @@ class WatchView:
             "trouble": list(self.trouble),
             "bad": self.bad,
             "alarms": self.alarms,
-            "silent_writers": [one.to_json() for one in self.silent],
+            "silent_writers": [writer.to_json() for writer in self.silent],
             "note": self.note,
             "database_read": self.database_read,
-            "streams": [one.to_json() for one in self.seen],
+            "streams": [lag.to_json() for lag in self.seen],
         }
 
     def table(self) -> rich.console.Group:
@@ -76,17 +76,17 @@ class WatchView:
             "stream", "writer", "wire>", "database>", "rows>", "rows/s>", "lag rows>", "lag>"
         )
         # Those with an alarm come first, in case the terminal is too short for all.
-        for one in sorted(self.seen, key=lambda one: not one.silent):
-            late = "red" if one.silent else ""
+        for lag in sorted(self.seen, key=lambda lag: not lag.silent):
+            late = "red" if lag.silent else ""
             table.add_row(
-                Text(printable(one.stream)),
-                Text(printable(writer_label(one.writer))),
-                Text(_number(one.heard)),
-                Text(_number(one.committed)),
-                Text(f"{one.rows:,}"),
-                Text(f"{one.rate:,.1f}"),
-                Text(f"{one.lag_rows:,}", late),
-                Text(f"{one.lag_seconds:.1f} s", late),
+                Text(printable(lag.stream)),
+                Text(printable(writer_label(lag.writer))),
+                Text(_number(lag.heard)),
+                Text(_number(lag.committed)),
+                Text(f"{lag.rows:,}"),
+                Text(f"{lag.rate:,.1f}"),
+                Text(f"{lag.lag_rows:,}", late),
+                Text(f"{lag.lag_seconds:.1f} s", late),
             )
         state = f"dialect {self.dialect}" if self.is_receiving else "nothing heard"
         return rich.console.Group(
@@ -123,9 +123,9 @@ class _WatchCollector(Collector):
             [],
             [((), float(view.bad))],
         )
-        owed = [((one.writer,), one.seconds) for one in view.silent]
+        unanswered = [((writer.writer,), writer.seconds) for writer in view.silent]
         meaning = "Seconds for which a writer has not answered REPLICATE."
-        yield gauge("watch_writer_unanswered_seconds", meaning, ["writer"], owed)
+        yield gauge("watch_writer_unanswered_seconds", meaning, ["writer"], unanswered)
         labels = ["stream", "writer"]
         for name, meaning, samples in (
             ("wire_position", "Announced position.", self._of("heard")),
@@ -143,9 +143,9 @@ class _WatchCollector(Collector):
 
     def _of(self, name: str) -> Samples:
         return [
-            ((one.stream, writer_label(one.writer)), float(value))
-            for one in self._view.seen
-            if (value := getattr(one, name)) is not None
+            ((lag.stream, writer_label(lag.writer)), float(value))
+            for lag in self._view.seen
+            if (value := getattr(lag, name)) is not None
         ]
 
 
