@@ -131,7 +131,7 @@ class ProcessesOverRedis(RedisCase):
             self.assertFalse(bus["standing"])
             self.assertTrue(bus["fault"])
             shown = await self.run_command("status", "-c", self.directory / f"{name}.yaml")
-            self.assertIn(f"bus on Redis at {self.redis.path} does not stand: ", shown.out)
+            self.assertIn(f"bus on Redis at {self.redis.path} is not connected: ", shown.out)
             self.assertNotIn("sesame", shown.out + shown.err + json.dumps(bus))
             self.assertIn("synrepl_bus_standing 0.0\n", await self.metrics(name))
         self.redis.start()
