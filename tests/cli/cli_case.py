@@ -156,7 +156,7 @@ class Command(ProcessProtocol):
 class CliCase(TestCase):
     """A test with a directory, commands and, on request, a master."""
 
-    timeout = 180  # a test may start many processes, which take seconds each on a busy machine
+    timeout = 400  # a test may start many processes, which take seconds each on a busy machine
 
     def setUp(self) -> None:
         directory = TemporaryDirectory()
