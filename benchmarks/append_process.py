@@ -30,7 +30,7 @@ from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.migrations import load, migrate
-from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.postgres.store import PostgresStore
 from synrepl.streams.columns import columns
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec

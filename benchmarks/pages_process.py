@@ -22,7 +22,7 @@ from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
 from synrepl.services.sources import PAGE_ROWS, FactSource
-from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.postgres.store import PostgresStore
 from synrepl.streams.synapse.events import EVENTS
 
 

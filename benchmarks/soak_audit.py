@@ -15,8 +15,8 @@ from synrepl.cli.demo.verification import ComparisonResult, Verification
 from synrepl.core.tokens import Range, Token
 from synrepl.services.sources import LINEAR
 from synrepl.services.status.stream_progress import writer_label
-from synrepl.storage import followers
 from synrepl.storage.database import Transaction
+from synrepl.storage.followers import named_followers
 from synrepl.streams.catalogue import Catalogue
 
 #: By stream, then by writer.
@@ -149,7 +149,7 @@ def record_deviations(
     for worker in site.workers:
         record = {
             (stream, writer_label(writer)): token
-            for (stream, writer), token in followers.positions(txn, worker.name).items()
+            for (stream, writer), token in named_followers.positions(txn, worker.name).items()
         }
         for stream, writer, token in expected_positions(worker, positions):
             own = record.get((stream, writer), 0)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from synrepl.core.tokens import Token
-from synrepl.storage import dead_letters, followers, handler_positions, incarnations
+from synrepl.storage import incarnations
 from synrepl.storage.database import CommitUnknown, Isolation, Record, Transaction, Values
-from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.followers import dead_letters, handler_positions, named_followers
+from synrepl.storage.followers.handler_positions import HandlerPosition, Place
 from synrepl.storage.memory.server import MemoryServer
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class FollowerRecords:
 
 
 class FollowerTransaction:
-    """Implements the statements of ``storage.followers`` and ``storage.handler_positions``.
+    """Implements the statements of ``storage.followers``.
 
     :ivar effects: callbacks that run when the transaction commits
     """
@@ -62,10 +63,10 @@ class FollowerTransaction:
         """Run one of the known statements."""
         values: Any = tuple(params)
         known: dict[str, Callable[..., None]] = {
-            followers.POSITIONS: self._positions,
-            followers.INHERITED: self._inherited,
-            followers.LOWER: self._lower,
-            followers.FORGET: self._forget,
+            named_followers.POSITIONS: self._positions,
+            named_followers.INHERITED: self._inherited,
+            named_followers.LOWER: self._lower,
+            named_followers.FORGET: self._forget,
             handler_positions.POSITIONS: self._handler_positions,
             handler_positions.POSITION: self._handler_position,
             handler_positions.ADVANCE: self._advance,
@@ -88,7 +89,7 @@ class FollowerTransaction:
     ) -> list[Record]:
         """Run one of the known statements with many rows."""
         values: list[Any] = [tuple(row) for row in rows]
-        if sql == followers.RECORD:
+        if sql == named_followers.RECORD:
             for row in values:
                 self._record(*row)
         elif sql == handler_positions.RECORD:

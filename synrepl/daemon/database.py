@@ -26,7 +26,7 @@ from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PostgresPortTaken
 from synrepl.storage.memory.store import MemoryStore
-from synrepl.storage.postgres_store import TAKEOVER_S, PostgresStore
+from synrepl.storage.postgres.store import TAKEOVER_S, PostgresStore
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.server_name import check_server, record_server
 from synrepl.storage.startup import NameStarting, claim_startup

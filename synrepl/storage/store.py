@@ -1,6 +1,6 @@
 """The interface of stores of facts, as services use it.
 
-Two classes implement it: :class:`synrepl.storage.postgres_store.PostgresStore`
+Two classes implement it: :class:`synrepl.storage.postgres.store.PostgresStore`
 and :class:`synrepl.storage.memory.store.MemoryStore`; one contract suite runs
 against both.
 

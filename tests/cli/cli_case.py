@@ -27,7 +27,7 @@ from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.daemon.assemble import MasterServices
 from synrepl.daemon.config.config import load_master
 from synrepl.daemon.master import MasterProcess, RunningMaster
-from synrepl.storage.facts import FactTable
+from synrepl.storage.postgres.facts import FactTable
 from synrepl.streams.definition import Stream
 from synrepl.testing.postgres import fresh_database
 from tests.cli.forked_process import ForkedProcess

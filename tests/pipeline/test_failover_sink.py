@@ -16,7 +16,7 @@ from synrepl.pipeline.lake.table_failovers import update_failovers
 from synrepl.pipeline.source.errors import original_error
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.incarnations import MARGIN
-from synrepl.storage.staging_with_ids import PositionsTaken
+from synrepl.storage.staging.with_ids import PositionsTaken
 from synrepl.storage.store import NotConfirmed
 from synrepl.testing.postgres import fresh_database
 from tests.pipeline.lake_case import LakeCase

@@ -19,7 +19,7 @@ from synrepl.pipeline.sink.target import resolve_target
 from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
 from synrepl.storage import membership
 from synrepl.storage.server_name import WrongServer
-from synrepl.storage.staging import StagedLost, StagingJob
+from synrepl.storage.staging.staging import StagedLost, StagingJob
 from synrepl.storage.store import Drained, WriterRemoved, WriterTaken
 from synrepl.streams.definition import Stream
 from tests.pipeline.sink_case import SinkCase

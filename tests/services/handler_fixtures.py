@@ -9,9 +9,9 @@ from synrepl.core.tokens import Token
 from synrepl.services.following.consumer import PositionTracker, Subscription
 from synrepl.services.handlers import Batch, Handler, TransactionalHandler
 from synrepl.services.sources import CatchUpSources, StorePositions, fetchable_in_order
-from synrepl.storage import handler_positions
 from synrepl.storage.database import Transaction
-from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.followers import handler_positions
+from synrepl.storage.followers.handler_positions import HandlerPosition, Place
 from synrepl.storage.store import Draft, WriterLease
 from synrepl.streams.catalogue import Catalogue
 from synrepl.wire.commands import Position

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.handlers import Batch
-from synrepl.storage import dead_letters
 from synrepl.storage.database import Transaction
-from synrepl.storage.dead_letters import DeadLetter, DeadLetterFilter, FactsOfDeadLettersLost
+from synrepl.storage.followers import dead_letters
+from synrepl.storage.followers.dead_letters import (
+    DeadLetter,
+    DeadLetterFilter,
+    FactsOfDeadLettersLost,
+)
 from synrepl.streams.definition import Fact
 from tests.services.handler_fixtures import (
     ONE,

@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred
 from synrepl.core.tokens import Range
 from synrepl.services.following.consumer import StartAt, Subscription, ViewChanged
 from synrepl.services.handlers import Batch
-from synrepl.storage.handler_positions import HandlerPosition
+from synrepl.storage.followers.handler_positions import HandlerPosition
 from synrepl.streams.definition import Fact
 from synrepl.wire.dialects import LEGACY
 from tests.services.handler_fixtures import (

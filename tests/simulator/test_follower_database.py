@@ -13,9 +13,9 @@ from simulator.follower_database import (
     UnknownFollowerStatement,
 )
 from synrepl.core.tokens import Token
-from synrepl.storage import followers, handler_positions
 from synrepl.storage.database import CommitUnknown, Transaction
-from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.followers import handler_positions, named_followers
+from synrepl.storage.followers.handler_positions import HandlerPosition, Place
 from tests.storage.postgres import PostgresCase
 
 T = TypeVar("T")
@@ -45,11 +45,13 @@ def some_work(random: Random) -> Work:
         lambda txn: handler_positions.advance(txn, follower, place, token, token + 2),
         lambda txn: handler_positions.position(txn, follower, place),
         lambda txn: handler_positions.put(txn, follower, place, token),
-        lambda txn: followers.record(txn, follower, {(stream, writer): token}),
-        lambda txn: followers.record(txn, follower, {(stream, writer): token}, by_handler=True),
-        lambda txn: followers.inherited(txn, follower),
-        lambda txn: followers.lower(txn, follower, stream, token),
-        lambda txn: followers.forget(txn, follower, stream, writer),
+        lambda txn: named_followers.record(txn, follower, {(stream, writer): token}),
+        lambda txn: named_followers.record(
+            txn, follower, {(stream, writer): token}, by_handler=True
+        ),
+        lambda txn: named_followers.inherited(txn, follower),
+        lambda txn: named_followers.lower(txn, follower, stream, token),
+        lambda txn: named_followers.forget(txn, follower, stream, writer),
     ]
     return random.choice(works)
 
@@ -57,7 +59,7 @@ def some_work(random: Random) -> Work:
 def everything(txn: Transaction) -> Any:
     """All that is on record."""
     return [
-        (followers.positions(txn, follower), handler_positions.positions(txn, follower))
+        (named_followers.positions(txn, follower), handler_positions.positions(txn, follower))
         for follower in ("f1", "f2")
     ]
 
@@ -81,7 +83,7 @@ class FakeAndPostgres(PostgresCase):
 
     async def test_roll_back_alike(self) -> None:
         def fail(txn: Transaction) -> None:
-            followers.record(txn, "f1", {("notes", "one"): 3})
+            named_followers.record(txn, "f1", {("notes", "one"): 3})
             raise ZeroDivisionError
 
         for database in (
@@ -111,7 +113,7 @@ class FollowerDatabaseTests(TestCase):
             store = FollowerRecordStore()
             database = FollowerDatabase(at_once, lambda what, broken=broken: broken, store)
             running = database.run(
-                "test", lambda txn: followers.record(txn, "f1", {("notes", "one"): 3})
+                "test", lambda txn: named_followers.record(txn, "f1", {("notes", "one"): 3})
             )
             self.assertRaises(CommitUnknown, running.send, None)
             self.assertEqual(store.own("f1"), wanted)

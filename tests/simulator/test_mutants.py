@@ -25,9 +25,9 @@ from synrepl.services.following.progress import Progress
 from synrepl.services.handlers import Batch
 from synrepl.services.sources import Key, StorePositions
 from synrepl.services.writing.writer_lease import LeaseKeeper
-from synrepl.storage import handler_positions
 from synrepl.storage.database import CommitUnknown
-from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.followers import handler_positions
+from synrepl.storage.followers.handler_positions import HandlerPosition, Place
 from synrepl.storage.memory.lease import MemoryKeys, MemoryLease
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.memory.stream import MemoryStream

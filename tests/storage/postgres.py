@@ -16,8 +16,8 @@ from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.storage.database import DatabaseSession
 from synrepl.storage.migrations import load, migrate
-from synrepl.storage.postgres_lease import PostgresLease
-from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.postgres.lease import PostgresLease
+from synrepl.storage.postgres.store import PostgresStore
 from synrepl.storage.tables import ensure_tables
 from synrepl.testing.postgres import fresh_database
 from tests.storage.samples import FEW

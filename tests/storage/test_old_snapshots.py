@@ -9,12 +9,12 @@ from psycopg2.errors import SerializationFailure
 
 from synrepl.services.membership import Membership, StillOpen
 from synrepl.storage import membership as storage
-from synrepl.storage import staging as staged
-from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.membership import BroughtBack, State
-from synrepl.storage.postgres_lease import PostgresLease
-from synrepl.storage.staging import StagedAttempt, StagingJob
+from synrepl.storage.postgres.lease import PostgresLease
+from synrepl.storage.staging import staging as staged
+from synrepl.storage.staging import with_ids as preserved
+from synrepl.storage.staging.staging import StagedAttempt, StagingJob
 from synrepl.storage.store import Drained
 from synrepl.storage.writers import Claim
 from synrepl.streams.columns import row_columns

@@ -8,7 +8,7 @@ import psycopg2
 from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Token
-from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.postgres.store import PostgresStore
 from synrepl.storage.store import AppendResult, Draft, FactStore, Fenced, WriterState
 from synrepl.storage.tables import sequence_name, table_name
 from synrepl.streams.definition import Stream

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Range, Token
-from synrepl.storage.facts import FactTable
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.position_marks import PositionMark, add_mark, aged_positions
+from synrepl.storage.postgres.facts import FactTable
 from synrepl.storage.store import AgedPositions, Draft, FactStore, Trimmed
 from tests.storage.contract import EVERY
 from tests.storage.postgres import PostgresCase

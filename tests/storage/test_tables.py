@@ -9,7 +9,13 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from synrepl.core.tokens import Range
 from synrepl.storage.database import Transaction
-from synrepl.storage.staging import StagedAttempt, StagingJob, append_staged, ensure_staging, stage
+from synrepl.storage.staging.staging import (
+    StagedAttempt,
+    StagingJob,
+    append_staged,
+    ensure_staging,
+    stage,
+)
 from synrepl.storage.store import BadValue, Draft
 from synrepl.storage.tables import DeclarationChanged
 from synrepl.streams.columns import columns

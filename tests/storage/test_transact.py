@@ -14,7 +14,7 @@ from synrepl.storage.database import CommitUnknown, Database, Transaction
 from synrepl.storage.memory.changes import NoTables
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.outbox import KeptInMemory
-from synrepl.storage.postgres_store import PostgresStore
+from synrepl.storage.postgres.store import PostgresStore
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.store import DatabaseAway, Draft, FactStore, Fenced, Outbox
 from synrepl.storage.tables import sequence_name

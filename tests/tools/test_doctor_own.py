@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Token
-from synrepl.storage import follower_repair
+from synrepl.storage.followers import repair
 from synrepl.storage.store import Draft
 from synrepl.storage.tables import sequence_name
 from synrepl.streams.definition import Stream
@@ -232,7 +232,7 @@ class DoctorOfOwnDatabase(PostgresCase):
         self.assertEqual(report.streams["notes"].kept_for, "near")
         cure = "start that worker; or, if it will not come back: 'synrepl followers remove far'"
         self.assertEqual(report.findings[0].cure, cure)
-        await self.doctor.database.run("remove", lambda txn: follower_repair.remove(txn, "far"))
+        await self.doctor.database.run("remove", lambda txn: repair.remove(txn, "far"))
         self.assertEqual(await self.found(), [])
 
     async def test_quotes_the_follower_name_in_a_command(self) -> None:

@@ -14,7 +14,7 @@ from synrepl.cli.demo.traffic import Acknowledged, AppendRequest, Traffic
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
 from synrepl.services.sources import LINEAR
 from synrepl.storage.database import Transaction
-from synrepl.storage.facts import FactTable
+from synrepl.storage.postgres.facts import FactTable
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 

@@ -21,9 +21,9 @@ from synrepl.core.tokens import BadToken, Token, parse_token
 from synrepl.daemon.config.config import load
 from synrepl.services.following.follower_lease import HEARTBEAT_S
 from synrepl.services.status.stream_progress import writer_label
-from synrepl.storage import follower_repair, followers
 from synrepl.storage.database import Isolation, Transaction
-from synrepl.storage.follower_repair import MovedPosition
+from synrepl.storage.followers import named_followers, repair
+from synrepl.storage.followers.repair import MovedPosition
 from synrepl.tools.doctor import own_snapshot
 from synrepl.tools.doctor.own_snapshot import OwnSnapshot
 
@@ -105,7 +105,7 @@ def reset(config: tuple[Path, ...], name: str, stream: str | None, to: str, as_j
     async def work(database: PostgresDatabase) -> list[MovedPosition]:
         await _check_stopped(database, name)
         return await database.run(
-            "reset a follower", lambda txn: follower_repair.reset(txn, name, stream, target)
+            "reset a follower", lambda txn: repair.reset(txn, name, stream, target)
         )
 
     moved = _in_database(config, work)
@@ -131,7 +131,7 @@ def remove(config: tuple[Path, ...], name: str) -> None:
 
     async def work(database: PostgresDatabase) -> None:
         await _check_stopped(database, name)
-        await database.run("remove a follower", lambda txn: follower_repair.remove(txn, name))
+        await database.run("remove a follower", lambda txn: repair.remove(txn, name))
 
     _in_database(config, work)
     click.echo(printable(f"follower {name} is removed"))
@@ -159,7 +159,9 @@ async def _check_stopped(database: PostgresDatabase, name: str) -> None:
     """
 
     def seen(txn: Transaction) -> float | None:
-        return next((found.seen_s for found in followers.named(txn) if found.name == name), None)
+        return next(
+            (found.seen_s for found in named_followers.named(txn) if found.name == name), None
+        )
 
     before = await database.run("last sign", seen, read_only=True)
     if before is None or before > SILENT_S:

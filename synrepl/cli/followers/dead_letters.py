@@ -16,9 +16,9 @@ from synrepl.cli.terminal import show
 from synrepl.core.errors import ConfigError, InputError
 from synrepl.core.tokens import MAX_TOKEN
 from synrepl.daemon.config.config import WorkerConfig, load
-from synrepl.storage import dead_letters
 from synrepl.storage.database import Transaction
-from synrepl.storage.dead_letters import MOST_LISTED, DeadLetter, DeadLetterFilter
+from synrepl.storage.followers import dead_letters
+from synrepl.storage.followers.dead_letters import MOST_LISTED, DeadLetter, DeadLetterFilter
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,10 +12,10 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
 from synrepl.pipeline.sink.staging import StagedTask
 from synrepl.pipeline.sink.target import INSTANCE, SinkTarget
-from synrepl.storage import staging as staged
-from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Transaction, UniqueViolation
-from synrepl.storage.staging import StagedAttempt, StagingJob, StagingResult
+from synrepl.storage.staging import staging as staged
+from synrepl.storage.staging import with_ids as preserved
+from synrepl.storage.staging.staging import StagedAttempt, StagingJob, StagingResult
 
 _log = logging.getLogger(__name__)
 

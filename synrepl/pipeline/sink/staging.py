@@ -18,9 +18,9 @@ from synrepl.pipeline.sink.options import OnBadRows, SinkOptions
 from synrepl.pipeline.sink.target import INSTANCE, SinkTarget
 from synrepl.pipeline.sink.validation import validate
 from synrepl.storage import incarnations
-from synrepl.storage import staging as staged
 from synrepl.storage.database import QueryFailed, Transaction
-from synrepl.storage.staging import StagedAttempt
+from synrepl.storage.staging import staging as staged
+from synrepl.storage.staging.staging import StagedAttempt
 
 #: Maximum size of a task's invalid rows in memory, in bytes; beyond it they go to a file.
 _BAD_BYTES = 4 << 20

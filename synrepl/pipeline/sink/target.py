@@ -16,10 +16,10 @@ from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.storage import incarnations
-from synrepl.storage import staging as staged
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import KeptInMemory
 from synrepl.storage.server_name import check_server
+from synrepl.storage.staging import staging as staged
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.columns import KIND_COLUMN, Column, ColumnType
 from synrepl.streams.synapse import SYNAPSE_STREAMS

@@ -19,7 +19,7 @@ from synrepl.pipeline.sink.commit import abort_job, commit_job
 from synrepl.pipeline.sink.options import SinkOptions, parse_sink_options
 from synrepl.pipeline.sink.staging import StagedTask, stage_rows
 from synrepl.pipeline.sink.target import SinkTarget, resolve_target
-from synrepl.storage.staging import StagingJob
+from synrepl.storage.staging.staging import StagingJob
 
 #: Prefix that separates the idempotency keys of jobs from those of other requests.
 _KEYS = "spark/"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from synrepl.core.errors import Refused
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.plan.offset import Offset
-from synrepl.storage import followers
 from synrepl.storage.database import Transaction
+from synrepl.storage.followers import named_followers
 
 #: Renewals per lease, so that some may fail or be late.
 _RENEWALS = 4
@@ -63,7 +63,7 @@ class QueryFollower:
         }
 
         def work(txn: Transaction) -> None:
-            followers.record(txn, self._name, at)
+            named_followers.record(txn, self._name, at)
             self._renew(txn)
 
         self._database.run("acknowledge positions", work)
@@ -74,4 +74,4 @@ class QueryFollower:
         self._database.close()
 
     def _renew(self, txn: Transaction) -> None:
-        followers.renew_lease(txn, self._name, self._streams, self._lease_s)
+        named_followers.renew_lease(txn, self._name, self._streams, self._lease_s)

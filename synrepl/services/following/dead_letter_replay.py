@@ -11,7 +11,7 @@ from synrepl.core.log import Logger
 from synrepl.services.following.consumer import Consumer
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.position_record import PositionRecord
-from synrepl.storage.dead_letters import DeadLetter
+from synrepl.storage.followers.dead_letters import DeadLetter
 
 #: Seconds between polls.
 POLL_S = 1.0

@@ -12,7 +12,7 @@ from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.services.handlers import Batch
 from synrepl.services.sources import LINEAR, Key
-from synrepl.storage.dead_letters import FailureReason
+from synrepl.storage.followers.dead_letters import FailureReason
 
 #: Limits in characters: of an exception's message, and of the end of its traceback.
 MAX_MESSAGE = 500

@@ -19,7 +19,7 @@ from synrepl.services.following.failures import HandlerFailures, reason_of
 from synrepl.services.following.position_record import PositionRecord
 from synrepl.services.handlers import Batch, as_transactional
 from synrepl.storage.database import CommitUnknown, SerializationFailure, Transaction
-from synrepl.storage.dead_letters import DeadLetter, FactsOfDeadLettersLost, FailedFact
+from synrepl.storage.followers.dead_letters import DeadLetter, FactsOfDeadLettersLost, FailedFact
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation, Stream
 from synrepl.streams.row import Row

@@ -11,10 +11,11 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.following.consumer import Consumer, PositionTracker, StartAt
 from synrepl.services.handlers import Batch
 from synrepl.services.sources import Key
-from synrepl.storage import dead_letters, followers, handler_positions, incarnations
+from synrepl.storage import incarnations
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.dead_letters import DeadLetter, FailedFact, FailureReason
-from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.followers import dead_letters, handler_positions, named_followers
+from synrepl.storage.followers.dead_letters import DeadLetter, FailedFact, FailureReason
+from synrepl.storage.followers.handler_positions import HandlerPosition, Place
 from synrepl.storage.incarnations import Incarnations
 
 
@@ -93,7 +94,7 @@ class PositionRecord:
             number = self._incarnations.check(txn)
             _inherit(txn, follower, consumers)
             _begin(txn, follower, consumers)
-            own = followers.positions(txn, follower)
+            own = named_followers.positions(txn, follower)
             places = handler_positions.positions(txn, follower)
             loaded = LoadedRecord(own, _losses(txn, places, plain, number))
             return number, incarnations.floors(txn), loaded, places
@@ -146,7 +147,7 @@ class PositionRecord:
             written = [(place, at) for place, at in handlers.items() if place not in stale]
             handler_positions.record(txn, follower, written)
             reached = {key: at for key, at in own.items() if key not in keys}
-            followers.record(txn, follower, reached, by_handler=True)
+            named_followers.record(txn, follower, reached, by_handler=True)
             return stale
 
         stale = await database.run("record positions", work)
@@ -219,7 +220,7 @@ class PositionRecord:
             for name in names:
                 handler_positions.put(txn, follower, (name, *key), position)
             if forget:
-                followers.forget(txn, follower, *key)
+                named_followers.forget(txn, follower, *key)
 
         await database.run("reset positions", work)
 
@@ -369,7 +370,7 @@ def _losses(
 
 def _inherit(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> None:
     """Copy positions that a follower recorded before handlers had their own to its handlers."""
-    inherited = followers.inherited(txn, follower)
+    inherited = named_followers.inherited(txn, follower)
     if not inherited:
         return
     known = handler_positions.positions(txn, follower)
@@ -386,7 +387,7 @@ def _begin(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> No
     """Move the follower back, so that the facts new handlers are to get are not trimmed."""
     places = handler_positions.positions(txn, follower)
     begun = {(handler, stream) for handler, stream, _ in places}
-    for stream in sorted({stream for stream, _ in followers.positions(txn, follower)}):
+    for stream in sorted({stream for stream, _ in named_followers.positions(txn, follower)}):
         for consumer in consumers:
             start = consumer.start(stream)
             if (
@@ -396,7 +397,7 @@ def _begin(txn: Transaction, follower: str, consumers: Sequence[Consumer]) -> No
                 and (consumer.name, stream) not in begun
             ):
                 at = 0 if start is StartAt.EARLIEST else start
-                followers.lower(txn, follower, stream, at)
+                named_followers.lower(txn, follower, stream, at)
 
 
 def _still_to_do(

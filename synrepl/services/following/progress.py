@@ -17,7 +17,7 @@ from synrepl.services.following.handler_calls import BACK_OFF
 from synrepl.services.following.position_record import PositionRecord
 from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.sources import Key
-from synrepl.storage.handler_positions import HandlerPosition, Place
+from synrepl.storage.followers.handler_positions import HandlerPosition, Place
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from synrepl.core.errors import Refused
 from synrepl.storage import writers
 from synrepl.storage.database import Transaction
-from synrepl.storage.facts import FactTable
+from synrepl.storage.postgres.facts import FactTable
 from synrepl.storage.writers import Claim
 from synrepl.tools.doctor import own_snapshot
 from synrepl.tools.doctor.own_snapshot import OwnSnapshot

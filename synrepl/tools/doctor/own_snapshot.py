@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from synrepl.core.tokens import Token
 from synrepl.services.status.follower_lag import FollowerLag, StreamPositions, follower_lags
-from synrepl.storage import followers, incarnations, migrations, writers
+from synrepl.storage import incarnations, migrations, writers
 from synrepl.storage.database import Transaction
 from synrepl.storage.durability import Durability, durability
+from synrepl.storage.followers import named_followers
 from synrepl.storage.incarnations import Failover, MayBeLost, ServerLook
 from synrepl.storage.store import NamedFollower, Observation
 from synrepl.storage.tables import table_name
@@ -186,7 +187,7 @@ def take_snapshot(txn: Transaction, failover_days: float = 30.0) -> OwnSnapshot:
         pending,
         {name: StreamSnapshot(highest.get(name, 0), each) for name, each in seen.items()},
         sessions.open_sessions(txn),
-        {one.name: one for one in followers.named(txn)},
+        {one.name: one for one in named_followers.named(txn)},
         _oldest_key(txn),
         unreadable,
         incarnations.server(txn),

@@ -17,9 +17,9 @@ from synrepl.pipeline.source.database.open import NoStreamTables, open_source_da
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.storage import incarnations, migrations
-from synrepl.storage import staging_with_ids as preserved
 from synrepl.storage.database import Transaction
 from synrepl.storage.migrations import Migration, MigrationPhase
+from synrepl.storage.staging import with_ids as preserved
 from synrepl.storage.tables import ensure_tables, table_name
 from synrepl.streams.columns import columns as columns_of
 from synrepl.streams.declared import declare

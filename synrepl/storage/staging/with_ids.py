@@ -28,7 +28,7 @@ from synrepl.storage.locks import (
     lock_class,
 )
 from synrepl.storage.sql import value
-from synrepl.storage.staging import (
+from synrepl.storage.staging.staging import (
     StagedAttempt,
     StagingJob,
     StagingResult,

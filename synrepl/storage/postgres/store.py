@@ -9,7 +9,7 @@ from typing import TypeVar
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
-from synrepl.storage import followers, incarnations, retention, writers
+from synrepl.storage import incarnations, writers
 from synrepl.storage.database import (
     Database,
     DatabaseSession,
@@ -17,9 +17,11 @@ from synrepl.storage.database import (
     Statements,
     Transaction,
 )
-from synrepl.storage.facts import FactTable
+from synrepl.storage.followers import named_followers
 from synrepl.storage.incarnations import Incarnations
-from synrepl.storage.postgres_lease import PostgresLease
+from synrepl.storage.postgres import retention
+from synrepl.storage.postgres.facts import FactTable
+from synrepl.storage.postgres.lease import PostgresLease
 from synrepl.storage.store import (
     AgedPositions,
     NamedFollower,
@@ -190,14 +192,18 @@ class PostgresStore:
     async def follower_positions(self, follower: str) -> Mapping[tuple[str, str], Token]:
         """A named follower's durable positions by (stream, writer)."""
         return await self._run(
-            "follower_positions", lambda txn: followers.positions(txn, follower), read_only=True
+            "follower_positions",
+            lambda txn: named_followers.positions(txn, follower),
+            read_only=True,
         )
 
     async def record_follower(
         self, follower: str, positions: Mapping[tuple[str, str], Token]
     ) -> None:
         """Record a follower's positions."""
-        await self._run("record_follower", lambda txn: followers.record(txn, follower, positions))
+        await self._run(
+            "record_follower", lambda txn: named_followers.record(txn, follower, positions)
+        )
 
     async def renew_lease(
         self, follower: str, streams: Sequence[str] | None, lease_s: float
@@ -205,12 +211,14 @@ class PostgresStore:
         """Retain facts that a named follower has not acknowledged."""
         await self._run(
             "renew_lease",
-            lambda txn: followers.renew_lease(txn, follower, streams, lease_s, is_running=True),
+            lambda txn: named_followers.renew_lease(
+                txn, follower, streams, lease_s, is_running=True
+            ),
         )
 
     async def named_followers(self) -> Sequence[NamedFollower]:
         """All named followers, by name."""
-        return await self._run("named_followers", followers.named, read_only=True)
+        return await self._run("named_followers", named_followers.named, read_only=True)
 
     async def mark(self, stream: Stream, keep_s: float, max_s: float) -> AgedPositions:
         """Mark the stream's current position, and return past ones."""

@@ -1,0 +1,1 @@
+"""Records of named followers: positions, leases, positions of handlers, and dead letters."""

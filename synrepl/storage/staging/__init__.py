@@ -1,0 +1,1 @@
+"""Staging tables, in which a job writes its rows before they are appended."""
