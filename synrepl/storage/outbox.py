@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from synrepl.core.errors import InputError
+from synrepl.core.tokens import Token
+from synrepl.storage.database import Transaction
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
@@ -17,12 +19,20 @@ class NotNamed(InputError):
     """a fact was appended to stream {stream!r} by a transaction that named only {named}; name every stream that it may append to"""
 
 
+#: Gets the transaction, and the tokens of its facts by stream, in the order in which they were appended.
+AfterReserving = Callable[[Transaction, Mapping[str, Sequence[Token]]], object]
+
+
 class OutboxFull(InputError):
     """a transaction may append {limit} rows at most, and a fact of stream {stream!r} would make them {rows}; split the work into several transactions"""
 
 
 class OutboxClosed(InputError):
     """a fact of stream {stream!r} came into the outbox of a transaction whose work was over; append before the work function returns"""
+
+
+class HookTooLate(InputError):
+    """a call after reserving tokens was registered by a transaction whose work was over; register it before the work function returns"""
 
 
 class KeptInMemory(InputError):
@@ -42,6 +52,7 @@ class Outbox:
         self._facts: dict[str, list[tuple[Row, ...]]] = {}
         self._rows = 0
         self._closed = False
+        self._after_reserving: list[AfterReserving] = []
 
     @property
     def facts(self) -> Mapping[str, Sequence[tuple[Row, ...]]]:
@@ -70,6 +81,26 @@ class Outbox:
             codec.check_storable(row)
         self._facts.setdefault(stream.name, []).append(fact)
         self._rows = total
+
+    def after_reserving(self, call: AfterReserving) -> None:
+        """Call ``call(txn, tokens)`` once the tokens of the facts are reserved, before the commit.
+
+        So work can write the tokens of its facts into its own tables. All positions wait for the reserved
+        tokens until the transaction ends, so the call should do nothing that can be done before. It
+        must not append facts. Like the work itself, it may be called more than once, each time after another
+        run of the work, and the transaction may still be rolled back. Streams without facts have no
+        tokens.
+
+        :raises HookTooLate: the work function has returned
+        """
+        if self._closed:
+            raise HookTooLate()
+        self._after_reserving.append(call)
+
+    def reserved(self, txn: Transaction, tokens: Mapping[str, Sequence[Token]]) -> None:
+        """Call what was registered; for stores."""
+        for call in self._after_reserving:
+            call(txn, tokens)
 
     def close(self) -> None:
         """Refuse further facts, which would be lost after the work has returned."""

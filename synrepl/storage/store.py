@@ -244,6 +244,11 @@ class TransactionResult(Generic[T_co]):
     facts: Mapping[str, Sequence[Fact]]
 
 
+def tokens_of(facts: Mapping[str, Sequence[Fact]]) -> dict[str, list[Token]]:
+    """The tokens of facts, by stream name."""
+    return {stream: [fact.token for fact in several] for stream, several in facts.items()}
+
+
 class WriterLease(Protocol):
     """The lease of a writer name for some streams, until it is closed or lost."""
 
@@ -279,7 +284,8 @@ class WriterLease(Protocol):
 
         ``work`` may run more than once, as with :meth:`~.database.Database.run`,
         each time with a new outbox. A fenced lease changes nothing, even if the
-        outbox stays empty. Several transactions may run at once.
+        outbox stays empty. Several transactions may run at once. What ``work`` registered with
+        ``Outbox.after_reserving`` is called before the commit.
 
         :param streams: streams that ``work`` may append to
         :param begin: called each time after ``work``, before tokens are reserved, possibly

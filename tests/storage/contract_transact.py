@@ -14,7 +14,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Transaction
-from synrepl.storage.outbox import NotNamed, OutboxClosed
+from synrepl.storage.outbox import HookTooLate, NotNamed, OutboxClosed
 from synrepl.storage.store import (
     DatabaseAway,
     FactStore,
@@ -260,3 +260,51 @@ class TransactContract(Base):
             self.assertGreater(done.facts["notes"][0].token, before[-1].token)
             self.assertEqual(await self.facts(), [*before, *done.facts["notes"]])
         self.assertEqual(await self.changes(), ["with 1", "with 2"])
+
+    async def test_work_writes_the_tokens_of_its_facts_into_its_own_tables(self) -> None:
+        row = BackfillRow("$e", "!r", "m", None, None, None)
+
+        def work(txn: Transaction, outbox: Outbox) -> None:
+            def keep(txn: Transaction, tokens: Mapping[str, Any]) -> None:
+                for stream, several in tokens.items():
+                    txn.execute(CHANGE, (f"{stream} {list(several)}",))
+
+            outbox.after_reserving(keep)
+            outbox.after_reserving(lambda txn, tokens: txn.execute(CHANGE, (str(len(tokens)),)))
+            outbox.append(NOTES, [note("a"), note("b")])
+            outbox.append(BACKFILL, [row])
+            outbox.append(NOTES, [])
+
+        done = await self.transact(work, NOTES, BACKFILL, EVERYTHING)
+        tokens = {name: [fact.token for fact in facts] for name, facts in done.facts.items()}
+        self.assertEqual(len(tokens["notes"]), 2)
+        self.assertEqual(
+            await self.changes(),
+            sorted([f"notes {tokens['notes']}", f"backfill {tokens['backfill']}", "2"]),
+        )
+        await self.set_sequence(NOTES, 1)
+        again = await self.transact(work, NOTES, BACKFILL)
+        token = again.facts["notes"][-1].token
+        self.assertGreater(token, tokens["notes"][-1])
+        self.assertIn(f"notes {[token - 1, token]}", await self.changes())
+        self.assertEqual(len(await self.changes()), 6)
+
+    async def test_a_failure_after_reserving_changes_nothing(self) -> None:
+        def work(txn: Transaction, outbox: Outbox) -> None:
+            def fail(txn: Transaction, tokens: Mapping[str, Any]) -> None:
+                txn.execute(CHANGE, ("reserved",))
+                raise RefusedWork
+
+            txn.execute(CHANGE, ("x",))
+            outbox.append(NOTES, [note("a")])
+            outbox.after_reserving(fail)
+
+        with self.assertRaises(RefusedWork):
+            await self.transact(work)
+        await self.check_nothing_happened()
+
+    async def test_refuses_a_call_after_reserving_when_the_work_has_returned(self) -> None:
+        kept: list[Outbox] = []
+        await self.transact(lambda txn, outbox: kept.append(outbox))
+        with self.assertRaises(HookTooLate):
+            kept[0].after_reserving(lambda txn, tokens: None)

@@ -14,7 +14,14 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.memory.changes import MemoryChanges
 from synrepl.storage.memory.stream import MemoryStream
 from synrepl.storage.outbox import Outbox
-from synrepl.storage.store import AppendResult, DatabaseAway, Draft, KeyReused, TransactionResult
+from synrepl.storage.store import (
+    AppendResult,
+    DatabaseAway,
+    Draft,
+    KeyReused,
+    TransactionResult,
+    tokens_of,
+)
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
@@ -192,6 +199,7 @@ class MemoryLease:
                 if any(self._in_use(stream, facts) for stream, facts in posted.items()):
                     changes.roll_back()
                     return None
+                outbox.reserved(changes, tokens_of(posted))
                 changes.commit()
                 for stream, facts in posted.items():
                     self._streams[stream][0].commit(facts)

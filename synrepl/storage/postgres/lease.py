@@ -21,7 +21,14 @@ from synrepl.storage.database import (
 from synrepl.storage.locks import FIRST_RESERVATION, lock_class
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.postgres.facts import FactTable
-from synrepl.storage.store import AppendResult, Draft, Drained, Fenced, TransactionResult
+from synrepl.storage.store import (
+    AppendResult,
+    Draft,
+    Drained,
+    Fenced,
+    TransactionResult,
+    tokens_of,
+)
 from synrepl.storage.writers import Claim
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
@@ -135,11 +142,14 @@ class PostgresLease:
             result = work(txn, outbox)
             outbox.close()
             try:
-                return TransactionResult(result, self._post(txn, codecs, outbox, begin(), checked))
+                posted = self._post(txn, codecs, outbox, begin(), checked)
             except UniqueViolation as error:
                 if checked:
                     raise
                 raise _SequenceBehind from error
+            # A unique violation in here is the caller's own.
+            outbox.reserved(txn, tokens_of(posted))
+            return TransactionResult(result, posted)
 
         with suppress(_SequenceBehind):
             return await self._database.run(name, partial(attempt, checked=False))

@@ -1,0 +1,1 @@
+"""Rooms in PostgreSQL: events, states and orderings, as functions of a transaction."""

@@ -1,0 +1,196 @@
+"""Numbers of rooms, event types, state keys and events."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError, StorageError
+from synrepl.rooms import StateKey
+from synrepl.storage.database import Transaction
+
+#: First half of the key of a room's advisory lock; the second half is its number. It is 'RM' << 16, beside
+#: the 'SY' << 16 of writers.
+ROOM_LOCKS = 0x524D0000
+
+
+class UnknownRoom(InputError):
+    """room {room_id} is not in the store"""
+
+
+class OtherRoomVersion(InputError):
+    """room {room_id} is stored with version {stored}, and its events were given as of version {given}"""
+
+
+class NumberWithoutRow(StorageError):
+    """{what} {number} of room {room_no} is referred to but not there; run 'synrepl rooms verify' to see what else is damaged"""
+
+
+class RoomRow(NamedTuple):
+    """A room; see the migration.
+
+    :ivar revision: what is in memory about the room is valid while epoch and revision are the same
+    :ivar main_line: of its states; None until there are some
+    """
+
+    room_no: int
+    room_id: str
+    version: str
+    epoch: int
+    revision: int
+    slots: int
+    main_line: int | None
+
+
+_ROOM = "SELECT room_no, room_id, version, epoch, revision, slots, main_line FROM synrepl._rooms"
+
+
+def find_room(txn: Transaction, room_id: str) -> RoomRow | None:
+    """A room by its ID; None if it is not here."""
+    found = txn.execute(f"{_ROOM} WHERE room_id = %s", (room_id,)).fetchone_or_none()
+    return None if found is None else RoomRow(*found)
+
+
+def require_room(txn: Transaction, room_id: str) -> RoomRow:
+    """A room by its ID.
+
+    :raises UnknownRoom: it is not here
+    """
+    found = find_room(txn, room_id)
+    if found is None:
+        raise UnknownRoom(room_id=room_id)
+    return found
+
+
+def room_by_number(txn: Transaction, room_no: int) -> RoomRow:
+    """A room by its number.
+
+    :raises NumberWithoutRow: it is not here
+    """
+    found = txn.execute(f"{_ROOM} WHERE room_no = %s", (room_no,)).fetchone_or_none()
+    if found is None:
+        raise NumberWithoutRow(what="room", number=room_no, room_no=room_no)
+    return RoomRow(*found)
+
+
+def make_room(txn: Transaction, room_id: str, version: str) -> int:
+    """The number of a room, which is made if it is not here. It is not locked yet."""
+    txn.execute(
+        "INSERT INTO synrepl._rooms (room_id, version) VALUES (%s, %s)"
+        " ON CONFLICT (room_id) DO NOTHING",
+        (room_id, version),
+    )
+    found = txn.execute("SELECT room_no FROM synrepl._rooms WHERE room_id = %s", (room_id,))
+    return int(found.fetchone()[0])
+
+
+def lock_room(txn: Transaction, room_no: int) -> RoomRow:
+    """Wait until nobody else changes the room, and keep others from it until the transaction ends.
+
+    The row is read after the lock was taken, so it is the newest.
+
+    :raises NumberWithoutRow: it is not here any more
+    """
+    txn.execute("SELECT pg_advisory_xact_lock(%s, %s)", (ROOM_LOCKS, room_no))
+    return room_by_number(txn, room_no)
+
+
+def type_numbers(txn: Transaction, types: Collection[str], make: bool = False) -> dict[str, int]:
+    """The numbers of event types.
+
+    :param make: whether types that are not here get a number; otherwise they are left out
+    """
+    numbers = _type_numbers(txn, types)
+    missing = sorted(set(types) - numbers.keys())  # in one order, so that no two deadlock
+    if missing and make:
+        txn.execute(
+            "INSERT INTO synrepl._event_types (type) SELECT unnest(%s::text[])"
+            " ON CONFLICT (type) DO NOTHING",
+            (missing,),
+        )
+        numbers |= _type_numbers(txn, missing)
+    return numbers
+
+
+def _type_numbers(txn: Transaction, types: Iterable[str]) -> dict[str, int]:
+    txn.execute(
+        "SELECT type, type_no FROM synrepl._event_types WHERE type = ANY (%s::text[])",
+        (list(types),),
+    )
+    return {str(name): int(number) for name, number in txn.fetchall()}
+
+
+def slots_of(txn: Transaction, room_no: int, keys: Sequence[StateKey]) -> dict[StateKey, int]:
+    """The slots of state keys; those that the room never had are left out."""
+    if not keys:
+        return {}
+    txn.execute(
+        "SELECT k.type, k.state_key, k.slot FROM unnest(%s::text[], %s::text[]) AS wanted (type, state_key)"
+        " JOIN synrepl._room_keys k ON k.room_no = %s AND k.type = wanted.type"
+        " AND k.state_key = wanted.state_key",
+        ([key[0] for key in keys], [key[1] for key in keys], room_no),
+    )
+    return {(kind, state_key): int(slot) for kind, state_key, slot in txn.fetchall()}
+
+
+def keys_of(txn: Transaction, room_no: int, slots: Collection[int]) -> dict[int, StateKey]:
+    """The state keys of slots.
+
+    :raises NumberWithoutRow: one is not here
+    """
+    if not slots:
+        return {}
+    txn.execute(
+        "SELECT slot, type, state_key FROM synrepl._room_keys"
+        " WHERE room_no = %s AND slot = ANY (%s::int[])",
+        (room_no, list(slots)),
+    )
+    found = {int(slot): (str(kind), str(state_key)) for slot, kind, state_key in txn.fetchall()}
+    for slot in slots:
+        if slot not in found:
+            raise NumberWithoutRow(what="slot", number=slot, room_no=room_no)
+    return found
+
+
+def event_numbers(txn: Transaction, event_ids: Collection[str]) -> dict[str, int]:
+    """The numbers of events, of whatever room; those that are not here are left out."""
+    if not event_ids:
+        return {}
+    txn.execute(
+        "SELECT event_id, event_no FROM synrepl._room_events WHERE event_id = ANY (%s::text[])",
+        (list(event_ids),),
+    )
+    return {str(event_id): int(number) for event_id, number in txn.fetchall()}
+
+
+def event_ids_of(txn: Transaction, room_no: int, numbers: Collection[int]) -> dict[int, str]:
+    """The IDs of events of a room.
+
+    :raises NumberWithoutRow: one is not here, or is of another room
+    """
+    if not numbers:
+        return {}
+    txn.execute(
+        "SELECT event_no, event_id FROM synrepl._room_events"
+        " WHERE event_no = ANY (%s::bigint[]) AND room_no = %s",
+        (list(numbers), room_no),
+    )
+    found = {int(number): str(event_id) for number, event_id in txn.fetchall()}
+    for number in numbers:
+        if number not in found:
+            raise NumberWithoutRow(what="event", number=number, room_no=room_no)
+    return found
+
+
+def take_numbers(txn: Transaction, events: int, groups: int) -> tuple[list[int], list[int]]:
+    """New numbers for events and for state groups, ascending.
+
+    The caller holds the room's lock, so numbers of one room are taken in the order of its changes.
+    """
+    txn.execute(
+        "SELECT ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
+        " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s))",
+        (events, groups),
+    )
+    event_nos, group_nos = txn.fetchone()
+    return list(event_nos), list(group_nos)

@@ -1,0 +1,114 @@
+"""Rows and statements that are collected, and sent in as few round trips as possible.
+
+A transaction that persists events writes to a dozen tables. One statement per table would cost a round trip
+each, which is most of the time of a small batch. So few rows become part of one script, and many rows
+of a table are sent by COPY.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from synrepl.storage.database import Transaction
+
+#: From this number of rows of a table on, COPY with its own round trip is quicker.
+COPY_ROWS = 24
+
+#: A cell: None, a number, a truth value, text, bytes, or a list of numbers or texts.
+RowCells = tuple[object, ...]
+
+
+class RoomTable(NamedTuple):
+    """A table that rows are added to.
+
+    :ivar columns: their names, in the order of the cells
+    """
+
+    name: str
+    columns: str
+
+
+class PendingRows:
+    """Collects rows and statements until :meth:`flush`.
+
+    The order among tables and statements is not kept, so they must not depend on one another.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[RoomTable, list[RowCells]] = {}
+        self._statements: list[str] = []
+        self._params: list[object] = []
+
+    def add(self, table: RoomTable, row: RowCells) -> None:
+        """Add a row."""
+        self._rows.setdefault(table, []).append(row)
+
+    def extend(self, table: RoomTable, rows: Iterable[RowCells]) -> None:
+        """Add rows."""
+        self._rows.setdefault(table, []).extend(rows)
+
+    def run(self, statement: str, params: Sequence[object] = ()) -> None:
+        """Add a statement whose result nobody needs."""
+        self._statements.append(statement)
+        self._params.extend(params)
+
+    def flush(self, txn: Transaction) -> None:
+        """Send everything, and forget it."""
+        rows, self._rows = self._rows, {}
+        for table, cells in rows.items():
+            if len(cells) >= COPY_ROWS:
+                copy_rows(txn, table, cells)
+            elif cells:
+                self._insert(table, cells)
+        statements, self._statements = self._statements, []
+        params, self._params = self._params, []
+        if statements:
+            txn.execute(";\n".join(statements), params)
+
+    def _insert(self, table: RoomTable, rows: Sequence[RowCells]) -> None:
+        row = f"({', '.join(['%s'] * len(rows[0]))})"
+        self.run(
+            f"INSERT INTO {table.name} ({table.columns}) VALUES {', '.join([row] * len(rows))}",
+            [array_text(cell) if isinstance(cell, list) else cell for one in rows for cell in one],
+        )
+
+
+def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> int:
+    """Send rows by COPY; returns their number."""
+    lines = ("\t".join(map(copy_text, row)) + "\n" for row in rows)
+    return txn.copy_in(f"COPY {table.name} ({table.columns}) FROM STDIN", lines)
+
+
+def copy_text(cell: object) -> str:
+    """A cell in COPY's text format."""
+    if cell is None:
+        return r"\N"
+    if isinstance(cell, str):
+        return cell.translate(_ESCAPES) if _SPECIAL.search(cell) else cell
+    if isinstance(cell, bool):
+        return "t" if cell else "f"
+    if isinstance(cell, bytes):
+        return r"\\x" + cell.hex()
+    if isinstance(cell, list):
+        text = array_text(cell)
+        return text.translate(_ESCAPES) if _SPECIAL.search(text) else text
+    return str(cell)
+
+
+def array_text(cells: Sequence[object]) -> str:
+    """An array as text, which PostgreSQL reads as whatever type the column has."""
+    return "{" + ",".join(map(_element, cells)) + "}"
+
+
+def _element(cell: object) -> str:
+    if cell is None:
+        return "NULL"
+    if isinstance(cell, str):
+        return '"' + cell.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(cell)
+
+
+_SPECIAL = re.compile(r"[\\\t\n\r]")
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})

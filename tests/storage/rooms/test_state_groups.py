@@ -1,0 +1,236 @@
+"""States in groups and on lines: any tree of states is read back, by whole and by key."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from synrepl.rooms import UnknownStateGroup
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.group_writer import GroupMemory, GroupWriter
+from synrepl.storage.rooms.line_rebuild import (
+    differing_groups,
+    differing_lines,
+    drop_lines,
+    rebuild_lines,
+)
+from synrepl.storage.rooms.numbers import (
+    NumberWithoutRow,
+    lock_room,
+    make_room,
+    require_room,
+    take_numbers,
+)
+from synrepl.storage.rooms.pending_rows import PendingRows
+from synrepl.storage.rooms.state_digest import StateDigest, digest_of
+from synrepl.storage.rooms.state_groups import CorruptState, read_slot_states, read_states
+from synrepl.storage.rooms.state_line import MAX_OVERLAY, entries_at
+from tests.storage.postgres import PostgresCase
+
+T = TypeVar("T")
+
+ROOM = "!room:a.example"
+KEYS = 120
+EVENTS = 900
+
+
+def key(slot: int) -> tuple[str, str]:
+    return "m.room.member", f"@user{slot}:a.example"
+
+
+class StoredStates(PostgresCase):
+    """A tree of states, beside a model of dictionaries."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.database = self.process("one").database
+        await self.run_work(self.make_rows)
+        self.model: dict[int, dict[int, int]] = {}
+        self.rng = random.Random(7)
+
+    async def run_work(self, work: Callable[[Transaction], T]) -> T:
+        return await self.database.run("a test", work)
+
+    @staticmethod
+    def make_rows(txn: Transaction) -> None:
+        room_no = make_room(txn, ROOM, "10")
+        txn.execute(
+            "INSERT INTO synrepl._room_keys (room_no, slot, type, state_key)"
+            " SELECT %s, n, 'm.room.member', '@user' || n || ':a.example'"
+            " FROM generate_series(0, %s) n",
+            (room_no, KEYS),
+        )
+        txn.execute(
+            "INSERT INTO synrepl._room_events (event_no, event_id, room_no, type_no, sender, depth,"
+            " origin_server_ts, prev_nos, auth_nos)"
+            " SELECT n, '$e' || n, %s, 1, '@a:a.example', 1, 1, '{}', '{}'"
+            " FROM generate_series(1, %s) n",
+            (room_no, EVENTS),
+        )
+
+    def change_of(self, state: dict[int, int]) -> dict[int, int | None]:
+        """A few entries set, and sometimes one removed."""
+        rng = self.rng
+        change: dict[int, int | None] = {
+            rng.randrange(KEYS): rng.randrange(1, EVENTS) for _ in range(rng.choice([1, 1, 1, 4]))
+        }
+        if state and rng.random() < 0.2:
+            change[rng.choice(list(state))] = None
+        return change
+
+    def grow(self, count: int, choose: Callable[[], int]) -> Callable[[Transaction], None]:
+        """Work that adds groups, each on top of one that ``choose`` picks."""
+
+        def work(txn: Transaction) -> None:
+            room = lock_room(txn, make_room(txn, ROOM, "10"))
+            rows = PendingRows()
+
+            def take() -> int:
+                return take_numbers(txn, 0, 1)[1][0]
+
+            writer = GroupWriter(txn, room, rows, GroupMemory(), take)
+            if not self.model:
+                self.model[writer.make_first()] = {}
+            for _ in range(count):
+                base = choose()
+                change = self.change_of(self.model[base])
+                group = writer.make(base, change)
+                state = {**self.model[base], **change}
+                self.model[group] = {
+                    slot: number for slot, number in state.items() if number is not None
+                }
+            writer.finish()
+            rows.flush(txn)
+
+        return work
+
+    def newest(self) -> int:
+        return max(self.model)
+
+    def any_recent(self) -> int:
+        return self.rng.choice(sorted(self.model)[-8:])
+
+    async def check(self) -> None:
+        """Everything that was stored is read back, in every way."""
+
+        def work(txn: Transaction) -> None:
+            room = require_room(txn, ROOM)
+            groups = list(self.model)
+            self.assertEqual(read_slot_states(txn, room.room_no, groups), self.model)
+            few = self.rng.sample(groups, min(20, len(groups)))
+            wanted = {
+                group: {key(slot): f"$e{number}" for slot, number in self.model[group].items()}
+                for group in few
+            }
+            self.assertEqual(read_states(txn, room.room_no, few), wanted)
+            pairs = [(self.rng.choice(groups), self.rng.randrange(KEYS)) for _ in range(500)]
+            expected = [self.model[group].get(slot) for group, slot in pairs]
+            self.assertEqual(entries_at(txn, room, pairs), expected)
+            txn.execute(
+                "SELECT synrepl.state_entry(%s, g, s) FROM unnest(%s::bigint[], %s::int[])"
+                " WITH ORDINALITY AS p (g, s, n) ORDER BY n",
+                (room.room_no, [group for group, _ in pairs], [slot for _, slot in pairs]),
+            )
+            self.assertEqual([row[0] for row in txn.fetchall()], expected)
+            self.assertEqual(list(differing_groups(txn, room)), [])
+            self.assertEqual(differing_lines(txn, room), [])
+
+        await self.run_work(work)
+
+    async def test_a_chain_of_states_needs_no_rows_beside_the_line(self) -> None:
+        for _ in range(4):
+            await self.run_work(self.grow(60, self.newest))
+        await self.check()
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_group_lines"), 0)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_lines"), 1)
+
+    async def test_a_tree_of_states(self) -> None:
+        for _ in range(6):
+            await self.run_work(self.grow(40, self.any_recent))
+        await self.check()
+        longest = self.sql("SELECT max(cardinality(slots)) FROM synrepl._state_group_lines")
+        self.assertLessEqual(longest, MAX_OVERLAY)
+
+    async def test_long_branches_get_lines_of_their_own(self) -> None:
+        tips: list[int] = []
+
+        def next_tip() -> int:
+            """Four branches in turn, which all began at the first group."""
+            tips.append(max(self.model) if len(self.model) > 1 else min(self.model))
+            return tips[-4] if len(self.model) > 4 else min(self.model)
+
+        for _ in range(5):
+            await self.run_work(self.grow(80, next_tip))
+        self.assertGreater(self.sql("SELECT count(*) FROM synrepl._state_lines"), 2)
+        await self.check()
+
+    async def test_lines_are_rebuilt_from_the_groups(self) -> None:
+        for _ in range(3):
+            await self.run_work(self.grow(60, self.any_recent))
+
+        def drop(txn: Transaction) -> None:
+            room = require_room(txn, ROOM)
+            drop_lines(txn, room)
+            self.assertEqual(list(differing_groups(txn, require_room(txn, ROOM))), list(self.model))
+
+        def rebuild(txn: Transaction) -> None:
+            self.assertEqual(rebuild_lines(txn, require_room(txn, ROOM)), len(self.model))
+
+        await self.run_work(drop)
+        await self.run_work(rebuild)
+        await self.check()
+        await self.run_work(self.grow(60, self.any_recent))
+        await self.check()
+
+    async def test_a_state_that_is_not_the_one_that_was_stored_is_not_served(self) -> None:
+        await self.run_work(self.grow(20, self.newest))
+        last = self.newest()
+        self.sql(
+            "UPDATE synrepl._state_groups SET event_nos[1] = event_nos[1] %% 800 + 1"
+            " WHERE group_no = %s",
+            last,
+        )
+        room_no = self.sql("SELECT room_no FROM synrepl._rooms")
+        with self.assertRaisesRegex(CorruptState, "do not fit its digest"):
+            await self.run_work(lambda txn: read_states(txn, room_no, [last]))
+        self.sql("DELETE FROM synrepl._room_keys WHERE slot < 100")
+        with self.assertRaisesRegex(NumberWithoutRow, "slot"):
+            await self.run_work(lambda txn: read_states(txn, room_no, [last]))
+        self.sql("DELETE FROM synrepl._state_groups WHERE group_no < %s", last)
+        with self.assertRaises((UnknownStateGroup, CorruptState)):
+            await self.run_work(lambda txn: read_slot_states(txn, room_no, [last]))
+
+    async def test_a_line_that_differs_from_its_groups_is_found(self) -> None:
+        await self.run_work(self.grow(20, self.newest))
+        self.sql("DELETE FROM synrepl._state_line WHERE pos = %s", self.newest())
+        found = await self.run_work(
+            lambda txn: list(differing_groups(txn, require_room(txn, ROOM)))
+        )
+        self.assertEqual(found, [self.newest()])
+
+
+class Digests(PostgresCase):
+    """Digests depend on the entries alone."""
+
+    def test_the_order_of_changes_does_not_matter(self) -> None:
+        one, two = (key(1), "$a"), (key(2), "$b")
+        both = StateDigest().added([one]).added([two])
+        self.assertEqual(both.digest, digest_of([two, one]))
+        self.assertEqual(both.removed([one]).digest, digest_of([two]))
+        self.assertEqual(both.removed([two, one]), StateDigest())
+        self.assertEqual(StateDigest.from_bytes(both.to_bytes()), both)
+
+    def test_texts_are_kept_apart(self) -> None:
+        states = [
+            (("ab", "c"), "$d"),
+            (("a", "bc"), "$d"),
+            (("ab", ""), "c$d"),
+            (("ab", "c$"), "d"),
+        ]
+        self.assertEqual(len({digest_of([each]) for each in states}), len(states))
+
+    def test_an_entry_twice_is_not_none(self) -> None:
+        """As it would be with XOR."""
+        one = (key(1), "$a")
+        self.assertNotEqual(StateDigest().added([one, one]), StateDigest())
