@@ -121,8 +121,10 @@ from synrepl.rooms.visibility.servers import (
     visible_to_server,
 )
 from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
+from synrepl.rooms.waiting import MAX_WAITING, WaitingEvent, WaitingEvents
 
 __all__ = [
+    "MAX_WAITING",
     "ROOM_VERSIONS",
     "AuthChainFacts",
     "AuthChains",
@@ -201,6 +203,8 @@ __all__ = [
     "Viewer",
     "VisibilityReason",
     "VisibilityVerdict",
+    "WaitingEvent",
+    "WaitingEvents",
     "WaitingRecord",
     "add_signature",
     "audience_of",

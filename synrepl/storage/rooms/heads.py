@@ -23,6 +23,7 @@ class StoredHeads(NamedTuple):
     outliers: int
     partial: int
     waiting: int
+    unapplied: int
 
 
 class BackwardExtremity(NamedTuple):

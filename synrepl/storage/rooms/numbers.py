@@ -194,3 +194,34 @@ def take_numbers(txn: Transaction, events: int, groups: int) -> tuple[list[int],
     )
     event_nos, group_nos = txn.fetchone()
     return list(event_nos), list(group_nos)
+
+
+class OpenedRoom(NamedTuple):
+    """A locked room, with numbers to use.
+
+    :ivar now_ms: the time of the transaction, in milliseconds since 1970
+    """
+
+    room: RoomRow
+    event_nos: list[int]
+    group_nos: list[int]
+    now_ms: int
+
+
+def open_room(txn: Transaction, room_no: int, events: int, groups: int) -> OpenedRoom:
+    """:func:`lock_room` and :func:`take_numbers` in one round trip.
+
+    :raises NumberWithoutRow: the room is not here any more
+    """
+    txn.execute(
+        "SELECT pg_advisory_xact_lock(%s, %s);\n"
+        "SELECT room_no, room_id, version, epoch, revision, slots, main_line,"
+        " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
+        " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
+        " (extract(epoch FROM now()) * 1000)::bigint FROM synrepl._rooms WHERE room_no = %s",
+        (ROOM_LOCKS, room_no, events, groups, room_no),
+    )
+    found = txn.fetchone_or_none()
+    if found is None:
+        raise NumberWithoutRow(what="room", number=room_no, room_no=room_no)
+    return OpenedRoom(RoomRow(*found[:7]), list(found[7]), list(found[8]), int(found[9]))

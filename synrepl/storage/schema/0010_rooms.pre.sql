@@ -179,7 +179,8 @@ CREATE TABLE synrepl._room_heads (
     events bigint NOT NULL,               -- with their state
     outliers bigint NOT NULL,
     partial bigint NOT NULL,              -- events with partial state
-    waiting integer NOT NULL              -- events that wait for others
+    waiting integer NOT NULL,             -- events that wait for others
+    unapplied integer NOT NULL            -- redactions that apply to no event that is here
 ) WITH (fillfactor = 50);
 
 CREATE TABLE synrepl._forward_extremities (

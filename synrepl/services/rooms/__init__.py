@@ -1,0 +1,1 @@
+"""Rooms in the store, as coroutines: persisting events and reading them."""

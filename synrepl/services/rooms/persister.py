@@ -1,0 +1,149 @@
+"""Persists events of rooms: each batch of a room in one transaction with all that it changes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from synrepl.core.clock import Scheduler
+from synrepl.core.semaphore import Semaphore
+from synrepl.rooms import MAX_WAITING
+from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.storage.database import UniqueViolation
+from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.batch_rows import PersistRun
+from synrepl.storage.rooms.incoming import IncomingEvent, PersistedBatch, PersistedEvent
+from synrepl.storage.rooms.room_memory import MAX_ROOMS, RoomMemories
+
+#: Maximum number of events in one transaction. Larger batches are split.
+MAX_BATCH = 1_000
+
+#: Rooms whose number is remembered.
+MAX_ROOM_NUMBERS = 100_000
+
+#: A room, or an event with a chosen ID, was made by another process at the same moment: once more.
+_ATTEMPTS = 3
+
+
+class RoomPersister:
+    """Judges and stores the events of rooms.
+
+    Any number of processes may persist, also into the same room: a transaction holds the room's lock. One
+    that meets a room which another process has changed reads what it needs again.
+
+    :param writer: a writer of the streams ``events``, ``backfill`` and ``caches``
+    :param max_rooms: rooms of which something is kept in memory between batches
+    :param max_waiting: events of a room that may wait for others
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        writer: StreamWriter,
+        max_rooms: int = MAX_ROOMS,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._scheduler = scheduler
+        self._writer = writer
+        self._max_waiting = max_waiting
+        self._memories = RoomMemories(max_rooms)
+        self._room_nos: OrderedDict[str, int] = OrderedDict()
+        #: By room, the order in which batches of this process run, and how many there are.
+        self._turns: dict[str, tuple[Semaphore, int]] = {}
+
+    async def persist(
+        self, room_id: str, version: str, events: Sequence[IncomingEvent]
+    ) -> PersistedBatch:
+        """Persist events of one room, in their order.
+
+        An event that is here already stays as it is, so a batch may be given again whenever it is not known
+        whether it was persisted. An event whose parents are missing waits in a table, and is judged in the
+        transaction that brings the last of them.
+
+        :param version: of the room
+        :returns: what became of each event, and of others that waited for them
+        :raises UnknownRoomVersion: there is no such room version
+        :raises OtherRoomVersion: the room is stored with another version
+        :raises CorruptEvent: :raises CorruptState: what is stored of the room is damaged
+        :raises SynreplError: the errors of :meth:`.StreamWriter.transact`; after ``CommitUnknown``, give the
+            events again
+        """
+        given: list[PersistedEvent] = []
+        judged: list[PersistedEvent] = []
+        parts = [events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)]
+        last: PersistedBatch | None = None
+        async with _Turn(self, room_id):
+            for part in parts or [events]:
+                last = await self._persist(room_id, version, part)
+                given += last.events
+                judged += last.judged
+                while last.has_ready and last.judged:
+                    released_by = [each.event_id for each in last.judged]
+                    last = await self._persist(room_id, version, (), released_by)
+                    judged += last.judged
+        assert last is not None
+        return last._replace(events=given, judged=judged)
+
+    async def _persist(
+        self,
+        room_id: str,
+        version: str,
+        events: Sequence[IncomingEvent],
+        released_by: Sequence[str] = (),
+    ) -> PersistedBatch:
+        for attempt in range(1, _ATTEMPTS + 1):
+            run = PersistRun(
+                room_id,
+                version,
+                events,
+                self._memories,
+                self._room_nos,
+                self._max_waiting,
+                released_by,
+            )
+            try:
+                await self._writer.transact(f"persist events of {room_id}", ROOM_STREAMS, run.work)
+            except UniqueViolation:
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            return self._committed(room_id, run)
+        raise AssertionError("the loop returns or raises")
+
+    def _committed(self, room_id: str, run: PersistRun) -> PersistedBatch:
+        """Remember what the transaction found out; nothing is remembered of one that failed."""
+        result = run.result
+        memory = run.memory
+        assert memory is not None
+        if memory.extremities is not None:
+            memory.trim(memory.extremities.event_ids)
+        self._memories.put_back(room_id, memory)
+        self._room_nos[room_id] = result.room_no
+        self._room_nos.move_to_end(room_id)
+        if len(self._room_nos) > MAX_ROOM_NUMBERS:
+            self._room_nos.popitem(last=False)
+        return result
+
+
+class _Turn:
+    """Lets one batch of a room after another into its block."""
+
+    def __init__(self, persister: RoomPersister, room_id: str) -> None:
+        self._persister = persister
+        self._room_id = room_id
+
+    async def __aenter__(self) -> None:
+        turns = self._persister._turns
+        semaphore, count = turns.get(self._room_id) or (
+            Semaphore(self._persister._scheduler, 1),
+            0,
+        )
+        turns[self._room_id] = semaphore, count + 1
+        await semaphore.__aenter__()
+
+    async def __aexit__(self, *details: object) -> None:
+        turns = self._persister._turns
+        semaphore, count = turns.pop(self._room_id)
+        if count > 1:
+            turns[self._room_id] = semaphore, count - 1
+        await semaphore.__aexit__(*details)  # type: ignore[arg-type]

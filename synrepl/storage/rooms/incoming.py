@@ -1,0 +1,98 @@
+"""Events that are to be persisted, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError, SynreplError
+from synrepl.rooms import Event, Refusal, StateMap
+
+
+class NotStorable(InputError):
+    """event {event_id} cannot be stored: {field} contains the character NUL, which no text in PostgreSQL can have; nothing was stored of it"""
+
+
+class IncomingEvent(NamedTuple):
+    """An event, and how it came.
+
+    :ivar live: whether check 6 applies, which is for events sent as they happen, not for history
+    :ivar backfilled: whether it is older than what is here, and goes into the stream ``backfill``
+    :ivar outlier: it came only because others cite it: check 4 only
+    :ivar state_before: the state before it as another server reported it; its prev events need not be known then
+    :ivar partial: whether ``state_before`` is partial
+    """
+
+    event: Event
+    live: bool = True
+    backfilled: bool = False
+    outlier: bool = False
+    state_before: StateMap | None = None
+    partial: bool = False
+
+
+class EventOutcome(StrEnum):
+    """What became of an event."""
+
+    ACCEPTED = "accepted"
+    SOFT_FAILED = "soft-failed"
+    REJECTED = "rejected"
+    WAITING = "waiting"  #: for events that are missing
+    KNOWN = "known"  #: it was there before, and stays as it was
+    REFUSED = "refused"  #: nothing of it was stored
+
+
+class PersistedEvent(NamedTuple):
+    """What became of an event.
+
+    :ivar stream_id: its stream ordering; None for an outlier, and for one that was not judged
+    :ivar topological: its topological ordering, where it has a stream ordering
+    :ivar refusal: why it was rejected or soft-failed
+    :ivar missing: the events that it waits for
+    :ivar error: why it was refused
+    """
+
+    event_id: str
+    outcome: EventOutcome
+    event_no: int | None = None
+    stream_id: int | None = None
+    topological: int | None = None
+    refusal: Refusal | None = None
+    missing: Sequence[str] = ()
+    error: SynreplError | None = None
+
+
+class PersistedBatch(NamedTuple):
+    """What became of a batch.
+
+    :ivar events: the events that were given, in that order
+    :ivar judged: what was judged, in that order: those of the events that were, and others that waited
+        for them
+    :ivar has_ready: whether more waiting events may be judged now
+    """
+
+    room_no: int
+    revision: int
+    events: Sequence[PersistedEvent]
+    judged: Sequence[PersistedEvent]
+    has_ready: bool
+
+
+def check_storable(event: Event) -> None:
+    """Check that PostgreSQL can hold an event's texts.
+
+    :raises NotStorable: it cannot
+    """
+    texts = {
+        "its type": event.type,
+        "its sender": event.sender,
+        "its state_key": event.state_key or "",
+        "its ID": event.event_id,
+        "an ID in prev_events": "".join(event.prev_event_ids),
+        "an ID in auth_events": "".join(event.auth_event_ids),
+        "the ID of its room": event.room_id,
+    }
+    for field, text in texts.items():
+        if "\0" in text:
+            raise NotStorable(event_id=event.event_id.replace("\0", "\ufffd"), field=field)
