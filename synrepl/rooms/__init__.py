@@ -55,7 +55,12 @@ from synrepl.rooms.partial import (
     join_partially,
     resync,
 )
-from synrepl.rooms.receipt import ReceiptResult, ReceiptVerdict, check_on_receipt
+from synrepl.rooms.receipt import (
+    ReceiptResult,
+    ReceiptVerdict,
+    check_on_receipt,
+    content_hash_matches,
+)
 from synrepl.rooms.redacting import redact
 from synrepl.rooms.redaction_effect import RedactionEffect, RedactionReason, effect_of_redaction
 from synrepl.rooms.refusal import Refusal
@@ -225,6 +230,7 @@ __all__ = [
     "check_state_independent",
     "check_user_id",
     "content_hash",
+    "content_hash_matches",
     "delta",
     "effect_of_redaction",
     "event_of",

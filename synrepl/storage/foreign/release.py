@@ -80,7 +80,7 @@ def recognise(txn: Transaction) -> Release:
     :raises NotSynapse: it lacks tables that every release has
     :raises MayNotRead: this user may not read the version of the schema
     """
-    columns, shut = _columns(txn)
+    columns, shut = table_columns(txn)
     for needed in (("events", "stream_ordering"), ("schema_version", "version")):
         if needed not in columns:
             raise NotSynapse(missing=needed[0])
@@ -115,7 +115,7 @@ def recognise(txn: Transaction) -> Release:
     return Release(version, has_positions, located, unknown, unreadable)
 
 
-def _columns(txn: Transaction) -> tuple[set[tuple[object, ...]], set[str]]:
+def table_columns(txn: Transaction) -> tuple[set[tuple[object, ...]], set[str]]:
     """Every (table, column), and the tables that this user may not read completely.
 
     The information schema would leave those out, as if they did not exist.

@@ -1,0 +1,55 @@
+"""Where an import puts the rooms: the interface of a room store to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from synrepl.rooms import CompactStateMap, Event, Judged, RoomVersion, StateMap
+from synrepl.storage.foreign.rooms.events import RoomPosition
+
+
+class ImportedEvent(msgspec.Struct, frozen=True, eq=False):
+    """An event to store, which was verified and judged.
+
+    :ivar judged: the verdict by the rules, with the states before and after it
+    :ivar position: its orderings at the source; of a file, its depth and line
+    :ivar outlier: whether it is stored only because others cite it
+    :ivar soft_failed: whether the source soft-failed it, which depends on when it arrived there
+    :ivar state_before: the state before it; given where a prev event is not imported, so that the store
+        cannot derive it
+    """
+
+    event: Event
+    judged: Judged[CompactStateMap]
+    position: RoomPosition
+    outlier: bool = False
+    soft_failed: bool = False
+    state_before: StateMap | None = None
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the rules reject it."""
+        return self.judged.refusal is not None
+
+
+class RoomSink(Protocol):
+    """A store that rooms are imported into.
+
+    Storing an event again changes nothing, so a batch may be repeated.
+    """
+
+    async def store(
+        self, room_id: str, version: RoomVersion, events: Sequence[ImportedEvent]
+    ) -> Mapping[str, str]:
+        """Store events of one room, causes first, in one or several transactions.
+
+        :returns: by event ID, why it was not stored, or how the store's verdict differs
+        """
+        ...
+
+    async def forward_extremities(self, room_id: str) -> Sequence[str]:
+        """The forward extremities of a stored room; empty if there is no such room."""
+        ...
