@@ -15,8 +15,9 @@ from hypothesis.stateful import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.source.database.bounds import ForeignBounds, SafeBound, StreamBounds
+from synrepl.pipeline.source.database.bounds import StreamBounds
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import ForeignBounds, SafeBound
 from synrepl.storage.store import Observation, ReservationHolder, WriterState
 
 NAMES = ("a", "b", "c")

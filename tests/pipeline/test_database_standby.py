@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.plan.chunks import plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadElsewhere
 from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.storage.foreign.bounds import SafeBound
 from tests.driver.embedded_server import query_one
 from tests.storage.failover import TwoServers
 from tests.storage.postgres import PostgresCase, prepare

@@ -13,8 +13,9 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.settlement import BlockingClock
-from synrepl.pipeline.source.database.synapse_database import SETTLE_S, SynapseDatabase
+from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import SETTLE_S
 from tests.pipeline.landing_case import LandingCase
 from tests.pipeline.spark_fixture import shared_session
 from tests.pipeline.test_landing_synapse import ForeignCase

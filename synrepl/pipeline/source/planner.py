@@ -8,7 +8,6 @@ from pyspark.sql.types import StructType
 
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source import position_option
-from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
@@ -27,6 +26,7 @@ from synrepl.pipeline.source.streams import (
     selected_streams,
 )
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import SafeBound
 
 
 class Planner:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.settlement import PAUSE_S, SettlementPoller, Unsettled
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -14,6 +13,7 @@ from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.plan.chunks import check_not_trimmed
 from synrepl.pipeline.source.read_schema import ReadSchema, combine_schemas
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.store import Trimmed
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.foreign import progress
+from synrepl.storage.foreign.bounds import OpenForeignTransaction, open_transactions
 from synrepl.storage.foreign.paging import MAIN_PROCESS, ForeignFacts
 from synrepl.storage.foreign.release import Release, recognise
 from synrepl.storage.store import Page
@@ -84,6 +85,29 @@ class ForeignStore:
             return None if seen.last is None else max(seen.last, seen.highest, recorded)
 
         return await self.read("given out", work)
+
+    async def observe(
+        self, streams: Collection[str]
+    ) -> tuple[dict[str, progress.ForeignProgress], list[OpenForeignTransaction]]:
+        """The progress of some streams, and the transactions that were open afterwards.
+
+        :returns: the progress by stream, without streams that this release has no tables for
+        :raises TableLocked: and the errors of the database
+        """
+        release = await self.release()
+
+        def work(
+            txn: Transaction,
+        ) -> tuple[dict[str, progress.ForeignProgress], list[OpenForeignTransaction]]:
+            seen = {
+                name: progress.observe_stream(txn, release, name, progress.NEWEST_ROWS)
+                for name in streams
+                if name in release.streams
+            }
+            return seen, open_transactions(txn)
+
+        # Not in one snapshot: open transactions have to be read after the sequences.
+        return await self._database.run("observe", work, read_only=True)
 
     async def read(self, name: str, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a read-only transaction with a statement timeout."""

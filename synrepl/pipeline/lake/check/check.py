@@ -34,13 +34,13 @@ from synrepl.pipeline.lake.table_failovers import (
     update_failovers,
 )
 from synrepl.pipeline.lake.token_ranges import TokenRanges, merge_adjacent
-from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.source_database import NoSuchStream, SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import original_error
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.store import Trimmed
 
 #: Number of rows in a range, which is compared row by row if its checksums differ.

@@ -22,7 +22,6 @@ from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_failovers import update_failovers
 from synrepl.pipeline.lake.watermarks import Watermarks
-from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.settlement import (
     PAUSE_S,
     REAL_TIME,
@@ -35,6 +34,7 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.plan.chunks import check_not_trimmed, limit_rows, plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.store import Trimmed
 
 #: Approximate number of rows that a task reads: a file of 10 to 50 MB. Starting a task takes 40 ms.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from synrepl.core.tokens import Token
-from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import SafeBound
 
 #: Default time limit of polling, in seconds.
 SETTLE_TIMEOUT_S = 60.0

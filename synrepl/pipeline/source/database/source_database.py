@@ -8,11 +8,11 @@ from typing import Protocol
 
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Range
-from synrepl.pipeline.source.database.bounds import SafeBound
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.position_marks import PositionMark
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.bounds import ForeignBounds, SafeBound
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
 from synrepl.pipeline.source.database.source_database import no_such_stream
 from synrepl.pipeline.source.database.sql import (
@@ -28,6 +27,13 @@ from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_users
+from synrepl.storage.foreign.bounds import (
+    SETTLE_S,
+    ForeignBounds,
+    OpenForeignTransaction,
+    SafeBound,
+    open_transactions,
+)
 from synrepl.storage.foreign.paging import MAIN_PROCESS, RAW_CELLS, ForeignFacts
 from synrepl.storage.foreign.progress import NEWEST_ROWS, ForeignProgress, observe, sole_writer
 from synrepl.storage.foreign.release import Release, UnknownSchema, recognise
@@ -38,30 +44,8 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 T = TypeVar("T")
 
-#: Maximum time between allocating a token and beginning its transaction in Synapse, in seconds.
-SETTLE_S = 5.0
-
 #: Time limit of a planning statement, in ms: the database serves a live Synapse.
 _STATEMENT_MS = 30_000
-
-# The activity view hides other users' transactions from a plain user. Every transaction holds a
-# lock on its own virtual ID, which everybody can see.
-_OPEN = """
-    SELECT l.pid, l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-    WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock'
-      AND a.datname = current_database() AND l.pid <> pg_backend_pid()
-      AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
-"""
-
-
-class _OpenTransaction(NamedTuple):
-    """A transaction that was open at an observation."""
-
-    pid: int
-    virtual_id: str
-
-    def __str__(self) -> str:
-        return f"the transaction of PID {self.pid}"
 
 
 class SynapseDatabase:
@@ -70,7 +54,7 @@ class SynapseDatabase:
     Real servers delete rows that are superseded or delivered, so a range that is read again may
     have fewer rows.
 
-    :param settle_s: see :class:`.bounds.ForeignBounds`
+    :param settle_s: see :class:`.ForeignBounds`
     :param now: a monotonic clock, in seconds
     :raises NotSynapse: it lacks the tables that every release has
     """
@@ -129,20 +113,18 @@ class SynapseDatabase:
 
         def work(
             txn: Transaction,
-        ) -> tuple[Mapping[str, ForeignProgress], list[_OpenTransaction], str, float]:
+        ) -> tuple[Mapping[str, ForeignProgress], list[OpenForeignTransaction], str, float]:
             found = observe(txn, self._release, NEWEST_ROWS)
-            open_now = [_OpenTransaction(*row) for row in txn.execute(_OPEN).fetchall()]
+            open_now = open_transactions(txn)
             return found, open_now, log_position(txn), self._now()
 
         # Not in one snapshot: open transactions have to be read after the sequences.
-        found, open_transactions, self._log, now = self._read(
-            "look", work, Isolation.READ_COMMITTED
-        )
+        found, open_now, self._log, now = self._read("look", work, Isolation.READ_COMMITTED)
         return {
             stream: self._bounds.setdefault(stream, ForeignBounds(self._settle_s)).update(
                 found[stream].recorded,
                 max(found[stream].last or 0, found[stream].highest),
-                open_transactions,
+                open_now,
                 now,
             )
             for stream in streams

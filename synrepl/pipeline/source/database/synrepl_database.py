@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.bounds import SafeBound, StreamBounds
+from synrepl.pipeline.source.database.bounds import StreamBounds
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
 from synrepl.pipeline.source.database.source_database import no_such_stream
 from synrepl.pipeline.source.database.sql import (
@@ -28,6 +28,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage import incarnations, writers
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.erased import erased_subjects
+from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.position_marks import PositionMark
 from synrepl.storage.store import Observation, OlderServer
 from synrepl.storage.tables import table_name

@@ -208,6 +208,11 @@ class RoomImporter:
             for each in sorted(theirs ^ ours)
         ]
 
+    def auditor(self, room: SourceRoom) -> RoomAuditor | None:
+        """Verifies a room; None for one that cannot be imported."""
+        _, version = why_left_out(room)
+        return None if version is None else RoomAuditor(room.room_id, version, self._keys)
+
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a read-only transaction on the source."""
 
