@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from types import FrameType
 
-from interop import synapse_masters, synapse_redis_worker, watch_and_doctor
+from interop import room_import, synapse_masters, synapse_redis_worker, watch_and_doctor
 from interop.databases import Databases
 from interop.environments import Environment
 from interop.releases import CURRENT, RELEASES, Release
@@ -29,7 +29,7 @@ from synrepl.core.errors import SynreplError
 
 DIRECTORY = "SYNREPL_INTEROP_DIR"
 
-PARTS = WORKERS, MASTERS, REDIS, BESIDE = "workers", "masters", "redis", "beside"
+PARTS = WORKERS, MASTERS, REDIS, BESIDE, ROOMS = "workers", "masters", "redis", "beside", "rooms"
 
 _REPORT = REPOSITORY / "docs" / "interop.md"
 
@@ -94,13 +94,22 @@ def run(
             sections.append(
                 watch_and_doctor.section(environments[CURRENT], databases, directory, seed)
             )
+        if ROOMS in parts:
+            for release in room_import.RELEASES_IMPORTED:
+                _print(f"rooms of a running {release} are imported")
+                directory = scratch / f"rooms-{release}"
+                environment = environments[release]
+                sections.append(
+                    room_import.section(release, environment, databases, directory, seed)
+                )
         facts = _facts(environments, databases)
     return render(facts, sections), all(section.holds for section in sections)
 
 
 def wanted(parts: Sequence[str]) -> list[Release]:
     """The releases that parts need."""
-    found = [RELEASES if part in (WORKERS, MASTERS) else (CURRENT,) for part in parts]
+    by_part = {WORKERS: RELEASES, MASTERS: RELEASES, ROOMS: room_import.RELEASES_IMPORTED}
+    found = [by_part.get(part, (CURRENT,)) for part in parts]
     return list(dict.fromkeys(chain.from_iterable(found)))
 
 

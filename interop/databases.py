@@ -54,6 +54,11 @@ class Databases:
         self._execute(f"CREATE ROLE \"{role}\" LOGIN PASSWORD '{password}' IN ROLE {rights}")
         return f"postgresql://{role}:{password}@{found.hostname}:{found.port}/{name}"
 
+    def owner(self, name: str) -> str:
+        """The DSN of the owner of a database."""
+        found = urlsplit(self._server.dsn)
+        return found._replace(path=f"/{name}").geturl()
+
     def version(self) -> str:
         """The version of PostgreSQL."""
         ((text,),) = self._execute("SHOW server_version")

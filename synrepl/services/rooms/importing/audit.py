@@ -29,6 +29,7 @@ from synrepl.rooms import (
     delta,
     judge,
     judge_outlier,
+    topological_sort,
 )
 from synrepl.services.rooms.importing.findings import (
     CORRUPT,
@@ -66,7 +67,7 @@ CANNOT_JUDGE = (UnknownEvents, UnknownEvent, MissingAuthEvent, AuthCycle)
 class AuditedBatch(NamedTuple):
     """The result of verifying some events.
 
-    :ivar events: to be imported, in topological order
+    :ivar events: to be imported, causes first
     :ivar last: the position of the last event that was read; None if there was none
     """
 
@@ -384,7 +385,8 @@ class _Batch:
         self._findings += self._view.findings
         counts.findings = dict(Counter(each.kind.value for each in self._findings))
         last = rows[-1].position if rows else None
-        return AuditedBatch(self._events, self._quarantined, self._findings, counts, last)
+        ordered = _as_arrived(self._events)
+        return AuditedBatch(ordered, self._quarantined, self._findings, counts, last)
 
     def _import(self, imported: ImportedEvent) -> None:
         self._events.append(imported)
@@ -409,6 +411,21 @@ class _Batch:
         self._findings.append(
             Finding(kind, self._room_id, row.event_id, group, key, column, theirs, ours)
         )
+
+
+def _as_arrived(events: Sequence[ImportedEvent]) -> list[ImportedEvent]:
+    """The events in the order in which they arrived at the source, but causes first.
+
+    A store gives them stream orderings in this order. It cannot be the source's for all events: one that was
+    an outlier at first keeps its stream ordering, and those that it follows have larger ones.
+    """
+    by_id = {each.event.event_id: each for each in events}
+    arrived = topological_sort(
+        [each.event for each in events],
+        tie_break=lambda event: (by_id[event.event_id].position.stream, event.event_id),
+        dependencies=lambda event: (*event.prev_event_ids, *event.auth_event_ids),
+    )
+    return [by_id[each.event_id] for each in arrived.events + arrived.in_cycles]
 
 
 def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[StateEntry]:
