@@ -16,17 +16,26 @@ from typing import Any
 import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
+from twisted.logger import Logger
 
 from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.session import open_session
+from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.rooms import keys_of
 from synrepl.services.rooms.importing.findings import MAX_LISTED
 from synrepl.services.rooms.importing.following import RoomFollower
 from synrepl.services.rooms.importing.importer import RoomImporter
 from synrepl.services.rooms.importing.journal import ImportJournal
+from synrepl.services.rooms.importing.persisting import PersistingSink
+from synrepl.services.rooms.persister import RoomPersister
+from synrepl.services.writing.commit_listener import NullCommitListener
+from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.migrations import load, migrate
-from tests.services.rooms.importing_case import RoomsInMemory
+from synrepl.storage.postgres.store import PostgresStore
+from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
 
 #: Seconds between two rounds.
 _EVERY_S = 0.5
@@ -35,11 +44,24 @@ _EVERY_S = 0.5
 async def run(clock: Any, settings: dict[str, Any]) -> None:
     """Import, then follow until the process is ended."""
     scheduler = TwistedScheduler(clock)
-    target = PostgresDatabase(clock, settings["target"], "importer")
+    dsn = settings["target"]
+    target = PostgresDatabase(clock, dsn, "importer")
     await migrate(target, load())
+    store = PostgresStore(
+        scheduler,
+        target,
+        lambda: open_session(clock, dsn, "importer"),
+        "importer",
+        statements=PostgresSingles(clock, dsn, "importer"),
+    )
+    await store.prepare(ROOM_STREAMS)
+    writer = StreamWriter(
+        scheduler, store, "importer", ROOM_STREAMS, NullCommitListener(), Logger()
+    )
+    await writer.start()
     source = ForeignStore(PostgresDatabase(clock, settings["source"], "importer"))
     journal = ImportJournal(target, "peer")
-    sink = RoomsInMemory()
+    sink = PersistingSink(RoomPersister(scheduler, writer), target)
     importer = RoomImporter(source, journal, sink, keys_of(settings["keys"]))
     follower = RoomFollower(scheduler, source, importer, settings["settle_s"])
     await follower.begin()
@@ -57,12 +79,25 @@ async def run(clock: Any, settings: dict[str, Any]) -> None:
             "copy": copy,
             "report": json.loads(msgspec.json.encode(report)),
             "findings": [str(each) for each in report.findings],
-            "extremities": {
-                room_id: sorted(await sink.forward_extremities(room_id)) for room_id in sink.rooms
-            },
+            "extremities": await _extremities(target),
         }
         _write(Path(settings["status"]), status)
         await scheduler.sleep(_EVERY_S)
+
+
+async def _extremities(target: PostgresDatabase) -> dict[str, list[str]]:
+    def work(txn: Transaction) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        txn.execute(
+            "SELECT r.room_id, e.event_id FROM synrepl._forward_extremities x"
+            " JOIN synrepl._room_events e USING (event_no) JOIN synrepl._rooms r"
+            " ON r.room_no = e.room_no ORDER BY 1, 2"
+        )
+        for room_id, event_id in txn.fetchall():
+            found.setdefault(room_id, []).append(event_id)
+        return found
+
+    return await target.run("forward extremities", work, read_only=True)
 
 
 def _write(path: Path, status: object) -> None:

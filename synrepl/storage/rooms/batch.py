@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from synrepl.rooms import Delta as StateDelta
+from msgspec.structs import replace
+
 from synrepl.rooms import (
+    Check,
     Event,
     ForwardExtremities,
     Judged,
@@ -23,6 +25,7 @@ from synrepl.rooms import (
     judge_outlier,
     parse_event,
 )
+from synrepl.rooms import Delta as StateDelta
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.batch_states import GroupNumbers, StateWriter
 from synrepl.storage.rooms.events import EventFlags, StoredEvent, refusal_text
@@ -296,6 +299,8 @@ class RoomBatch:
             live=incoming.live and state is None,
             cache=self.memory.resolutions,
         )
+        if incoming.soft_failure is not None and judged.passed_all_checks:
+            judged = replace(judged, failed=Check.CURRENT_STATE, soft_failure=incoming.soft_failure)
         return self._keep(judged, incoming)
 
     def _release(self, event_id: str) -> None:

@@ -22,6 +22,8 @@ class IncomingEvent(NamedTuple):
     :ivar outlier: it came only because others cite it: check 4 only
     :ivar state_before: the state before it as another server reported it; its prev events need not be known then
     :ivar partial: whether ``state_before`` is partial
+    :ivar soft_failure: why it is soft-failed, if that was decided elsewhere, as by a server whose rooms are
+        imported; it depends on when the event arrived there
     """
 
     event: Event
@@ -30,6 +32,7 @@ class IncomingEvent(NamedTuple):
     outlier: bool = False
     state_before: StateMap | None = None
     partial: bool = False
+    soft_failure: Refusal | None = None
 
 
 class EventOutcome(StrEnum):

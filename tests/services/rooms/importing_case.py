@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import psycopg2
@@ -59,6 +59,12 @@ class RoomsInMemory:
             elif not each.outlier and room[event_id].state_after != each.judged.state_after:
                 different[event_id] = "has another state"
         return different
+
+    async def stored(self, event_ids: Collection[str]) -> Collection[str]:
+        """Those that are no outliers."""
+        return [
+            each for each in event_ids if any(room.has_state(each) for room in self.rooms.values())
+        ]
 
     async def forward_extremities(self, room_id: str) -> Sequence[str]:
         """Those of the pure room."""

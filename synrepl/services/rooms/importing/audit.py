@@ -44,6 +44,7 @@ from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.services.rooms.importing.source_view import RoomMemory, SourceRoomView
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.events import (
+    BEFORE_ALL,
     RoomPosition,
     SourceEvent,
     events_after,
@@ -56,6 +57,9 @@ _MAX_REMEMBERED = 10_000
 
 #: Entries of a state that are named one by one; of a larger difference, the first.
 _MAX_ENTRIES = 20
+
+#: Less than every stream ordering.
+_FIRST = BEFORE_ALL.stream
 
 #: An entry that differs: its key, the server's event and the computed one.
 StateEntry = tuple[StateKey, str | None, str | None]
@@ -97,18 +101,18 @@ class RoomAuditor:
 
     def next_batch(self, txn: Transaction, after: RoomPosition, limit: int) -> AuditedBatch:
         """Verify the next events in topological order."""
-        return self._audit(txn, events_after(txn, self.room_id, after, limit))
+        return self._audit(txn, events_after(txn, self.room_id, after, limit), is_copy=True)
 
     def these(self, txn: Transaction, rows: Sequence[SourceEvent]) -> AuditedBatch:
-        """Verify some events of the room, given in topological order."""
-        return self._audit(txn, rows)
+        """Verify some events that are new at the source, given in topological order."""
+        return self._audit(txn, rows, is_copy=False)
 
-    def _audit(self, txn: Transaction, rows: Sequence[SourceEvent]) -> AuditedBatch:
+    def _audit(self, txn: Transaction, rows: Sequence[SourceEvent], is_copy: bool) -> AuditedBatch:
         self.memory.trim()
         _trim(self.differences)
         _trim(self.named)
         _trim(self.not_imported)
-        batch = _Batch(self, txn, SourceRoomView(self.memory, txn))
+        batch = _Batch(self, txn, SourceRoomView(self.memory, txn), is_copy)
         parsed = batch.parse(rows)
         self._keys.load(txn, {each for event in parsed.values() for each in signers(event)})
         verified = batch.verify(rows, parsed, self._keys)
@@ -123,7 +127,10 @@ class RoomAuditor:
 class _Batch:
     """One batch of a room under way."""
 
-    def __init__(self, auditor: RoomAuditor, txn: Transaction, view: SourceRoomView) -> None:
+    def __init__(
+        self, auditor: RoomAuditor, txn: Transaction, view: SourceRoomView, is_copy: bool
+    ) -> None:
+        self._is_copy = is_copy
         self._room_id = auditor.room_id
         self._version = auditor.version
         self._auditor = auditor
@@ -235,7 +242,12 @@ class _Batch:
         state = None if derivable else judged.state_before
         self._import(
             ImportedEvent(
-                event, judged, row.position, soft_failed=row.soft_failed, state_before=state
+                event,
+                judged,
+                row.position,
+                backfilled=not self._is_copy and row.position.stream < 0,
+                soft_failed=row.soft_failed,
+                state_before=state,
             )
         )
 
@@ -422,10 +434,16 @@ def _as_arrived(events: Sequence[ImportedEvent]) -> list[ImportedEvent]:
     by_id = {each.event.event_id: each for each in events}
     arrived = topological_sort(
         [each.event for each in events],
-        tie_break=lambda event: (by_id[event.event_id].position.stream, event.event_id),
+        tie_break=lambda event: _arrival(by_id[event.event_id]),
         dependencies=lambda event: (*event.prev_event_ids, *event.auth_event_ids),
     )
     return [by_id[each.event_id] for each in arrived.events + arrived.in_cycles]
+
+
+def _arrival(imported: ImportedEvent) -> tuple[int, int | str]:
+    """Sorts outliers first, because the state before an event may consist of them."""
+    stream = imported.position.stream
+    return (stream, imported.event.event_id) if not imported.outlier else (_FIRST, stream)
 
 
 def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[StateEntry]:

@@ -153,7 +153,11 @@ class RoomFollower:
                     if at not in self._done:
                         rooms.setdefault(row.room_id, []).append(at)
         for room_id, new in rooms.items():
-            await self._import_events(tables, room_id, [each for _, each in new], report)
+            event_ids = dict.fromkeys([each for _, each in new])
+            for each in await self._importer.stored(event_ids):
+                del event_ids[each]
+            if event_ids:
+                await self._import_events(tables, room_id, list(event_ids), report)
             self._done.update(dict.fromkeys(new))
 
     async def _import_events(

@@ -208,6 +208,10 @@ class RoomImporter:
             for each in sorted(theirs ^ ours)
         ]
 
+    async def stored(self, event_ids: Collection[str]) -> Collection[str]:
+        """See :meth:`.RoomSink.stored`."""
+        return await self._sink.stored(event_ids)
+
     def auditor(self, room: SourceRoom) -> RoomAuditor | None:
         """Verifies a room; None for one that cannot be imported."""
         _, version = why_left_out(room)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ class ImportedEvent(msgspec.Struct, frozen=True, eq=False):
     :ivar judged: the verdict by the rules, with the states before and after it
     :ivar position: its orderings at the source; of a file, its depth and line
     :ivar outlier: whether it is stored only because others cite it
+    :ivar backfilled: whether the source fetched it after newer ones, while it was followed
     :ivar soft_failed: whether the source soft-failed it, which depends on when it arrived there
     :ivar state_before: the state before it; given where a prev event is not imported, so that the store
         cannot derive it
@@ -26,6 +27,7 @@ class ImportedEvent(msgspec.Struct, frozen=True, eq=False):
     judged: Judged[CompactStateMap]
     position: RoomPosition
     outlier: bool = False
+    backfilled: bool = False
     soft_failed: bool = False
     state_before: StateMap | None = None
 
@@ -48,6 +50,10 @@ class RoomSink(Protocol):
 
         :returns: by event ID, why it was not stored, or how the store's verdict differs
         """
+        ...
+
+    async def stored(self, event_ids: Collection[str]) -> Collection[str]:
+        """Those of the events that are stored with their state, so that storing them again is of no use."""
         ...
 
     async def forward_extremities(self, room_id: str) -> Sequence[str]:
