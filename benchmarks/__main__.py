@@ -28,6 +28,7 @@ from benchmarks import (
     ledger,
     receive,
     redis,
+    room_import,
     rooms,
     soak,
 )
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "ledger": ledger.run,
     "caches": caches.run,
     "rooms": rooms.run,
+    "room_import": room_import.run,
     "append": append.run,
     "catch_up": catch_up.run,
     "redis": redis.run,
@@ -50,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
 #: Run only when named, because they take minutes.
 LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "soak": lambda scale, options: soak.run(scale, options.minutes, options.seed),
+    "room_import_long": lambda scale, options: room_import.run_long(scale),
     "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
     "lake_memory": lambda scale, options: lake_memory.run(scale),
     "lake_masters": lambda scale, options: lake_masters.run(scale),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from synrepl.rooms import (
     AuthCycle,
@@ -29,7 +28,12 @@ from synrepl.rooms import (
     delta,
     judge,
     judge_outlier,
-    topological_sort,
+)
+from synrepl.services.rooms.importing.audited import (
+    AuditedBatch,
+    StateEntry,
+    as_arrived,
+    differing_entries,
 )
 from synrepl.services.rooms.importing.findings import (
     CORRUPT,
@@ -44,7 +48,6 @@ from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.services.rooms.importing.source_view import RoomMemory, SourceRoomView
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.events import (
-    BEFORE_ALL,
     RoomPosition,
     SourceEvent,
     events_after,
@@ -58,28 +61,8 @@ _MAX_REMEMBERED = 10_000
 #: Entries of a state that are named one by one; of a larger difference, the first.
 _MAX_ENTRIES = 20
 
-#: Less than every stream ordering.
-_FIRST = BEFORE_ALL.stream
-
-#: An entry that differs: its key, the server's event and the computed one.
-StateEntry = tuple[StateKey, str | None, str | None]
-
 #: What judging raises when it depends on events that are missing.
 CANNOT_JUDGE = (UnknownEvents, UnknownEvent, MissingAuthEvent, AuthCycle)
-
-
-class AuditedBatch(NamedTuple):
-    """The result of verifying some events.
-
-    :ivar events: to be imported, causes first
-    :ivar last: the position of the last event that was read; None if there was none
-    """
-
-    events: list[ImportedEvent]
-    quarantined: list[Quarantined]
-    findings: list[Finding]
-    counts: ImportCounts
-    last: RoomPosition | None
 
 
 class RoomAuditor:
@@ -397,7 +380,7 @@ class _Batch:
         self._findings += self._view.findings
         counts.findings = dict(Counter(each.kind.value for each in self._findings))
         last = rows[-1].position if rows else None
-        ordered = _as_arrived(self._events)
+        ordered = as_arrived(self._events)
         return AuditedBatch(ordered, self._quarantined, self._findings, counts, last)
 
     def _import(self, imported: ImportedEvent) -> None:
@@ -423,37 +406,6 @@ class _Batch:
         self._findings.append(
             Finding(kind, self._room_id, row.event_id, group, key, column, theirs, ours)
         )
-
-
-def _as_arrived(events: Sequence[ImportedEvent]) -> list[ImportedEvent]:
-    """The events in the order in which they arrived at the source, but causes first.
-
-    A store gives them stream orderings in this order. It cannot be the source's for all events: one that was
-    an outlier at first keeps its stream ordering, and those that it follows have larger ones.
-    """
-    by_id = {each.event.event_id: each for each in events}
-    arrived = topological_sort(
-        [each.event for each in events],
-        tie_break=lambda event: _arrival(by_id[event.event_id]),
-        dependencies=lambda event: (*event.prev_event_ids, *event.auth_event_ids),
-    )
-    return [by_id[each.event_id] for each in arrived.events + arrived.in_cycles]
-
-
-def _arrival(imported: ImportedEvent) -> tuple[int, int | str]:
-    """Sorts outliers first, because the state before an event may consist of them."""
-    stream = imported.position.stream
-    return (stream, imported.event.event_id) if not imported.outlier else (_FIRST, stream)
-
-
-def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[StateEntry]:
-    """The entries that differ between two states."""
-    change = delta(theirs, ours)
-    found: set[StateEntry] = {
-        (key, theirs.get(key), event_id) for key, event_id in change.entries.items()
-    }
-    found.update([(key, theirs.get(key), None) for key in change.removed])
-    return found
 
 
 def _trim(

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from synrepl.rooms import Keys, RoomVersion, UnknownRoomVersion, room_version
-from synrepl.services.rooms.importing.audit import AuditedBatch, RoomAuditor
+from synrepl.services.rooms.importing.audit import RoomAuditor
+from synrepl.services.rooms.importing.audited import AuditedBatch
 from synrepl.services.rooms.importing.findings import (
     MAX_LISTED,
     Finding,

@@ -6,12 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from synrepl.rooms import CompactStateMap, delta, lookup_state_after, run
-from synrepl.services.rooms.importing.audit import (
-    CANNOT_JUDGE,
-    RoomAuditor,
-    StateEntry,
-    differing_entries,
-)
+from synrepl.services.rooms.importing.audit import CANNOT_JUDGE, RoomAuditor
+from synrepl.services.rooms.importing.audited import StateEntry, differing_entries
 from synrepl.services.rooms.importing.findings import Finding, FindingKind, ImportCounts
 from synrepl.services.rooms.importing.source_view import SourceRoomView
 from synrepl.storage.database import Transaction
