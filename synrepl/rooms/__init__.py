@@ -7,6 +7,7 @@ package are internal: nothing outside imports them.
 from __future__ import annotations
 
 from synrepl.rooms.auth.authorise import authorise
+from synrepl.rooms.auth.permission import Permission, permission_of
 from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
 from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, RoomIdNeeded
@@ -65,6 +66,12 @@ from synrepl.rooms.redacting import redact
 from synrepl.rooms.redaction_effect import RedactionEffect, RedactionReason, effect_of_redaction
 from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.resolution.resolve import full_conflicted_set, resolve
+from synrepl.rooms.resolution.trace import (
+    CheckedEvent,
+    ResolutionDecision,
+    ResolutionStep,
+    ResolutionTrace,
+)
 from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_resolution, lookup_state_after
 from synrepl.rooms.room import Room, RoomJudged
 from synrepl.rooms.send_join_response import IncompleteAnswer, check_send_join_response
@@ -141,6 +148,7 @@ __all__ = [
     "BrokenChain",
     "Certainty",
     "Check",
+    "CheckedEvent",
     "CompactStateMap",
     "Delta",
     "Event",
@@ -167,12 +175,16 @@ __all__ = [
     "PartialJoin",
     "PartialRoom",
     "PendingResync",
+    "Permission",
     "ReceiptResult",
     "ReceiptVerdict",
     "RedactionEffect",
     "RedactionReason",
     "Refusal",
     "ResolutionCache",
+    "ResolutionDecision",
+    "ResolutionStep",
+    "ResolutionTrace",
     "ResyncChange",
     "ResyncProgress",
     "Resynced",
@@ -249,6 +261,7 @@ __all__ = [
     "lookup_states",
     "membership_after",
     "parse_event",
+    "permission_of",
     "plan_group",
     "read_group",
     "redact",

@@ -13,6 +13,7 @@ from synrepl.rooms.judged import NoState, NotJudged
 from synrepl.rooms.lookups import Lookup
 from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.resolution.resolve import resolve_conflict
+from synrepl.rooms.resolution.trace import ResolutionTrace
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.state_map import Delta
 from synrepl.rooms.versions import Resolution, RoomVersion
@@ -136,10 +137,13 @@ def _lookup_cached_resolution(
     return resolved
 
 
-def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
+def lookup_resolution(
+    version: RoomVersion, states: Sequence[S], trace: ResolutionTrace | None = None
+) -> Lookup[S]:
     """Resolve states. All data is read up front, in a few rounds however large the states are.
 
     :param states: at least two
+    :param trace: filled with what was done
     :raises UnknownEvent: an event of a state, or of an auth chain, is not known
     """
     first = states[0]
@@ -170,7 +174,7 @@ def lookup_resolution(version: RoomVersion, states: Sequence[S]) -> Lookup[S]:
     entries.update(unconflicted)
     yield from known.lookup(cited.union(entries.values()))
     resolved = resolve_conflict(
-        version, conflict, known.events.__getitem__, _PrefetchedChains(facts), known.rejected
+        version, conflict, known.events.__getitem__, _PrefetchedChains(facts), known.rejected, trace
     )
     return _resolved_handle(states, conflict, resolved)
 

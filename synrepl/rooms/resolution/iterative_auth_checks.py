@@ -10,6 +10,7 @@ from synrepl.rooms.chains import Fetch, create_id
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE_KEY
 from synrepl.rooms.refusal import Refusal
+from synrepl.rooms.resolution.trace import ResolutionStep, ResolutionTrace
 from synrepl.rooms.state import StateKey
 
 
@@ -95,7 +96,12 @@ class IterativeAuthState:
         self._known.pop(key, None)
         del self.applied[key]
 
-    def iterative_auth_checks(self, events: Iterable[Event]) -> None:
+    def iterative_auth_checks(
+        self,
+        events: Iterable[Event],
+        step: ResolutionStep = ResolutionStep.POWER,
+        trace: ResolutionTrace | None = None,
+    ) -> None:
         """Apply each of these events that the auth rules allow.
 
         "Iterative auth checks" of https://spec.matrix.org/v1.16/rooms/v2/#definitions: for a key that the
@@ -104,8 +110,11 @@ class IterativeAuthState:
         for event in events:
             if event.state_key is not None:
                 self._checked = event
-                if _judged(event, self) is None:
+                refusal = _judged(event, self)
+                if refusal is None:
                     self.apply(event, (event.type, event.state_key))
+                if trace is not None:
+                    trace.check(step, event, refusal)
         self._checked = None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from synrepl.rooms.chains import AuthChains, Fetch, UnknownEvent, chains_of
 from synrepl.rooms.event import Event
 from synrepl.rooms.resolution.conflict import Conflict, conflict
+from synrepl.rooms.resolution.trace import ResolutionTrace
 from synrepl.rooms.resolution.v1 import resolve_v1
 from synrepl.rooms.resolution.v2 import STEPS, resolve_v2
 from synrepl.rooms.state import StateKey, StateMap
@@ -55,11 +56,16 @@ def resolve_conflict(
     fetch: Fetch,
     chains: AuthChains | None,
     rejected: Container[str],
+    trace: ResolutionTrace | None = None,
 ) -> dict[StateKey, str]:
     """Resolve a conflict to the entries that are put on top of the unconflicted state map.
 
     A conflicted key without an entry is not in the resolved state.
+
+    :param trace: filled with what was done
     """
+    if trace is not None:
+        trace.candidates = found.candidates()
 
     def known(event_id: str) -> Event:
         try:
@@ -68,10 +74,10 @@ def resolve_conflict(
             raise UnknownEvent(event_id=event_id) from None
 
     if version.resolution is Resolution.V1:
-        return resolve_v1(found, known)
+        return resolve_v1(found, known, trace)
     if chains is None:
         chains = chains_of(_all_events(found), fetch)
-    return resolve_v2(STEPS[version.resolution], found, known, chains, rejected)
+    return resolve_v2(STEPS[version.resolution], found, known, chains, rejected, trace)
 
 
 def _all_events(found: Conflict) -> set[str]:

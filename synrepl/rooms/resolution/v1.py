@@ -13,6 +13,7 @@ from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import JOIN_RULES_KEY, MEMBER, POWER_LEVELS_KEY
 from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.resolution.iterative_auth_checks import IterativeAuthState
+from synrepl.rooms.resolution.trace import ResolutionStep, ResolutionTrace
 from synrepl.rooms.state import StateKey
 
 #: The event types that authorise others, in the order in which they are resolved.
@@ -22,7 +23,9 @@ PHASES = (POWER_LEVELS_KEY[0], JOIN_RULES_KEY[0], MEMBER)
 _Conflicted = Mapping[StateKey, list[Event]]
 
 
-def resolve_v1(conflict: Conflict, fetch: Fetch) -> dict[StateKey, str]:
+def resolve_v1(
+    conflict: Conflict, fetch: Fetch, trace: ResolutionTrace | None = None
+) -> dict[StateKey, str]:
     """Resolve the conflicted keys."""
     candidates = conflict.candidates()
     unconflicted = union_without_conflicts(candidates)
@@ -36,6 +39,11 @@ def resolve_v1(conflict: Conflict, fetch: Fetch) -> dict[StateKey, str]:
     for kind in PHASES:
         resolve_kind(kind, conflicted, state)
     resolve_others(conflicted, state)
+    if trace is not None:
+        for key, event_id in unconflicted.items():
+            trace.choose(ResolutionStep.ONLY_CANDIDATE, key, event_id)
+        for key, event_id in state.applied.items():
+            trace.choose(ResolutionStep.BY_DEPTH, key, event_id)
     return unconflicted | state.applied
 
 

@@ -16,6 +16,7 @@ from synrepl.rooms.event_types import CREATE_KEY, JOIN_RULES_KEY, MEMBER, POWER_
 from synrepl.rooms.resolution.conflict import Conflict
 from synrepl.rooms.resolution.iterative_auth_checks import IterativeAuthState
 from synrepl.rooms.resolution.sorting import mainline_sort, reverse_topological_power_sort
+from synrepl.rooms.resolution.trace import ResolutionStep, ResolutionTrace
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import Resolution
 
@@ -41,6 +42,7 @@ def resolve_v2(
     fetch: Fetch,
     chains: AuthChains,
     rejected: Container[str] = (),
+    trace: ResolutionTrace | None = None,
 ) -> dict[StateKey, str]:
     """Resolve the conflicted keys; the result may have other keys of the full conflicted set as well."""
     ids = steps.full_conflicted_set(conflict, chains)
@@ -48,11 +50,19 @@ def resolve_v2(
     state = IterativeAuthState(steps.start(conflict), fetch, rejected)
     power = with_auth_chains(power_events(full), full)
     # Steps 1 and 2.
-    state.iterative_auth_checks(reverse_topological_power_sort(power, fetch, chains.power_levels))
+    state.iterative_auth_checks(
+        reverse_topological_power_sort(power, fetch, chains.power_levels),
+        ResolutionStep.POWER,
+        trace,
+    )
     # Steps 3 and 4.
     others = [event for event_id, event in full.items() if event_id not in power]
     tip = state.entry(POWER_LEVELS_KEY)
-    state.iterative_auth_checks(mainline_sort(others, tip, chains.power_levels))
+    state.iterative_auth_checks(
+        mainline_sort(others, tip, chains.power_levels), ResolutionStep.MAINLINE, trace
+    )
+    if trace is not None:
+        trace.full_conflicted = len(full)
     return state.applied
 
 

@@ -47,6 +47,8 @@ _ROOM = "SELECT room_no, room_id, version, epoch, revision, slots, main_line FRO
 
 def find_room(txn: Transaction, room_id: str) -> RoomRow | None:
     """A room by its ID; None if it is not here."""
+    if "\0" in room_id:
+        return None  # no text in PostgreSQL has it
     found = txn.execute(f"{_ROOM} WHERE room_id = %s", (room_id,)).fetchone_or_none()
     return None if found is None else RoomRow(*found)
 
@@ -58,7 +60,7 @@ def require_room(txn: Transaction, room_id: str) -> RoomRow:
     """
     found = find_room(txn, room_id)
     if found is None:
-        raise UnknownRoom(room_id=room_id)
+        raise UnknownRoom(room_id=room_id.replace("\0", "\ufffd"))
     return found
 
 

@@ -36,11 +36,16 @@ class StateDigest(NamedTuple):
 
     def added(self, entries: Iterable[tuple[StateKey, str]]) -> StateDigest:
         """With more entries, given with their event IDs."""
-        return StateDigest((self.accumulator + sum(map(_hash, entries))) % _MODULUS)
+        return StateDigest((self.accumulator + sum(map(entry_hash, entries))) % _MODULUS)
 
     def removed(self, entries: Iterable[tuple[StateKey, str]]) -> StateDigest:
         """Without some of its entries."""
-        return StateDigest((self.accumulator - sum(map(_hash, entries))) % _MODULUS)
+        return StateDigest((self.accumulator - sum(map(entry_hash, entries))) % _MODULUS)
+
+    @classmethod
+    def of_hashes(cls, hashes: Iterable[int]) -> StateDigest:
+        """A whole state, given as the hashes of its entries; see :func:`entry_hash`."""
+        return cls(sum(hashes) % _MODULUS)
 
     @property
     def digest(self) -> bytes:
@@ -62,8 +67,8 @@ def digest_of(entries: Iterable[tuple[StateKey, str]]) -> bytes:
     return StateDigest().added(entries).digest
 
 
-def _hash(entry: tuple[StateKey, str]) -> int:
-    """The hash of an entry; lengths keep the three texts apart."""
+def entry_hash(entry: tuple[StateKey, str]) -> int:
+    """The hash of an entry, given as key and event ID; lengths keep the three texts apart."""
     (kind, state_key), event_id = entry
     parts = f"{len(kind)}:{kind}{len(state_key)}:{state_key}{event_id}"
     return int.from_bytes(shake_128(parts.encode()).digest(ACCUMULATOR_BYTES), "big")

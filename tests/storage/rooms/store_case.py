@@ -115,6 +115,17 @@ class StoreCase(PostgresCase):
         """Run a work function that reads."""
         return await self.database.run("a test reads", work)
 
+    async def empty(self) -> None:
+        """Forget all rooms: those of version 1 share event IDs."""
+        self.sql(
+            "TRUNCATE synrepl._rooms, synrepl._room_keys, synrepl._room_events,"
+            " synrepl._room_event_json, synrepl._state_groups, synrepl._state_line,"
+            " synrepl._state_lines, synrepl._state_group_lines, synrepl._current_state,"
+            " synrepl._memberships, synrepl._room_heads, synrepl._forward_extremities,"
+            " synrepl._backward_extremities, synrepl._waiting_events, synrepl._redactions"
+        )
+        self.one.forget()
+
     async def check_equal(self, room: Room, what: object = None, orders: bool = True) -> None:
         """A stored room has the events, verdicts, states, audiences and ends of one in memory.
 

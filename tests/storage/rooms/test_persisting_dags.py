@@ -80,14 +80,3 @@ class StoredDags(StoreCase):
             self.sql(f"SELECT {count} + (SELECT revision FROM synrepl._rooms)"), before
         )
         await self.check_equal(room)
-
-    async def empty(self) -> None:
-        """Rooms of version 1 share event IDs."""
-        self.sql(
-            "TRUNCATE synrepl._rooms, synrepl._room_keys, synrepl._room_events,"
-            " synrepl._room_event_json, synrepl._state_groups, synrepl._state_line,"
-            " synrepl._state_lines, synrepl._state_group_lines, synrepl._current_state,"
-            " synrepl._memberships, synrepl._room_heads, synrepl._forward_extremities,"
-            " synrepl._backward_extremities, synrepl._waiting_events, synrepl._redactions"
-        )
-        self.one.forget()

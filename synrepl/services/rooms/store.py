@@ -1,0 +1,346 @@
+"""Reads rooms: events, states, auth chains, ends and figures, each read in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from synrepl.rooms import StateKey, Viewer
+from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.rooms.auth_reading import (
+    ChainMemory,
+    auth_chain,
+    auth_difference,
+    conflicted_subgraph,
+)
+from synrepl.storage.rooms.event_access import EventCopy, EventNotStored, read_events
+from synrepl.storage.rooms.explaining_events import (
+    explain_auth,
+    explain_refusal,
+    explain_visibility,
+)
+from synrepl.storage.rooms.explaining_states import explain_state
+from synrepl.storage.rooms.explanations import (
+    AuthExplanation,
+    RefusalExplanation,
+    StateExplanation,
+    VisibilityExplanation,
+)
+from synrepl.storage.rooms.graph_slice import GraphEvent, graph_slice
+from synrepl.storage.rooms.named_entries import NamedEntries
+from synrepl.storage.rooms.numbers import require_room
+from synrepl.storage.rooms.room_overview import (
+    RoomEnds,
+    RoomFigures,
+    RoomMember,
+    list_rooms,
+    room_ends,
+    room_figures,
+    room_members,
+)
+from synrepl.storage.rooms.state_reading import (
+    StateAtEvent,
+    StateChange,
+    current_group,
+    difference_of_groups,
+    entries_at_events,
+    locate_states,
+    read_state,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RoomStore:
+    """The rooms in a database, to be read.
+
+    Each method runs one read-only transaction over one snapshot, and is bounded: what could be long comes
+    in pages, and what is asked for by name is limited. What is damaged is never returned: methods raise
+    ``CorruptEvent``, ``MissingJson``, ``CorruptState`` or ``NumberWithoutRow`` instead. All of them may also raise
+    ``DatabaseAway`` and ``DatabaseBusy``.
+    """
+
+    database: Database
+    #: What is cached: numbers never change their meaning while their room has the same epoch.
+    names: NamedEntries = field(default_factory=NamedEntries, repr=False)
+    chains: ChainMemory = field(default_factory=ChainMemory, repr=False)
+
+    # Events
+
+    async def event(self, event_id: str, *, as_it_came: bool = False) -> EventCopy:
+        """An event of any kind with its JSON: in its redacted form if it was redacted.
+
+        :param as_it_came: return the bytes that came, redacted or not
+        :raises EventNotStored: it is not here
+        """
+        found = await self.events([event_id], as_it_came=as_it_came)
+        if event_id not in found:
+            raise EventNotStored(event_id=event_id.replace("\0", "\ufffd"))
+        return found[event_id]
+
+    async def events(
+        self, event_ids: Sequence[str], *, as_it_came: bool = False
+    ) -> dict[str, EventCopy]:
+        """Events by ID; those that are not here are left out.
+
+        :raises TooManyNamed: more than 1,000
+        """
+        return await self._read(
+            "events", lambda txn: read_events(txn, event_ids, as_it_came=as_it_came)
+        )
+
+    # States
+
+    async def state_ids_at(
+        self,
+        event_id: str,
+        *,
+        before: bool = False,
+        keys: Collection[StateKey] | None = None,
+        types: Collection[str] | None = None,
+        rejected: bool = False,
+        partial: bool = False,
+    ) -> dict[StateKey, str]:
+        """The state after an event, as event IDs: whole, or the entries of some keys and types.
+
+        A whole state is checked against its digest. Entries are looked up one by one, so asking for a few
+        is quick however large the state is.
+
+        :param before: the state before the event instead
+        :param rejected: answer for a rejected event, too; its states before and after are the same
+        :param partial: answer with partial state, too
+        :raises EventNotStored: :raises EventIsOutlier: :raises EventRejected: :raises PartialEvent:
+        """
+        at = StateAtEvent(event_id, before, rejected, partial)
+
+        def read(txn: Transaction) -> dict[StateKey, str]:
+            room, _, (group,) = locate_states(txn, [at])
+            return read_state(txn, self.names, room, group, keys, types)
+
+        return await self._read("state at an event", read)
+
+    async def state_at(
+        self,
+        event_id: str,
+        *,
+        before: bool = False,
+        keys: Collection[StateKey] | None = None,
+        types: Collection[str] | None = None,
+    ) -> dict[StateKey, EventCopy]:
+        """The same as events; for a large state ask for IDs, and for the events page by page.
+
+        :raises TooManyNamed: the state has more than 1,000 entries
+        """
+        at = StateAtEvent(event_id, before)
+
+        def read(txn: Transaction) -> dict[StateKey, EventCopy]:
+            room, _, (group,) = locate_states(txn, [at])
+            return self._with_json(txn, read_state(txn, self.names, room, group, keys, types))
+
+        return await self._read("state at an event", read)
+
+    async def entries_at(
+        self, event_ids: Sequence[str], keys: Collection[StateKey], *, before: bool = False
+    ) -> list[dict[StateKey, str]]:
+        """Entries of the states after (or before) many events of one room, in the order of the events.
+
+        :raises TooManyNamed: more than 1,000 events or keys, or 20,000 entries
+        :raises EventInOtherRoom: they are not all in one room
+        """
+        wanted = [StateAtEvent(each, before) for each in event_ids]
+        if not wanted:
+            return []
+        return await self._read(
+            "entries at events", lambda txn: entries_at_events(txn, wanted, keys)
+        )
+
+    async def state_difference(
+        self, older: str, newer: str, *, before: bool = False
+    ) -> StateChange:
+        """What differs between the states after (or before) two events of one room.
+
+        :raises EventInOtherRoom: they are in two rooms
+        """
+        wanted = [StateAtEvent(older, before), StateAtEvent(newer, before)]
+
+        def read(txn: Transaction) -> StateChange:
+            room, _, groups = locate_states(txn, wanted)
+            return difference_of_groups(txn, self.names, room, *groups)
+
+        return await self._read("difference of states", read)
+
+    async def current_state_ids(
+        self,
+        room_id: str,
+        *,
+        keys: Collection[StateKey] | None = None,
+        types: Collection[str] | None = None,
+    ) -> dict[StateKey, str]:
+        """The current state of a room, as event IDs: whole, or the entries of some keys and types.
+
+        :raises UnknownRoom: it is not here
+        """
+
+        def read(txn: Transaction) -> dict[StateKey, str]:
+            room, group = current_group(txn, room_id)
+            return read_state(txn, self.names, room, group, keys, types)
+
+        return await self._read("current state", read)
+
+    async def current_state(
+        self,
+        room_id: str,
+        *,
+        keys: Collection[StateKey] | None = None,
+        types: Collection[str] | None = None,
+    ) -> dict[StateKey, EventCopy]:
+        """The same as events.
+
+        :raises UnknownRoom: it is not here
+        :raises TooManyNamed: it has more than 1,000 entries
+        """
+
+        def read(txn: Transaction) -> dict[StateKey, EventCopy]:
+            room, group = current_group(txn, room_id)
+            return self._with_json(txn, read_state(txn, self.names, room, group, keys, types))
+
+        return await self._read("current state", read)
+
+    # Auth chains
+
+    async def auth_chain(self, event_ids: Sequence[str]) -> list[str]:
+        """The IDs of the events in the auth chains of some events, those first that others cite.
+
+        :raises EventNotStored: :raises TooManyNamed: :raises ChainTooLong:
+        """
+        return await self._read("auth chain", lambda txn: auth_chain(txn, event_ids))
+
+    async def auth_difference(self, room_id: str, states: Sequence[Collection[str]]) -> set[str]:
+        """The events in the full auth chains of some states, but not of all.
+
+        :param states: for each state, the IDs of its events
+        :raises UnknownRoom: :raises EventNotStored: :raises EventInOtherRoom:
+        """
+        if not states:
+            return set()
+        return await self._read(
+            "auth difference",
+            lambda txn: auth_difference(txn, self.chains, require_room(txn, room_id), states),
+        )
+
+    async def conflicted_subgraph(self, room_id: str, event_ids: Collection[str]) -> set[str]:
+        """Some events, and all events on an auth chain path from one of them to another.
+
+        :raises UnknownRoom: :raises EventNotStored: :raises EventInOtherRoom:
+        """
+        return await self._read(
+            "conflicted subgraph",
+            lambda txn: conflicted_subgraph(
+                txn, self.chains, require_room(txn, room_id), event_ids
+            ),
+        )
+
+    # Rooms
+
+    async def rooms(self, after: str | None = None, limit: int = 100) -> list[RoomFigures]:
+        """Rooms with their figures, in the order of their IDs.
+
+        :param after: the ID of the last room of the page before
+        :raises BadLimit: not from 1 to 1,000
+        """
+        return await self._read("list rooms", lambda txn: list_rooms(txn, after, limit))
+
+    async def room(self, room_id: str) -> RoomFigures:
+        """One room with its figures.
+
+        :raises UnknownRoom: it is not here
+        """
+        return await self._read("room", lambda txn: room_figures(txn, room_id))
+
+    async def heads(self, room_id: str) -> RoomEnds:
+        """The forward and backward extremities of a room, and the events that it lacks.
+
+        :raises UnknownRoom: it is not here
+        """
+        return await self._read("heads", lambda txn: room_ends(txn, room_id))
+
+    async def members(
+        self,
+        room_id: str,
+        *,
+        membership: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[RoomMember]:
+        """Users with a membership in the current state, in the order of their IDs.
+
+        :param membership: only those with this membership
+        :param after: the ID of the last user of the page before
+        :raises UnknownRoom: :raises BadLimit:
+        """
+        return await self._read(
+            "members", lambda txn: room_members(txn, room_id, membership, after, limit)
+        )
+
+    async def graph(
+        self, room_id: str, until: str | None = None, limit: int = 100
+    ) -> list[GraphEvent]:
+        """A part of a room's event graph: its newest events, or those up to an event; oldest first.
+
+        :raises UnknownRoom: :raises EventNotStored: :raises EventInOtherRoom:
+        :raises EventIsOutlier: outliers are not in the graph
+        :raises BadLimit: not from 1 to 2,000
+        """
+        return await self._read("graph", lambda txn: graph_slice(txn, room_id, until, limit))
+
+    # Explanations
+
+    async def explain_state(
+        self, event_id: str, key: StateKey, *, before: bool = False
+    ) -> StateExplanation:
+        """Where an entry of the state after (or before) an event comes from.
+
+        :raises EventNotStored: :raises EventIsOutlier:
+        """
+        return await self._read(
+            "explain state", lambda txn: explain_state(txn, event_id, key, before=before)
+        )
+
+    async def explain_visibility(
+        self, event_id: str, viewer: Viewer, erased: Collection[str] = frozenset()
+    ) -> VisibilityExplanation:
+        """Whether a user may see an event, and by which rule.
+
+        :param erased: users whose accounts were erased
+        :raises EventNotStored: it is not here
+        """
+        return await self._read(
+            "explain visibility", lambda txn: explain_visibility(txn, event_id, viewer, erased)
+        )
+
+    async def explain_auth(self, event_id: str) -> AuthExplanation:
+        """What authorises an event, and which rule allows or refuses it.
+
+        :raises EventNotStored: it is not here
+        """
+        return await self._read("explain auth", lambda txn: explain_auth(txn, event_id))
+
+    async def explain_refusal(self, event_id: str) -> RefusalExplanation:
+        """Why an event was rejected or soft-failed, back to the first cause.
+
+        :raises EventNotStored: it is not here
+        """
+        return await self._read("explain a refusal", lambda txn: explain_refusal(txn, event_id))
+
+    def _with_json(
+        self, txn: Transaction, state: Mapping[StateKey, str]
+    ) -> dict[StateKey, EventCopy]:
+        events = read_events(txn, list(state.values()))
+        return {key: events[event_id] for key, event_id in state.items()}
+
+    async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        return await self.database.run(
+            name, work, read_only=True, isolation=Isolation.REPEATABLE_READ
+        )

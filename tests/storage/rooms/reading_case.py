@@ -1,0 +1,37 @@
+"""Fixture: rooms of the vectors in a store that is read."""
+
+from __future__ import annotations
+
+from synrepl.rooms import Room
+from synrepl.services.rooms.store import RoomStore
+from synrepl.storage.rooms.incoming import IncomingEvent
+from tests.rooms.dags import Dag, dag, dag_names
+from tests.storage.rooms.store_case import StoreCase
+
+#: Rooms that are small enough for every run.
+SMALL = 60
+
+
+class ReadingCase(StoreCase):
+    """A test case with a store."""
+
+    timeout = 900
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.store = RoomStore(self.database)
+
+    async def persist(self, room_dag: Dag) -> Room:
+        """Put a room of the vectors into the store and into memory."""
+        room = Room(room_dag.version)
+        live = room_dag.soft_failures
+        for event in room_dag.events:
+            room.receive(event, live)
+        incoming = [IncomingEvent(each, live) for each in room_dag.events]
+        await self.one.persist(room_dag.events[0].room_id, room_dag.version, incoming)
+        return room
+
+    async def any_room(self, size: int = SMALL) -> Room:
+        """The largest room of the vectors up to a size."""
+        name = max(dag_names(size), key=lambda each: len(dag(each).events))
+        return await self.persist(dag(name))
