@@ -5,36 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from synrepl.positions.ledger import Ledger
 from synrepl.rooms import (
-    CompactStateMap,
     Event,
-    Judged,
     Room,
     RoomVersion,
-    StateKey,
-    audience_of,
     parse_event,
 )
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.events import events_by_id, raw_json, refusal_of
-from synrepl.storage.rooms.heads import current_state, forward_extremities, read_heads
 from synrepl.storage.rooms.incoming import IncomingEvent, PersistedBatch
-from synrepl.storage.rooms.line_rebuild import differing_groups, differing_lines
-from synrepl.storage.rooms.numbers import require_room
-from synrepl.storage.rooms.packed_audience import unpack_audience
-from synrepl.storage.rooms.state_groups import read_slot_states, read_states
-from synrepl.storage.rooms.waiting import waiting_events
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from tests.services.world import NullLog
 from tests.storage.postgres import PostgresCase, Process
+from tests.storage.rooms.comparison import compare_room
 
 T = TypeVar("T")
 
@@ -131,140 +119,7 @@ class StoreCase(PostgresCase):
 
         :param orders: whether stream orderings are compared
         """
-        room_id = room.room_id
-        assert room_id is not None
-        await self.read(lambda txn: self._compare(txn, room, room_id, what, orders))
-
-    def _compare(
-        self, txn: Transaction, room: Room, room_id: str, what: object, orders: bool
-    ) -> None:
-        row = require_room(txn, room_id)
-        judged = {each.event.event_id: each for each in room}
-        rows = events_by_id(txn, judged)
-        txn.execute("SELECT event_id FROM synrepl._room_events WHERE room_no = %s", (row.room_no,))
-        self.assertEqual({each for (each,) in txn.fetchall()}, judged.keys(), what)
-        json = raw_json(txn, rows.values())
-        groups: dict[int, CompactStateMap] = {}
-        for event_id, expected in judged.items():
-            stored = rows[event_id]
-            here = (what, event_id, stored)
-            self.assertEqual(json[event_id], expected.event.raw, here)
-            self.assertEqual(stored.is_rejected, not expected.accepted, here)
-            self.assertEqual(stored.passed_all_checks, expected.passed_all_checks, here)
-            self.assertEqual(bool(stored.flags & 8), expected.partial, here)
-            self.assertEqual(stored.is_outlier, expected.state_before is None, here)
-            if stored.refusal is not None:
-                reason = expected.refusal or expected.soft_failure
-                self.assertEqual(refusal_of(stored.refusal), (expected.failed, reason), here)
-            self.assertEqual(bool(stored.refusal), expected.failed is not None, here)
-            if expected.state_before is None or expected.state_after is None:
-                self.assertEqual((stored.stream_id, stored.group_before), (None, None), here)
-                continue
-            self.assertEqual(stored.topological, expected.topological, here)
-            assert stored.group_before is not None
-            assert stored.group_after is not None
-            for group, state in (
-                (stored.group_before, expected.state_before),
-                (stored.group_after, expected.state_after),
-            ):
-                self.assertEqual(groups.setdefault(group, state), state, here)
-            self._check_audience(stored.audience, expected, room, here)
-        numbers = {stored.event_no: event_id for event_id, stored in rows.items()}
-        keys = self._keys(txn, row.room_no)
-        for group, numbered in read_slot_states(txn, row.room_no, list(groups)).items():
-            state = {keys[slot]: numbers[number] for slot, number in numbered.items()}
-            self.assertEqual(state, groups[group].as_dict(), (what, group))
-        few = sorted(groups)[:: max(1, len(groups) // 20)]
-        read_states(txn, row.room_no, few)
-        self.assertEqual(list(differing_groups(txn, row, few)), [], what)
-        self.assertEqual(differing_lines(txn, row), [], what)
-        current = {each.key: each.event_id for each in current_state(txn, row.room_no)}
-        expected_current = room.current_state().as_dict()
-        self.assertEqual(current, expected_current, what)
-        ends = set(forward_extremities(txn, row.room_no).values())
-        self.assertEqual(ends, room.forward_extremities, what)
-        if orders:
-            in_stream = [each for each in room if each.state_before is not None]
-            in_stream.sort(key=lambda each: each.ordering.stream)
-            ordered = sorted(
-                (each for each in rows.values() if each.stream_id is not None),
-                key=lambda each: each.stream_id or 0,
-            )
-            self.assertEqual(
-                [each.event_id for each in ordered],
-                [each.event.event_id for each in in_stream],
-                what,
-            )
-        self._check_heads(txn, room, row.room_no, what)
-        self._check_edges(txn, room, row.room_no, what)
-        self._check_members(txn, room, row.room_no, what)
-
-    def _keys(self, txn: Transaction, room_no: int) -> dict[int, StateKey]:
-        txn.execute(
-            "SELECT slot, type, state_key FROM synrepl._room_keys WHERE room_no = %s", (room_no,)
-        )
-        return {slot: (kind, state_key) for slot, kind, state_key in txn.fetchall()}
-
-    def _check_audience(
-        self, packed: int | None, expected: Judged[CompactStateMap], room: Room, what: object
-    ) -> None:
-        if not expected.accepted:
-            self.assertIsNone(packed, what)
-            return
-        assert packed is not None, what
-        assert expected.state_before is not None
-        event = expected.event
-        before = {key: room[each].event for key, each in expected.state_before.items()}
-        soft_failed = expected.soft_failure is not None
-        wanted = audience_of(event, before, soft_failed=soft_failed)
-        found = unpack_audience(packed, event.event_id, event.sender, event.state_key)
-        if wanted.target_before not in ("leave", "join", "invite", "ban", "knock"):
-            found = replace(found, target_before=wanted.target_before)
-        self.assertEqual(found, wanted, what)
-
-    def _check_heads(self, txn: Transaction, room: Room, room_no: int, what: object) -> None:
-        heads = read_heads(txn, room_no)
-        assert heads is not None
-        full = [each for each in room if each.state_before is not None]
-        self.assertEqual(heads.events, len(full), what)
-        self.assertEqual(heads.outliers, len(room) - len(full), what)
-        self.assertEqual(heads.extremities, len(room.forward_extremities), what)
-        self.assertEqual(heads.topological, max([0, *(each.topological for each in full)]), what)
-        self.assertEqual(heads.partial, len(room.partial_event_ids), what)
-        (state,) = read_states(txn, room_no, [heads.current_group]).values()
-        self.assertEqual(state, room.current_state().as_dict(), what)
-        waiting = [each.event_id for each in waiting_events(txn, room_no, 1 << 20)]
-        self.assertEqual(set(waiting), set(room.waiting), what)
-        self.assertEqual(heads.waiting, len(waiting), what)
-
-    def _check_edges(self, txn: Transaction, room: Room, room_no: int, what: object) -> None:
-        txn.execute(
-            "SELECT e.event_id, ARRAY(SELECT p.event_id FROM synrepl._room_events p"
-            "  WHERE p.event_no = ANY (e.prev_nos)),"
-            " ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b"
-            "  WHERE b.room_no = e.room_no AND b.child_no = e.event_no), e.flags & 1"
-            " FROM synrepl._room_events e WHERE e.room_no = %s",
-            (room_no,),
-        )
-        for event_id, prev_ids, missing_ids, is_outlier in txn.fetchall():
-            expected = set() if is_outlier else set(room[event_id].prev_event_ids)
-            here = {each for each in expected if room.has_state(each)}
-            self.assertEqual(set(prev_ids), here, (what, event_id))
-            self.assertEqual(set(missing_ids), expected - here, (what, event_id))
-
-    def _check_members(self, txn: Transaction, room: Room, room_no: int, what: object) -> None:
-        txn.execute(
-            "SELECT m.user_id, e.event_id, m.membership FROM synrepl._memberships m"
-            " JOIN synrepl._room_events e USING (event_no) WHERE m.room_no = %s",
-            (room_no,),
-        )
-        found = {user: (event_id, membership) for user, event_id, membership in txn.fetchall()}
-        expected = {
-            key[1]: (event_id, room[event_id].event.membership)
-            for key, event_id in room.current_state().items()
-            if key[0] == "m.room.member"
-        }
-        self.assertEqual(found, expected, what)
+        await self.read(lambda txn: compare_room(txn, room, what, orders))
 
 
 def reparsed(event: Event) -> Event:
