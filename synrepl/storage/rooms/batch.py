@@ -157,10 +157,8 @@ class RoomBatch:
                 bases.setdefault(at.state_after.base, at.state_after)
         few = list(bases.values())[:16]
         storable = [key for key in keys if "\0" not in key[0] and "\0" not in key[1]]
-        if few:
-            self.view.state_entries(few, storable)
-        else:
-            self.view.slots(storable)
+        self.view.slots(storable)
+        self.view.state_entries(few, storable)
         self.states.prefetch_types({event.type for event in events if "\0" not in event.type})
 
     def _load_waiting(self, event_ids: Sequence[str]) -> None:
@@ -200,7 +198,7 @@ class RoomBatch:
 
     def _check(self, event: Event) -> None:
         check_storable(event)
-        self.view.rows([event.event_id])
+        self.view.load([event.event_id])
         if (
             event.version is not self.version
             or event.room_id != self.room.room_id
@@ -258,7 +256,8 @@ class RoomBatch:
 
     def missing_for(self, event: Event) -> set[str]:
         """What must be here before an event can be judged."""
-        here = self.view.rows(_dependencies(event))
+        self.view.load(_dependencies(event))
+        here = self.memory.rows
         missing = {each for each in auth_dependencies(event) if each not in here}
         for each in event.prev_event_ids:
             if each not in here or here[each].is_outlier:
@@ -344,7 +343,7 @@ class RoomBatch:
         self, judged: Judged[StoredState], event_no: int, old: StoredEvent | None
     ) -> StoredEvent:
         event = judged.event
-        flags = EventFlags.NONE
+        flags = 0
         before = after = None
         audience = None
         slot = self.states.slot_of(event)
@@ -386,7 +385,7 @@ class RoomBatch:
             None if is_outlier else judged.topological,
             prev_nos,
             [numbers[each] for each in auth_dependencies(event)],
-            int(flags),
+            flags,
             None if reason is None else refusal_text(judged.failed, reason),
             None if old is None else old.redacted_by,
             audience,
@@ -396,7 +395,8 @@ class RoomBatch:
 
     def _prev_nos(self, event: Event, event_no: int) -> list[int]:
         """The numbers of the prev events that are here; the others become backward extremities."""
-        here = self.view.rows(event.prev_event_ids)
+        self.view.load(event.prev_event_ids)
+        here = self.memory.rows
         found: list[int] = []
         for each in dict.fromkeys(event.prev_event_ids):
             if each in here and not here[each].is_outlier:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import IntFlag
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.rooms import BadEvent, Check, Event, Refusal, RoomVersion, parse_event
@@ -21,17 +20,16 @@ class MissingJson(StorageError):
     """event {event_id} (number {event_no}) has no JSON in the store; run 'synrepl rooms verify' to see what else is damaged"""
 
 
-class EventFlags(IntFlag):
-    """What became of an event.
+class EventFlags:
+    """Bits of ``flags``: what became of an event. Plain numbers, because they are looked at all the time.
 
     An outlier is known by its auth events only: it has no state, no audience and no ordering.
     """
 
-    NONE = 0
-    OUTLIER = 1
-    REJECTED = 2
-    SOFT_FAILED = 4
-    PARTIAL = 8
+    OUTLIER: Final = 1
+    REJECTED: Final = 2
+    SOFT_FAILED: Final = 4
+    PARTIAL: Final = 8
 
 
 class StoredEvent(NamedTuple):
@@ -131,7 +129,7 @@ def unpassed_ancestors(txn: Transaction, numbers: Collection[int]) -> dict[int, 
     txn.execute(
         "WITH RECURSIVE walk (event_no) AS (SELECT unnest(%s::bigint[]) UNION"
         " SELECT unnest(e.prev_nos) FROM walk JOIN synrepl._room_events e USING (event_no)"
-        f" WHERE e.flags & {int(EventFlags.REJECTED | EventFlags.SOFT_FAILED)} <> 0)"
+        f" WHERE e.flags & {EventFlags.REJECTED | EventFlags.SOFT_FAILED} <> 0)"
         f" SELECT {STORED_EVENT} {FROM_EVENTS} JOIN walk USING (event_no)",
         (list(numbers),),
     )

@@ -8,8 +8,8 @@ of a table are sent by COPY.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from synrepl.storage.database import Transaction
 
@@ -83,18 +83,11 @@ def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> i
 
 def copy_text(cell: object) -> str:
     """A cell in COPY's text format."""
-    if cell is None:
-        return r"\N"
-    if isinstance(cell, str):
-        return cell.translate(_ESCAPES) if _SPECIAL.search(cell) else cell
-    if isinstance(cell, bool):
-        return "t" if cell else "f"
-    if isinstance(cell, bytes):
-        return r"\\x" + cell.hex()
-    if isinstance(cell, list):
-        text = array_text(cell)
-        return text.translate(_ESCAPES) if _SPECIAL.search(text) else text
-    return str(cell)
+    return _COPY.get(type(cell), str)(cell)
+
+
+def _copy_string(cell: str) -> str:
+    return cell.translate(_ESCAPES) if _SPECIAL.search(cell) else cell
 
 
 def array_text(cells: Sequence[object]) -> str:
@@ -112,3 +105,12 @@ def _element(cell: object) -> str:
 
 _SPECIAL = re.compile(r"[\\\t\n\r]")
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+
+#: By type; any other is written as Python does.
+_COPY: dict[type, Callable[[Any], str]] = {
+    type(None): lambda cell: r"\N",
+    str: _copy_string,
+    bool: lambda cell: "t" if cell else "f",
+    bytes: lambda cell: r"\\x" + cell.hex(),
+    list: lambda cell: _copy_string(array_text(cell)),
+}

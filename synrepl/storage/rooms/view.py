@@ -49,6 +49,9 @@ class GraphNode(NamedTuple):
     passed_all_checks: bool
 
 
+_PASSED = GraphNode((), True)
+
+
 class StoredRoomView:
     """Implements :class:`~synrepl.rooms.RoomView` over a transaction and the memory of the room.
 
@@ -93,7 +96,7 @@ class StoredRoomView:
 
     def states_at(self, event_ids: Collection[str], /) -> Mapping[str, EventAt]:
         """The room at some events."""
-        self.rows(event_ids)
+        self.load(event_ids)
         return self.memory.at
 
     def heads(self) -> RoomHeads[StoredState]:
@@ -164,6 +167,12 @@ class StoredRoomView:
 
     def rows(self, event_ids: Collection[str]) -> dict[str, StoredEvent]:
         """Rows of those events that are in this room; the others are left out."""
+        self.load(event_ids)
+        memory = self.memory
+        return {each: memory.rows[each] for each in event_ids if each in memory.rows}
+
+    def load(self, event_ids: Collection[str]) -> None:
+        """Read rows of events into memory, those of this room that are not there."""
         memory = self.memory
         missing = [
             each
@@ -177,7 +186,6 @@ class StoredRoomView:
                 else:
                     self.elsewhere.add(event_id)
             self._absent.update([each for each in missing if each not in memory.rows])
-        return {each: memory.rows[each] for each in event_ids if each in memory.rows}
 
     def keep(self, row: StoredEvent, event: Event, at: EventAt) -> None:
         """Add an event that was judged in this transaction, or that has another verdict now."""
@@ -206,11 +214,12 @@ class StoredRoomView:
 
     def graph_node(self, event_id: str) -> GraphNode | None:
         """An event with its state, as forward extremities need it; None for any other."""
-        row = self.rows([event_id]).get(event_id)
+        self.load([event_id])
+        row = self.memory.rows.get(event_id)
         if row is None or row.is_outlier:
             return None
         if row.passed_all_checks:
-            return GraphNode((), True)
+            return _PASSED
         # The events below it, at once, however long a chain of refused events is.
         if event_id not in self.unsaved:
             for each in unpassed_ancestors(self._txn, [row.event_no]).values():
@@ -232,7 +241,9 @@ class StoredRoomView:
 
     def event_nos(self, event_ids: Collection[str]) -> Mapping[str, int]:
         """The numbers of events of this room."""
-        self.rows([each for each in event_ids if each not in self.memory.numbers])
+        missing = [each for each in event_ids if each not in self.memory.numbers]
+        if missing:
+            self.load(missing)
         return self.memory.numbers
 
     # Internals
