@@ -48,6 +48,8 @@ class RoomMemory:
         self.types: dict[str, int] = {}
         self.slots: dict[StateKey, int] = {}
         self.keys: dict[int, StateKey] = {}
+        #: Keys that the room has given no slot.
+        self.absent_keys: set[StateKey] = set()
         self.numbers: dict[str, int] = {}
         self.ids: dict[int, str] = {}
         self.rows: dict[str, StoredEvent] = {}
@@ -71,6 +73,7 @@ class RoomMemory:
     def name_slot(self, slot: int, key: StateKey) -> None:
         """Remember a key's slot."""
         self.slots[key] = slot
+        self.absent_keys.discard(key)
         self.keys[slot] = key
 
     def handle(self, group: int) -> StoredState:
@@ -91,6 +94,7 @@ class RoomMemory:
             or len(self.at) > MAX_ROWS
             or sum(map(len, self.entries.values())) > MAX_ENTRIES
             or len(self.overlay_slots.keys) > MAX_ENTRIES
+            or len(self.absent_keys) > MAX_ENTRIES
         )
         if too_many:
             self._start_over(needed)
@@ -114,6 +118,7 @@ class RoomMemory:
         self.overlay_slots = Slots()
         self.empty = StoredState(NO_GROUP, empty_overlay(self.overlay_slots))
         self.slots.clear()
+        self.absent_keys.clear()
         self.keys.clear()
         self.rows = rows
         self.numbers = {each.event_id: each.event_no for each in rows.values()}

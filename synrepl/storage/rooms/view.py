@@ -74,7 +74,6 @@ class StoredRoomView:
         self._txn = txn
         self._groups = groups
         self._absent: set[str] = set()
-        self._absent_keys: set[StateKey] = set()
         #: Events that are in another room, as is possible where servers choose IDs.
         self.elsewhere: set[str] = set()
         #: Events of this transaction that are not in the tables yet.
@@ -231,12 +230,12 @@ class StoredRoomView:
         """The slots of keys, as far as the room has given them out."""
         memory = self.memory
         missing = [
-            each for each in keys if each not in memory.slots and each not in self._absent_keys
+            each for each in keys if each not in memory.slots and each not in memory.absent_keys
         ]
         if missing:
             for key, slot in slots_of(self._txn, self.room.room_no, missing).items():
                 memory.name_slot(slot, key)
-            self._absent_keys.update([each for each in missing if each not in memory.slots])
+            memory.absent_keys.update([each for each in missing if each not in memory.slots])
         return memory.slots
 
     def event_nos(self, event_ids: Collection[str]) -> Mapping[str, int]:

@@ -1,0 +1,97 @@
+"""Rooms for the benchmarks of the room store: real JSON, made quickly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from synrepl.rooms import Event, event_of, room_version
+
+_VERSION = room_version("10")
+_ROOM = "!benchmark:a.example"
+_CREATOR = "@creator:a.example"
+
+
+class ChatRoom:
+    """A linear room of members who come and go, and write.
+
+    :param members: number of members
+    :param messages: share of messages among the events after the first
+    """
+
+    def __init__(self, members: int, messages: float) -> None:
+        self._members = members
+        self._messages = messages
+        self._depth = 0
+        self._random = random.Random(1)
+        self._newest: list[str] = []
+        self._of_user: dict[str, str] = {}
+        self._create = ""
+        self._levels = ""
+        self._rules = ""
+
+    def events(self, count: int) -> Iterator[Event]:
+        """The events of the room."""
+        yield (create := self._event("m.room.create", {"creator": _CREATOR}, [], _CREATOR, ""))
+        self._create = create.event_id
+        yield self._member(_CREATOR, "join")
+        cites = [self._create, self._of_user[_CREATOR]]
+        levels = {"users": {_CREATOR: 100}}
+        yield (made := self._event("m.room.power_levels", levels, cites, _CREATOR, ""))
+        self._levels = made.event_id
+        rules = {"join_rule": "public"}
+        yield (
+            made := self._event("m.room.join_rules", rules, [*cites, self._levels], _CREATOR, "")
+        )
+        self._rules = made.event_id
+        inside = [_CREATOR]
+        for number in range(count - 4):
+            writes = self._random.random() < self._messages
+            if writes:
+                user = self._random.choice(inside[-200:])
+                cites = [self._create, self._levels, self._of_user[user]]
+                content = {"msgtype": "m.text", "body": f"message {number} " + "word " * 12}
+                yield self._event("m.room.message", content, cites, user)
+            else:
+                user = f"@user{self._random.randrange(self._members)}:a.example"
+                is_new = user not in self._of_user
+                yield self._member(user, "join")
+                if is_new:
+                    inside.append(user)
+
+    def _member(self, user: str, membership: str) -> Event:
+        cites = [each for each in (self._create, self._levels, self._rules) if each]
+        if user in self._of_user:
+            cites.append(self._of_user[user])
+        content = {"membership": membership, "displayname": f"{user} at {self._depth}"}
+        event = self._event("m.room.member", content, cites, user, user)
+        self._of_user[user] = event.event_id
+        return event
+
+    def _event(
+        self,
+        kind: str,
+        content: dict[str, Any],
+        cites: list[str],
+        sender: str,
+        state_key: str | None = None,
+    ) -> Event:
+        self._depth += 1
+        fields: dict[str, Any] = {
+            "type": kind,
+            "room_id": _ROOM,
+            "sender": sender,
+            "content": content,
+            "depth": self._depth,
+            "origin_server_ts": 1_700_000_000_000 + self._depth,
+            "prev_events": self._newest,
+            "auth_events": cites,
+            "hashes": {"sha256": "x" * 43},
+            "signatures": {"a.example": {"ed25519:key": "s" * 86}},
+        }
+        if state_key is not None:
+            fields["state_key"] = state_key
+        event = event_of(fields, _VERSION)
+        self._newest = [event.event_id]
+        return event
