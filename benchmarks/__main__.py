@@ -29,6 +29,7 @@ from benchmarks import (
     receive,
     redis,
     room_import,
+    room_store,
     rooms,
     soak,
 )
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "caches": caches.run,
     "rooms": rooms.run,
     "room_import": room_import.run,
+    "room_store": room_store.run,
     "append": append.run,
     "catch_up": catch_up.run,
     "redis": redis.run,

@@ -10,10 +10,15 @@ from synrepl.core.semaphore import Semaphore
 from synrepl.rooms import MAX_WAITING
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
+from synrepl.storage.outbox import NotNamed
 from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.batch_rows import PersistRun
 from synrepl.storage.rooms.incoming import IncomingEvent, PersistedBatch, PersistedEvent
 from synrepl.storage.rooms.room_memory import MAX_ROOMS, RoomMemories
+from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.backfill import BACKFILL
+from synrepl.streams.synapse.caches import CACHES
+from synrepl.streams.synapse.events import EVENTS
 
 #: Maximum number of events in one transaction. Larger batches are split.
 MAX_BATCH = 1_000
@@ -21,7 +26,8 @@ MAX_BATCH = 1_000
 #: Rooms whose number is remembered.
 MAX_ROOM_NUMBERS = 100_000
 
-#: A room, or an event with a chosen ID, was made by another process at the same moment: once more.
+#: Once more when another process has just made the room, or an event with the same chosen ID; and when the batch
+#: needed a stream that it did not seem to need.
 _ATTEMPTS = 3
 
 
@@ -91,6 +97,7 @@ class RoomPersister:
         events: Sequence[IncomingEvent],
         released_by: Sequence[str] = (),
     ) -> PersistedBatch:
+        streams = _streams_of(events)
         for attempt in range(1, _ATTEMPTS + 1):
             run = PersistRun(
                 room_id,
@@ -102,7 +109,10 @@ class RoomPersister:
                 released_by,
             )
             try:
-                await self._writer.transact(f"persist events of {room_id}", ROOM_STREAMS, run.work)
+                await self._writer.transact(f"persist events of {room_id}", streams, run.work)
+            except NotNamed:
+                streams = ROOM_STREAMS
+                continue
             except UniqueViolation:
                 if attempt == _ATTEMPTS:
                     raise
@@ -123,6 +133,17 @@ class RoomPersister:
         if len(self._room_nos) > MAX_ROOM_NUMBERS:
             self._room_nos.popitem(last=False)
         return result
+
+
+def _streams_of(events: Sequence[IncomingEvent]) -> Sequence[Stream]:
+    """The streams that a batch is likely to need. Each that it does not need is a round trip more."""
+    changes_state = any(
+        each.event.state_key is not None or each.state_before is not None for each in events
+    )
+    backfills = any(each.backfilled for each in events)
+    is_live = changes_state or not all(each.backfilled for each in events)
+    wanted = ((EVENTS, is_live), (BACKFILL, backfills), (CACHES, changes_state))
+    return [stream for stream, is_wanted in wanted if is_wanted] or ROOM_STREAMS
 
 
 class _Turn:

@@ -95,7 +95,8 @@ class PersistRun:
                 else found.room_no
             )
         state_events = sum(each.event.state_key is not None for each in self._incoming)
-        opened = open_room(txn, room_no, len(self._incoming), state_events + 2)
+        new_ids = [each for each in map(_event_id, self._incoming) if "\0" not in each]
+        opened = open_room(txn, room_no, new_ids, state_events + 2)
         room = opened.room
         if room.version != self._version.name:
             raise OtherRoomVersion(
@@ -103,6 +104,7 @@ class PersistRun:
             )
         memory = self._memories.take(self._room_id, room.epoch, room.revision)
         batch = RoomBatch(txn, opened, self._version, memory)
+        batch.view.note_absent(set(new_ids) - opened.known)
         batch.prefetch(self._incoming, self._released_by)
         batch.take_in_ready()
         given = [batch.take_in(each) for each in self._incoming]
@@ -189,7 +191,10 @@ class _BatchWriter:
             "UPDATE synrepl._rooms SET revision = revision + 1, slots = %s WHERE room_no = %s",
             (batch.states.slots, room_no),
         )
-        rows.flush(batch.txn)
+        # Positions wait for what is done after tokens are reserved; one more round trip is worse
+        # than a few rows.
+        if waiting is None or not rows.are_few:
+            rows.flush(batch.txn)
         if waiting is None:
             waiting = drop_oldest_waiting(batch.txn, room_no, self._max_waiting)
         places = append_facts(outbox, batch.room.room_id, pending, change, batch.now_ms)
@@ -210,7 +215,7 @@ class _BatchWriter:
         batch = self.batch
         live = tokens.get(EVENTS.name, ())
         old = tokens.get(BACKFILL.name, ())
-        rows = PendingRows()
+        rows = batch.rows
         types = batch.memory.types
         newest = heads.stream_id
         oldest = heads.oldest_stream_id
@@ -368,6 +373,10 @@ def _update(rows: PendingRows, row: StoredEvent, types: Mapping[str, int]) -> No
         " WHERE event_no = %s",
         (*[array_text(each) if isinstance(each, list) else each for each in cells], row.event_no),
     )
+
+
+def _event_id(incoming: IncomingEvent) -> str:
+    return incoming.event.event_id
 
 
 def _membership(value: object) -> str:

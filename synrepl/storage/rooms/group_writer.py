@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction
@@ -48,15 +48,17 @@ class GroupMemory:
         self.digests: dict[int, StateDigest] = {}
         self.main_line: int | None = None
 
-    def trim(self, needed: Collection[int]) -> None:
+    def trim(self, needed: Set[int]) -> None:
         """Keep the newest groups, and what some groups need; call it between transactions.
 
         :param needed: groups that are likely to be the base of the next ones
         """
         if len(self.groups) > MAX_KEPT_GROUPS:
-            kept = {each.group_no for group in needed for each in chain_of(group, self.groups)}
-            kept.update(sorted(self.groups)[-MAX_KEPT_GROUPS // 2 :])
-            self.groups = {each: self.groups[each] for each in kept}
+            likely = [*(needed & self.groups.keys()), *sorted(self.groups)[-MAX_KEPT_GROUPS // 4 :]]
+            # A group is kept with its whole chain.
+            self.groups = {
+                each.group_no: each for group in likely for each in chain_of(group, self.groups)
+            }
         for memory in (self.places, self.digests):
             for group in sorted(memory.keys() - set(needed))[: -MAX_KEPT_GROUPS // 2]:
                 del memory[group]
@@ -183,8 +185,8 @@ class GroupWriter:
         missing = [each for each in groups if each not in memory.groups]
         if missing:
             memory.groups.update(read_chains(self._txn, self._room.room_no, missing))
-        for group in groups:
-            for _ in chain_of(group, memory.groups):
+        for group in missing:
+            for _ in chain_of(group, memory.groups):  # each in memory has its whole chain there
                 pass
         placeless = [each for each in groups if each not in memory.places]
         if placeless:

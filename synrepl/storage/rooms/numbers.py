@@ -202,16 +202,20 @@ class OpenedRoom(NamedTuple):
     """A locked room, with numbers to use.
 
     :ivar now_ms: the time of the transaction, in milliseconds since 1970
+    :ivar known: those of the events that were asked for that are here, in whatever room
     """
 
     room: RoomRow
     event_nos: list[int]
     group_nos: list[int]
     now_ms: int
+    known: frozenset[str]
 
 
-def open_room(txn: Transaction, room_no: int, events: int, groups: int) -> OpenedRoom:
-    """:func:`lock_room` and :func:`take_numbers` in one round trip.
+def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: int) -> OpenedRoom:
+    """:func:`lock_room`, :func:`take_numbers` and which events are known, in one round trip.
+
+    :param event_ids: events that are likely to be new; as many numbers are taken
 
     :raises NumberWithoutRow: the room is not here any more
     """
@@ -220,10 +224,13 @@ def open_room(txn: Transaction, room_no: int, events: int, groups: int) -> Opene
         "SELECT room_no, room_id, version, epoch, revision, slots, main_line,"
         " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
         " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
-        " (extract(epoch FROM now()) * 1000)::bigint FROM synrepl._rooms WHERE room_no = %s",
-        (ROOM_LOCKS, room_no, events, groups, room_no),
+        " (extract(epoch FROM now()) * 1000)::bigint,"
+        " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[]))"
+        " FROM synrepl._rooms WHERE room_no = %s",
+        (ROOM_LOCKS, room_no, len(event_ids), groups, list(event_ids), room_no),
     )
     found = txn.fetchone_or_none()
     if found is None:
         raise NumberWithoutRow(what="room", number=room_no, room_no=room_no)
-    return OpenedRoom(RoomRow(*found[:7]), list(found[7]), list(found[8]), int(found[9]))
+    room = RoomRow._make(found[:7])
+    return OpenedRoom(room, list(found[7]), list(found[8]), int(found[9]), frozenset(found[10]))

@@ -54,6 +54,11 @@ class PendingRows:
         self._statements.append(statement)
         self._params.extend(params)
 
+    @property
+    def are_few(self) -> bool:
+        """Whether one script holds everything."""
+        return all(len(rows) < COPY_ROWS for rows in self._rows.values())
+
     def flush(self, txn: Transaction) -> None:
         """Send everything, and forget it."""
         rows, self._rows = self._rows, {}

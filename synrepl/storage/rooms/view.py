@@ -186,6 +186,10 @@ class StoredRoomView:
                     self.elsewhere.add(event_id)
             self._absent.update([each for each in missing if each not in memory.rows])
 
+    def note_absent(self, event_ids: Collection[str]) -> None:
+        """Remember that events are in no room."""
+        self._absent.update(event_ids)
+
     def keep(self, row: StoredEvent, event: Event, at: EventAt) -> None:
         """Add an event that was judged in this transaction, or that has another verdict now."""
         memory = self.memory
