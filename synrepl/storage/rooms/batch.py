@@ -55,6 +55,9 @@ from synrepl.storage.rooms.waiting import StoredWaiting, waiting_for
 #: Waiting events that are judged in the same transaction as the events they waited for.
 MAX_RELEASED = 2_000
 
+#: States of which entries are read ahead.
+MAX_PREFETCHED_STATES = 8
+
 _VISIBILITY: StateKey = ("m.room.history_visibility", "")
 
 
@@ -151,11 +154,12 @@ class RoomBatch:
             if event.state_key is not None:
                 keys[event.type, event.state_key] = None
         bases = dict[int, StoredState]()
-        for each in (*self.extremities.event_ids, *ids):
+        parents = [each for event in events for each in event.prev_event_ids]
+        for each in (*self.extremities.event_ids, *parents):
             at = self.memory.at.get(each)
             if at is not None and at.state_after is not None:
                 bases.setdefault(at.state_after.base, at.state_after)
-        few = list(bases.values())[:16]
+        few = list(bases.values())[:MAX_PREFETCHED_STATES]
         storable = [key for key in keys if "\0" not in key[0] and "\0" not in key[1]]
         self.view.slots(storable)
         self.view.state_entries(few, storable)
