@@ -347,7 +347,7 @@ class RoomBatch:
         self, judged: Judged[StoredState], event_no: int, old: StoredEvent | None
     ) -> StoredEvent:
         event = judged.event
-        flags = 0
+        flags = EventFlags(0)
         before = after = None
         audience = None
         slot = self.states.slot_of(event)
@@ -375,7 +375,7 @@ class RoomBatch:
         if judged.partial:
             flags |= EventFlags.PARTIAL
         numbers = self.view.event_nos(auth_dependencies(event))
-        is_outlier = bool(flags & EventFlags.OUTLIER)
+        is_outlier = judged.state_before is None
         return StoredEvent(
             event_no,
             event.event_id,
@@ -389,7 +389,7 @@ class RoomBatch:
             None if is_outlier else judged.topological,
             prev_nos,
             [numbers[each] for each in auth_dependencies(event)],
-            flags,
+            int(flags),
             None if reason is None else refusal_text(judged.failed, reason),
             None if old is None else old.redacted_by,
             audience,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import IntFlag
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.rooms import BadEvent, Check, Event, Refusal, RoomVersion, parse_event
@@ -20,16 +21,22 @@ class MissingJson(StorageError):
     """event {event_id} (number {event_no}) has no JSON in the store; run 'synrepl rooms verify' to see what else is damaged"""
 
 
-class EventFlags:
-    """Bits of ``flags``: what became of an event. Plain numbers, because they are looked at all the time.
+class EventFlags(IntFlag):
+    """What became of an event.
 
     An outlier is known by its auth events only: it has no state, no audience and no ordering.
     """
 
-    OUTLIER: Final = 1
-    REJECTED: Final = 2
-    SOFT_FAILED: Final = 4
-    PARTIAL: Final = 8
+    OUTLIER = 1
+    REJECTED = 2
+    SOFT_FAILED = 4
+    PARTIAL = 8
+
+
+# Operations on members of an enumeration are slow, and these are looked at all the time.
+_OUTLIER = int(EventFlags.OUTLIER)
+_REJECTED = int(EventFlags.REJECTED)
+_UNPASSED = int(EventFlags.REJECTED | EventFlags.SOFT_FAILED)
 
 
 class StoredEvent(NamedTuple):
@@ -60,17 +67,17 @@ class StoredEvent(NamedTuple):
     @property
     def is_outlier(self) -> bool:
         """Whether it has no state."""
-        return bool(self.flags & EventFlags.OUTLIER)
+        return bool(self.flags & _OUTLIER)
 
     @property
     def is_rejected(self) -> bool:
         """Whether it was rejected."""
-        return bool(self.flags & EventFlags.REJECTED)
+        return bool(self.flags & _REJECTED)
 
     @property
     def passed_all_checks(self) -> bool:
         """Whether it was neither rejected nor soft-failed."""
-        return not self.flags & (EventFlags.REJECTED | EventFlags.SOFT_FAILED)
+        return not self.flags & _UNPASSED
 
 
 #: The columns of a :class:`StoredEvent`; the tables are ``e`` and ``t``.
@@ -129,7 +136,7 @@ def unpassed_ancestors(txn: Transaction, numbers: Collection[int]) -> dict[int, 
     txn.execute(
         "WITH RECURSIVE walk (event_no) AS (SELECT unnest(%s::bigint[]) UNION"
         " SELECT unnest(e.prev_nos) FROM walk JOIN synrepl._room_events e USING (event_no)"
-        f" WHERE e.flags & {EventFlags.REJECTED | EventFlags.SOFT_FAILED} <> 0)"
+        f" WHERE e.flags & {_UNPASSED} <> 0)"
         f" SELECT {STORED_EVENT} {FROM_EVENTS} JOIN walk USING (event_no)",
         (list(numbers),),
     )
