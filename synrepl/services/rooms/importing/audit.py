@@ -43,7 +43,7 @@ from synrepl.services.rooms.importing.findings import (
     Quarantined,
 )
 from synrepl.services.rooms.importing.key_ring import KeyRing
-from synrepl.services.rooms.importing.received import parse_stored, signers, verify_stored
+from synrepl.services.rooms.importing.received import parse_stored, verify_stored
 from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.services.rooms.importing.source_view import RoomMemory, SourceRoomView
 from synrepl.storage.database import Transaction
@@ -97,7 +97,7 @@ class RoomAuditor:
         _trim(self.not_imported)
         batch = _Batch(self, txn, SourceRoomView(self.memory, txn), is_copy)
         parsed = batch.parse(rows)
-        self._keys.load(txn, {each for event in parsed.values() for each in signers(event)})
+        self._keys.load(txn, {each for event in parsed.values() for each in event.signatures})
         verified = batch.verify(rows, parsed, self._keys)
         batch.prefetch(rows, verified)
         for row in rows:

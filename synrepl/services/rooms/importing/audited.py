@@ -37,6 +37,9 @@ def as_arrived(events: Sequence[ImportedEvent]) -> list[ImportedEvent]:
     A store gives them stream orderings in this order. It cannot be the source's for all events: one that was
     an outlier at first keeps its stream ordering, and those that it follows have larger ones.
     """
+    arrivals = [_arrival(each) for each in events]
+    if arrivals == sorted(arrivals):
+        return list(events)
     by_id = {each.event.event_id: each for each in events}
     arrived = topological_sort(
         [each.event for each in events],

@@ -12,7 +12,6 @@ from unpaddedbase64 import encode_base64
 from synrepl.core.jsons import BadJson, decode_exactly
 from synrepl.rooms import (
     BadEvent,
-    BadIdentifier,
     Event,
     Keys,
     RoomVersion,
@@ -21,7 +20,6 @@ from synrepl.rooms import (
     event_of,
     parse_event,
     redact,
-    signing_servers,
 )
 from synrepl.services.rooms.importing.findings import Finding, FindingKind
 from synrepl.storage.foreign.rooms.events import SourceEvent
@@ -118,17 +116,19 @@ def verify_stored(
     return VerifiedEvent(event, found, is_signed, is_redacted)
 
 
-def signers(event: Event) -> tuple[str, ...]:
-    """The servers whose keys are needed to verify an event."""
-    try:
-        return signing_servers(event)
-    except BadIdentifier:
-        return ()
-
-
 def _columns(stored: SourceEvent, event: Event) -> list[Finding]:
-    find = partial(Finding, room_id=stored.room_id, event_id=stored.event_id)
     found: list[Finding] = []
+    prev_event_ids: tuple[str, ...] = event.prev_event_ids
+    if len(prev_event_ids) > 1:
+        prev_event_ids = tuple(sorted(set(prev_event_ids)))
+    if (
+        stored.type == event.type
+        and stored.sender == event.sender
+        and stored.depth == event.depth
+        and (stored.outlier or stored.prev_event_ids == prev_event_ids)
+    ):
+        return found
+    find = partial(Finding, room_id=stored.room_id, event_id=stored.event_id)
     pairs = [
         ("type", stored.type, event.type),
         ("sender", stored.sender, event.sender),
@@ -137,17 +137,15 @@ def _columns(stored: SourceEvent, event: Event) -> list[Finding]:
     for column, theirs, ours in pairs:
         if theirs != ours:
             found.append(find(FindingKind.WRONG_COLUMN, column=column, theirs=theirs, ours=ours))
-    if not stored.outlier:
-        prev_event_ids = tuple(sorted(set(event.prev_event_ids)))
-        if stored.prev_event_ids != prev_event_ids:
-            found.append(
-                find(
-                    FindingKind.WRONG_EDGES,
-                    column="prev_events",
-                    theirs=" ".join(stored.prev_event_ids),
-                    ours=" ".join(prev_event_ids),
-                )
+    if not stored.outlier and stored.prev_event_ids != prev_event_ids:
+        found.append(
+            find(
+                FindingKind.WRONG_EDGES,
+                column="prev_events",
+                theirs=" ".join(stored.prev_event_ids),
+                ours=" ".join(prev_event_ids),
             )
+        )
     return found
 
 
