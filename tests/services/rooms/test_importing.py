@@ -177,6 +177,16 @@ class ImportingCorruptedRooms(ImportingCase):
         found = self.only(await self.imported())
         self.assertEqual((found.kind, found.event_id), (FindingKind.BAD_SIGNATURE, event_id))
 
+    async def test_a_signature_by_a_name_that_no_server_has(self) -> None:
+        event_id = self.message()
+        row = next(each for each in self.recorded.rows if each["event_id"] == event_id)
+        signatures = {**row["event"]["signatures"], "a\0b": {"ed25519:1": "AAAA"}}
+        text = json.dumps({**row["event"], "signatures": signatures})
+        self.change(self.dsn, "UPDATE event_json SET json = %s WHERE event_id = %s", text, event_id)
+        report = await self.imported()
+        self.assertEqual(report.counts.quarantined, 0)
+        self.assertIn(event_id, self.sink.rooms[self.room_id])
+
     async def test_json_that_is_no_event(self) -> None:
         event_id = self.message()
         self.change(self.dsn, "UPDATE event_json SET json = '{}' WHERE event_id = %s", event_id)

@@ -38,7 +38,7 @@ def as_arrived(events: Sequence[ImportedEvent]) -> list[ImportedEvent]:
     an outlier at first keeps its stream ordering, and those that it follows have larger ones.
     """
     arrivals = [_arrival(each) for each in events]
-    if arrivals == sorted(arrivals):
+    if arrivals == sorted(arrivals) and _are_causes_first(events):
         return list(events)
     by_id = {each.event.event_id: each for each in events}
     arrived = topological_sort(
@@ -47,6 +47,17 @@ def as_arrived(events: Sequence[ImportedEvent]) -> list[ImportedEvent]:
         dependencies=lambda event: (*event.prev_event_ids, *event.auth_event_ids),
     )
     return [by_id[each.event_id] for each in arrived.events + arrived.in_cycles]
+
+
+def _are_causes_first(events: Sequence[ImportedEvent]) -> bool:
+    """Whether no event follows or cites a later one."""
+    later = {each.event.event_id for each in events}
+    for each in events:
+        event = each.event
+        later.discard(event.event_id)
+        if not later.isdisjoint(event.prev_event_ids) or not later.isdisjoint(event.auth_event_ids):
+            return False
+    return True
 
 
 def _arrival(imported: ImportedEvent) -> tuple[int, int | str]:

@@ -34,6 +34,7 @@ class KeyRing:
             return
         if len(self._keys) + len(missing) > _MAX_SERVERS:
             self._keys.clear()
-        found = server_keys(txn, missing)
+        # Anybody can write anything into ``signatures``; PostgreSQL has no text with a NUL.
+        found = server_keys(txn, {each for each in missing if "\0" not in each})
         for server in missing:
             self._keys[server] = {**found.get(server, {}), **self._given.get(server, {})}
