@@ -35,6 +35,7 @@ from benchmarks import (
 )
 from benchmarks.child import REPOSITORY
 from benchmarks.harness import FULL, QUICK, Row, Scale, cells, table
+from benchmarks.room_shapes import run as room_shapes
 
 BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "fan_out": fan_out.run,
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
 LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "soak": lambda scale, options: soak.run(scale, options.minutes, options.seed),
     "room_import_long": lambda scale, options: room_import.run_long(scale),
+    "room_shapes": lambda scale, options: room_shapes.run(scale),
     "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
     "lake_memory": lambda scale, options: lake_memory.run(scale),
     "lake_masters": lambda scale, options: lake_masters.run(scale),

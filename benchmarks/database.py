@@ -14,10 +14,18 @@ from synrepl.storage.launch.postgres import PostgresServer
 @contextmanager
 def postgres() -> Iterator[str]:
     """Run a temporary server; yields its DSN."""
+    with postgres_server() as server:
+        yield server.dsn
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a temporary server that the benchmark may restart."""
     directory = Path(mkdtemp(prefix="synrepl-benchmark-"))
     server = PostgresServer(directory)
     try:
-        yield server.start()
+        server.start()
+        yield server
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)

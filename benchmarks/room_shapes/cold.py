@@ -1,0 +1,50 @@
+"""A server whose data is neither in its own memory nor in the system's."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+from synrepl.storage.launch.postgres import PostgresServer
+
+
+def restart_cold(server: PostgresServer) -> float:
+    """Restart a server with empty shared buffers, and drop its data files from the page cache.
+
+    Only pages of this server's files are dropped (``posix_fadvise``), since the machine's other programs
+    have caches of their own. Whether the disk below caches is unknown.
+
+    :returns: the part of the data, in MiB, that stayed in the page cache all the same
+    """
+    server.stop()
+    files = [path for path in (server.data_dir / "postgres" / "base").rglob("*") if path.is_file()]
+    for path in files:
+        _drop(path)
+    stayed = sum(_pages_in_memory(path) for path in files) * mmap.PAGESIZE / 2**20
+    server.start()
+    return stayed
+
+
+def _drop(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # only clean pages are dropped
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _pages_in_memory(path: Path) -> int:
+    """Number of pages of a file in the page cache (``mincore``)."""
+    size = path.stat().st_size
+    if not size:
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        pages = ctypes.create_string_buffer((size + mmap.PAGESIZE - 1) // mmap.PAGESIZE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        done = libc.mincore(address, size, pages)
+        return 0 if done else sum(byte & 1 for byte in pages.raw)
