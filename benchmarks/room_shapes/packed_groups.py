@@ -64,6 +64,7 @@ class PackedGroups:
         self.table = f"{name}_{levels.width}_{self.packing.name}".replace(" ", "_")
         self.tables: Sequence[str] = [self.table]
         self._groups: dict[int, StateGroup] = {}
+        self._first_child: dict[int, int] = {}
         self.key = "group_no"
         self._columns = ", ".join(self.packing.columns)
 
@@ -145,8 +146,8 @@ class PackedGroups:
         self.delete(connection, running, low, high)
         return running.done()
 
-    def _rebased(self, cursor: Cursor, low: int, high: int) -> list[tuple[object, ...]]:
-        """The base, place and entries that make the groups that stay independent of those that go."""
+    def _rebased(self, cursor: Cursor, low: int, high: int) -> dict[int, StateGroup]:
+        """How groups that stay are stored when those that go are gone."""
         cursor.execute(
             f"SELECT group_no, place FROM {self.table} WHERE prev BETWEEN %s AND %s"
             " AND room_no = %s AND NOT group_no BETWEEN %s AND %s",
@@ -157,21 +158,19 @@ class PackedGroups:
         # The first becomes whole and has place 0, so that all others may refer to it.
         root, *others = sorted(places, key=lambda each: (places[each], each)) or [0]
         if not places:
-            return []
-        packed = self.packing.packed
-        rows: list[tuple[object, ...]] = [(None, 0, *packed(states[root]), root)]
-        rows += [
-            (root, places[group], *packed(compared(states[root], states[group])), group)
-            for group in others
-        ]
-        return rows
+            return {}
+        found = {root: _whole(states[root])}
+        for group in others:
+            change = _delta(compared(states[root], states[group]))
+            found[group] = StateGroup(root, change, places[group])
+        return found
 
     def delete(
         self, connection: Connection, running: TimedTransactions, low: int, high: int
     ) -> None:
         """Rebase what stays, then delete rows that nothing refers to any more, in batches."""
         with connection, connection.cursor() as cursor:
-            rows = self._rebased(cursor, low, high)
+            rebased = self._rebased(cursor, low, high)
             cursor.execute(
                 f"SELECT group_no FROM {self.table} WHERE room_no = %s AND group_no BETWEEN %s AND %s",
                 (self._room, low, high),
@@ -180,7 +179,12 @@ class PackedGroups:
         assignments = ", ".join(f"{name} = %s" for name in self.packing.columns)
         update = f"UPDATE {self.table} SET prev = %s, place = %s, {assignments}"
         update += f" WHERE room_no = {self._room} AND group_no = %s"
+        rows = [
+            (plan.prev, plan.place, *self.packing.packed(_entries(plan.delta)), group)
+            for group, plan in rebased.items()
+        ]
         running.run(lambda cursor: cursor.executemany(update, rows))
+        self._groups.update(rebased)
         for part in slices(gone, 2000):
             running.run(
                 lambda cursor, part=part: cursor.execute(
@@ -190,14 +194,25 @@ class PackedGroups:
             )
 
     def _planned(self, group: HistoryGroup, history: History) -> StateGroup:
+        if not group.parents:
+            return _whole(history.state(group.number))
+        base = group.parents[0]
+        found = self._delta_to(base, group.change, group.size)
+        # Each branch of a fork may repeat a long delta; the first branch is closer to the others.
+        sibling = self._first_child.setdefault(base, group.number)
+        repeats = found is None or len(found.delta) > 2 * len(group.change)
+        if repeats and sibling != group.number:
+            other = self._delta_to(sibling, history.change(sibling, group.number), group.size)
+            if other and (found is None or len(other.delta) < len(found.delta)):
+                return other
+        return found or _whole(history.state(group.number))
+
+    def _delta_to(
+        self, base: int, change: Mapping[int, int | None], size: int
+    ) -> StateGroup | None:
         # The planner only compares keys and values, so slots and event numbers do as well.
-        if group.parents:
-            change = cast(Any, _delta(group.change))
-            lookup = lookup_change(group.parents[0], change, group.size, self._levels)
-            plan = run(lookup, StateGroups(self._groups))
-            if plan is not None:
-                return plan
-        return StateGroup(None, cast(Any, Delta)(history.state(group.number)), 0)
+        delta = cast(Any, _delta(change))
+        return run(lookup_change(base, delta, size, self._levels), StateGroups(self._groups))
 
     def _chains(
         self, cursor: Cursor, groups: Collection[int]
@@ -237,6 +252,10 @@ def _at(
 
 def _present(state: Mapping[int, int | None]) -> State:
     return {slot: event for slot, event in state.items() if event is not None}
+
+
+def _whole(state: State) -> StateGroup:
+    return StateGroup(None, _delta(state), 0)
 
 
 def _delta(change: Mapping[int, int | None]) -> Delta:
