@@ -5,9 +5,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import random
 from pathlib import Path
+from time import perf_counter
 
 from synrepl.storage.launch.postgres import PostgresServer
+
+#: Bytes of a page of PostgreSQL.
+_PAGE = 8192
 
 
 def restart_cold(server: PostgresServer) -> float:
@@ -25,6 +30,23 @@ def restart_cold(server: PostgresServer) -> float:
     stayed = sum(_pages_in_memory(path) for path in files) * mmap.PAGESIZE / 2**20
     server.start()
     return stayed
+
+
+def random_read(server: PostgresServer, reads: int = 200) -> float:
+    """Seconds that a random read of a page from a file that is not in the page cache takes."""
+    base = server.data_dir / "postgres" / "base"
+    largest = max(base.rglob("*"), key=lambda path: path.stat().st_size)
+    _drop(largest)
+    chance, pages = random.Random(1), largest.stat().st_size // _PAGE
+    descriptor = os.open(largest, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        began = perf_counter()
+        for _ in range(reads):
+            os.pread(descriptor, _PAGE, chance.randrange(pages) * _PAGE)
+        return (perf_counter() - began) / reads
+    finally:
+        os.close(descriptor)
 
 
 def _drop(path: Path) -> None:

@@ -64,7 +64,7 @@ class PackedGroups:
         self.table = f"{name}_{levels.width}_{self.packing.name}".replace(" ", "_")
         self.tables: Sequence[str] = [self.table]
         self._groups: dict[int, StateGroup] = {}
-        self._first_child: dict[int, int] = {}
+        self._first_at: dict[int, int] = {}
         self.key = "group_no"
         self._columns = ", ".join(self.packing.columns)
 
@@ -183,13 +183,17 @@ class PackedGroups:
             (plan.prev, plan.place, *self.packing.packed(_entries(plan.delta)), group)
             for group, plan in rebased.items()
         ]
-        running.run(lambda cursor: cursor.executemany(update, rows))
+        # In parts, since every state stays the same at each step; the whole state, which the others refer
+        # to, is the first.
+        for at in range(0, len(rows), 20):
+            part = rows[at : at + 20]
+            running.run(lambda cursor, part=part: cursor.executemany(update, part))
         self._groups.update(rebased)
-        for part in slices(gone, 2000):
+        for numbers in slices(gone, 2000):
             running.run(
-                lambda cursor, part=part: cursor.execute(
+                lambda cursor, numbers=numbers: cursor.execute(
                     f"DELETE FROM {self.table} WHERE room_no = %s AND group_no = ANY(%s)",
-                    (self._room, part),
+                    (self._room, numbers),
                 )
             )
 
@@ -197,15 +201,20 @@ class PackedGroups:
         if not group.parents:
             return _whole(history.state(group.number))
         base = group.parents[0]
+        place = self._groups[base].place + 1
         found = self._delta_to(base, group.change, group.size)
-        # Each branch of a fork may repeat a long delta; the first branch is closer to the others.
-        sibling = self._first_child.setdefault(base, group.number)
+        # Branches would repeat the long deltas of their places. They are closer to the branch that was
+        # first at a place than to the group that this place refers to.
+        first = self._first_at.setdefault(place, group.number)
         repeats = found is None or len(found.delta) > 2 * len(group.change)
-        if repeats and sibling != group.number:
-            other = self._delta_to(sibling, history.change(sibling, group.number), group.size)
+        if repeats and first != group.number:
+            other = self._delta_to(first, history.change(first, group.number), group.size)
             if other and (found is None or len(other.delta) < len(found.delta)):
                 return other
-        return found or _whole(history.state(group.number))
+        if found is None:
+            self._first_at = {place: group.number}
+            return _whole(history.state(group.number))
+        return found
 
     def _delta_to(
         self, base: int, change: Mapping[int, int | None], size: int

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.database import postgres_server
 from benchmarks.harness import Row, Scale, at_most, shown
 from benchmarks.room_shapes import digests
+from benchmarks.room_shapes.cold import random_read
 from benchmarks.room_shapes.delta_rows import DeltaRows
 from benchmarks.room_shapes.hash_trie import HashTrie
 from benchmarks.room_shapes.histories import WORKLOADS, history_of, linear
@@ -66,6 +67,7 @@ def run(scale: Scale) -> Iterator[Row]:
             history = history_of(name, steps(scale.factor))
             makers = [*SHAPES, *(_VARIANTS if name == "linear" else ())]
             yield from map(_row, measure_room(server, makers, history))
+        yield Row("cold: a random read of 8 KiB", random_read(server) * 1e6, "µs")
         history = history_of("among others", linear(scale.of(10_000), scale.of(50_000)), 0, 8)
         others = [
             history_of(f"other {room}", linear(scale.of(2_000), scale.of(10_000)), room, 8)

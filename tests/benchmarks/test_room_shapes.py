@@ -30,9 +30,9 @@ from benchmarks.room_shapes.shape import Shape
 from synrepl.testing.postgres import fresh_database
 
 _ROOMS: dict[str, Steps] = {
-    "linear": [*linear(30, 200)],
-    "forked": [*forked(30, 200, 4)],
-    "netsplit": [*netsplit(40, 5, 1)],
+    "linear": [*linear(30, 120)],
+    "forked": [*forked(30, 100, 4)],
+    "netsplit": [*netsplit(30, 5, 1)],
     "backfilled": backfilled(30, 40, 5),
 }
 
