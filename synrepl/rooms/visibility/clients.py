@@ -7,7 +7,7 @@ invites) is as in Synapse: docs/adr/0015-who-may-see-an-event.md.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import NamedTuple
 
 from synrepl.rooms.visibility.audience import (
@@ -31,7 +31,7 @@ class Viewer(NamedTuple):
 
     user: str
     is_peeking: bool = False
-    ignored: Container[str] = frozenset()
+    ignored: Collection[str] = frozenset()
 
 
 def visible_to_user(

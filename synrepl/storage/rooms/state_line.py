@@ -116,7 +116,7 @@ def look_up(
         if slot in place.overlay:
             found[number] = place.overlay[slot]
             continue
-        for depth, (line_no, pos) in enumerate(_ancestry(place, lines)):
+        for depth, (line_no, pos) in enumerate(ancestry(place, lines)):
             newest = _newest(pending.get((line_no, slot), ()), pos)
             if newest is not None:
                 # It is newer than any of this line in the table. One of a line that is nearer counts more.
@@ -144,7 +144,7 @@ def _newest(versions: Sequence[tuple[int, int | None]], pos: int) -> tuple[int, 
     return next((each for each in reversed(versions) if each[0] <= pos), None)
 
 
-def _ancestry(place: LinePlace, lines: Mapping[int, StoredLine]) -> Iterator[tuple[int, int]]:
+def ancestry(place: LinePlace, lines: Mapping[int, StoredLine]) -> Iterator[tuple[int, int]]:
     """The lines that an entry may be on, nearest first, each with the position up to which it counts."""
     line_no: int | None = place.line_no
     pos = place.pos
@@ -170,7 +170,7 @@ def state_on_line(
 ) -> dict[int, int]:
     """A whole state by its line. The truth is in the groups; this is for checks."""
     state: dict[int, int | None] = {}
-    for line_no, pos in reversed(list(_ancestry(place, lines))):
+    for line_no, pos in reversed(list(ancestry(place, lines))):
         txn.execute(
             "SELECT DISTINCT ON (slot) slot, event_no FROM synrepl._state_line"
             " WHERE line_no = %s AND pos <= %s ORDER BY slot, pos DESC",

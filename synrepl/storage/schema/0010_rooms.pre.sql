@@ -63,7 +63,7 @@ CREATE TABLE synrepl._room_events (
     room_no integer NOT NULL,
     type_no integer NOT NULL,
     slot integer,                         -- NULL: it is no state event
-    audience integer,                     -- who may see it, packed; NULL: rejected, or an outlier
+    audience integer,                     -- who may see it, packed: synrepl.storage.rooms.audience
     flags smallint NOT NULL DEFAULT 0,    -- 1 outlier, 2 rejected, 4 soft-failed, 8 partial state
     event_id text NOT NULL UNIQUE,
     sender text NOT NULL,

@@ -1,0 +1,31 @@
+-- Who may see the events of rooms: see synrepl.storage.rooms.audience for the bits of an audience.
+
+-- The highest topological ordering among the events before this one on the main line, where that is
+-- higher than its own; only for the first event of a group on the line.
+ALTER TABLE synrepl._room_events ADD COLUMN reach bigint;
+
+-- Where in the orderings a position of the main line is: the first event in each of its groups.
+CREATE INDEX _room_events_line ON synrepl._room_events (room_no, group_after)
+    WHERE (audience & 32768) <> 0;
+
+-- Events that are beside the main line, by history visibility, in either order.
+CREATE INDEX _room_events_beside ON synrepl._room_events
+    (room_no, ((audience >> 2) & 3), topological, stream_id)
+    WHERE (audience & 83456) = 16384;
+CREATE INDEX _room_events_beside_stream ON synrepl._room_events
+    (room_no, ((audience >> 2) & 3), stream_id)
+    WHERE (audience & 83456) = 16384;
+
+-- The events of a key; apart, those whose visibility does not follow from the state after them.
+CREATE INDEX _room_events_slot ON synrepl._room_events
+    (room_no, slot, ((audience >> 17) & 1), topological)
+    WHERE slot IS NOT NULL;
+
+-- The members of a server.
+CREATE INDEX _room_keys_server ON synrepl._room_keys
+    (room_no, (CASE WHEN strpos(state_key, ':') = 0 THEN ''
+                    ELSE substr(state_key, strpos(state_key, ':') + 1) END))
+    WHERE type = 'm.room.member';
+
+-- Users whose accounts were erased: others see the redacted form of what they sent.
+CREATE TABLE synrepl._erased_users (user_id text PRIMARY KEY);
