@@ -30,6 +30,7 @@ from benchmarks import (
     redis,
     room_import,
     room_store,
+    room_visibility,
     rooms,
     soak,
 )
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "rooms": rooms.run,
     "room_import": room_import.run,
     "room_store": room_store.run,
+    "room_visibility": room_visibility.run,
     "append": append.run,
     "catch_up": catch_up.run,
     "redis": redis.run,

@@ -16,6 +16,7 @@ bits  meaning
 15    it is the first of its group on the main line
 16    nobody may see it: it was rejected, or is an outlier
 17    its visibility does not follow from the state after it alone
+18    it is near the main line
 ===== ==================================================================================
 
 The first five fields and the event's own columns are an :class:`~synrepl.rooms.EventAudience`, without
@@ -66,6 +67,7 @@ FIRST_BIT = 1 << 15
 NOBODY_BIT = 1 << 16
 EXCEPTION_SHIFT = 17
 EXCEPTION_BIT = 1 << EXCEPTION_SHIFT
+NEAR_BIT = 1 << 18
 
 #: Of an event that no client may see, whoever asks, one of these bits is set.
 NEVER_BITS = _TWO_BITS << HIDDEN_SHIFT | NOBODY_BIT

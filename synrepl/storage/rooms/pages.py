@@ -3,7 +3,8 @@
 What the user may not see is left out before ``LIMIT``, so a page is full unless there is nothing more. Its
 parts are read separately, each from an index in the order of the page, and merged:
 
-- events on the main line, from the ranges in which the user's membership shows them;
+- events on the main line and near it, from the ranges in which the user's membership shows them;
+- events near the line after which the user's membership may be another one than on the line;
 - events beside the line, by history visibility, each with the membership at its own state;
 - the user's own departures and invitations, and changes of the history visibility, which have rules of
   their own.
@@ -25,10 +26,12 @@ from synrepl.storage.rooms.audience import INVITE, JOIN, SETS_SHIFT, WIDEST_SHIF
 from synrepl.storage.rooms.numbers import require_room
 from synrepl.storage.rooms.viewer_sql import (
     IS_BESIDE,
+    IS_DIFFERENT,
     IS_EXCEPTION,
     IS_ON_LINE,
     NEVER,
     SeenEvent,
+    ordinary_sql,
     seen_events,
     viewer_params,
     viewer_sql,
@@ -141,6 +144,7 @@ class _Pages:
         self._viewer, self._request = viewer, request
         self._spans: Sequence[Span] = history.visible_spans(viewer)
         self._sql: ViewerSql = viewer_sql(history, viewer)
+        self._shows_ordinary = ordinary_sql(history, viewer).shows_ordinary()
         self._params = viewer_params(history, viewer) | {
             "limit": request.limit,
             "slot": history.slot,
@@ -155,41 +159,33 @@ class _Pages:
 
     def scannable(self, txn: Transaction, window: _Window) -> _Window:
         """The part of a window in which there are not too many events to look at."""
-        needy = [each for each in HistoryVisibility if not self._is_open(each)]
-        row = txn.execute(
-            f"SELECT {', '.join(self._probe(each, each in needy) for each in HistoryVisibility)},"
-            f" {_WAS_IN_THE_ROOM}",
-            self._window_params(window),
-        ).fetchone()
-        was_in_the_room = row[-1]
-        beside = []
-        for visibility, probe in zip(HistoryVisibility, row[:-1], strict=True):
-            if probe is None or (visibility in needy and not was_in_the_room):
-                continue
-            beside.append(int(visibility))
-            if visibility in needy and len(probe) > 1:
-                window = self._cut(window, EventOrdering(*probe[-2:]))
-        return window._replace(beside=beside)
+        txn.execute(self._probe(), self._window_params(window))
+        found = txn.fetchall()
+        if any(not self._is_open(visibility) for visibility, _ in found):
+            was_there = txn.execute(_WAS_IN_THE_ROOM, self._params).fetchone()[0]
+            found = [row for row in found if was_there or self._is_open(row[0])]
+        for visibility, last in found:
+            if last is not None and not self._is_open(visibility):
+                window = self._cut(window, EventOrdering(*last))
+        return window._replace(beside=[visibility for visibility, _ in found])
 
-    def _is_open(self, visibility: HistoryVisibility) -> bool:
+    def _is_open(self, visibility: int) -> bool:
         """Whether this history visibility shows events without a membership."""
-        if visibility is HistoryVisibility.WORLD_READABLE:
+        if visibility == HistoryVisibility.WORLD_READABLE:
             return True
-        return visibility is HistoryVisibility.SHARED and not self._viewer.is_peeking
+        return visibility == HistoryVisibility.SHARED and not self._viewer.is_peeking
 
-    def _probe(self, visibility: int, is_needy: bool) -> str:
-        """An array if there are events beside the line; with the ordering of the last to look at."""
+    def _probe(self) -> str:
+        """The history visibilities of events beside the line, each with the last event to look at."""
         events = (
             f"FROM synrepl._room_events e WHERE {IS_BESIDE} AND e.room_no = %(room)s"
-            f" AND {_widest(visibility)} AND {self._in_window()}"
+            f" AND {_widest('v.number')} AND {self._in_window()} ORDER BY {self._order('e')}"
         )
-        any_array = f"(SELECT ARRAY[0::bigint] {events} LIMIT 1)"
-        if not is_needy:
-            return any_array
         topological = "e.topological" if self._is_topological else "0"
+        last = f"ARRAY[{topological}, e.stream_id] {events} OFFSET {SCAN_ROWS - 1} LIMIT 1"
         return (
-            f"coalesce((SELECT ARRAY[{topological}, e.stream_id] {events}"
-            f" ORDER BY {self._order('e')} OFFSET {SCAN_ROWS - 1} LIMIT 1), {any_array})"
+            f"SELECT v.number, (SELECT {last}) FROM generate_series(0, {len(HistoryVisibility) - 1})"
+            f" AS v (number) WHERE (SELECT e.event_no {events} LIMIT 1) IS NOT NULL"
         )
 
     def _cut(self, window: _Window, last: EventOrdering) -> _Window:
@@ -200,7 +196,12 @@ class _Pages:
 
     def read(self, txn: Transaction, window: _Window) -> list[SeenEvent]:
         """The events of a page."""
-        parts = [self._on_line(), self._exceptions(), *map(self._beside, window.beside)]
+        parts = [
+            self._on_line(),
+            self._exceptions(),
+            self._different(),
+            *map(self._beside, window.beside),
+        ]
         source = (
             f"SELECT event_no FROM ({' UNION ALL '.join(parts)}) AS visible"
             f" ORDER BY {self._order()} LIMIT %(limit)s"
@@ -219,7 +220,7 @@ class _Pages:
               CROSS JOIN LATERAL (
                     SELECT e.event_no, {columns} FROM synrepl._room_events e
                      WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL AND {IS_ON_LINE}
-                       AND NOT ({IS_EXCEPTION})
+                       AND NOT ({IS_EXCEPTION}) AND NOT ({IS_DIFFERENT})
                        AND {
             self._between(
                 "range.from_topological",
@@ -228,7 +229,7 @@ class _Pages:
                 "range.to_stream",
             )
         }
-                       AND {self._sql.shows()}
+                       AND {self._shows_ordinary}
                      ORDER BY {self._order("e")} LIMIT %(limit)s) AS e
               ORDER BY range.place, {self._order("e")} LIMIT %(limit)s)"""
 
@@ -239,7 +240,7 @@ class _Pages:
             (SELECT e.event_no, {columns} FROM synrepl._room_events e
               WHERE e.room_no = %(room)s AND {IS_BESIDE} AND {_widest(visibility)}
                 AND NOT ({IS_EXCEPTION})
-                AND {self._in_window()} AND {self._sql.shows()}
+                AND {self._in_window()} AND {self._shows_ordinary}
               ORDER BY {self._order("e")} LIMIT %(limit)s)"""
 
     def _exceptions(self) -> str:
@@ -251,6 +252,17 @@ class _Pages:
                 AND e.slot = ANY (%(slots)s::int[])
                 AND {NEVER} = 0 AND e.stream_id IS NOT NULL
                 AND {self._in_window()} AND {self._sql.shows()}
+              ORDER BY {self._order("e")} LIMIT %(limit)s)"""
+
+    def _different(self) -> str:
+        """Events near the main line whose state may differ from it for the user."""
+        columns = ", ".join(f"e.{column}" for column in self._columns)
+        return f"""
+            (SELECT DISTINCT e.event_no, {columns} FROM synrepl._branch_memberships b
+               JOIN synrepl._room_events e USING (event_no)
+              WHERE b.room_no = %(room)s AND b.slot = ANY (%(slots)s::int[])
+                AND {self._in_window("b")} AND {IS_ON_LINE} AND NOT ({IS_EXCEPTION})
+                AND {self._shows_ordinary}
               ORDER BY {self._order("e")} LIMIT %(limit)s)"""
 
     def position_after(self, window: _Window, last: SeenEvent | None) -> EventOrdering | None:
@@ -270,18 +282,22 @@ class _Pages:
         prefix = f"{table}." if table else ""
         return ", ".join(f"{prefix}{column} {self._direction}" for column in self._columns)
 
-    def _between(self, *bounds: str) -> str:
+    def _between(self, *bounds: str, table: str = "e") -> str:
         from_topological, from_stream, to_topological, to_stream = bounds
         if self._is_topological:
             return (
-                f"(e.topological, e.stream_id) >= ({from_topological}, {from_stream})"
-                f" AND (e.topological, e.stream_id) < ({to_topological}, {to_stream})"
+                f"({table}.topological, {table}.stream_id) >= ({from_topological}, {from_stream})"
+                f" AND ({table}.topological, {table}.stream_id) < ({to_topological}, {to_stream})"
             )
-        return f"e.stream_id >= {from_stream} AND e.stream_id < {to_stream}"
+        return f"{table}.stream_id >= {from_stream} AND {table}.stream_id < {to_stream}"
 
-    def _in_window(self) -> str:
+    def _in_window(self, table: str = "e") -> str:
         return self._between(
-            "%(low_topological)s", "%(low_stream)s", "%(high_topological)s", "%(high_stream)s"
+            "%(low_topological)s",
+            "%(low_stream)s",
+            "%(high_topological)s",
+            "%(high_stream)s",
+            table=table,
         )
 
     def _window_params(self, window: _Window) -> dict[str, object]:
@@ -310,12 +326,12 @@ def _by_stream(span: Span) -> Span:
     return span._replace(start=start, end=end)
 
 
-def _widest(visibility: int) -> str:
+def _widest(visibility: int | str) -> str:
     return f"((e.audience >> {WIDEST_SHIFT}) & 3) = {visibility}"
 
 
 # Whether the user ever had a membership that shows more than none.
 _WAS_IN_THE_ROOM = (
-    "EXISTS (SELECT FROM synrepl._room_events e WHERE e.room_no = %(room)s AND e.slot = %(slot)s"
+    "SELECT EXISTS (SELECT FROM synrepl._room_events e WHERE e.room_no = %(room)s AND e.slot = %(slot)s"
     f" AND ((e.audience >> {SETS_SHIFT}) & 7) IN ({JOIN}, {INVITE}))"
 )

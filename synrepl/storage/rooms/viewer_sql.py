@@ -14,6 +14,7 @@ from synrepl.storage.rooms.audience import (
     BESIDE_BIT,
     EXCEPTION_BIT,
     LEAVE,
+    NEAR_BIT,
     NEVER_BITS,
     NOBODY_BIT,
     membership_text,
@@ -27,11 +28,19 @@ NEVER = f"(e.audience & {NEVER_BITS})"
 #: An event beside the main line that clients may see.
 IS_BESIDE = f"(e.audience & {NEVER_BITS | BESIDE_BIT}) = {BESIDE_BIT}"
 
-#: An event on the main line that clients may see.
+#: An event on the main line, or near it, that clients may see.
 IS_ON_LINE = f"(e.audience & {NEVER_BITS | BESIDE_BIT}) = 0"
 
 #: An event whose visibility does not follow from the state after it, for the viewer of the parameters.
 IS_EXCEPTION = f"(e.audience & {EXCEPTION_BIT}) <> 0 AND e.slot = ANY (%(slots)s::int[])"
+
+#: An event near the main line in which the viewer's membership, or the history visibility, may be another
+#: one than on the line.
+IS_DIFFERENT = (
+    f"(e.audience & {NEAR_BIT}) <> 0 AND EXISTS (SELECT FROM synrepl._branch_memberships b"
+    " WHERE b.room_no = e.room_no AND b.slot = ANY (%(slots)s::int[])"
+    " AND b.topological = e.topological AND b.stream_id = e.stream_id)"
+)
 
 
 class TooManyIgnored(InputError):
@@ -65,9 +74,10 @@ class SeenEvent(NamedTuple):
 def viewer_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
     """The inputs of the rules for an event ``e``."""
     own = f"coalesce(e.slot = {history.slot}, false)"
+    by_state = _membership_by_state(history)
     return ViewerSql(
         audience="e.audience",
-        membership=_membership(history, own),
+        membership=f"CASE WHEN {own} THEN {membership_set('e.audience')} ELSE {by_state} END",
         own=own,
         ignored="e.sender = ANY (%(ignored)s::text[])" if list(viewer.ignored) else "false",
         erased="EXISTS (SELECT FROM synrepl._erased_users u WHERE u.user_id = e.sender)",
@@ -75,8 +85,13 @@ def viewer_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
     )
 
 
-def _membership(history: ViewerHistory, own: str) -> str:
-    """The number of the viewer's membership after an event."""
+def ordinary_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
+    """The same for :meth:`.ViewerSql.shows_ordinary`: the viewer's own joins need no exception."""
+    return viewer_sql(history, viewer)._replace(membership=_membership_by_state(history))
+
+
+def _membership_by_state(history: ViewerHistory) -> str:
+    """The number of the viewer's membership in the state after an event."""
     if history.slot == NO_SLOT:
         return str(LEAVE)
     on_line = " ".join(
@@ -88,10 +103,7 @@ def _membership(history: ViewerHistory, own: str) -> str:
         f"coalesce((SELECT {membership_set('m.audience')} FROM synrepl._room_events m"
         f" WHERE m.event_no = synrepl.state_entry(e.room_no, e.group_after, {history.slot})), {LEAVE})"
     )
-    return (
-        f"CASE WHEN {own} THEN {membership_set('e.audience')}"
-        f" WHEN e.audience & {BESIDE_BIT} = 0 THEN {on_line} ELSE {beside} END"
-    )
+    return f"CASE WHEN e.audience & {BESIDE_BIT | NEAR_BIT} = 0 THEN {on_line} ELSE {beside} END"
 
 
 def _memberships(history: ViewerHistory) -> list[int]:
@@ -119,17 +131,26 @@ def seen_events(
     :param source: a query for their numbers, as ``event_no``
     :param order: by what they are ordered
     """
-    membership, reason, erased = sql.membership, sql.reason(), sql.erased
-    known = sql._replace(membership="found.membership", erased="found.erased", own="found.own")
+    # Each input is evaluated once; OFFSET keeps the planner from putting it in wherever it is used.
+    known = sql._replace(
+        audience="found.audience",
+        membership="found.membership",
+        own="found.own",
+        ignored=sql.ignored.replace("e.", "found."),
+        erased="found.erased",
+    )
     txn.execute(
         f"""
         SELECT found.event_no, found.event_id, found.topological, found.stream_id,
                found.redacted_by, found.membership, found.reason, found.erased,
-               {known._replace(audience="found.audience").sight("found.reason")}
-          FROM (SELECT e.*, {membership} AS membership, {reason} AS reason, {erased} AS erased,
-                       {sql.own} AS own
-                  FROM ({source}) AS wanted JOIN synrepl._room_events e USING (event_no)
-                 WHERE e.room_no = %(room)s AND e.audience & {NOBODY_BIT} = 0
+               {known.sight("found.reason")}
+          FROM (SELECT found.*, {known.reason()} AS reason
+                  FROM (SELECT e.event_no, e.event_id, e.topological, e.stream_id, e.redacted_by,
+                               e.sender, e.audience, {sql.membership} AS membership,
+                               {sql.erased} AS erased, {sql.own} AS own
+                          FROM ({source}) AS wanted JOIN synrepl._room_events e USING (event_no)
+                         WHERE e.room_no = %(room)s AND e.audience & {NOBODY_BIT} = 0
+                        OFFSET 0) AS found
                 OFFSET 0) AS found
          ORDER BY {order}""",
         params,

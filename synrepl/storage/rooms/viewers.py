@@ -93,7 +93,7 @@ def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
     slots = slots_of(txn, room.room_no, keys)
     slot, visibility_slot = (slots.get(key, NO_SLOT) for key in keys)
     txn.execute(_VERSIONS, {"room": room.room_no, "slots": [slot, visibility_slot]})
-    spans = _spans(txn, visibility_slot)
+    spans = _spans(txn.fetchall(), visibility_slot)
     return ViewerHistory(room, slot, visibility_slot, spans)
 
 
@@ -101,9 +101,9 @@ def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
 # counts only if something is left before it.
 _VERSIONS = f"""
     SELECT v.slot, v.pos, entry.audience, first.topological, first.stream_id, first.reach,
-           EXISTS (SELECT FROM synrepl._room_events f
-                   WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
-                     AND f.group_after < v.pos)
+           coalesce((SELECT f.group_after FROM synrepl._room_events f
+                      WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
+                      ORDER BY f.group_after LIMIT 1) < v.pos, false)
       FROM synrepl._rooms r
       JOIN synrepl._state_line v ON v.line_no = r.main_line AND v.slot = ANY (%(slots)s::int[])
       LEFT JOIN synrepl._room_events entry ON entry.event_no = v.event_no

@@ -52,11 +52,8 @@ class ViewerSql(NamedTuple):
     erased: str
     peeking: str
 
-    def reason(self, *, only_shows: bool = False) -> str:
-        """The number of the reason.
-
-        :param only_shows: whether it only matters if it shows the event; then fewer events need the membership
-        """
+    def reason(self) -> str:
+        """The number of the reason."""
         by_number = " ".join(
             f"WHEN {number} THEN {_NUMBERS[reason]}"
             for number, reason in enumerate(HIDDEN)
@@ -68,14 +65,27 @@ class ViewerSql(NamedTuple):
             f" WHEN {self.audience} & {STATE_BIT} = 0 AND {self.ignored}"
             f" THEN {_NUMBERS[VisibilityReason.IGNORED]}"
             f" WHEN {self._counts(_WORLD)} THEN {_NUMBERS[VisibilityReason.WORLD_READABLE]}"
-            f" WHEN {self._counts(_SHARED)} AND NOT {self.peeking} THEN {_NUMBERS[VisibilityReason.SHARED] if only_shows else self._shared()}"
+            f" WHEN {self._counts(_SHARED)} AND NOT {self.peeking} THEN {self._shared()}"
             f" ELSE {self._by_membership()} END"
         )
 
     def shows(self) -> str:
         """Whether the viewer sees any of the event."""
         shown = ", ".join(str(number) for number, reason in enumerate(REASONS) if reason.shows)
-        return f"({self.reason(only_shows=True)}) IN ({shown})"
+        return f"({self.reason()}) IN ({shown})"
+
+    def shows_ordinary(self) -> str:
+        """The same for an event that clients may see, and whose visibility follows from the state after it.
+
+        The membership is evaluated once at most, and only where the history visibility needs it.
+        """
+        newer = self._bits(0)
+        is_open = f"{newer} = {_WORLD} OR {newer} = {_SHARED} AND NOT {self.peeking}"
+        return (
+            f"(({self.audience} & {STATE_BIT} <> 0 OR NOT {self.ignored}) AND CASE WHEN {is_open} THEN true"
+            f" ELSE CASE {self.membership} WHEN {JOIN} THEN true"
+            f" WHEN {INVITE} THEN {newer} = {_INVITED} ELSE false END END)"
+        )
 
     def sight(self, reason: str) -> str:
         """The number of what is seen.

@@ -1,7 +1,8 @@
 -- Who may see the events of rooms: see synrepl.storage.rooms.audience for the bits of an audience.
 
--- The highest topological ordering among the events before this one on the main line, where that is
--- higher than its own; only for the first event of a group on the line.
+-- The highest topological ordering among the events before this one that are on the main line or
+-- near it, where that is higher than its own; only for the first event of a group on the line. See
+-- synrepl.storage.rooms.event_places.
 ALTER TABLE synrepl._room_events ADD COLUMN reach bigint;
 
 -- Where in the orderings a position of the main line is: the first event in each of its groups.
@@ -15,6 +16,17 @@ CREATE INDEX _room_events_beside ON synrepl._room_events
 CREATE INDEX _room_events_beside_stream ON synrepl._room_events
     (room_no, ((audience >> 2) & 3), stream_id)
     WHERE (audience & 83456) = 16384;
+
+-- Events near the main line, by the memberships (or the history visibility) in which the state
+-- after them may differ from the line.
+CREATE TABLE synrepl._branch_memberships (
+    topological bigint NOT NULL,
+    stream_id bigint NOT NULL,
+    event_no bigint NOT NULL,
+    room_no integer NOT NULL,
+    slot integer NOT NULL,
+    PRIMARY KEY (room_no, slot, topological, stream_id)
+);
 
 -- The events of a key; apart, those whose visibility does not follow from the state after them.
 CREATE INDEX _room_events_slot ON synrepl._room_events

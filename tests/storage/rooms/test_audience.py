@@ -15,8 +15,11 @@ from synrepl.rooms import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.audience import (
+    EXCEPTION_BIT,
     HIDDEN,
+    JOIN,
     MEMBERSHIPS,
+    NEVER_BITS,
     OTHER,
     OTHER_MEMBERSHIP,
     membership_set,
@@ -114,11 +117,15 @@ class VisibilityRulesAsSql(PostgresCase):
             ("\t".join(str(cell) for cell in case) + "\n" for case in cases),
         )
         txn.execute(
-            f"SELECT {sql.reason()}, {sql.sight(sql.reason())}, {sql.shows()} FROM cases c ORDER BY nth"
+            f"SELECT {sql.reason()}, {sql.sight(sql.reason())}, {sql.shows()}, {sql.shows_ordinary()}"
+            " FROM cases c ORDER BY nth"
         )
         for case, verdict in zip(cases, expected, strict=True):
-            reason, sight, shows = txn.fetchone()
+            reason, sight, shows, shows_ordinary = txn.fetchone()
             found = REASONS[reason], SIGHTS[sight], shows
+            is_own = case[2]
+            if not case[0] & (NEVER_BITS | EXCEPTION_BIT) and (not is_own or case[1] == JOIN):
+                self.assertEqual(shows_ordinary, shows, case)
             if found != (verdict.reason, verdict.sight, verdict.reason.shows):
                 self.fail(f"{case}: {found} instead of {verdict}")
         self.assertIn(VisibilityReason.INVITATION_ENDED, {each.reason for each in expected})

@@ -20,8 +20,8 @@ from synrepl.rooms import (
     room_version,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.audience import BESIDE_BIT, pack_audience, pack_unseen
-from synrepl.storage.rooms.event_places import EventPlaces
+from synrepl.storage.rooms.audience import pack_audience, pack_unseen
+from synrepl.storage.rooms.event_places import BRANCHES_TABLE, EventPlaces, PlacedEvent
 from synrepl.storage.rooms.events import checksum
 from synrepl.storage.rooms.pending_rows import PendingRows, RoomTable
 from synrepl.storage.rooms.state_digest import StateDigest
@@ -179,12 +179,24 @@ class WrittenRoom:
             bases = [each.group for each in prevs if each.group is not None]
             group_before = self._group(before, bases)
             group = self._group(after, [group_before])
-            bits = BESIDE_BIT
-            if not backfilled:
-                bits, reach = self._order.place(
-                    group, self._is_on_main_line(group), ordering.topological
-                )
-            packed |= bits
+            line_place = self._places[group]
+            place = self._order.place(
+                PlacedEvent(
+                    not backfilled,
+                    ordering.topological,
+                    None if event.state_key is None else self.slot((event.type, event.state_key)),
+                    group_before,
+                    group,
+                    line_place.line_no == self._writer.main_line,
+                    line_place.pos,
+                    line_place.overlay,
+                ),
+                self,
+            )
+            packed |= place.bits
+            reach = place.reach
+            for slot in place.different:
+                self.rows.add(BRANCHES_TABLE, (self.room_no, slot, *ordering, number))
         kept = WrittenEvent(
             number,
             event,
@@ -202,11 +214,10 @@ class WrittenRoom:
         self.events.append(kept)
         return kept
 
-    def _is_on_main_line(self, group: int) -> bool:
-        place = self._places[group]
-        return bool(
-            place.line_no == self._writer.main_line and place.pos == group and not place.overlay
-        )
+    def __contains__(self, slot: object) -> bool:
+        """Whether a slot is of a membership, or of the history visibility."""
+        key = next(key for key, each in self._slots.items() if each == slot)
+        return key[0] == "m.room.member" or key == ("m.room.history_visibility", "")
 
     def _group(self, state: State, bases: Sequence[int]) -> int:
         """The group of a state, which is made if there is none near by."""
