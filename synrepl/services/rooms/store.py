@@ -28,8 +28,16 @@ from synrepl.storage.rooms.explanations import (
     VisibilityExplanation,
 )
 from synrepl.storage.rooms.graph_slice import GraphEvent, graph_slice
+from synrepl.storage.rooms.messages import (
+    Messages,
+    ServedEvents,
+    read_backfill,
+    read_messages,
+    read_missing_events,
+)
 from synrepl.storage.rooms.named_entries import NamedEntries
 from synrepl.storage.rooms.numbers import require_room
+from synrepl.storage.rooms.pages import PageRequest
 from synrepl.storage.rooms.room_overview import (
     RoomEnds,
     RoomFigures,
@@ -294,6 +302,49 @@ class RoomStore:
         :raises BadLimit: not from 1 to 2,000
         """
         return await self._read("graph", lambda txn: graph_slice(txn, room_id, until, limit))
+
+    # What users and other servers get
+
+    async def messages(self, room_id: str, viewer: Viewer, request: PageRequest) -> Messages:
+        """A page of the events of a room that a user may see.
+
+        :raises UnknownRoom: :raises TooManyIgnored:
+        :raises BadPageSize: not from 1 to 1,000
+        """
+        return await self._read(
+            "messages", lambda txn: read_messages(txn, room_id, viewer, request)
+        )
+
+    async def backfill(
+        self, room_id: str, server: str, event_ids: Collection[str], limit: int = 100
+    ) -> ServedEvents:
+        """Some events and those before them, newest first, as another server may see them; at most 100.
+
+        :raises UnknownRoom: :raises TooManyEventsNamed:
+        """
+        return await self._read(
+            "backfill", lambda txn: read_backfill(txn, room_id, server, event_ids, limit)
+        )
+
+    async def missing_events(
+        self,
+        room_id: str,
+        server: str,
+        earliest: Collection[str],
+        latest: Collection[str],
+        limit: int = 10,
+        min_depth: int = 0,
+    ) -> ServedEvents:
+        """The events between some that another server has, as it may see them; at most 20.
+
+        :raises UnknownRoom: :raises TooManyEventsNamed: :raises BadMinDepth:
+        """
+        return await self._read(
+            "missing events",
+            lambda txn: read_missing_events(
+                txn, room_id, server, earliest, latest, limit, min_depth
+            ),
+        )
 
     # Explanations
 

@@ -27,6 +27,7 @@ from synrepl.rooms import (
 )
 from synrepl.rooms import Delta as StateDelta
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.audience import pack_audience, pack_unseen
 from synrepl.storage.rooms.batch_states import GroupNumbers, StateWriter
 from synrepl.storage.rooms.events import EventFlags, StoredEvent, refusal_text
 from synrepl.storage.rooms.group_writer import GroupWriter
@@ -44,7 +45,6 @@ from synrepl.storage.rooms.incoming import (
     check_storable,
 )
 from synrepl.storage.rooms.numbers import OpenedRoom, take_numbers
-from synrepl.storage.rooms.packed_audience import pack_audience
 from synrepl.storage.rooms.pending_event import PendingEvent
 from synrepl.storage.rooms.pending_rows import PendingRows
 from synrepl.storage.rooms.room_memory import RoomMemory
@@ -349,7 +349,7 @@ class RoomBatch:
         event = judged.event
         flags = EventFlags(0)
         before = after = None
-        audience = None
+        audience = pack_unseen(event)
         slot = self.states.slot_of(event)
         prev_nos: list[int] = []
         if judged.state_before is None:
@@ -417,7 +417,7 @@ class RoomBatch:
         assert judged.state_before is not None
         before = self.view.state_events(judged.state_before, keys)
         soft_failed = judged.soft_failure is not None
-        return pack_audience(audience_of(event, before, soft_failed=soft_failed))
+        return pack_audience(event, audience_of(event, before, soft_failed=soft_failed))
 
     def _next_event_no(self) -> int:
         if not self._event_nos:

@@ -10,6 +10,7 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.batch import RoomBatch
 from synrepl.storage.rooms.batch_facts import FactPlaces, append_facts
+from synrepl.storage.rooms.batch_places import place_row
 from synrepl.storage.rooms.batch_redactions import apply_redactions
 from synrepl.storage.rooms.events import (
     EVENTS_TABLE,
@@ -228,6 +229,7 @@ class _BatchWriter:
             elif row.event_no in places.backfilled:
                 oldest = BACKFILL.stream_id(old[places.backfilled[row.event_no]])
                 row = row._replace(stream_id=oldest)
+            row = place_row(batch, row, rows)
             batch.judged[event_id] = pending._replace(row=row)
             batch.memory.rows[event_id] = row
             if pending.was_outlier:

@@ -11,6 +11,7 @@ from synrepl.storage.rooms.group_writer import GroupWriter
 from synrepl.storage.rooms.numbers import take_numbers, type_numbers
 from synrepl.storage.rooms.pending_rows import PendingRows, RoomTable
 from synrepl.storage.rooms.state_handle import NO_GROUP, StoredState
+from synrepl.storage.rooms.state_line import LinePlace
 from synrepl.storage.rooms.view import StoredRoomView
 
 #: Groups that a state is compared with, to be stored as a delta to the closest.
@@ -179,6 +180,11 @@ class StateWriter:
         if group == old.group:
             return group, Delta({})
         return group, self._view.state_differences([old, new])[0]
+
+    def line_place(self, group: int) -> LinePlace:
+        """Where a group is along the state lines."""
+        self._groups.read([group])
+        return self._memory.groups.places[group]
 
     def finish(self) -> None:
         """Add the rows of state lines."""

@@ -24,7 +24,7 @@ class MissingJson(StorageError):
 class EventFlags(IntFlag):
     """What became of an event.
 
-    An outlier is known by its auth events only: it has no state, no audience and no ordering.
+    An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it.
     """
 
     OUTLIER = 1
@@ -63,6 +63,7 @@ class StoredEvent(NamedTuple):
     audience: int | None
     group_before: int | None
     group_after: int | None
+    reach: int | None = None
 
     @property
     def is_outlier(self) -> bool:
@@ -84,7 +85,7 @@ class StoredEvent(NamedTuple):
 STORED_EVENT = (
     "e.event_no, e.event_id, e.room_no, t.type, e.slot, e.sender, e.depth, e.origin_server_ts,"
     " e.stream_id, e.topological, e.prev_nos, e.auth_nos, e.flags, e.refusal, e.redacted_by,"
-    " e.audience, e.group_before, e.group_after"
+    " e.audience, e.group_before, e.group_after, e.reach"
 )
 
 #: Where they are.
@@ -93,7 +94,8 @@ FROM_EVENTS = "FROM synrepl._room_events e JOIN synrepl._event_types t USING (ty
 EVENTS_TABLE = RoomTable(
     "synrepl._room_events",
     "event_no, event_id, room_no, type_no, slot, sender, depth, origin_server_ts, stream_id,"
-    " topological, prev_nos, auth_nos, flags, refusal, redacted_by, audience, group_before, group_after",
+    " topological, prev_nos, auth_nos, flags, refusal, redacted_by, audience, group_before, group_after,"
+    " reach",
 )
 
 JSON_TABLE = RoomTable("synrepl._room_event_json", "event_no, checksum, raw")

@@ -21,6 +21,7 @@ from synrepl.rooms import (
     visible_to_user,
 )
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.audience import NOBODY_BIT, unpack_audience
 from synrepl.storage.rooms.event_access import require_event
 from synrepl.storage.rooms.events import (
     EventFlags,
@@ -39,7 +40,6 @@ from synrepl.storage.rooms.explanations import (
     VisibilityExplanation,
 )
 from synrepl.storage.rooms.numbers import RoomRow, room_by_number, slots_of
-from synrepl.storage.rooms.packed_audience import unpack_audience
 from synrepl.storage.rooms.state_reading import look_up_keys
 
 _CREATE: StateKey = ("m.room.create", "")
@@ -155,7 +155,8 @@ def explain_visibility(
     :raises CorruptEvent: :raises MissingJson: :raises CorruptState: :raises NumberWithoutRow: what is stored is damaged
     """
     stored = require_event(txn, event_id)
-    if stored.audience is None or stored.group_before is None or stored.group_after is None:
+    is_seen = stored.audience is not None and not stored.audience & NOBODY_BIT
+    if not is_seen or stored.group_before is None or stored.group_after is None:
         what = "an outlier, at which the room is not known" if stored.is_outlier else "rejected"
         return VisibilityExplanation(
             event_id, viewer.user, None, None, "leave", None, None, f"hidden: it is {what}"
@@ -166,7 +167,8 @@ def explain_visibility(
     before = _state_events(txn, room, version, stored.group_before, [_VISIBILITY])
     after = _state_events(txn, room, version, stored.group_after, [member])
     event = parsed_events(txn, version, [stored])[event_id]
-    audience = unpack_audience(stored.audience, event_id, stored.sender, event.state_key)
+    audience = unpack_audience(stored.audience or 0, event_id, stored.sender, event.state_key)
+    assert audience is not None
     found = after.get(member)
     membership = "leave" if found is None else str(found.membership)
     verdict = visible_to_user(audience, viewer, membership, erased)

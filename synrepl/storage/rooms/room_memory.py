@@ -13,6 +13,7 @@ from synrepl.rooms import (
     Slots,
     StateKey,
 )
+from synrepl.storage.rooms.event_places import EventPlaces
 from synrepl.storage.rooms.events import StoredEvent
 from synrepl.storage.rooms.group_writer import GroupMemory
 from synrepl.storage.rooms.heads import StoredHeads
@@ -42,6 +43,8 @@ class RoomMemory:
         self.revision = revision
         self.groups = GroupMemory()
         self.heads: StoredHeads | None = None
+        #: Where the next events are along the main line; None if it was not read yet.
+        self.places: EventPlaces | None = None
         self.extremities: ForwardExtremities | None = None
         #: Missing prev events, with the numbers of the events that follow them.
         self.backward: dict[str, set[int]] = {}
