@@ -44,6 +44,7 @@ WRITTEN = (
     "_state_group_lines",
     "_current_state",
     "_memberships",
+    "_branch_memberships",
     "events",
     "caches",
 )

@@ -34,6 +34,8 @@ def place_row(batch: RoomBatch, row: StoredEvent, rows: PendingRows) -> StoredEv
         at.overlay.keys(),
     )
     place = memory.places.place(event, _RelevantSlots(batch))
+    if not place.bits:
+        return row
     for slot in place.different:
         rows.add(
             BRANCHES_TABLE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.event_places_rebuild import rebuild_event_places
 from synrepl.storage.rooms.numbers import RoomRow, event_ids_of, keys_of
 from synrepl.storage.rooms.pending_rows import PendingRows
 from synrepl.storage.rooms.state_digest import StateDigest
@@ -50,7 +51,8 @@ def drop_lines(txn: Transaction, room: RoomRow) -> None:
 def rebuild_lines(txn: Transaction, room: RoomRow) -> int:
     """Build the lines of a room from its groups, in one transaction; returns the number of groups.
 
-    The caller holds the room's lock. Memory goes with a page of groups and with the number of lines.
+    The places of the room's events go by its lines, so they are found again, too. The caller holds the
+    room's lock. Memory goes with a page of groups or of events, and with the number of lines.
 
     :raises UnknownStateGroup: :raises BrokenChain: a group cannot be put together
     :raises NumberWithoutRow: a slot or an event of a group is not here
@@ -91,6 +93,7 @@ def rebuild_lines(txn: Transaction, room: RoomRow) -> int:
         "UPDATE synrepl._rooms SET main_line = %s WHERE room_no = %s",
         (writer.main_line, room.room_no),
     )
+    rebuild_event_places(txn, room._replace(main_line=writer.main_line))
     return count
 
 

@@ -226,7 +226,7 @@ CREATE INDEX _redactions_target ON synrepl._redactions (redacts);
 -- The entry of one key of a group's state: the number of its event; NULL if there is none. The
 -- same look-up as synrepl.storage.rooms.state_line, for use in statements.
 CREATE FUNCTION synrepl.state_entry(p_room integer, p_group bigint, p_slot integer) RETURNS bigint
-    LANGUAGE plpgsql STABLE PARALLEL SAFE
+    LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     place record;

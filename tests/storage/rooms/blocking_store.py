@@ -20,7 +20,8 @@ from synrepl.streams.rows import RowCodec
 TABLES = (
     "_rooms, _room_keys, _room_events, _room_event_json, _state_groups, _state_line, _state_lines,"
     " _state_group_lines, _current_state, _memberships, _room_heads, _forward_extremities,"
-    " _backward_extremities, _waiting_events, _redactions"
+    " _backward_extremities, _waiting_events, _redactions,"
+    " _branch_memberships"
 )
 
 _CODECS = {stream.name: RowCodec(stream) for stream in ROOM_STREAMS}

@@ -110,7 +110,8 @@ class StoreCase(PostgresCase):
             " synrepl._room_event_json, synrepl._state_groups, synrepl._state_line,"
             " synrepl._state_lines, synrepl._state_group_lines, synrepl._current_state,"
             " synrepl._memberships, synrepl._room_heads, synrepl._forward_extremities,"
-            " synrepl._backward_extremities, synrepl._waiting_events, synrepl._redactions"
+            " synrepl._backward_extremities, synrepl._waiting_events, synrepl._redactions,"
+            " synrepl._branch_memberships"
         )
         self.one.forget()
 

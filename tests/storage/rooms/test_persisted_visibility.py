@@ -1,0 +1,238 @@
+"""What users see of rooms that were persisted: the persister places events where pages look for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from random import Random
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from synrepl.rooms import EventOrdering, Room, Viewer, audience_of
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.audience import BESIDE_BIT, FIRST_BIT, NEAR_BIT
+from synrepl.storage.rooms.event_places_rebuild import rebuild_event_places
+from synrepl.storage.rooms.events import events_by_id
+from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.storage.rooms.line_rebuild import rebuild_lines
+from synrepl.storage.rooms.numbers import require_room
+from synrepl.storage.rooms.state_line import MAX_OVERLAY
+from tests.rooms.small_rooms import SmallRoom
+from tests.storage.rooms.blocking_store import BlockingPersister, RecordedFacts
+from tests.storage.rooms.random_rooms import USERS, RandomRoom
+from tests.storage.rooms.store_case import StoreCase
+from tests.storage.rooms.test_persisting_machine import receive, seeds
+from tests.storage.rooms.test_visibility import RoomCase
+from tests.storage.rooms.written_rooms import WrittenEvent, WrittenRoom
+
+_PLACES = BESIDE_BIT | FIRST_BIT | NEAR_BIT
+
+_viewers = st.builds(
+    Viewer,
+    st.sampled_from([*USERS, "@stranger:z"]),
+    st.booleans(),
+    st.frozensets(st.sampled_from(USERS), max_size=1),
+)
+
+#: Batches: events in it, whether they come in another order, and as history, and after a restart.
+_batches = st.lists(
+    st.tuples(
+        st.integers(1, 25),
+        st.booleans(),
+        st.sampled_from([False, False, False, True]),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+class _RestlessRoom(RandomRoom):
+    """A random room in which users come and go, and the history visibility changes."""
+
+    _INSTEAD: ClassVar[dict[str, str]] = {
+        "entry": "join",
+        "topic": "leave",
+        "aliases": "visibility",
+    }
+
+    def _contents(self, kind: str, sender: str, follows: list[Any]) -> tuple[Any, Any]:
+        return super()._contents(self._INSTEAD.get(kind, kind), sender, follows)
+
+
+def _in_memory(txn: Transaction, room: Room) -> WrittenRoom:
+    """A room as judged in memory, with the orderings that it got in the database."""
+    assert room.room_id is not None
+    rows = events_by_id(txn, [each.event.event_id for each in room])
+    events = []
+    for judged in room:
+        row = rows[judged.event.event_id]
+        before = {} if judged.state_before is None else judged.state_before
+        after = {} if judged.state_after is None else judged.state_after
+        states = [
+            {key: room[each].event for key, each in state.items()} for state in (before, after)
+        ]
+        audience = ordering = None
+        if row.stream_id is not None and row.topological is not None:
+            ordering = EventOrdering(row.topological, row.stream_id)
+            if judged.accepted:
+                soft_failed = judged.soft_failure is not None
+                audience = audience_of(judged.event, states[0], soft_failed=soft_failed)
+        assert row.audience is not None
+        events.append(
+            WrittenEvent(
+                row.event_no,
+                judged.event,
+                states[0],
+                states[1],
+                ordering,
+                audience,
+                row.flags,
+                row.group_before,
+                row.group_after,
+                row.audience,
+                row.reach,
+                redacted_by=row.redacted_by,
+            )
+        )
+    return WrittenRoom(room.room_id, events=events)
+
+
+class PersistedRooms(RoomCase):
+    """Random rooms, through the persister."""
+
+    timeout = 600
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        facts = RecordedFacts()
+        self.processes = [BlockingPersister(self.dsn, name, facts) for name in ("one", "two")]
+        for process in self.processes:
+            self.addCleanup(process.database.close)
+        #: Events by their place, in all rooms.
+        self.seen: dict[int, int] = {}
+
+    def persist(
+        self, made: RandomRoom, batches: Sequence[tuple[int, bool, bool, bool]], rng: Random
+    ) -> Room:
+        """Persist a room in turn by two processes, as the model gets it."""
+        room = Room(made.version)
+        for number, (size, is_mixed, is_history, is_restart) in enumerate(batches):
+            part = made.more(size) if number else [*made.events, *made.more(size)]
+            if is_mixed:
+                rng.shuffle(part)
+            incoming = [IncomingEvent(each, backfilled=is_history and number > 0) for each in part]
+            process = self.processes[number % 2]
+            if is_restart:
+                process.forget()
+            process.persist(made.room_id, made.version, incoming)
+            for each in incoming:
+                receive(room, each)
+        return room
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        seeds,
+        st.sampled_from(["1", "6", "10", "11"]),
+        _batches,
+        st.lists(_viewers, min_size=2, max_size=4),
+        st.sampled_from([2, MAX_OVERLAY]),
+        st.integers(1, 9),
+    )
+    def check_random_rooms(
+        self,
+        seed: int,
+        version: str,
+        batches: Sequence[tuple[int, bool, bool, bool]],
+        viewers: Sequence[Viewer],
+        max_overlay: int,
+        size: int,
+    ) -> None:
+        self.processes[0].empty()
+        self.processes[1].forget()
+        rng = Random(seed)
+        with patch("synrepl.storage.rooms.state_line.MAX_OVERLAY", max_overlay):
+            room = self.persist(_RestlessRoom(rng, version), batches, rng)
+            for again in (_nothing, _places_again, rebuild_lines):
+                check = partial(self.check, room, viewers, size, again)
+                self.database.run("check", check)
+
+    def check(
+        self,
+        room: Room,
+        viewers: Collection[Viewer],
+        size: int,
+        again: Callable[..., object],
+        txn: Transaction,
+    ) -> None:
+        """Rebuild something, and compare every verdict and page."""
+        assert room.room_id is not None
+        again(txn, require_room(txn, room.room_id))
+        expected = _in_memory(txn, room)
+        for viewer in viewers:
+            self.assert_users_verdicts(txn, expected, viewer, ())
+            self.assert_pages(txn, expected, viewer, (), size)
+        for kept in expected.events:
+            if kept.ordering is not None:
+                place = kept.packed & _PLACES
+                self.seen[place] = self.seen.get(place, 0) + 1
+
+    def test_pages_have_what_the_rules_show_of_rooms_that_were_persisted(self) -> None:
+        self.check_random_rooms()
+        self.assertEqual(self.seen.keys(), {0, FIRST_BIT, NEAR_BIT, BESIDE_BIT})
+
+
+def _nothing(txn: Transaction, room: object) -> None:
+    """Leave the room as it was persisted."""
+
+
+def _places_again(txn: Transaction, room: Any) -> None:
+    """Find the places again: they are the same."""
+    text = (
+        "SELECT event_no, audience, array(SELECT slot FROM synrepl._branch_memberships b"
+        "  WHERE b.event_no = e.event_no ORDER BY slot), reach FROM synrepl._room_events e"
+        " WHERE room_no = %s ORDER BY event_no"
+    )
+    before = txn.execute(text, (room.room_no,)).fetchall()
+    rebuild_event_places(txn, room)
+    after = txn.execute(text, (room.room_no,)).fetchall()
+    for old, new in zip(before, after, strict=True):
+        assert old[:3] == new[:3], (old, new)
+        # After a restart the highest ordering of all events counts, also of those beside the line.
+        assert (old[3] or 0) >= (new[3] or 0), (old, new)
+
+
+class PlacesOfEvents(StoreCase):
+    """A few events, through the real persister and its writer."""
+
+    async def test_events_are_placed_on_the_line_near_it_and_beside_it(self) -> None:
+        small = SmallRoom("10")
+        made = [*small.base, small.carol]
+        topic = small.topic(small.carol)
+        message = small.message(topic)
+        branch = small.message(small.carol)
+        await self.one.persist(made[0].room_id, small.version, [*made, topic, message])
+        self.one.forget()
+        await self.one.persist(made[0].room_id, small.version, [branch])
+        late = small.message(small.alice)
+        incoming = [IncomingEvent(late, live=False, backfilled=True)]
+        await self.one.persist(made[0].room_id, small.version, incoming)
+        events = [small.carol, topic, message, branch, late]
+        rows = await self.read(lambda txn: events_by_id(txn, [each.event_id for each in events]))
+        places = [(rows[each.event_id].audience or 0) & _PLACES for each in events]
+        self.assertEqual(places, [FIRST_BIT, FIRST_BIT, 0, NEAR_BIT, BESIDE_BIT])
+
+    async def test_a_room_whose_events_have_one_order_has_no_event_beside_the_line(self) -> None:
+        small = SmallRoom("10")
+        events = [*small.base, small.carol]
+        for number in range(150):
+            made = small.message if number % 3 else small.topic
+            events.append(made(events[-1]))
+        for at in range(0, len(events), 7):
+            await self.one.persist(events[0].room_id, small.version, events[at : at + 7])
+        count = f"SELECT count(*) FROM synrepl._room_events WHERE audience & {BESIDE_BIT | NEAR_BIT} <> 0"
+        self.assertEqual(self.sql(count), 0)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._branch_memberships"), 0)
