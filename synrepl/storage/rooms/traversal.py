@@ -120,7 +120,8 @@ class _Graph:
 
     def by_id(self, event_ids: Collection[str]) -> list[_Node]:
         """Events by ID."""
-        rows = self._read("e.event_id = ANY (%s::text[])", (list(event_ids),))
+        storable = [each for each in event_ids if "\0" not in each]
+        rows = self._read("e.event_id = ANY (%s::text[])", (storable,))
         return self._add(rows)
 
     def by_number(self, numbers: Iterable[int], ahead: int = 0) -> dict[int, _Node]:
