@@ -22,6 +22,8 @@ def place_row(batch: RoomBatch, row: StoredEvent, rows: PendingRows) -> StoredEv
         or row.audience is None
     ):
         return row
+    if row.stream_id > 0 and memory.places.is_next(row.group_after, row.topological):
+        return row
     at = batch.states.line_place(row.group_after)
     event = PlacedEvent(
         row.stream_id > 0,

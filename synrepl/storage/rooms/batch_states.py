@@ -183,8 +183,10 @@ class StateWriter:
 
     def line_place(self, group: int) -> LinePlace:
         """Where a group is along the state lines."""
-        self._groups.read([group])
-        return self._memory.groups.places[group]
+        places = self._memory.groups.places
+        if group not in places:
+            self._groups.read([group])
+        return places[group]
 
     def finish(self) -> None:
         """Add the rows of state lines."""

@@ -101,6 +101,17 @@ class EventPlaces:
         self._positions = deque(positions, MAX_BEHIND)
         self._highest = highest
 
+    def is_next(self, group_after: int, topological: int) -> bool:
+        """Whether a live event is one more at the newest position, so that nothing is stored of its place.
+
+        The same as :meth:`place`, and quicker: nothing need be known of the group.
+        """
+        newest = self._positions[-1] if self._positions else None
+        if newest is None or group_after != newest.group or topological < newest.topological:
+            return False
+        self._highest = max(self._highest, topological)
+        return True
+
     def place(self, event: PlacedEvent, relevant: Container[int]) -> EventPlace:
         """Place an event.
 
