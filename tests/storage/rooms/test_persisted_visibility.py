@@ -225,6 +225,21 @@ class PlacesOfEvents(StoreCase):
         places = [(rows[each.event_id].audience or 0) & _PLACES for each in events]
         self.assertEqual(places, [FIRST_BIT, FIRST_BIT, 0, NEAR_BIT, BESIDE_BIT])
 
+    async def test_places_that_are_lost_come_back_with_the_lines(self) -> None:
+        small = SmallRoom("10")
+        events = [*small.base, small.carol, small.topic(small.carol), small.message(small.rules)]
+        room_id = events[0].room_id
+        await self.one.persist(room_id, small.version, events)
+        audiences = "SELECT array_agg(audience ORDER BY event_no) FROM synrepl._room_events"
+        branches = "SELECT array_agg(b)::text FROM synrepl._branch_memberships b"
+        before = self.sql(audiences), self.sql(branches)
+        self.assertEqual([each & _PLACES for each in before[0]][-2:], [FIRST_BIT, NEAR_BIT])
+        self.assertIsNotNone(before[1])
+        self.sql(f"UPDATE synrepl._room_events SET audience = audience & ~{_PLACES} | {BESIDE_BIT}")
+        self.assertNotEqual(self.sql(audiences), before[0])
+        await self.read(lambda txn: rebuild_lines(txn, require_room(txn, room_id)))
+        self.assertEqual((self.sql(audiences), self.sql(branches)), before)
+
     async def test_a_room_whose_events_have_one_order_has_no_event_beside_the_line(self) -> None:
         small = SmallRoom("10")
         events = [*small.base, small.carol]
