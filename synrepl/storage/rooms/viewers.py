@@ -97,10 +97,16 @@ def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
     return ViewerHistory(room, slot, visibility_slot, spans)
 
 
+# An entry is mostly the first event of its own group, so that nothing else has to be read.
+_BEGINS = f"(entry.group_after = v.pos AND (entry.audience & {FIRST_BIT}) <> 0)"
+
 # Where the first group at or after a position begins. What was before it may have been purged, so a start
 # counts only if something is left before it.
 _VERSIONS = f"""
-    SELECT v.slot, v.pos, entry.audience, first.topological, first.stream_id, first.reach,
+    SELECT v.slot, v.pos, entry.audience,
+           CASE WHEN {_BEGINS} THEN entry.topological ELSE first.topological END,
+           CASE WHEN {_BEGINS} THEN entry.stream_id ELSE first.stream_id END,
+           CASE WHEN {_BEGINS} THEN entry.reach ELSE first.reach END,
            coalesce((SELECT f.group_after FROM synrepl._room_events f
                       WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
                       ORDER BY f.group_after LIMIT 1) < v.pos, false)
@@ -110,7 +116,7 @@ _VERSIONS = f"""
       LEFT JOIN LATERAL (
           SELECT f.topological, f.stream_id, f.reach FROM synrepl._room_events f
            WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
-             AND f.group_after >= v.pos
+             AND f.group_after >= v.pos AND {_BEGINS} IS NOT TRUE
            ORDER BY f.group_after LIMIT 1) first ON true
      WHERE r.room_no = %(room)s
      ORDER BY v.pos"""
