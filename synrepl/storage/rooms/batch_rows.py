@@ -35,6 +35,8 @@ from synrepl.storage.rooms.incoming import (
     PersistedEvent,
 )
 from synrepl.storage.rooms.numbers import (
+    NumberWithoutRow,
+    OpenedRoom,
     OtherRoomVersion,
     find_room,
     make_room,
@@ -87,23 +89,14 @@ class PersistRun:
         :raises OtherRoomVersion: the room is stored with another version
         """
         self.memory = None
-        room_no = self._room_nos.get(self._room_id)
-        if room_no is None:
-            found = find_room(txn, self._room_id)
-            room_no = (
-                make_room(txn, self._room_id, self._version.name)
-                if found is None
-                else found.room_no
-            )
-        state_events = sum(each.event.state_key is not None for each in self._incoming)
         new_ids = [each for each in map(_event_id, self._incoming) if "\0" not in each]
-        opened = open_room(txn, room_no, new_ids, state_events + 2)
+        opened = self._open(txn, new_ids)
         room = opened.room
         if room.version != self._version.name:
             raise OtherRoomVersion(
                 room_id=self._room_id, stored=room.version, given=self._version.name
             )
-        memory = self._memories.take(self._room_id, room.epoch, room.revision)
+        memory = self._memories.take(self._room_id, room.room_no, room.epoch, room.revision)
         batch = RoomBatch(txn, opened, self._version, memory)
         batch.view.note_absent(set(new_ids) - opened.known)
         batch.prefetch(self._incoming, self._released_by)
@@ -117,6 +110,27 @@ class PersistRun:
         self._writer = writer
         self._given = given
         return self
+
+    def _open(self, txn: Transaction, new_ids: list[str]) -> OpenedRoom:
+        """Lock the room, which is made if it is not here, or not any more."""
+        state_events = sum(each.event.state_key is not None for each in self._incoming)
+        room_no = self._room_nos.get(self._room_id)
+        while True:
+            if room_no is None:
+                found = find_room(txn, self._room_id)
+                room_no = (
+                    make_room(txn, self._room_id, self._version.name)
+                    if found is None
+                    else found.room_no
+                )
+            try:
+                opened = open_room(txn, room_no, new_ids, state_events + 2)
+            except NumberWithoutRow:
+                room_no = None
+                continue
+            if opened.room.room_id == self._room_id:
+                return opened
+            room_no = None  # it is being forgotten
 
     @property
     def result(self) -> PersistedBatch:

@@ -24,13 +24,15 @@ class MissingJson(StorageError):
 class EventFlags(IntFlag):
     """What became of an event.
 
-    An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it.
+    An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it. The
+    JSON of an erased event is in the redacted form, so that its content does not fit its content hash.
     """
 
     OUTLIER = 1
     REJECTED = 2
     SOFT_FAILED = 4
     PARTIAL = 8
+    ERASED = 16
 
 
 # Operations on members of an enumeration are slow, and these are looked at all the time.

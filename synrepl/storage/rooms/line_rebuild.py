@@ -117,7 +117,10 @@ def differing_groups(
 
 def differing_lines(txn: Transaction, room: RoomRow) -> list[int]:
     """The lines whose accumulator is not that of their head's state."""
-    txn.execute("SELECT line_no FROM synrepl._state_lines WHERE room_no = %s", (room.room_no,))
+    txn.execute(
+        "SELECT line_no FROM synrepl._state_lines WHERE room_no = %s AND depth >= 0",
+        (room.room_no,),
+    )
     lines = read_lines(txn, [line_no for (line_no,) in txn.fetchall()])
     return [
         line.line_no

@@ -17,7 +17,7 @@ from synrepl.storage.rooms.view import StoredRoomView
 def read_view(txn: Transaction, room: RoomRow) -> tuple[RoomVersion, StoredRoomView]:
     """A room as the rules see it, as of the transaction's snapshot."""
     version = room_version(room.version)
-    memory = RoomMemory(room.epoch, room.revision)
+    memory = RoomMemory(room.room_no, room.epoch, room.revision)
     groups = GroupWriter(txn, room, PendingRows(), memory.groups, _no_number)
     view = StoredRoomView(txn, room, version, memory, groups)
     view.forward_extremities = frozenset(forward_extremities(txn, room.room_no).values())

@@ -38,7 +38,8 @@ class RoomMemory:
     the transaction is known to be committed. So nothing in it can come from one that was not.
     """
 
-    def __init__(self, epoch: int, revision: int) -> None:
+    def __init__(self, room_no: int, epoch: int, revision: int) -> None:
+        self.room_no = room_no
         self.epoch = epoch
         self.revision = revision
         self.groups = GroupMemory()
@@ -153,14 +154,18 @@ class RoomMemories:
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def take(self, room_id: str, epoch: int, revision: int) -> RoomMemory:
+    def take(self, room_id: str, room_no: int, epoch: int, revision: int) -> RoomMemory:
         """What is remembered about a room, which is forgotten until it is put back.
 
-        If it is of another revision, nothing is.
+        If it is of another revision, or of a room that was forgotten and came again, nothing is.
         """
         found = self._rooms.pop(room_id, None)
-        if found is None or (found.epoch, found.revision) != (epoch, revision):
-            return RoomMemory(epoch, revision)
+        if found is None or (found.room_no, found.epoch, found.revision) != (
+            room_no,
+            epoch,
+            revision,
+        ):
+            return RoomMemory(room_no, epoch, revision)
         return found
 
     def put_back(self, room_id: str, memory: RoomMemory) -> None:

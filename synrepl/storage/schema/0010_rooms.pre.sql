@@ -19,6 +19,8 @@ CREATE TABLE synrepl._rooms (
     epoch bigint NOT NULL DEFAULT 0,      -- raised by purge, forget, and each partial join
     revision bigint NOT NULL DEFAULT 0,   -- raised by every change: what a process has in memory
                                           -- is valid while epoch and revision are the same
+    reworked bigint NOT NULL DEFAULT 0,   -- raised by each transaction that removes or rewrites rows
+                                          -- of the room: what was found out before is void
     slots integer NOT NULL DEFAULT 0,     -- slots that were given out
     main_line integer                     -- the line of groups without a row in _state_group_lines
 ) WITH (fillfactor = 50);
@@ -64,7 +66,8 @@ CREATE TABLE synrepl._room_events (
     type_no integer NOT NULL,
     slot integer,                         -- NULL: it is no state event
     audience integer,                     -- who may see it, packed: synrepl.storage.rooms.audience
-    flags smallint NOT NULL DEFAULT 0,    -- 1 outlier, 2 rejected, 4 soft-failed, 8 partial state
+    flags smallint NOT NULL DEFAULT 0,    -- 1 outlier, 2 rejected, 4 soft-failed, 8 partial state,
+                                          -- 16 erased: its JSON is in the redacted form
     event_id text NOT NULL UNIQUE,
     sender text NOT NULL,
     prev_nos bigint[] NOT NULL,           -- prev events that are here with their state; the others
@@ -82,6 +85,10 @@ CREATE INDEX _room_events_room_stream ON synrepl._room_events (room_no, stream_i
     WHERE stream_id IS NOT NULL;
 CREATE INDEX _room_events_topological ON synrepl._room_events (room_no, topological, stream_id)
     WHERE stream_id IS NOT NULL;
+
+-- Outliers are in no ordering, so they are found by this; no other event is ever in it.
+CREATE INDEX _room_events_outliers ON synrepl._room_events (room_no, event_no)
+    WHERE stream_id IS NULL;
 
 -- An event's JSON, byte for byte as it came. It is rewritten only by erasure and by retention.
 CREATE TABLE synrepl._room_event_json (
@@ -132,7 +139,8 @@ CREATE TABLE synrepl._state_lines (
     room_no integer NOT NULL,
     parent integer,
     parent_pos bigint,
-    depth integer NOT NULL,               -- number of its ancestors, which is limited
+    depth integer NOT NULL,               -- number of its ancestors, which is limited; -1: no group
+                                          -- that is needed is on it, and it is being removed
     head bigint NOT NULL,                 -- the last group on it: the next one may extend it
     accumulator bytea NOT NULL            -- of the head's state; its digest is the hash of this
 ) WITH (fillfactor = 70);

@@ -1,0 +1,141 @@
+"""A purge of one room, batch by batch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from synrepl.services.rooms.maintenance.room_job import (
+    MAX_BATCH_ROWS,
+    MAX_ROUNDS,
+    NeverUnused,
+    ProgressListener,
+    RoomJob,
+)
+from synrepl.storage.database import Database
+from synrepl.storage.rooms.maintenance import purge, purge_rest
+from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.numbers import RoomRow
+
+#: Outliers that are found at once.
+FOUND_OUTLIERS = 20_000
+
+
+class PurgeJob(RoomJob):
+    """Purges one room; counts what was done."""
+
+    def __init__(
+        self,
+        database: Database,
+        room: RoomRow,
+        point: PurgePoint,
+        progress: ProgressListener | None,
+    ) -> None:
+        super().__init__(database, room, progress)
+        self.events = 0
+        self.outliers = 0
+        self._point = point
+
+    async def cut(self, total: int) -> None:
+        """Cut the edges across the point."""
+        room_no = self.room.room_no
+        done, first = 0, True
+        while True:
+            size = self.locks.size("edges")
+            mark = await self.mark()
+            edges = await self.run(
+                "find edges",
+                partial(purge.edges_to_cut, room_no=room_no, point=self._point, limit=size),
+            )
+            if not edges and not first:
+                return
+            self.done(
+                "edges",
+                len(edges),
+                await self.run(
+                    "cut edges",
+                    partial(purge.cut_edges, mark=mark, edges=edges, new_epoch=first),
+                ),
+            )
+            first = False
+            done += len(edges)
+            self.tell("edges", done, total)
+
+    async def remove_events(self, total: int) -> None:
+        """Remove the events before the point."""
+        room_no = self.room.room_no
+        mark = await self.mark()
+        cited = await self.run("find cited events", lambda txn: purge.cited_messages(txn, room_no))
+        is_more = True
+        while is_more:
+            size = self.locks.size("events")
+            went = await self.run(
+                "purge events",
+                partial(purge.purge_events, mark=mark, point=self._point, limit=size, cited=cited),
+            )
+            mark = self.done("events", went.removed + went.kept, went.done)
+            self.events += went.removed
+            self.outliers += went.kept
+            is_more = went.done.is_complete
+            self.tell("events", self.events + self.outliers, total)
+
+    async def trim_lines(self) -> None:
+        """Remove versions that are nobody's entries any more. This takes no lock."""
+        room_no = self.room.room_no
+        for line_no in await self.run("find lines", lambda txn: purge_rest.lines_of(txn, room_no)):
+            slot: int | None = 0
+            while slot is not None:
+                trimmed = await self.run(
+                    "trim lines",
+                    partial(
+                        purge_rest.trim_line,
+                        room_no=room_no,
+                        line_no=line_no,
+                        slot=slot,
+                        limit=MAX_BATCH_ROWS,
+                    ),
+                )
+                self.rows += trimmed.rows
+                slot = trimmed.slot
+
+    async def remove_outliers(self) -> None:
+        """Remove outliers that nothing refers to."""
+        room_no = self.room.room_no
+        for _ in range(MAX_ROUNDS):
+            mark = await self.mark()
+            numbers = await self.run(
+                "find unused outliers",
+                lambda txn: purge_rest.unneeded_outliers(txn, room_no, FOUND_OUTLIERS),
+            )
+            if not numbers:
+                return
+            at = 0
+            while at < len(numbers):
+                part = numbers[at : at + self.locks.size("outliers")]
+                batch = await self.run(
+                    "remove outliers",
+                    partial(purge_rest.remove_outliers, mark=mark, numbers=part),
+                )
+                mark = self.done("outliers", len(part), batch)
+                at += len(part)
+                self.events += batch.rows // 2
+                self.outliers -= batch.rows // 2
+                self.tell("outliers", at, len(numbers))
+        raise NeverUnused(room_id=self.room.room_id, rounds=MAX_ROUNDS)
+
+    async def remove_keys(self) -> None:
+        """Remove state keys that nothing uses."""
+        room_no = self.room.room_no
+        for _ in range(MAX_ROUNDS):
+            mark = await self.mark()
+            slots = await self.run(
+                "find unused keys",
+                lambda txn: purge_rest.unneeded_keys(txn, room_no, MAX_BATCH_ROWS),
+            )
+            if not slots:
+                return
+            batch = await self.run(
+                "remove keys",
+                partial(purge_rest.remove_keys, mark=mark, slots=slots),
+            )
+            self.done("keys", len(slots), batch)
+        raise NeverUnused(room_id=self.room.room_id, rounds=MAX_ROUNDS)

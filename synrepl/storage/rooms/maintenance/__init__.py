@@ -1,0 +1,1 @@
+"""Maintenance of stored rooms: compaction, purge, erasure, collection of garbage, verification."""

@@ -1,0 +1,199 @@
+"""Collection of state groups and state lines that nothing refers to.
+
+A group goes only with proof that no event, no head of the room, no line and no other group refers to it. The
+proof is made for the whole room without its lock, and again under the lock for what came since. Before, the
+indexes that the proof relies on are checked against their tables (:mod:`.index_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.heads import read_heads
+from synrepl.storage.rooms.maintenance.kept_groups import (
+    find_kept_groups,
+    groups_to_rebase,
+    unneeded_groups,
+    unneeded_lines,
+)
+from synrepl.storage.rooms.maintenance.marks import (
+    RoomMark,
+    lock_marked,
+    mark_params,
+    references_since,
+    reworked,
+)
+from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, prepare_rebase, write_rebased
+from synrepl.storage.rooms.state_groups import read_chains, state_in
+
+#: Groups that are found in one go.
+PLANNED_GROUPS = 20_000
+
+#: Groups that are rebased in one go: each may be a whole state in memory.
+PLANNED_REBASES = 16
+
+
+class CollectionPlan(NamedTuple):
+    """What can be collected of a room now.
+
+    :ivar rebased: groups to be stored in another way first; while there are any, nothing else is planned
+    :ivar lines: state lines that no group is on
+    :ivar groups: groups that nothing refers to but others of them, the newest first
+    """
+
+    rebased: Sequence[RebasedGroup]
+    lines: Sequence[int]
+    groups: Sequence[int]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.rebased or self.lines or self.groups)
+
+
+class BatchDone(NamedTuple):
+    """What became of a batch under the lock.
+
+    :ivar mark: to go on with
+    :ivar held_ms: for how long the lock was held
+    :ivar rows: rows that were removed
+    :ivar is_complete: whether all of the batch was done; otherwise something refers to it now, and it is to
+        be planned again
+    """
+
+    mark: RoomMark
+    held_ms: float
+    rows: int
+    is_complete: bool
+
+
+def plan_collection(
+    txn: Transaction, room_no: int, *, rebase: bool, near: Sequence[int] = ()
+) -> CollectionPlan:
+    """Find what can be collected. The room need not be locked, but a mark must have been taken before.
+
+    :param rebase: whether groups that others are deltas to go, too, unless events have them
+    :param near: groups that others were rebased to before
+    :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: a group is damaged
+    """
+    find_kept_groups(txn, room_no, with_chains=not rebase)
+    if rebase:
+        groups = groups_to_rebase(txn, room_no, PLANNED_REBASES)
+        if groups:
+            return CollectionPlan(prepare_rebase(txn, room_no, groups, near), (), ())
+    return CollectionPlan(
+        (), unneeded_lines(txn, room_no), unneeded_groups(txn, room_no, PLANNED_GROUPS)
+    )
+
+
+def rebase_groups(txn: Transaction, mark: RoomMark, rebased: Sequence[RebasedGroup]) -> BatchDone:
+    """Store groups in another way, as planned.
+
+    :raises ReworkedMeanwhile: the plan is void
+    """
+    lock = lock_marked(txn, mark)
+    write_rebased(txn, mark.room_no, rebased)
+    mark, held_ms = reworked(txn, mark, lock)
+    return BatchDone(mark, held_ms, 0, True)
+
+
+def retire_lines(txn: Transaction, mark: RoomMark, lines: Sequence[int]) -> BatchDone:
+    """Mark state lines that no group needs: from then on, the groups that are on them may go.
+
+    :raises ReworkedMeanwhile: the plan is void
+    """
+    lock = lock_marked(txn, mark)
+    came_later = references_since(txn, mark, ())
+    txn.execute(
+        "SELECT EXISTS (SELECT FROM synrepl._state_group_lines p WHERE p.room_no = %(room)s"
+        "  AND p.line_no = ANY (%(lines)s::int[]) AND (p.group_no > %(m_group)s"
+        "  OR p.group_no = ANY (%(groups)s::bigint[])))"
+        " OR EXISTS (SELECT FROM synrepl._rooms r WHERE r.room_no = %(room)s"
+        "  AND r.main_line = ANY (%(lines)s::int[]))",
+        {**mark_params(mark), "lines": list(lines), "groups": list(came_later.groups)},
+    )
+    (is_used,) = txn.fetchone()
+    if not is_used:
+        txn.execute(
+            "UPDATE synrepl._state_lines SET depth = -1 WHERE line_no = ANY (%s::int[])",
+            (list(lines),),
+        )
+    mark, held_ms = reworked(txn, mark, lock)
+    return BatchDone(mark, held_ms, 0, not is_used)
+
+
+def remove_line(txn: Transaction, mark: RoomMark, line_no: int, limit: int) -> BatchDone:
+    """Remove a retired line that no group is on any more, or some of its versions.
+
+    :param limit: maximum number of versions; the line itself goes with the last of them
+    :raises ReworkedMeanwhile: the plan is void
+    """
+    lock = lock_marked(txn, mark)
+    txn.execute(
+        "SELECT EXISTS (SELECT FROM synrepl._state_group_lines p"
+        "  WHERE p.room_no = %(room)s AND p.line_no = %(line)s)"
+        " OR EXISTS (SELECT FROM synrepl._state_lines l"
+        "  WHERE l.room_no = %(room)s AND l.parent = %(line)s)"
+        " OR NOT EXISTS (SELECT FROM synrepl._state_lines l"
+        "  WHERE l.room_no = %(room)s AND l.line_no = %(line)s AND l.depth < 0)",
+        {"room": mark.room_no, "line": line_no},
+    )
+    (is_used,) = txn.fetchone()
+    rows = 0
+    if not is_used:
+        txn.execute(
+            "DELETE FROM synrepl._state_line v USING (SELECT slot, pos FROM synrepl._state_line"
+            "  WHERE line_no = %s LIMIT %s) d"
+            " WHERE v.line_no = %s AND v.slot = d.slot AND v.pos = d.pos",
+            (line_no, limit, line_no),
+        )
+        rows = txn.rowcount
+        if rows < limit:
+            txn.execute("DELETE FROM synrepl._state_lines WHERE line_no = %s", (line_no,))
+            rows += txn.rowcount
+    mark, held_ms = reworked(txn, mark, lock)
+    return BatchDone(mark, held_ms, rows, not is_used)
+
+
+def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> BatchDone:
+    """Remove state groups that nothing refers to.
+
+    :param groups: some of a plan's, in its order, after its lines were retired
+    :raises ReworkedMeanwhile: the plan is void
+    """
+    lock = lock_marked(txn, mark)
+    room_no = mark.room_no
+    doomed = set(groups)
+    is_used = bool(doomed & references_since(txn, mark, ()).groups)
+    txn.execute(
+        "SELECT EXISTS (SELECT FROM synrepl._state_groups g WHERE g.room_no = %(room)s"
+        "  AND g.group_no > %(m_group)s AND g.prev_group = ANY (%(groups)s::bigint[]))"
+        " OR EXISTS (SELECT FROM synrepl._state_lines l WHERE l.room_no = %(room)s"
+        "  AND l.depth >= 0 AND l.head = ANY (%(groups)s::bigint[]))"
+        " OR EXISTS (SELECT FROM synrepl._room_heads h WHERE h.room_no = %(room)s"
+        "  AND h.current_group = ANY (%(groups)s::bigint[]))",
+        {**mark_params(mark), "groups": list(groups)},
+    )
+    is_used = is_used or bool(txn.fetchone()[0])
+    rows = 0
+    if not is_used:
+        for table in ("_state_group_lines", "_state_groups"):
+            txn.execute(
+                f"DELETE FROM synrepl.{table} WHERE room_no = %s AND group_no = ANY (%s::bigint[])",
+                (room_no, list(groups)),
+            )
+            rows += txn.rowcount
+        heads = read_heads(txn, room_no)
+        if heads is not None:  # whatever went wrong, the current state is there
+            current = heads.current_group
+            state_in(current, read_chains(txn, room_no, [current]))
+    mark, held_ms = reworked(txn, mark, lock)
+    return BatchDone(mark, held_ms, rows, not is_used)
+
+
+def count_uncollected(txn: Transaction, room_no: int) -> int:
+    """The number of groups and lines that nothing refers to."""
+    find_kept_groups(txn, room_no, with_chains=True)
+    return len(unneeded_groups(txn, room_no, PLANNED_GROUPS)) + len(unneeded_lines(txn, room_no))

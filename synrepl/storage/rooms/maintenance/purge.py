@@ -1,0 +1,309 @@
+"""Purges a room's history before a point, in batches that each leave the room whole.
+
+1. Edges across the point are cut: missing prev events become backward extremities.
+2. Events go, the newest first. State events, and others that something may refer to, become outliers.
+3. State groups and lines that no event has any more are collected (:mod:`.collect`). Groups that stay are
+   rebased where their chains lead to those that go.
+4. Versions on state lines that newer ones supersede for all groups that stay go.
+5. Outliers that no state and no auth chain has go, and state keys that nothing uses.
+
+Each batch takes the room's lock for milliseconds. A purge that is killed is gone on with by purging again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synrepl.core.errors import Refused
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.heads import read_heads
+from synrepl.storage.rooms.maintenance.collect import BatchDone
+from synrepl.storage.rooms.maintenance.kept_groups import count_unneeded, find_kept_groups
+from synrepl.storage.rooms.maintenance.marks import (
+    NEW_EVENTS,
+    RoomMark,
+    announce_room,
+    lock_marked,
+    mark_params,
+    references_since,
+    reworked,
+)
+from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.numbers import RoomRow
+
+#: What other processes call the caches that a purge makes stale.
+PURGED_CACHE = "ph_cache_fake"
+
+
+class CannotPurge(Refused):
+    """history of room {room_id} cannot be purged: {reason}"""
+
+
+class PurgePlan(NamedTuple):
+    """What a purge removes at most, known before it begins.
+
+    :ivar events: events before the point
+    :ivar state_events: those of them that are state events: they go, or stay as outliers where a state that
+        is kept has them
+    :ivar json_bytes: bytes of JSON of these events, as stored
+    :ivar groups: state groups
+    :ivar group_bytes: their bytes, as stored
+    :ivar versions: rows on state lines
+    :ivar edges: events after the point that follow one before it
+    """
+
+    events: int
+    state_events: int
+    json_bytes: int
+    groups: int
+    group_bytes: int
+    versions: int
+    edges: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that go at most."""
+        return 2 * self.events + self.groups + self.versions
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that go at most, without indexes."""
+        return self.json_bytes + self.group_bytes
+
+
+class CutEdge(NamedTuple):
+    """An event whose prev event goes."""
+
+    child_no: int
+    parent_no: int
+
+
+def plan_purge(txn: Transaction, room: RoomRow, point: PurgePoint) -> PurgePlan:
+    """What a purge would remove at most.
+
+    :raises CannotPurge: the room has partial state, or no event
+    """
+    check_purgeable(txn, room)
+    params = {"room": room.room_no, "bound": point.bound}
+    txn.execute(
+        "SELECT count(*), count(e.slot), coalesce(sum(pg_column_size(j.raw)), 0)"
+        " FROM synrepl._room_events e LEFT JOIN synrepl._room_event_json j USING (event_no)"
+        f" WHERE e.room_no = %(room)s AND {point.is_before('e')}",
+        params,
+    )
+    events, state_events, json_bytes = map(int, txn.fetchone())
+    txn.execute(f"SELECT count(DISTINCT child_no) FROM ({_edges(point)}) x", params)
+    edges = int(txn.fetchone()[0])
+    find_kept_groups(txn, room.room_no, with_chains=False, purged=point)
+    groups, group_bytes = count_unneeded(txn, room.room_no)
+    txn.execute(
+        "SELECT count(*) FROM synrepl._state_line v JOIN synrepl._state_lines l USING (line_no)"
+        " WHERE l.room_no = %s"
+        "  AND NOT EXISTS (SELECT FROM _kept_groups k WHERE k.group_no = v.pos)",
+        (room.room_no,),
+    )
+    versions = int(txn.fetchone()[0])
+    return PurgePlan(events, state_events, json_bytes, groups, group_bytes, versions, edges)
+
+
+def check_purgeable(txn: Transaction, room: RoomRow) -> None:
+    """Check that a room's history may be purged.
+
+    :raises CannotPurge: the room has partial state, or no event
+    """
+    heads = read_heads(txn, room.room_no)
+    reason = None
+    if heads is None or not heads.events:
+        reason = "there is no event with its state in the room"
+    elif heads.partial:
+        reason = f"{heads.partial} of its events have partial state; purge when it is complete"
+    if reason is not None:
+        raise CannotPurge(room_id=room.room_id, reason=reason)
+
+
+def _edges(point: PurgePoint) -> str:
+    """Edges to events that go before the events that follow them do, if these go at all."""
+    order = (
+        "(c.topological, c.stream_id) < (p.topological, p.stream_id)"
+        if point.column == "topological"
+        else "c.stream_id < p.stream_id"
+    )
+    return (
+        "SELECT c.event_no AS child_no, p.event_no AS parent_no FROM synrepl._room_events c"
+        " CROSS JOIN LATERAL unnest(c.prev_nos) AS n (event_no)"
+        " JOIN synrepl._room_events p ON p.event_no = n.event_no"
+        f" WHERE c.room_no = %(room)s AND c.stream_id IS NOT NULL AND {point.is_before('p')}"
+        f" AND (NOT {point.is_before('c')} OR {order})"
+    )
+
+
+def edges_to_cut(
+    txn: Transaction, room_no: int, point: PurgePoint, limit: int
+) -> Sequence[CutEdge]:
+    """Edges to cut before events go. The room need not be locked."""
+    txn.execute(
+        f"{_edges(point)} ORDER BY child_no LIMIT %(limit)s",
+        {"room": room_no, "bound": point.bound, "limit": limit},
+    )
+    return [CutEdge._make(row) for row in txn.fetchall()]
+
+
+def cut_edges(
+    txn: Transaction, mark: RoomMark, edges: Sequence[CutEdge], *, new_epoch: bool
+) -> BatchDone:
+    """Cut edges.
+
+    :param new_epoch: whether this is the first batch of a purge
+    :raises ReworkedMeanwhile: what was found out is void
+    """
+    lock = lock_marked(txn, mark)
+    _cut(txn, mark.room_no, edges)
+    announce_room(txn, PURGED_CACHE, lock.room.room_id)
+    mark, held_ms = reworked(txn, mark, lock, new_epoch=new_epoch)
+    return BatchDone(mark, held_ms, 0, True)
+
+
+def _cut(txn: Transaction, room_no: int, edges: Sequence[CutEdge]) -> None:
+    """Make prev events backward extremities. They were followed, so they come back as no extremity."""
+    if not edges:
+        return
+    children = [each.child_no for each in edges]
+    parents = [each.parent_no for each in edges]
+    txn.execute(
+        "INSERT INTO synrepl._backward_extremities (room_no, child_no, is_followed, missing_id)"
+        " SELECT %s, x.child_no, true, p.event_id"
+        " FROM unnest(%s::bigint[], %s::bigint[]) AS x (child_no, parent_no)"
+        " JOIN synrepl._room_events c ON c.event_no = x.child_no AND x.parent_no = ANY (c.prev_nos)"
+        " JOIN synrepl._room_events p ON p.event_no = x.parent_no"
+        " ON CONFLICT DO NOTHING",
+        (room_no, children, parents),
+    )
+    txn.execute(
+        "UPDATE synrepl._room_events c SET prev_nos ="
+        "  ARRAY(SELECT n FROM unnest(c.prev_nos) AS n WHERE n <> ALL (x.parents))"
+        " FROM (SELECT child_no, array_agg(parent_no) AS parents"
+        "  FROM unnest(%s::bigint[], %s::bigint[]) AS y (child_no, parent_no) GROUP BY child_no) x"
+        " WHERE c.event_no = x.child_no AND c.prev_nos && x.parents",
+        (children, parents),
+    )
+
+
+class PurgedEvents(NamedTuple):
+    """A batch of events that went.
+
+    :ivar removed: their number
+    :ivar kept: the number of those that became outliers
+    """
+
+    done: BatchDone
+    removed: int
+    kept: int
+
+
+def purge_events(
+    txn: Transaction, mark: RoomMark, point: PurgePoint, limit: int, cited: Sequence[int]
+) -> PurgedEvents:
+    """Remove the newest events before the point; those that something may refer to become outliers.
+
+    :param cited: message events that other events cite, see :func:`cited_messages`
+    :raises ReworkedMeanwhile: what was found out is void
+    """
+    lock = lock_marked(txn, mark)
+    room_no = mark.room_no
+    txn.execute(
+        "SELECT e.event_no, e.slot IS NOT NULL FROM synrepl._room_events e"
+        f" WHERE e.room_no = %(room)s AND {point.is_before('e')}"
+        f" ORDER BY {point.newest_first} LIMIT %(limit)s",
+        {"room": room_no, "bound": point.bound, "limit": limit},
+    )
+    found = txn.fetchall()
+    numbers = [int(number) for number, _ in found]
+    kept = {int(number) for number, is_state in found if is_state} | (set(cited) & set(numbers))
+    if numbers:
+        later = references_since(txn, mark, numbers)
+        kept |= later.auth_nos | _redactions_in_use(txn, numbers)
+        if later.prev_nos:
+            _cut_later(txn, mark, list(later.prev_nos))
+        gone = [number for number in numbers if number not in kept]
+        _remove(txn, room_no, numbers, gone, sorted(kept))
+        announce_room(txn, PURGED_CACHE, lock.room.room_id)
+    mark, held_ms = reworked(txn, mark, lock)
+    removed = len(numbers) - len(kept)
+    return PurgedEvents(
+        BatchDone(mark, held_ms, 2 * removed, len(numbers) == limit), removed, len(kept)
+    )
+
+
+def _redactions_in_use(txn: Transaction, numbers: list[int]) -> set[int]:
+    """Those of some events that redact others, which are not among them."""
+    txn.execute(
+        "SELECT r.redaction_no FROM synrepl._redactions r JOIN synrepl._room_events t"
+        "  ON t.event_id = r.redacts AND t.redacted_by = r.redaction_no"
+        " WHERE r.redaction_no = ANY (%s::bigint[]) AND t.event_no <> ALL (%s::bigint[])",
+        (numbers, numbers),
+    )
+    return {int(number) for (number,) in txn.fetchall()}
+
+
+def _cut_later(txn: Transaction, mark: RoomMark, parents: list[int]) -> None:
+    """Cut the edges of events that came while others were removed."""
+    txn.execute(
+        "SELECT c.event_no, n.event_no FROM synrepl._room_events c"
+        " CROSS JOIN LATERAL unnest(c.prev_nos) AS n (event_no)"
+        f" WHERE c.event_no IN {NEW_EVENTS} AND n.event_no = ANY (%(parents)s::bigint[])",
+        {**mark_params(mark), "parents": parents},
+    )
+    _cut(txn, mark.room_no, [CutEdge._make(row) for row in txn.fetchall()])
+
+
+def _remove(
+    txn: Transaction, room_no: int, numbers: list[int], gone: list[int], kept: list[int]
+) -> None:
+    txn.execute(
+        "DELETE FROM synrepl._backward_extremities"
+        " WHERE room_no = %s AND child_no = ANY (%s::bigint[])",
+        (room_no, numbers),
+    )
+    # Redactions whose targets go are applied again if these come again; those that go are forgotten.
+    txn.execute(
+        "UPDATE synrepl._redactions r SET applied = false FROM synrepl._room_events e"
+        " WHERE e.event_no = ANY (%s::bigint[]) AND e.redacted_by IS NOT NULL"
+        "  AND r.redacts = e.event_id AND r.room_no = %s AND r.applied",
+        (gone, room_no),
+    )
+    unapplied = txn.rowcount
+    txn.execute(
+        "DELETE FROM synrepl._redactions WHERE redaction_no = ANY (%s::bigint[]) RETURNING applied",
+        (gone,),
+    )
+    unapplied -= sum(not applied for (applied,) in txn.fetchall())
+    txn.execute("DELETE FROM synrepl._room_event_json WHERE event_no = ANY (%s::bigint[])", (gone,))
+    txn.execute("DELETE FROM synrepl._room_events WHERE event_no = ANY (%s::bigint[])", (gone,))
+    txn.execute(
+        "UPDATE synrepl._room_events SET stream_id = NULL, topological = NULL, audience = NULL,"
+        " group_before = NULL, group_after = NULL, prev_nos = '{}',"
+        " flags = (flags & (2 | 16)) | 1, refusal = CASE WHEN flags & 2 <> 0 THEN refusal END"
+        " WHERE event_no = ANY (%s::bigint[])",
+        (kept,),
+    )
+    txn.execute(
+        "UPDATE synrepl._room_heads SET events = events - %s, outliers = outliers + %s,"
+        " unapplied = unapplied + %s WHERE room_no = %s",
+        (len(numbers), len(kept), unapplied, room_no),
+    )
+
+
+def cited_messages(txn: Transaction, room_no: int) -> list[int]:
+    """Message events that rejected events name as auth events; no other event can.
+
+    The room need not be locked.
+    """
+    txn.execute(
+        "SELECT m.event_no FROM (SELECT DISTINCT n AS event_no FROM synrepl._room_events e"
+        "  CROSS JOIN LATERAL unnest(e.auth_nos) AS n"
+        "  WHERE e.room_no = %(room)s AND e.flags & 2 <> 0) c"
+        " JOIN synrepl._room_events m USING (event_no) WHERE m.slot IS NULL",
+        {"room": room_no},
+    )
+    return [int(number) for (number,) in txn.fetchall()]

@@ -1,0 +1,117 @@
+"""State groups are stored in another way, with proof that their states stay what they are.
+
+What to store is found out without the room's lock: states of groups never change. Under the lock, the new rows are
+written, read back with their chains, and compared with the states whose digests were proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
+from synrepl.storage.rooms.state_groups import (
+    CorruptState,
+    SlotState,
+    chain_of,
+    read_chains,
+    state_in,
+)
+
+
+class RebasedGroup(NamedTuple):
+    """A group as it is to be stored.
+
+    :ivar entries: what is new or changed in comparison with ``prev_group``
+    :ivar state: its whole state, with the digest that was stored
+    """
+
+    group_no: int
+    prev_group: int | None
+    place: int
+    entries: SlotState
+    removed: Sequence[int]
+    state: SlotState
+
+    @property
+    def cost(self) -> int:
+        """The number of slots in its row."""
+        return len(self.entries) + len(self.removed)
+
+
+def delta_to(
+    group_no: int, place: int, state: SlotState, base: int | None, below: SlotState
+) -> RebasedGroup:
+    """A group as a delta to another one."""
+    entries = dict(state.items() - below.items())
+    removed = sorted(below.keys() - state.keys())
+    return RebasedGroup(group_no, base, place, entries, removed, state)
+
+
+def prepare_rebase(
+    txn: Transaction, room_no: int, groups: Iterable[int], near: Collection[int] = ()
+) -> list[RebasedGroup]:
+    """How to store groups whose chains lead to groups that are about to go.
+
+    Each becomes a delta to the first group of its chain that is kept, or to one of the groups that were
+    rebased before, or is stored in full, whatever takes the fewest entries. Places stay, so what is a
+    delta to these groups stays as it is. The groups that are kept are those of
+    :func:`~.kept_groups.find_kept_groups`.
+
+    :param groups: those to rebase, in their order
+    :param near: groups that others were rebased to before
+    :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: :raises NumberWithoutRow: a group is
+        damaged; then nothing may be removed
+    """
+    states = ProvenStates(txn, room_no)
+    bases = list(near)
+    done: list[RebasedGroup] = []
+    for group in groups:
+        state = states.state(group)
+        place = states.groups[group].place
+        chain = [each.group_no for each in chain_of(group, states.groups)][1:]
+        txn.execute(
+            "SELECT group_no FROM _kept_groups WHERE group_no = ANY (%s::bigint[])", (chain,)
+        )
+        kept = {int(each) for (each,) in txn.fetchall()}
+        candidates = [each for each in chain if each in kept][:1]
+        states.read(bases)
+        candidates += [
+            each
+            for each in bases
+            if each in states.groups and each < group and states.groups[each].place < place
+        ][-3:]
+        options = [delta_to(group, place, state, None, {})]
+        options += [delta_to(group, place, state, each, states.state(each)) for each in candidates]
+        done.append(min(options, key=lambda each: each.cost))
+        bases.append(group)
+    return done
+
+
+def write_rebased(txn: Transaction, room_no: int, rebased: Sequence[RebasedGroup]) -> None:
+    """Store groups in another way, and read them back. The caller holds the room's lock.
+
+    :raises CorruptState: what was read back is another state; the transaction must be rolled back
+    """
+    for each in rebased:
+        slots = sorted(each.entries)
+        txn.execute(
+            "UPDATE synrepl._state_groups SET prev_group = %s, place = %s, slots = %s::int[],"
+            " event_nos = %s::bigint[], removed = %s::int[]"
+            " WHERE room_no = %s AND group_no = %s",
+            (
+                each.prev_group,
+                each.place,
+                slots,
+                [each.entries[slot] for slot in slots],
+                list(each.removed) or None,
+                room_no,
+                each.group_no,
+            ),
+        )
+    known = read_chains(txn, room_no, [each.group_no for each in rebased])
+    for each in rebased:
+        if each.group_no not in known or state_in(each.group_no, known) != each.state:
+            reason = "it would be another one after being stored in another way"
+            raise CorruptState(group=each.group_no, room_no=room_no, reason=reason)

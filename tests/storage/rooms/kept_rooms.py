@@ -1,0 +1,241 @@
+"""Compares a room of which a part was purged with what is kept of the same room in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
+
+from synrepl.rooms import Room, auth_dependencies
+from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.services.rooms.maintenance.verification import RoomVerification
+from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.rooms.events import events_by_id, raw_json
+from synrepl.storage.rooms.heads import current_state, forward_extremities, read_heads
+from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.storage.rooms.line_rebuild import differing_groups, differing_lines
+from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.numbers import require_room
+from synrepl.storage.rooms.state_groups import read_states
+from tests.rooms.dags import Dag
+from tests.storage.rooms.store_case import StoreCase
+
+T = TypeVar("T")
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class KilledTransaction:
+    """A transaction that fails before one of its statements."""
+
+    def __init__(self, txn: Transaction, database: KilledDatabase) -> None:
+        self._txn = txn
+        self._database = database
+
+    def execute(self, sql: str, params: Any = ()) -> KilledTransaction:
+        """Run a statement, unless it is the one before which the process ends."""
+        self._database.count()
+        self._txn.execute(sql, params)
+        return self
+
+    def __iter__(self) -> Any:
+        return iter(self._txn)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._txn, name)
+
+
+class KilledDatabase:
+    """A database whose transactions fail from a statement on.
+
+    :ivar statements: how many were run
+    """
+
+    def __init__(self, database: Database, last: int) -> None:
+        self._database = database
+        self._last = last
+        self.statements = 0
+
+    def count(self) -> None:
+        """Count a statement."""
+        self.statements += 1
+        if self.statements > self._last:
+            raise Killed
+
+    async def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Run work in a transaction that may fail."""
+        return await self._database.run(
+            name,
+            lambda txn: work(KilledTransaction(txn, self)),  # type: ignore[arg-type]
+            read_only=read_only,
+            isolation=isolation,
+        )
+
+
+class MaintainedCase(StoreCase):
+    """A test case with rooms that are maintained."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.maintenance = RoomMaintenance(self.database)
+
+    async def persist(self, room_dag: Dag, first: int = 0, last: int = 1 << 30) -> None:
+        """Persist some of a room's events."""
+        live = room_dag.soft_failures
+        events = room_dag.events[first:last]
+        for at in range(0, len(events), 50):
+            await self.one.persist(
+                events[0].room_id,
+                room_dag.version,
+                [IncomingEvent(each, live) for each in events[at : at + 50]],
+            )
+
+    def in_memory(self, room_dag: Dag, last: int = 1 << 30) -> Room:
+        """The same events in memory."""
+        room = Room(room_dag.version)
+        for event in room_dag.events[:last]:
+            room.receive(event, room_dag.soft_failures)
+        return room
+
+    def full_events(self, room: Room, point: PurgePoint) -> set[str]:
+        """The events that keep their states."""
+        ends = room.forward_extremities
+        return {
+            each.event.event_id
+            for each in room
+            if each.state_before is not None
+            and (each.topological >= point.bound or each.event.event_id in ends)
+        }
+
+    async def redactions(self, room: Room) -> dict[str, str]:
+        """Which redaction applies to which event, as stored."""
+
+        def read(txn: Transaction) -> dict[str, str]:
+            txn.execute(
+                "SELECT e.event_id, r.event_id FROM synrepl._room_events e"
+                " JOIN synrepl._room_events r ON r.event_no = e.redacted_by"
+            )
+            return dict(txn.fetchall())
+
+        return await self.read(read)
+
+    async def outliers(
+        self, room: Room, full: Collection[str], redacted_by: dict[str, str]
+    ) -> set[str]:
+        """The events that are kept because others cite them or have them in their states."""
+        found: set[str] = set()
+        ahead: list[str] = list(room.current_state().values())
+        ahead += await self.read(lambda txn: self._in_line_heads(txn, room))
+        for event_id in full:
+            judged = room[event_id]
+            assert judged.state_before is not None
+            assert judged.state_after is not None
+            ahead += [*judged.state_before.values(), *judged.state_after.values()]
+        ahead += [each for event_id in full for each in self._cited(room, event_id, redacted_by)]
+        while ahead:
+            event_id = ahead.pop()
+            if event_id not in found:
+                found.add(event_id)
+                ahead += self._cited(room, event_id, redacted_by)
+        return found - set(full)
+
+    @staticmethod
+    def _in_line_heads(txn: Transaction, room: Room) -> set[str]:
+        """Lines are extended at their heads, so these groups are kept whether events have them or not."""
+        room_no = require_room(txn, room.room_id or "").room_no
+        txn.execute("SELECT head FROM synrepl._state_lines WHERE room_no = %s", (room_no,))
+        heads = [int(head) for (head,) in txn.fetchall()]
+        return {
+            each for state in read_states(txn, room_no, heads).values() for each in state.values()
+        }
+
+    def _cited(self, room: Room, event_id: str, redacted_by: dict[str, str]) -> Iterable[str]:
+        yield from auth_dependencies(room[event_id].event)
+        if event_id in redacted_by:
+            yield redacted_by[event_id]
+
+    async def check_kept(
+        self, room: Room, full: Collection[str], outliers: Collection[str], what: object = None
+    ) -> None:
+        """A stored room has exactly these events, with the verdicts and states of the one in memory."""
+        await self.read(lambda txn: self._compare_kept(txn, room, full, outliers, what))
+
+    def _compare_kept(
+        self,
+        txn: Transaction,
+        room: Room,
+        full: Collection[str],
+        outliers: Collection[str],
+        what: object,
+    ) -> None:
+        row = require_room(txn, room.room_id or "")
+        txn.execute("SELECT event_id FROM synrepl._room_events WHERE room_no = %s", (row.room_no,))
+        self.assertEqual({each for (each,) in txn.fetchall()}, {*full, *outliers}, what)
+        rows = events_by_id(txn, [*full, *outliers])
+        for event_id, raw in raw_json(txn, rows.values()).items():
+            self.assertEqual(raw, room[event_id].event.raw, what)
+        txn.execute("SELECT count(*) FROM synrepl._room_event_json")
+        self.assertEqual(txn.fetchone()[0], len(rows), what)
+        groups: dict[int, dict[Any, str]] = {}
+        for event_id, stored in rows.items():
+            expected = room[event_id]
+            self.assertEqual(stored.is_outlier, event_id not in full, (what, event_id))
+            self.assertEqual(stored.is_rejected, not expected.accepted, (what, event_id))
+            if event_id in full:
+                assert expected.state_before is not None
+                assert expected.state_after is not None
+                assert stored.group_before is not None
+                assert stored.group_after is not None
+                self.assertEqual(stored.passed_all_checks, expected.passed_all_checks, what)
+                groups[stored.group_before] = expected.state_before.as_dict()
+                groups[stored.group_after] = expected.state_after.as_dict()
+                self.assertEqual(stored.topological, expected.topological, what)
+        for group, state in read_states(txn, row.room_no, groups).items():
+            self.assertEqual(state, groups[group], (what, group))
+        self.assertEqual(list(differing_groups(txn, row)), [], what)
+        self.assertEqual(differing_lines(txn, row), [], what)
+        current = {each.key: each.event_id for each in current_state(txn, row.room_no)}
+        self.assertEqual(current, room.current_state().as_dict(), what)
+        ends = set(forward_extremities(txn, row.room_no).values())
+        self.assertEqual(ends, room.forward_extremities, what)
+        heads = read_heads(txn, row.room_no)
+        assert heads is not None
+        self.assertEqual((heads.events, heads.outliers), (len(full), len(outliers)), what)
+        self._compare_kept_edges(txn, room, row.room_no, set(full), what)
+        txn.execute(
+            "SELECT m.user_id, e.event_id FROM synrepl._memberships m"
+            " JOIN synrepl._room_events e USING (event_no) WHERE m.room_no = %s",
+            (row.room_no,),
+        )
+        members = {key[1]: each for key, each in current.items() if key[0] == "m.room.member"}
+        self.assertEqual(dict(txn.fetchall()), members, what)
+
+    def _compare_kept_edges(
+        self, txn: Transaction, room: Room, room_no: int, full: set[str], what: object
+    ) -> None:
+        txn.execute(
+            "SELECT e.event_id, ARRAY(SELECT p.event_id FROM synrepl._room_events p"
+            "  WHERE p.event_no = ANY (e.prev_nos)), cardinality(e.prev_nos),"
+            " ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b"
+            "  WHERE b.room_no = e.room_no AND b.child_no = e.event_no)"
+            " FROM synrepl._room_events e WHERE e.room_no = %s",
+            (room_no,),
+        )
+        for event_id, prev_ids, count, missing in txn.fetchall():
+            cited = set(room[event_id].event.prev_event_ids) if event_id in full else set()
+            self.assertEqual(set(prev_ids), cited & full, (what, event_id))
+            self.assertEqual(count, len(cited & full), (what, event_id))
+            self.assertEqual(set(missing), cited - full, (what, event_id))
+
+    async def verified(self, room_id: str) -> list[tuple[str, str, str]]:
+        """What verification finds."""
+        found = RoomVerification(self.database).findings(room_id)
+        return [(each.problem.value, each.subject, each.detail) async for each in found]

@@ -1,0 +1,192 @@
+"""Unreferenced state groups are collected, and compaction leaves every state as it is."""
+
+from __future__ import annotations
+
+from synrepl.core.errors import StorageError
+from synrepl.rooms import Room
+from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.maintenance.compact import group_totals
+from synrepl.storage.rooms.maintenance.index_check import (
+    IndexDamaged,
+    IndexesNotChecked,
+    amcheck_schema,
+)
+from synrepl.storage.rooms.numbers import require_room, take_numbers
+from synrepl.storage.rooms.pending_rows import copy_rows
+from synrepl.storage.rooms.state_groups import GROUPS_TABLE, group_row, read_chains, state_in
+from tests.rooms.dags import dag, dag_names
+from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
+
+
+class GroupsCase(MaintainedCase):
+    """A test case with groups that are not as they should be."""
+
+    timeout = 600
+
+    async def stored(self, size: int = 60, number: int = 0) -> Room:
+        room_dag = dag(dag_names(size)[number])
+        await self.persist(room_dag)
+        return self.in_memory(room_dag)
+
+    async def add_garbage(self, room_id: str, count: int) -> None:
+        """Copies of groups, each stored in full, that nothing refers to."""
+
+        def work(txn: Transaction) -> None:
+            room = require_room(txn, room_id)
+            txn.execute(
+                "SELECT group_no FROM synrepl._state_groups WHERE room_no = %s"
+                " ORDER BY size DESC, group_no LIMIT %s",
+                (room.room_no, count),
+            )
+            groups = [int(group) for (group,) in txn.fetchall()]
+            known = read_chains(txn, room.room_no, groups)
+            numbers = take_numbers(txn, 0, count)[1]
+            rows = []
+            for group, number in zip(groups, numbers, strict=False):
+                state = state_in(group, known)
+                full = known[group]._replace(
+                    group_no=number,
+                    prev_group=None,
+                    place=0,
+                    slots=list(state),
+                    event_nos=list(state.values()),
+                    removed=(),
+                )
+                rows.append(group_row(full))
+            copy_rows(txn, GROUPS_TABLE, rows)
+
+        await self.database.run("make garbage", work)
+
+    async def spoil(self, room_id: str) -> None:
+        """Store a fifth of the groups in full."""
+
+        def work(txn: Transaction) -> None:
+            room = require_room(txn, room_id)
+            txn.execute("SELECT group_no FROM synrepl._state_groups ORDER BY group_no")
+            groups = [int(group) for (group,) in txn.fetchall()]
+            known = read_chains(txn, room.room_no, groups)
+            for group in groups[::5]:
+                state = state_in(group, known)
+                txn.execute(
+                    "UPDATE synrepl._state_groups SET prev_group = NULL, slots = %s::int[],"
+                    " event_nos = %s::bigint[], removed = NULL WHERE group_no = %s",
+                    (list(state), list(state.values()), group),
+                )
+
+        await self.database.run("spoil groups", work)
+
+
+class Collecting(GroupsCase):
+    """Groups that nothing refers to."""
+
+    async def test_groups_that_nothing_refers_to_go_and_the_others_stay(self) -> None:
+        room = await self.stored()
+        room_id = room.room_id or ""
+        await self.maintenance.collect(room_id, index_check=False)
+        before = self.sql("SELECT count(*) FROM synrepl._state_groups")
+        await self.add_garbage(room_id, 7)
+        report = await self.maintenance.collect(room_id, index_check=False)
+        self.assertEqual((report.rows, report.leftovers), (7, 0))
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before)
+        await self.check_equal(room)
+
+    async def test_steps_between_groups_go_when_they_are_rebased(self) -> None:
+        room = await self.stored(number=1)
+        room_id = room.room_id or ""
+        await self.maintenance.collect(room_id, index_check=False)
+        before = self.sql("SELECT count(*) FROM synrepl._state_groups")
+        report = await self.maintenance.collect(room_id, index_check=False, rebase=True)
+        self.assertLessEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before)
+        self.assertEqual(report.leftovers, 0)
+        await self.check_equal(room)
+        self.assertEqual(await self.verified(room_id), [])
+
+    async def test_indexes_are_checked_first(self) -> None:
+        room = await self.stored()
+        try:
+            checked = await self.maintenance.check_indexes()
+        except IndexesNotChecked as error:
+            self.assertRegex(str(error), "without-index-check")
+            self.assertIsNone(await self.read(amcheck_schema))
+            with self.assertRaises(IndexesNotChecked):
+                await self.maintenance.collect(room.room_id or "")
+            return
+        self.assertIn("synrepl._state_groups_pkey", checked)
+        # An index that claims to be whole and is empty, as after its file was lost.
+        self.sql("CREATE INDEX damaged ON synrepl._room_events (group_after) WHERE group_after < 0")
+        self.sql(
+            "UPDATE pg_index SET indpred = NULL WHERE indexrelid = 'synrepl.damaged'::regclass"
+        )
+        with self.assertRaises(IndexDamaged):
+            await self.maintenance.collect(room.room_id or "")
+
+    async def test_a_damaged_group_stops_the_collection(self) -> None:
+        room = await self.stored(number=2)
+        await self.maintenance.collect(room.room_id or "", index_check=False)
+        await self.spoil(room.room_id or "")
+        self.sql("UPDATE synrepl._state_groups SET size = size + 1")
+        before = self.sql("SELECT count(*) FROM synrepl._state_groups")
+        with self.assertRaises(StorageError):
+            await self.maintenance.compact(room.room_id or "", index_check=False)
+            await self.maintenance.collect(room.room_id or "", index_check=False, rebase=True)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before)
+
+
+class Compacting(GroupsCase):
+    """Rooms of the vectors, compacted."""
+
+    async def test_every_state_stays_and_rows_only_get_fewer(self) -> None:
+        for number in range(len(dag_names(60))):
+            room = await self.stored(number=number)
+            room_id = room.room_id or ""
+            await self.spoil(room_id)
+            rows: list[int] = []
+            report = await self.maintenance.compact(
+                room_id,
+                index_check=False,
+                progress=lambda _, rows=rows: rows.append(  # type: ignore[misc]
+                    self.sql("SELECT count(*) FROM synrepl._state_groups")
+                ),
+            )
+            self.assertEqual(rows, sorted(rows, reverse=True))
+            self.assertLess(report.after.entries, report.before.entries)
+            self.assertLessEqual(report.after.groups, report.before.groups)
+            await self.check_equal(room, number)
+            self.assertEqual(await self.verified(room_id), [])
+            await self.empty()
+
+    async def test_a_compaction_that_is_killed_anywhere_is_gone_on_with(self) -> None:
+        room = await self.stored(number=3)
+        room_id = room.room_id or ""
+        await self.spoil(room_id)
+        last = 0
+        totals = await self.read(lambda txn: group_totals(txn, require_room(txn, room_id).room_no))
+        while True:
+            killed = KilledDatabase(self.database, last)
+            try:
+                await RoomMaintenance(killed).compact(room_id, index_check=False)
+            except Killed:
+                last += 3
+            else:
+                break
+            if last % 10 == 0:
+                self.assertEqual(await self.verified(room_id), [])
+                now = await self.read(
+                    lambda txn: group_totals(txn, require_room(txn, room_id).room_no)
+                )
+                self.assertLessEqual(now.groups, totals.groups)
+                totals = now
+        self.assertGreater(last, 30)
+        await self.check_equal(room)
+
+    async def test_events_go_on_after_a_compaction(self) -> None:
+        for number in range(len(dag_names(60))):
+            room_dag = dag(dag_names(60)[number])
+            half = len(room_dag.events) // 2
+            await self.persist(room_dag, 0, half)
+            room_id = room_dag.events[0].room_id
+            await self.maintenance.compact(room_id, index_check=False)
+            await self.persist(room_dag, half)
+            await self.check_equal(self.in_memory(room_dag), number)
+            await self.empty()

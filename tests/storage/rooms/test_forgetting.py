@@ -1,0 +1,143 @@
+"""Rooms are removed with all their rows, and users' events are erased."""
+
+from __future__ import annotations
+
+from synrepl.rooms import Room, parse_event, redact
+from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.storage.rooms.events import EventFlags, events_by_id, parsed_events, raw_json
+from synrepl.storage.rooms.incoming import EventOutcome, IncomingEvent
+from synrepl.storage.rooms.maintenance.forget import LocalMembers
+from synrepl.storage.rooms.numbers import UnknownRoom, find_room
+from tests.rooms.dags import Dag, dag, dag_names
+from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
+
+TABLES = (
+    "_rooms",
+    "_room_keys",
+    "_room_events",
+    "_room_event_json",
+    "_state_groups",
+    "_state_line",
+    "_state_lines",
+    "_state_group_lines",
+    "_current_state",
+    "_memberships",
+    "_room_heads",
+    "_forward_extremities",
+    "_backward_extremities",
+    "_waiting_events",
+    "_redactions",
+)
+
+
+class Forgetting(MaintainedCase):
+    """Rooms that are removed."""
+
+    def rows(self) -> dict[str, int]:
+        return {table: self.sql(f"SELECT count(*) FROM synrepl.{table}") for table in TABLES}
+
+    async def stored(self, number: int = 0) -> tuple[Dag, Room]:
+        room_dag = dag(dag_names(60)[number])
+        await self.persist(room_dag)
+        return room_dag, self.in_memory(room_dag)
+
+    async def test_nothing_is_left_of_a_room_and_other_rooms_stay(self) -> None:
+        _, other = await self.stored(0)
+        before = self.rows()
+        room_dag, room = await self.stored(1)
+        orphan = room_dag.events[-1]
+        left = await self.maintenance.forget(room.room_id or "", "nobody.example")
+        self.assertEqual(set(left.values()), {0})
+        self.assertEqual(self.rows(), before)
+        await self.check_equal(other)
+        with self.assertRaises(UnknownRoom):
+            await self.maintenance.forget(room.room_id or "", "nobody.example")
+        # It may come again, also in the process that had it.
+        again = IncomingEvent(orphan, room_dag.soft_failures)
+        done = await self.one.persist(orphan.room_id, room_dag.version, [again])
+        self.assertEqual(done.events[0].outcome, EventOutcome.WAITING)
+        await self.persist(room_dag)
+        await self.check_equal(room)
+
+    async def test_a_room_with_local_members_is_not_removed_unless_it_is_forced(self) -> None:
+        _, room = await self.stored(0)
+        members = [
+            key[1]
+            for key, event_id in room.current_state().items()
+            if key[0] == "m.room.member" and room[event_id].event.membership == "join"
+        ]
+        server = members[0].partition(":")[2]
+        with self.assertRaisesRegex(LocalMembers, server):
+            await self.maintenance.forget(room.room_id or "", server)
+        await self.check_equal(room)
+        await self.maintenance.forget(room.room_id or "", server, force=True)
+        self.assertEqual(set(self.rows().values()), {0})
+
+    async def test_a_removal_that_is_killed_anywhere_is_gone_on_with(self) -> None:
+        _, room = await self.stored(2)
+        room_id = room.room_id or ""
+        last = 0
+        while True:
+            killed = KilledDatabase(self.database, last)
+            try:
+                await RoomMaintenance(killed).forget(room_id, "nobody.example")
+            except Killed:
+                last += 1
+            else:
+                break
+            found = await self.read(lambda txn: find_room(txn, room_id))
+            if found is not None:
+                await self.check_equal(room, last)
+        self.assertGreater(last, 20)
+        self.assertEqual(set(self.rows().values()), {0})
+
+
+class Erasing(MaintainedCase):
+    """Users whose events are erased."""
+
+    async def test_events_of_a_user_are_kept_in_the_redacted_form(self) -> None:
+        for name in dag_names(60):
+            room_dag = dag(name)
+            await self.persist(room_dag)
+            room = self.in_memory(room_dag)
+            user = room_dag.events[0].sender
+            sent = [each for each in room if each.event.sender == user]
+            killed = KilledDatabase(self.database, 9)
+            with self.assertRaises(Killed):
+                await RoomMaintenance(killed).erase_user(user)
+            await self.maintenance.erase_user(user)
+            self.assertEqual(await self.maintenance.erase_user(user), 0)
+            ids = [each.event.event_id for each in room]
+            rows = await self.read(lambda txn, ids=ids: events_by_id(txn, ids))  # type: ignore[misc]
+            stored = await self.read(
+                lambda txn, rows=rows: raw_json(txn, rows.values())  # type: ignore[misc]
+            )
+            version = room_dag.version
+            for each in room:
+                event_id, raw = each.event.event_id, stored[each.event.event_id]
+                is_erased = bool(rows[event_id].flags & EventFlags.ERASED)
+                self.assertEqual(is_erased, each in sent, event_id)
+                if is_erased:
+                    fields = parse_event(raw, version).fields
+                    self.assertEqual(fields, redact(each.event.fields, version), event_id)
+                else:
+                    self.assertEqual(raw, each.event.raw)
+            # The IDs are what they were, so the events are served, and the room goes on.
+            await self.read(
+                lambda txn, rows=rows, version=version: parsed_events(  # type: ignore[misc]
+                    txn, version, list(rows.values())
+                )
+            )
+            found = await self.verified(room.room_id or "")
+            self.assertEqual(found, [], name)
+            await self.empty()
+
+    async def test_waiting_events_of_a_user_are_dropped(self) -> None:
+        room_dag = dag(dag_names(60)[0])
+        late = room_dag.events[-1]
+        await self.one.persist(late.room_id, room_dag.version, [IncomingEvent(late)])
+        await self.maintenance.erase_user("@somebody:else.example")
+        self.assertEqual(self.sql("SELECT waiting FROM synrepl._room_heads"), 1)
+        await self.maintenance.erase_user(late.sender)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._waiting_events"), 0)
+        self.assertEqual(self.sql("SELECT waiting FROM synrepl._room_heads"), 0)

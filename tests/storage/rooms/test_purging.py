@@ -1,0 +1,208 @@
+"""Purges: what is kept is as it was, nothing else is left, and a killed purge is gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from synrepl.rooms import Room, StateKey
+from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.rooms.events import events_by_id
+from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.storage.rooms.maintenance.purge import CannotPurge
+from synrepl.storage.rooms.maintenance.purge_point import NoPurgePoint, PurgePoint
+from synrepl.storage.rooms.numbers import require_room
+from synrepl.storage.rooms.state_groups import read_states
+from tests.rooms.dags import Dag, dag, dag_names
+from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
+from tests.storage.rooms.store_case import PersistingProcess
+
+T = TypeVar("T")
+
+
+class Purging(MaintainedCase):
+    """Rooms of the vectors, of which a part is purged."""
+
+    timeout = 900
+
+    async def test_what_is_kept_is_as_it_was_and_nothing_else_is_left(self) -> None:
+        for name in dag_names(60):
+            room_dag = dag(name)
+            room = self.in_memory(room_dag)
+            await self.persist(room_dag)
+            redacted_by = await self.redactions(room)
+            highest = max(each.topological for each in room if each.state_before is not None)
+            for part in (0.2, 0.5, 0.9, 1.1):
+                point = PurgePoint.of_topological(int(highest * part))
+                report = await self.maintenance.purge(room.room_id or "", point, index_check=False)
+                full = self.full_events(room, point)
+                outliers = await self.outliers(room, full, redacted_by)
+                await self.check_kept(room, full, outliers, (name, part))
+                self.assertEqual(await self.verified(room.room_id or ""), [], (name, part))
+                self.assertEqual(set(report.leftovers.values()), {0}, (name, report))
+                self.assertLessEqual(report.rows, report.plan.rows + 2 * report.plan.state_events)
+            await self.empty()
+
+    async def test_a_purge_that_is_killed_anywhere_leaves_the_room_whole_and_is_gone_on_with(
+        self,
+    ) -> None:
+        room_dag = dag(next(name for name in dag_names(60) if "war" in name))
+        room = self.in_memory(room_dag)
+        room_id = room.room_id or ""
+        await self.persist(room_dag)
+        redacted_by = await self.redactions(room)
+        highest = max(each.topological for each in room if each.state_before is not None)
+        point = PurgePoint.of_topological(highest // 2)
+        last, kills = 0, 0
+        while True:
+            # Each statement is the last one of an attempt: what was done before is not done again.
+            killed = KilledDatabase(self.database, last)
+            try:
+                await RoomMaintenance(killed).purge(room_id, point, index_check=False)
+            except Killed:
+                kills += 1
+                if kills % 5 == 0:
+                    bad = await self.verified(room_id)
+                    self.assertEqual(bad, [], last)
+            else:
+                break
+            last += 1
+        self.assertGreater(kills, 80)
+        full = self.full_events(room, point)
+        await self.check_kept(room, full, await self.outliers(room, full, redacted_by))
+        self.assertEqual(await self.verified(room_id), [])
+
+    async def test_events_that_come_later_are_judged_as_without_the_purge(self) -> None:
+        for name in dag_names(60):
+            room_dag = dag(name)
+            half = len(room_dag.events) // 2
+            await self.persist(room_dag, 0, half)
+            room = self.in_memory(room_dag, half)
+            highest = max(each.topological for each in room if each.state_before is not None)
+            point = PurgePoint.of_topological(highest // 2)
+            await self.maintenance.purge(room.room_id or "", point, index_check=False)
+            await self.persist(room_dag, half)
+            for event in room_dag.events[half:]:
+                room.receive(event, room_dag.soft_failures)
+            await self.read(lambda txn, room=room, name=name: self.compare_judged(txn, room, name))  # type: ignore[misc]
+            self.assertEqual(await self.verified(room.room_id or ""), [], name)
+            await self.empty()
+
+    async def test_events_that_come_meanwhile_are_kept_with_what_they_refer_to(self) -> None:
+        for name in dag_names(60):
+            room_dag = dag(name)
+            half = len(room_dag.events) // 2
+            await self.persist(room_dag, 0, half)
+            room = self.in_memory(room_dag)
+            room_id = room.room_id or ""
+            point = PurgePoint.of_topological(half // 2)
+            database = InterruptedDatabase(self.database, self.one, room_dag, half)
+            await RoomMaintenance(database).purge(room_id, point, index_check=False)
+            self.assertGreater(database.next_event, half, name)
+            await self.persist(room_dag, database.next_event)
+            await self.read(lambda txn, room=room, name=name: self.compare_judged(txn, room, name))  # type: ignore[misc]
+            found = await self.verified(room_id)
+            self.assertEqual(found, [], name)
+            await self.empty()
+
+    def compare_judged(self, txn: Transaction, room: Room, name: str) -> None:
+        """What is stored with its state has the verdicts and states of the room in memory."""
+        row = require_room(txn, room.room_id or "")
+        rows = events_by_id(txn, [each.event.event_id for each in room])
+        groups: dict[int, dict[StateKey, str]] = {}
+        for event_id, stored in rows.items():
+            expected = room[event_id]
+            if not stored.is_outlier:
+                assert expected.state_before is not None
+                assert expected.state_after is not None
+                assert stored.group_before is not None
+                assert stored.group_after is not None
+                self.assertEqual(stored.is_rejected, not expected.accepted, (name, event_id))
+                groups[stored.group_before] = expected.state_before.as_dict()
+                groups[stored.group_after] = expected.state_after.as_dict()
+        for group, state in read_states(txn, row.room_no, groups).items():
+            self.assertEqual(state, groups[group], (name, group))
+
+    async def test_a_point_may_be_an_event_or_a_stream_position(self) -> None:
+        room_dag = dag(dag_names(60)[-1])
+        room = self.in_memory(room_dag)
+        room_id = room.room_id or ""
+        await self.persist(room_dag)
+        middle = list(room)[len(room) // 2]
+        point = await self.maintenance.purge_point(room_id, middle.event.event_id)
+        self.assertEqual(point, PurgePoint.of_topological(middle.topological))
+        stream_id = self.sql(
+            "SELECT stream_id FROM synrepl._room_events WHERE event_id = %s", middle.event.event_id
+        )
+        plan = await self.maintenance.plan_purge(room_id, PurgePoint.of_stream(stream_id))
+        report = await self.maintenance.purge(
+            room_id, PurgePoint.of_stream(stream_id), index_check=False
+        )
+        self.assertEqual(report.plan, plan)
+        self.assertEqual(set(report.leftovers.values()), {0})
+        self.assertEqual(
+            self.sql(
+                "SELECT count(*) FROM synrepl._room_events e WHERE stream_id < %s AND NOT EXISTS"
+                " (SELECT FROM synrepl._forward_extremities x WHERE x.event_no = e.event_no)",
+                stream_id,
+            ),
+            0,
+        )
+        self.assertEqual(await self.verified(room_id), [])
+        with self.assertRaisesRegex(NoPurgePoint, "not in the store"):
+            await self.maintenance.purge_point(room_id, "$none")
+
+    async def test_others_hear_of_a_purge(self) -> None:
+        room_dag = dag(dag_names(60)[0])
+        room_id = room_dag.events[0].room_id
+        await self.persist(room_dag)
+        epoch = self.sql("SELECT epoch FROM synrepl._rooms")
+        facts = "SELECT count(*) FROM synrepl.caches WHERE cache_func = 'ph_cache_fake'"
+        await self.maintenance.purge(room_id, PurgePoint.of_topological(20), index_check=False)
+        self.assertEqual(self.sql("SELECT epoch FROM synrepl._rooms"), epoch + 1)
+        self.assertGreater(self.sql(facts), 0)
+        self.assertEqual(
+            self.sql(f"SELECT keys->>0 FROM ({facts.replace('count(*)', 'keys')}) f LIMIT 1"),
+            room_id,
+        )
+
+    async def test_a_room_with_partial_state_is_not_purged(self) -> None:
+        room_dag = dag(dag_names(60)[0])
+        await self.persist(room_dag)
+        self.sql("UPDATE synrepl._room_heads SET partial = 1")
+        with self.assertRaisesRegex(CannotPurge, "partial state"):
+            await self.maintenance.purge(
+                room_dag.events[0].room_id, PurgePoint.of_topological(20), index_check=False
+            )
+
+
+class InterruptedDatabase:
+    """A database in which a few events are persisted before each transaction of another user of it."""
+
+    def __init__(
+        self, database: Database, process: PersistingProcess, room_dag: Dag, next_event: int
+    ) -> None:
+        self._database = database
+        self._process = process
+        self._dag = room_dag
+        self.next_event = next_event
+
+    async def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Persist an event, then run the work."""
+        events = self._dag.events[self.next_event : self.next_event + 1]
+        if events:
+            self.next_event += 1
+            await self._process.persist(
+                events[0].room_id,
+                self._dag.version,
+                [IncomingEvent(each, self._dag.soft_failures) for each in events],
+            )
+        return await self._database.run(name, work, read_only=read_only, isolation=isolation)

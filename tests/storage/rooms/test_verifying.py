@@ -1,0 +1,117 @@
+"""Damage that is planted in stored rooms is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from synrepl.rooms import Room
+from synrepl.storage.rooms.maintenance.examine import examine_room, forecast_rooms
+from synrepl.storage.rooms.numbers import require_room
+from tests.rooms.dags import dag, dag_names
+from tests.storage.rooms.kept_rooms import MaintainedCase
+
+#: What is planted, as a statement, and the finding that must be among those of the check.
+DAMAGE = {
+    "UPDATE synrepl._room_event_json SET raw = raw || ' '::bytea"
+    " WHERE event_no = (SELECT max(event_no) FROM synrepl._room_events)": "corrupt event",
+    "DELETE FROM synrepl._room_event_json"
+    " WHERE event_no = (SELECT min(event_no) FROM synrepl._room_events)": "missing JSON",
+    "UPDATE synrepl._room_events SET sender = '@x:y'"
+    " WHERE event_no = (SELECT max(event_no) FROM synrepl._room_events)": "wrong column",
+    "UPDATE synrepl._room_events SET depth = depth + 1"
+    " WHERE event_no = (SELECT max(event_no) FROM synrepl._room_events)": "wrong column",
+    "UPDATE synrepl._room_events SET prev_nos = '{}'"
+    " WHERE event_no = (SELECT max(event_no) FROM synrepl._room_events)": "wrong edge",
+    "UPDATE synrepl._room_events SET auth_nos = auth_nos[2:]"
+    " WHERE event_no = (SELECT max(event_no) FROM synrepl._room_events)": "wrong edge",
+    "DELETE FROM synrepl._room_events"
+    " WHERE event_no = (SELECT min(event_no) FROM synrepl._room_events)": "reference to nothing",
+    "DELETE FROM synrepl._state_groups"
+    " WHERE group_no = (SELECT max(group_after) FROM synrepl._room_events)": "state group without row",
+    "UPDATE synrepl._state_groups SET room_no = room_no + 1"
+    " WHERE group_no = (SELECT max(group_after) FROM synrepl._room_events)": "cross-room state group",
+    "UPDATE synrepl._room_events SET room_no = room_no + 1"
+    " WHERE event_no = (SELECT min(event_no) FROM synrepl._room_events)": "cross-room state group",
+    "UPDATE synrepl._state_groups SET digest = sha256(digest)"
+    " WHERE group_no = (SELECT max(group_no) FROM synrepl._state_groups)": "corrupt state group",
+    "UPDATE synrepl._state_groups SET size = size - 1"
+    " WHERE group_no = (SELECT max(group_no) FROM synrepl._state_groups)": "corrupt state group",
+    "UPDATE synrepl._state_groups SET slots = slots[2:], event_nos = event_nos[2:]"
+    " WHERE group_no = (SELECT max(group_no) FROM synrepl._state_groups"
+    "  WHERE cardinality(slots) > 0)": "corrupt state group",
+    "DELETE FROM synrepl._state_line WHERE pos = (SELECT max(pos) FROM synrepl._state_line)": "line that differs",
+    "UPDATE synrepl._state_lines SET accumulator = set_byte(accumulator, 9, 255 - get_byte(accumulator, 9))": "line that differs",
+    "DELETE FROM synrepl._room_keys WHERE slot = 0": "reference to nothing",
+    "DELETE FROM synrepl._current_state WHERE slot = 1": "wrong current state",
+    "DELETE FROM synrepl._memberships WHERE user_id = (SELECT min(user_id) FROM synrepl._memberships)": "wrong heads",
+    "UPDATE synrepl._room_heads SET events = events + 1": "wrong heads",
+    "UPDATE synrepl._room_heads SET topological = 0": "wrong heads",
+    "UPDATE synrepl._room_heads SET extremities = 70": "many extremities",
+    "UPDATE synrepl._forward_extremities SET event_no = 0"
+    " WHERE event_no = (SELECT min(event_no) FROM synrepl._forward_extremities)": "reference to nothing",
+    "INSERT INTO synrepl._backward_extremities SELECT room_no, 0, false, '$x' FROM synrepl._rooms": "reference to nothing",
+    "INSERT INTO synrepl._redactions SELECT 0, room_no, true, '$x' FROM synrepl._rooms": "reference to nothing",
+}
+
+#: What only the full check finds: these are damages of single events or old states.
+DEEP = {"corrupt event", "missing JSON", "wrong column", "wrong edge", "wrong current state"}
+
+
+class Verifying(MaintainedCase):
+    """Rooms with and without damage."""
+
+    timeout = 600
+
+    async def planted(self, check: Callable[[Room, str, str], Awaitable[None]]) -> None:
+        room_dag = dag(next(name for name in dag_names(60) if "war" in name))
+        room = self.in_memory(room_dag)
+        for statement, problem in DAMAGE.items():
+            await self.persist(room_dag)
+            self.assertEqual(await self.verified(room.room_id or ""), [])
+            connection = self.connect()
+            self.sql(statement, on=connection)
+            connection.close()
+            await check(room, statement, problem)
+            await self.empty()
+
+    async def test_each_kind_of_damage_is_found(self) -> None:
+        async def check(room: Room, statement: str, problem: str) -> None:
+            found = {each[0] for each in await self.verified(room.room_id or "")}
+            self.assertIn(problem, found, statement)
+
+        await self.planted(check)
+
+    async def test_the_quick_check_finds_what_it_looks_at(self) -> None:
+        async def check(room: Room, statement: str, problem: str) -> None:
+            if (
+                problem in DEEP
+                or "slots[2:]" in statement
+                or "_state_line " in statement
+                or "_room_events SET room_no" in statement
+            ):
+                return
+            found = await self.read(
+                lambda txn: [
+                    each.problem.value
+                    for each in examine_room(txn, require_room(txn, room.room_id or ""))
+                ]
+            )
+            self.assertIn(problem, found, statement)
+
+        await self.planted(check)
+
+    async def test_rooms_of_the_vectors_have_no_findings(self) -> None:
+        for name in dag_names(300):
+            room_dag = dag(name)
+            await self.persist(room_dag)
+            self.assertEqual(await self.verified(room_dag.events[0].room_id), [], name)
+            await self.empty()
+
+    async def test_the_sizes_of_rooms_are_forecast(self) -> None:
+        room_dag = dag(dag_names(60)[0])
+        await self.persist(room_dag)
+        self.sql("ANALYZE synrepl._room_events, synrepl._room_event_json, synrepl._state_groups")
+        (found,) = await self.read(lambda txn: forecast_rooms(txn, 10))
+        self.assertEqual(found.room_id, room_dag.events[0].room_id)
+        self.assertGreater(found.bytes, 10_000)
+        self.assertGreaterEqual(found.bytes_in_a_year, found.bytes)
