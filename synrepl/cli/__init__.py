@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "synrepl.cli.watch.command",
         "Compare what a real server announces with its database.",
     ),
+    "rooms": ("synrepl.cli.rooms.command", "Maintain and check the rooms in the database."),
     "lake": ("synrepl.cli.lake.command", "Land streams in a lake with Spark, and query it."),
     "demo": (
         "synrepl.cli.demo.command",

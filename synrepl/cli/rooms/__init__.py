@@ -1,0 +1,1 @@
+"""``synrepl rooms``."""

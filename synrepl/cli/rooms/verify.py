@@ -1,0 +1,66 @@
+"""``synrepl rooms verify``: checks everything that is stored of rooms."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from synrepl.cli.conventions import config_option, json_option, print_json
+from synrepl.cli.rooms.maintenance import ShownProgress, with_database
+from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.daemon.config.config import Config
+from synrepl.daemon.exit_codes import EXIT_FAILED
+from synrepl.services.rooms.maintenance.verification import RoomVerification
+from synrepl.storage.database import Database
+from synrepl.storage.rooms.maintenance.findings import RoomFinding
+
+
+@click.command("verify")
+@config_option
+@click.argument("room_ids", metavar="ROOM...", nargs=-1)
+@click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    help="Stop after this number of findings.",
+)
+@json_option
+def command(config: tuple[Path, ...], room_ids: tuple[str, ...], most: int, as_json: bool) -> None:
+    """Check everything that is stored of rooms; without ROOM, of all.
+
+    Every event is hashed again, and compared with its row; the digest of every state group is
+    computed from its entries; lines are compared with groups, the current state with the
+    resolution of the forward extremities, counts with tables, and every reference is followed.
+    Nothing is changed. The exit code is 1 if anything is wrong.
+    """
+
+    async def work(
+        database: Database, _: Config, progress: ShownProgress
+    ) -> tuple[int, list[RoomFinding]]:
+        verification = RoomVerification(database, progress.show)
+        found: list[RoomFinding] = []
+        count = 0
+        for room_id in room_ids or await verification.room_ids():
+            count += 1
+            async for each in verification.findings(room_id):
+                found.append(each)
+                if len(found) == most:
+                    return count, found
+        return count, found
+
+    rooms, findings = with_database(config, work)
+    if as_json:
+        print_json({"rooms": rooms, "findings": [each.to_json() for each in findings]})
+    elif findings:
+        table = plain_table("room", "what is wrong", "where", "")
+        for each in findings:
+            cells = (each.room_id, each.problem.value, each.subject, each.detail)
+            table.add_row(*map(printable, cells))
+        show(table, f"{len(findings):,} findings in {rooms:,} rooms.")
+    else:
+        show(f"Nothing is wrong in {rooms:,} rooms.")
+    if findings:
+        sys.exit(EXIT_FAILED)
