@@ -68,7 +68,7 @@ class Purging(MaintainedCase):
             else:
                 break
             last += 1
-        self.assertGreater(kills, 80)
+        self.assertGreater(kills, 40)
         full = self.full_events(room, point)
         await self.check_kept(room, full, await self.outliers(room, full, redacted_by))
         self.assertEqual(await self.verified(room_id), [])

@@ -240,6 +240,8 @@ def plan_rewrites(txn: Transaction, room_no: int, after: int, limit: int) -> Rew
         best = min(options, key=lambda each: each.cost, default=None)
         if best is None or best.cost + MIN_SAVED > cost:
             continue
+        if best.prev_group in touched:  # its place will be another one
+            continue
         place = states.groups[group].place
         if best.place <= place:
             rebased.append(best._replace(place=place))

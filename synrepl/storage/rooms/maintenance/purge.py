@@ -222,7 +222,10 @@ def purge_events(
     kept = {int(number) for number, is_state in found if is_state} | (set(cited) & set(numbers))
     if numbers:
         later = references_since(txn, mark, numbers)
-        kept |= later.auth_nos | _redactions_in_use(txn, numbers)
+        kept |= later.auth_nos
+        # A redaction may itself be redacted, by another one of the batch.
+        while used := _redactions_in_use(txn, [each for each in numbers if each not in kept]):
+            kept |= used
         if later.prev_nos:
             _cut_later(txn, mark, list(later.prev_nos))
         gone = [number for number in numbers if number not in kept]
@@ -236,7 +239,7 @@ def purge_events(
 
 
 def _redactions_in_use(txn: Transaction, numbers: list[int]) -> set[int]:
-    """Those of some events that redact others, which are not among them."""
+    """Those of some events that are to go that redact others, which are not."""
     txn.execute(
         "SELECT r.redaction_no FROM synrepl._redactions r JOIN synrepl._room_events t"
         "  ON t.event_id = r.redacts AND t.redacted_by = r.redaction_no"
