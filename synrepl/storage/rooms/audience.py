@@ -69,6 +69,9 @@ EXCEPTION_SHIFT = 17
 EXCEPTION_BIT = 1 << EXCEPTION_SHIFT
 NEAR_BIT = 1 << 18
 
+#: The place of an event along the main line, which is derived.
+PLACE_BITS = BESIDE_BIT | FIRST_BIT | NEAR_BIT
+
 #: Of an event that no client may see, whoever asks, one of these bits is set.
 NEVER_BITS = _TWO_BITS << HIDDEN_SHIFT | NOBODY_BIT
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from synrepl.storage.database import Record, Transaction
-from synrepl.storage.rooms.audience import BESIDE_BIT, FIRST_BIT, NEAR_BIT
+from synrepl.storage.rooms.audience import PLACE_BITS as _BITS
 from synrepl.storage.rooms.event_places import (
     BRANCHES_TABLE,
     EventPlace,
@@ -15,8 +15,6 @@ from synrepl.storage.rooms.pending_rows import copy_rows
 
 #: Events whose places are found together.
 PAGE_EVENTS = 5_000
-
-_BITS = BESIDE_BIT | FIRST_BIT | NEAR_BIT
 
 
 def rebuild_event_places(txn: Transaction, room: RoomRow) -> int:

@@ -24,6 +24,7 @@ ROOM_TABLES = (
     "_forward_extremities",
     "_backward_extremities",
     "_waiting_events",
+    "_branch_memberships",
     "_state_group_lines",
     "_state_groups",
     "_room_keys",

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import Refused
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.audience import EXCEPTION_BIT, NOBODY_BIT, PLACE_BITS
 from synrepl.storage.rooms.heads import read_heads
 from synrepl.storage.rooms.maintenance.collect import BatchDone
 from synrepl.storage.rooms.maintenance.kept_groups import count_unneeded, find_kept_groups
@@ -284,11 +285,16 @@ def _remove(
     txn.execute("DELETE FROM synrepl._room_event_json WHERE event_no = ANY (%s::bigint[])", (gone,))
     txn.execute("DELETE FROM synrepl._room_events WHERE event_no = ANY (%s::bigint[])", (gone,))
     txn.execute(
-        "UPDATE synrepl._room_events SET stream_id = NULL, topological = NULL, audience = NULL,"
+        "UPDATE synrepl._room_events SET stream_id = NULL, topological = NULL, reach = NULL,"
+        f" audience = audience & ~{PLACE_BITS | EXCEPTION_BIT} | {NOBODY_BIT},"
         " group_before = NULL, group_after = NULL, prev_nos = '{}',"
         " flags = (flags & (2 | 16)) | 1, refusal = CASE WHEN flags & 2 <> 0 THEN refusal END"
         " WHERE event_no = ANY (%s::bigint[])",
         (kept,),
+    )
+    txn.execute(
+        "DELETE FROM synrepl._branch_memberships WHERE room_no = %s AND event_no = ANY (%s::bigint[])",
+        (room_no, numbers),
     )
     txn.execute(
         "UPDATE synrepl._room_heads SET events = events - %s, outliers = outliers + %s,"
