@@ -43,7 +43,7 @@ def _hits(scale: Scale) -> Iterator[Row]:
     caches = make_caches()
 
     @cachetools.cached(cachetools.LRUCache(10_000))
-    def theirs(user_id: str) -> str:
+    def lru_cached(user_id: str) -> str:
         return user_id
 
     @caches.cached(by_name=True)
@@ -80,7 +80,7 @@ def _hits(scale: Scale) -> Iterator[Row]:
 
     found = interleaved(
         {
-            "theirs": called(theirs),
+            "theirs": called(lru_cached),
             "plain": called(plain),
             "coroutine": awaited(coroutine),
             "method": awaited(method),

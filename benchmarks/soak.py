@@ -92,7 +92,7 @@ class Soak:
 
     :param redis: over which the processes of the site hear each other; it runs
     :param servers: the site's PostgreSQL servers
-    :param tell: told what happens
+    :param log: gets a line about each event
     """
 
     def __init__(
@@ -101,19 +101,19 @@ class Soak:
         site: SoakSite,
         redis: RedisTestServer,
         servers: PrimaryAndStandby,
-        tell: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
         self._site = site
-        self._log = tell
+        self._log = log
         self._catalogue = catalogue(load_master([site.config(MASTER)]))
         self._traffic = Traffic(self._catalogue, _MOST_ROWS)
         self._clients = {name: Client(url) for name, url in site.urls.items()}
         self._senders = Senders(self._client_for, self._traffic.requests())
         self._pollers = {name: StatusPoller(url) for name, url in site.urls.items()}
         self._processes = {name: site.process(self._scheduler, name) for name in site.urls}
-        self._injector = AccidentInjector(self._scheduler, self._processes, redis, servers, tell)
+        self._injector = AccidentInjector(self._scheduler, self._processes, redis, servers, log)
         self._pacing = True
 
     async def play(self, planned: Iterator[Accident]) -> SoakResult:
@@ -134,7 +134,7 @@ class Soak:
                 await self._end()
                 self._scheduler.stop()
         accounts = await self._with_database(self._audit)
-        standing = await self._with_database(
+        position_problems = await self._with_database(
             lambda txn: record_deviations(txn, self._site, positions)
         )
         acknowledged = self._senders.acknowledged
@@ -146,7 +146,7 @@ class Soak:
             acknowledged.replayed,
             accounts.lost,
             accounts.repeated,
-            [*problems, *accounts.problems, *standing],
+            [*problems, *accounts.problems, *position_problems],
         )
 
     # -- acts ---------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class AccidentInjector:
     """Injects accidents; several may overlap, but only one per victim.
 
     :param servers: the PostgreSQL servers
-    :param tell: told what happens
+    :param log: gets a line about each event
     :ivar counts: what has happened, by kind
     """
 
@@ -107,13 +107,13 @@ class AccidentInjector:
         processes: Mapping[str, DaemonSubprocess],
         redis: RedisTestServer,
         servers: PrimaryAndStandby,
-        tell: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
         self._scheduler = scheduler
         self._processes = processes
         self._redis = redis
         self._servers = servers
-        self._log = tell
+        self._log = log
         self._under_way: dict[str, Deferred[None]] = {}
         self.counts: Counter[Kind] = Counter()
 

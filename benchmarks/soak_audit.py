@@ -78,7 +78,7 @@ def audit(
         accounts = {"its table": verified.stored}
         accounts |= {f"account {worker}": each for worker, each in verified.workers.items()}
         for whose, compared in accounts.items():
-            problems += _told(f"{name}, {whose}", compared)
+            problems += _differences(f"{name}, {whose}", compared)
     for account in site.accounts:
         for name, late in AppliedTable(account.name).count_out_of_order(txn).items():
             problems.append(f"{name}, account {account.name}: {late} facts came out of order")
@@ -160,7 +160,7 @@ def record_deviations(
     return found
 
 
-def _told(where: str, compared: ComparisonResult | None) -> Iterator[str]:
+def _differences(where: str, compared: ComparisonResult | None) -> Iterator[str]:
     if compared is not None:
         for difference in compared.runs:
             yield f"{where}: {difference}"

@@ -10,7 +10,7 @@ from interop.releases import Release
 from interop.report import Section, Table
 
 
-def tell(section: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
+def add_log_tables(section: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
     """Add the errors, which all need a known reason, and other entries of the replication code."""
     errors = [entry for entry in entries if entry.is_error]
     unexplained = [entry.kind for entry in errors if entry.reason is None]

@@ -55,12 +55,12 @@ class QuietSnapshot:
         """Wrong figures of ``synrepl watch``, as sentences."""
         heard, committed = self.look.by_key("heard"), self.look.by_key("committed")
         faults = [
-            f"{_told(key)} heard at {heard.get(key)}, announced {self.announced.get(key)}"
+            f"{_key_text(key)} heard at {heard.get(key)}, announced {self.announced.get(key)}"
             for key in sorted(heard.keys() | self.announced.keys())
             if heard.get(key) != self.announced.get(key)
         ]
         faults += [
-            f"{_told(key)} committed at {committed.get(key)}, recorded {at}"
+            f"{_key_text(key)} committed at {committed.get(key)}, recorded {at}"
             for key, at in sorted(self.recorded.items())
             if committed.get(key) != at
         ]
@@ -73,7 +73,7 @@ class QuietSnapshot:
         """
         counted_rows, before = self.look.by_key("rows"), since.look.by_key("rows")
         return [
-            f"{_told(key)} {counted} rows instead of {came}"
+            f"{_key_text(key)} {counted} rows instead of {came}"
             for key in sorted(counted_rows.keys() | self.rows.keys())
             if (counted := counted_rows.get(key, 0) - before.get(key, 0))
             != (came := self.rows[key] - since.rows[key])
@@ -83,7 +83,7 @@ class QuietSnapshot:
     def behind(self) -> list[str]:
         """Writers that have not announced what is in the database, as sentences."""
         return [
-            f"{_told(key)} announced {self.announced.get(key)}, recorded {at}"
+            f"{_key_text(key)} announced {self.announced.get(key)}, recorded {at}"
             for key, at in sorted(self.recorded.items())
             if self.announced.get(key, 0) < at
         ]
@@ -198,6 +198,6 @@ class SynapseObserver:
         )
 
 
-def _told(key: Key) -> str:
+def _key_text(key: Key) -> str:
     stream, writer = key
     return f"{stream} of {writer}"

@@ -66,7 +66,7 @@ def section(
         set(answers) == {"200"},
         str(dict(answers)),
     )
-    log_tables.tell(section, CURRENT, logs.entries(log))
+    log_tables.add_log_tables(section, CURRENT, logs.entries(log))
     return section
 
 

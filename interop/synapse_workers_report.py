@@ -78,7 +78,7 @@ def section(
         section.check(
             f"{release} connected {_CONNECTIONS} times by itself", made == _CONNECTIONS, f"{made}"
         )
-        log_tables.tell(section, release, entries)
+        log_tables.add_log_tables(section, release, entries)
     return section
 
 

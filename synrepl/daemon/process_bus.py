@@ -123,7 +123,7 @@ class ProcessBus:
         pubsub = self._pubsub
         return BusStatus(
             where=self._where,
-            standing=self.is_connected,
+            connected=self.is_connected,
             fault=pubsub.fault,
             name_taken=self._name_guard.taken,
             connections=pubsub.connections,

@@ -42,7 +42,7 @@ LOST_SINCE = """
     WHERE incarnation > %s GROUP BY stream, writer
 """
 
-TOLD = """
+NOTIFIED_HANDLERS = """
     INSERT INTO synrepl._losses_told (follower, handler, stream, writer, lost_after, lost_upto)
     VALUES %s
 """

@@ -202,7 +202,7 @@ class Process:
         rows = [decode(json.dumps([text]).encode()) for text in texts]
         await self.writer.append(NOTES, [[row] for row in rows] if facts else [rows])
 
-    async def hears(self, writer: str, texts: Sequence[str]) -> None:
+    async def receives(self, writer: str, texts: Sequence[str]) -> None:
         """Wait until exactly these notes of another process have arrived."""
         heard = self.handler.texts
         await self.site.happenings.until(lambda: len(heard.get(writer, [])) >= len(texts))

@@ -489,10 +489,10 @@ class ServerLimits(HttpServerCase):
         unfinished.send(request("POST", "/echo/w", b"x" * 10)[:-1])
         while self.server.admission.buffered < 9:
             await turn()
-        for victim, told in ((silent, b""), (partly, b" 503 "), (unfinished, b" 503 ")):
+        for victim, answer in ((silent, b""), (partly, b" 503 "), (unfinished, b" 503 ")):
             (await self.client()).send(request("GET", "/hold"))
             await victim.closed
-            self.assertIn(told, victim.data)
+            self.assertIn(answer, victim.data)
         await self.until_held(3)
         late = await self.client()
         late.send(request("GET", "/now"))

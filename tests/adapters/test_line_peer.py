@@ -93,9 +93,9 @@ class LinePeerReading(SynchronousTestCase):
 
     @given(lines, st.lists(st.integers(0, 1000), max_size=6), st.booleans())
     def test_reading_by_chunk_and_by_line_gives_the_same_commands(
-        self, told: list[bytes], cuts: list[int], whole: bool
+        self, lines: list[bytes], cuts: list[int], whole: bool
     ) -> None:
-        data = b"\n".join(told) + b"\n" * whole
+        data = b"\n".join(lines) + b"\n" * whole
         ends = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
         parts = [data[start:end] for start, end in pairwise(ends)]
         self.assertEqual(self.outcome(by_line, parts), self.outcome(by_read, parts))

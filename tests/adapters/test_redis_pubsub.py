@@ -54,22 +54,22 @@ class FactsOverRedis(OverRedis):
         await one.say(*texts[:250])
         await two.say(*texts)
         await one.say(*texts[250:])
-        await two.hears("one", texts)
-        await one.hears("two", texts)
+        await two.receives("one", texts)
+        await one.receives("two", texts)
 
     async def test_facts_of_several_rows_and_rows_of_any_length(self) -> None:
         one, two = await self.two(self.server())
         texts = ["a", "", "ü" * 1_000_000, "b"]
         await one.say(*texts, facts=False)
         await one.say("x" * 3_000_000)
-        await two.hears("one", [*texts, "x" * 3_000_000])
+        await two.receives("one", [*texts, "x" * 3_000_000])
         self.assertEqual(self.site.fetches, {})  # they came over the wire
 
     async def test_drops_its_own_echo(self) -> None:
         one, two = await self.two(self.server())
         await one.say("a", "b")
         await two.say("c")
-        await one.hears("two", ["c"])
+        await one.receives("two", ["c"])
         await self.site.happenings.until(lambda: one.reader.echoes >= 2)
         self.assertNotIn("one", one.handler.texts)
 
@@ -81,8 +81,8 @@ class FactsOverRedis(OverRedis):
         await two.say("b")
         three = Process(self.site, "three", RedisAddress(port=redis.port))
         await three.start(self)
-        await three.hears("one", ["a"])
-        await three.hears("two", ["b"])
+        await three.receives("one", ["a"])
+        await three.receives("two", ["b"])
 
     async def test_publishes_on_a_channel_per_stream(self) -> None:
         redis = self.server()
@@ -91,7 +91,7 @@ class FactsOverRedis(OverRedis):
         assert isinstance(channels, list)
         self.assertIn(f"{SERVER_NAME}/stream/notes".encode(), channels)
         await one.say("a")
-        await two.hears("one", ["a"])
+        await two.receives("one", ["a"])
 
     async def test_commands_and_user_ip_go_where_they_belong(self) -> None:
         redis = self.server()
@@ -112,7 +112,7 @@ class FactsOverRedis(OverRedis):
         for message in (b"", b"FOO", b"\xff", b"RDATA notes", b"POSITION notes x 1 2\nREPLICATE "):
             redis.command("PUBLISH", SERVER_NAME, message)
         await one.say("a")
-        await two.hears("one", ["a"])
+        await two.receives("one", ["a"])
         self.assertEqual((two.reader.bad, two.pubsub.connections), (4, 1))
 
 
@@ -121,7 +121,7 @@ class RedisLosses(OverRedis):
         redis = self.server()
         one, two = await self.two(redis)
         await one.say("a")
-        await two.hears("one", ["a"])
+        await two.receives("one", ["a"])
         redis.stop()
         await one.falls()
         await one.say("b", "c")  # nobody can hear it
@@ -129,21 +129,21 @@ class RedisLosses(OverRedis):
         await one.stands(2)
         await one.say("d")
         await two.stands(2)
-        await two.hears("one", ["a", "b", "c", "d"])
+        await two.receives("one", ["a", "b", "c", "d"])
 
     async def test_a_disconnected_subscriber_catches_up(self) -> None:
         """As Redis does to one whose output buffer is full."""
         redis = self.server()
         one, two = await self.two(redis)
         await one.say("a")
-        await two.hears("one", ["a"])
+        await two.receives("one", ["a"])
         two.bus.pause()  # so that what comes now is lost with its connection
         await one.say("b", "c")
         redis.command("CLIENT", "KILL", "TYPE", "pubsub")
         two.bus.resume()
         await one.stands(2)
         await one.say("d")
-        await two.hears("one", ["a", "b", "c", "d"])
+        await two.receives("one", ["a", "b", "c", "d"])
         self.assertEqual(two.pubsub.connections, 2)
 
     async def test_a_paused_subscriber_over_its_limit_is_reported_as_too_slow(self) -> None:
@@ -155,31 +155,31 @@ class RedisLosses(OverRedis):
             await one.say(text)
             await self.site.happenings.until(lambda n=count: one.reader.echoes >= n)
         two.bus.resume()
-        await two.hears("one", texts)
+        await two.receives("one", texts)
         self.assertEqual((one.pubsub.connections, two.pubsub.connections), (1, 2))
         self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 1))
-        (told,) = (line for line in two.logged if "CUT OFF FROM REDIS" in line)
-        self.assertRegex(told, "this process had not read for .* client-output-buffer-limit")
+        (message,) = (line for line in two.logged if "CUT OFF FROM REDIS" in line)
+        self.assertRegex(message, "this process had not read for .* client-output-buffer-limit")
 
     async def test_a_lost_publisher_connection_loses_no_fact(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
         redis.command("CLIENT", "KILL", "TYPE", "normal")
         await one.say("a", "b")
-        await two.hears("one", ["a", "b"])
+        await two.receives("one", ["a", "b"])
         self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 0))
 
     async def test_a_refused_message_aborts_the_connection(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
         await one.say("a")
-        await two.hears("one", ["a"])
+        await two.receives("one", ["a"])
         redis.command("ACL", "SETUSER", "default", "-publish")
         await one.say("b")
         await one.falls()
         self.assertIn("NOPERM", one.logged[-1])
         redis.command("ACL", "SETUSER", "default", "+publish")
-        await two.hears("one", ["a", "b"])
+        await two.receives("one", ["a", "b"])
 
     async def test_a_server_that_hangs_is_noticed_within_15_seconds(self) -> None:
         redis = self.server()
@@ -205,7 +205,7 @@ class RedisLosses(OverRedis):
         await one.falls()
         self.assertIn("wait, and it does not read", one.logged[-1])
         redis.thaw()
-        await two.hears("one", texts)
+        await two.receives("one", texts)
 
     async def test_waits_for_room_while_the_server_does_not_read(
         self,
@@ -219,7 +219,7 @@ class RedisLosses(OverRedis):
         Deferred.fromCoroutine(one.bus.room()).addCallback(room.append)
         self.assertEqual(room, [])
         redis.thaw()
-        await two.hears("one", texts)
+        await two.receives("one", texts)
         await self.site.happenings.until(lambda: room == [None])
         self.assertFalse(one.bus.full)
 
@@ -269,7 +269,7 @@ class RedisLosses(OverRedis):
         for count in range(1, 21):
             clock.advance(4.9)
             await other.say("x", "y")
-            await silent.hears("other", ["x", "y"] * count)
+            await silent.receives("other", ["x", "y"] * count)
             await self.site.happenings.until(lambda n=count: len(pongs) >= n)
         self.assertEqual((silent.pubsub.connections, silent.bus.is_connected), (1, True))
 
@@ -294,7 +294,7 @@ class RedisConnecting(OverRedis):
         one = await Process(self.site, "one", address).start(self)
         two = await Process(self.site, "two", address).start(self)
         await one.say("a")
-        await two.hears("one", ["a"])
+        await two.receives("one", ["a"])
 
     async def test_connects_over_a_unix_socket_and_selects_a_database(self) -> None:
         await self.stands(RedisAddress(path=self.server().path, database=3))
@@ -338,14 +338,14 @@ class RedisConnecting(OverRedis):
         one = await Process(self.site, "one", where).start(self)
         two = await Process(self.site, "two", where).start(self)
         await one.say("a")
-        await two.hears("one", ["a"])
+        await two.receives("one", ["a"])
         while sentinel.command("SENTINEL", "FAILOVER", "ours") != b"OK":
             await self.site.scheduler.sleep(0.05)  # until it knows the replica, too
         await one.falls()
         await one.say("b")
         await one.stands(2)
         await one.say("c")
-        await two.hears("one", ["a", "b", "c"])
+        await two.receives("one", ["a", "b", "c"])
         role = replica.command("ROLE")
         assert isinstance(role, list)
         self.assertEqual(role[0], b"master")

@@ -349,13 +349,13 @@ class TapOfOwnProcesses(RedisCase):
         texts = [f"{number}" for number in range(200)]
         await one.say(*texts[:100])
         await two.say(*texts[:100], facts=False)
-        await one.hears("two", texts[:100])
+        await one.receives("two", texts[:100])
         await two.stop()
         again = await Process(site, "two", address).start(self)
         await again.say(*texts[100:])
         await one.say(*texts[100:], facts=False)
-        await one.hears("two", texts)
-        await again.hears("one", texts)
+        await one.receives("two", texts)
+        await again.receives("one", texts)
         # The recorder has a connection of its own: what others heard, it may not have read yet.
         self.publish(SERVER_NAME, b"REMOTE_SERVER_UP the.end")
         await self.until_recorded(path, b"the.end")

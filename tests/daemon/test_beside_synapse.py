@@ -248,10 +248,10 @@ class Beside(CliCase):
         self.assertEqual(findings.keys(), set(expected))
         return [findings[each] for each in expected]
 
-    def check_idle(self, told: str, backend: str, application: str) -> None:
+    def check_idle(self, finding: str, backend: str, application: str) -> None:
         """What is told of an idle transaction."""
-        self.assertIn(f" holds receipts: {backend} ({application}), idle in transaction ", told)
-        self.assertIn("UPDATE receipts_linearized SET data = '…' WHERE stream_id = 1", told)
+        self.assertIn(f" holds receipts: {backend} ({application}), idle in transaction ", finding)
+        self.assertIn("UPDATE receipts_linearized SET data = '…' WHERE stream_id = 1", finding)
 
 
 class Legacy(Beside):
@@ -266,8 +266,8 @@ class Legacy(Beside):
         database.add_receipts(3, "master")
         doctor = await self.doctor_of_old(database)
         await self.sees(watching, _alarms, [_alarm("receipts", "(all)", 99, 96)])
-        (told,) = await self.check_findings(doctor, transaction)
-        self.check_idle(told, transaction[1], "synapse master")
+        (finding,) = await self.check_findings(doctor, transaction)
+        self.check_idle(finding, transaction[1], "synapse master")
 
 
 class Modern(Beside):
@@ -338,8 +338,8 @@ class Current(Beside):
 
 def _alarm(stream: str, writer: str, committed: int, heard: int) -> str:
     """How an alarm begins."""
-    told = f"is at {committed} in the database and was announced only up to {heard}"
-    return f"{stream} of {writer} {told}, for "
+    finding = f"is at {committed} in the database and was announced only up to {heard}"
+    return f"{stream} of {writer} {finding}, for "
 
 
 def _positions(look: dict[str, Any]) -> object:

@@ -151,8 +151,8 @@ class CommandRelay(CliCase):
         await self.said(self.one, "REMOTE_SERVER_UP again.org")
         # Nor are handlers told a second time.
         verbs = [line.split()[0] for line in lines]
-        told = [("one", verb) for verb in (*verbs, "REMOTE_SERVER_UP")]
-        self.assertEqual(RecordingHandler.heard, [*told, ("bus", "REMOTE_SERVER_UP")])
+        expected = [("one", verb) for verb in (*verbs, "REMOTE_SERVER_UP")]
+        self.assertEqual(RecordingHandler.heard, [*expected, ("bus", "REMOTE_SERVER_UP")])
 
     async def test_commands_from_the_bus_are_relayed_to_clients_whose_dialect_has_them(
         self,

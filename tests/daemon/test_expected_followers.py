@@ -24,8 +24,8 @@ class FollowersCase(ShopCase):
         return await super().begin(name, **settings)
 
     async def health(self, name: str = "w1") -> Any:
-        told = (await self.ask("master", "/status"))["named_followers"]
-        return next((one["health"] for one in told if one["name"] == name), None)
+        followers = (await self.ask("master", "/status"))["named_followers"]
+        return next((one["health"] for one in followers if one["name"] == name), None)
 
     async def until_health(self, health: str) -> None:
         async def is_so() -> bool:
@@ -82,6 +82,6 @@ class Required(FollowersCase):
         await self.until_health("ok")
         await self.stop(worker, "TERM")
         await self.until_health("missing")
-        status, _, told = await self.ask("master", "/ready")
-        self.assertEqual((status, told["ready"], told["warnings"]), (503, False, []))
-        self.assertRegex(told["reasons"][0], "follower w1 is missing")
+        status, _, ready = await self.ask("master", "/ready")
+        self.assertEqual((status, ready["ready"], ready["warnings"]), (503, False, []))
+        self.assertRegex(ready["reasons"][0], "follower w1 is missing")

@@ -91,9 +91,9 @@ class Workers(FailoverShop):
         new = await self.ordered("new")
         self.assertGreater(new, lost + MARGIN - 1)
         await self.until_all_is_well(new)
-        ((writer, told),) = self.losses()
-        self.assertEqual((writer, told.upto), ("master", lost))
-        self.assertLessEqual(told.after, kept + 1)
+        ((writer, loss),) = self.losses()
+        self.assertEqual((writer, loss.upto), ("master", lost))
+        self.assertLessEqual(loss.after, kept + 1)
         await self.until_ready("master")
         await self.until_ready("w1")
         database = (await self.ask("master", "/status"))["database"]
@@ -101,7 +101,7 @@ class Workers(FailoverShop):
         self.assertIn("synrepl_database_incarnation 2.0", await self.text("master", "/metrics"))
         doctor = await self.doctor()
         self.assertNotIn("nothing is wrong in the database", doctor)
-        self.assertIn(f"orders by master may lack facts above {told.after} up to {lost}", doctor)
+        self.assertIn(f"orders by master may lack facts above {loss.after} up to {lost}", doctor)
         self.assertIn("(told: w1/mail)", doctor)
 
     async def test_handlers_learn_of_the_loss_when_the_master_restarts(self) -> None:
@@ -113,7 +113,7 @@ class Workers(FailoverShop):
         new = await self.ordered("new")
         self.assertGreater(new, lost)
         await self.until_all_is_well(new)
-        self.assertIn(("master", lost), [(w, told.upto) for w, told in self.losses()])
+        self.assertIn(("master", lost), [(w, loss.upto) for w, loss in self.losses()])
 
     async def test_handlers_learn_of_the_lost_facts_of_a_second_writer(self) -> None:
         await self.worker(self.careful(), self.totals())
@@ -124,7 +124,7 @@ class Workers(FailoverShop):
         self.assertGreater(new, lost)
         await self.until_all_is_well(new, "w2")
         # The master may have been moved on over the same tokens, and it is not known of whom they are.
-        self.assertIn(("w2", lost), [(w, told.upto) for w, told in self.losses()])
+        self.assertIn(("w2", lost), [(w, loss.upto) for w, loss in self.losses()])
 
     async def test_plain_sql_is_refused_after_a_failover_until_a_master_starts(self) -> None:
         await self.worker(self.careful(), self.totals())
@@ -150,10 +150,10 @@ class Workers(FailoverShop):
         losses = dict(self.losses())
         self.assertLessEqual(losses["master"].after, kept + 1)
         self.assertGreaterEqual(losses["master"].upto, lost)
-        told = self.sql(
+        notified = self.sql(
             "SELECT handler, lost_upto FROM synrepl._losses_told WHERE writer = 'master'"
         )
-        self.assertEqual(told, [("mail", losses["master"].upto)])
+        self.assertEqual(notified, [("mail", losses["master"].upto)])
         await self.stop(self.processes["w1"], "TERM")
         await self.worker(self.careful(), self.totals())
         await self.wait("w1", "orders", "master", await self.order("later"))
@@ -177,11 +177,11 @@ class Operators(FailoverShop):
         self.servers.fail_over()
         self.assertIn("was promoted or restored", await self.doctor())
 
-        async def says_so() -> bool:
-            _, _, told = await self.ask("w1", "/ready")
-            return "is not confirmed" in str(told)
+        async def is_unconfirmed() -> bool:
+            _, _, ready = await self.ask("w1", "/ready")
+            return "is not confirmed" in str(ready)
 
-        await self.until(says_so)
+        await self.until(is_unconfirmed)
         configuration = self.directory / "master.yaml"
         done = await self.run_command("schema", "confirm", "-c", configuration)
         self.assertIn("confirmed, as incarnation 2", done.out)
@@ -196,11 +196,11 @@ class Operators(FailoverShop):
         self.servers.standby.stop()
         self.servers.primary.start()
 
-        async def says_so() -> bool:
+        async def is_unconfirmed() -> bool:
             answer = await self.ask("master", "/ready")
             return "the server from before a failover" in str(answer)
 
-        await self.until(says_so)
+        await self.until(is_unconfirmed)
         answer = await self.append("master", "orders", ["old", 1, None])
         self.assertEqual(answer[0], 503)
         self.assertEqual((await self.ask("master", "/status"))["database"]["state"], "unconfirmed")

@@ -37,8 +37,8 @@ class ForgedCase(ShopCase):
         """What a worker tells about tokens, once it has refused one."""
 
         async def refused() -> Any:
-            told = (await self.ask(name, "/status"))["tokens"]
-            return told if told["refused"] else None
+            tokens = (await self.ask(name, "/status"))["tokens"]
+            return tokens if tokens["refused"] else None
 
         return await self.until(refused)
 
@@ -50,8 +50,8 @@ class Forged(ForgedCase):
         self.forge(
             f"POSITION orders master 1 {FAR}", f'RDATA orders master {FAR} ["fake", 1, null]'
         )
-        told = await self.tokens("w1")
-        self.assertEqual(told["last_refused"]["given_out"], 1)
+        tokens = await self.tokens("w1")
+        self.assertEqual(tokens["last_refused"]["given_out"], 1)
         await self.wait("w1", "orders", "master", await self.order("o2"))
         self.assertEqual(self.orders_of(), ["o1", "o2"])
         self.assertEqual(self.in_totals(), ["o1", "o2"])
@@ -145,7 +145,7 @@ class Commands(ShopCase):
         )
         done = await self.run_command("followers", "list", *config)
         self.assertRegex(done.out, r"(?m)^w1 +3 +0 ")
-        for arguments, told in (
+        for arguments, message in (
             (("reset", "w2", "--to", "now"), "there is no follower 'w2' on record; "),
             (("reset", "w1", "caches", "--to", "0"), "'w1' on record in stream 'caches'; "),
             (("reset", "w1", "--to", "-3"), "'-3' is no place to go back to"),
@@ -153,7 +153,7 @@ class Commands(ShopCase):
         ):
             done = await self.run_command("followers", *arguments, *config)
             self.assertEqual(done.code, 1)
-            self.assertIn(told, done.err)
+            self.assertIn(message, done.err)
         done = await self.run_command("followers", "remove", "w1", *config)
         self.assertEqual(done.out, "follower w1 is removed\n")
         done = await self.run_command("followers", "list", *config)

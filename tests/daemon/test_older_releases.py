@@ -141,8 +141,8 @@ class OlderMasters(CliCase):
             *("--count", len(sent)),
         )
         rows = [json.loads(line)["row"] for line in done.out.splitlines()]
-        told = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
-        self.assertEqual((done.err, rows), ("", told))
+        sent_rows = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
+        self.assertEqual((done.err, rows), ("", sent_rows))
 
     async def test_tap_record_and_judge(self) -> None:
         for path, dialect, more in (

@@ -388,11 +388,11 @@ class Processes(CliCase):
             ("synrepl-master", self.configure("three", other), 2, f"listeners: port {taken}"),
         ):
             done = await self.twistd(plugin, path).done()
-            told = done.out + done.err
-            self.assertEqual(done.code, code, told)
-            self.assertIn("synrepl: error: ", told)
-            self.assertIn(message, told)
-            self.assertNotIn("Traceback", told)
+            output = done.out + done.err
+            self.assertEqual(done.code, code, output)
+            self.assertIn("synrepl: error: ", output)
+            self.assertIn(message, output)
+            self.assertNotIn("Traceback", output)
             self.assertFalse((self.directory / "pid").exists())
 
     def test_twistd_requires_a_file(self) -> None:

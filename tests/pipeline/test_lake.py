@@ -60,7 +60,7 @@ class LakeMarkers(LakeCase):
             Lake.open_or_create(self.path / "below", "one", True),
         ):
             self.assertEqual(again.marker, made.marker)
-        self.assertEqual((made.marker.server, made.marker.erodes), ("one", True))
+        self.assertEqual((made.marker.server, made.marker.is_lossy), ("one", True))
         self.assertEqual(made.streams, [])
 
     def test_a_relative_path_is_resolved_when_the_lake_is_opened(self) -> None:

@@ -126,10 +126,10 @@ class SequenceMachine(RuleBasedStateMachine):
         self.last_given += 1
         self.held[holder].append(self.last_given)
 
-    @rule(holder=consumes(holders), told=st.booleans())
-    def let_go(self, holder: int, told: bool) -> None:
+    @rule(holder=consumes(holders), notified=st.booleans())
+    def let_go(self, holder: int, notified: bool) -> None:
         tokens = self.held.pop(holder)
-        if told:
+        if notified:
             for token in tokens:
                 self.tracker.settled(token)
 

@@ -198,10 +198,10 @@ class SignatureChecks(TestCase):
     def test_one_valid_signature_is_enough(self) -> None:
         event = signed("b")
         of_server = {"ed25519:0": "x", **event.signatures["b"], "rsa:1": 7}
-        both = event_of({**event.fields, "signatures": {"b": of_server}}, V10)
-        self.assertIsNone(self.code(both))
+        signed_twice = event_of({**event.fields, "signatures": {"b": of_server}}, V10)
+        self.assertIsNone(self.code(signed_twice))
         other = {"ed25519:0": server_key("ed25519:0", PUBLIC), **KEYS["b"]}
-        self.assertIsNone(self.code(both, {"b": other}))
+        self.assertIsNone(self.code(signed_twice, {"b": other}))
 
     def test_refusals_that_more_keys_may_resolve_come_first(self) -> None:
         """Whoever fetches keys does so for what is unknown or has expired."""
@@ -209,13 +209,13 @@ class SignatureChecks(TestCase):
         good = fields["signatures"]["b"]
         old = {"b": {"ed25519:old": server_key("ed25519:old", PUBLIC)}}
         gone = {"b": {"ed25519:gone": server_key("ed25519:gone", PUBLIC, 0)}}
-        both = {"b": {**old["b"], **gone["b"]}}
+        signed_twice = {"b": {**old["b"], **gone["b"]}}
         for key_ids, keys, code in (
             (("old", "new"), old, "unknown-key"),
             (("new", "old"), old, "unknown-key"),
             (("gone", "new"), gone, "unknown-key"),
-            (("gone", "old"), both, "expired-key"),
-            (("old", "gone"), both, "expired-key"),
+            (("gone", "old"), signed_twice, "expired-key"),
+            (("old", "gone"), signed_twice, "expired-key"),
             (("old",), old, "bad-signature"),
         ):
             bad = {f"ed25519:{each}": "A" * 86 for each in key_ids}
@@ -308,12 +308,14 @@ class SigningEvents(TestCase):
         digest = own["hashes"]["sha256"]
         for hashes in ({"sha256": digest + "="}, {"sha256": digest, "sha512": "x"}, {}, None, 7):
             with self.subTest(hashes):
-                theirs = add_signature({**FIELDS, "hashes": hashes}, V10, "b", signing_key())
-                both = add_signature(theirs, V10, "c", signing_key())
-                self.assertEqual(both["hashes"], hashes)
-                self.assertEqual(list(both["signatures"]), ["b", "c"])
-                self.assertEqual(event_of(both, V10).event_id, event_of(theirs, V10).event_id)
-                self.assertIsNone(check_signatures(event_of(both, V10), KEYS))
+                signed_once = add_signature({**FIELDS, "hashes": hashes}, V10, "b", signing_key())
+                signed_twice = add_signature(signed_once, V10, "c", signing_key())
+                self.assertEqual(signed_twice["hashes"], hashes)
+                self.assertEqual(list(signed_twice["signatures"]), ["b", "c"])
+                self.assertEqual(
+                    event_of(signed_twice, V10).event_id, event_of(signed_once, V10).event_id
+                )
+                self.assertIsNone(check_signatures(event_of(signed_twice, V10), KEYS))
 
     def test_replaces_malformed_signatures(self) -> None:
         for signatures in (None, [], "x", {"b": "x"}, {"b": None}, {"b": []}):

@@ -112,8 +112,8 @@ class StructuralSharing(TestCase):
         entries = {("m.room.member", f"@u{n}:x"): f"$e{n}" for n in range(1000)}
         before = CompactStateMap(entries)
         after = before.with_entry(("m.room.member", "@u500:x"), "$new")
-        ours, theirs = _nodes(before._root), _nodes(after._root)
-        self.assertLessEqual(len(theirs.keys() - ours.keys()), 4)
+        before_nodes, after_nodes = _nodes(before._root), _nodes(after._root)
+        self.assertLessEqual(len(after_nodes.keys() - before_nodes.keys()), 4)
         self.assertEqual(delta(before, after), Delta({("m.room.member", "@u500:x"): "$new"}))
 
     def test_entries_come_in_the_order_of_the_room(self) -> None:

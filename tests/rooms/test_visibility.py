@@ -31,7 +31,7 @@ from tests.rooms.vector_files import lines
 ROOMS = "visibility/random.jsonl.gz"
 
 
-class Told:
+class RoomWithStates:
     """A room of the vectors: each accepted event with the state before it."""
 
     def __init__(self, row: dict[str, Any]) -> None:
@@ -64,14 +64,14 @@ class VisibilityVectors(TestCase):
     def test_what_users_see_equals_the_vectors(self) -> None:
         seen = 0
         for row in lines(ROOMS):
-            room = Told(row)
+            room = RoomWithStates(row)
             for number, case in enumerate(row["client_cases"]):
                 with self.subTest(f"{row['id']} client case {number}"):
                     self.client_case(room, case)
                     seen += 1
         self.assertEqual(seen, 384)
 
-    def client_case(self, room: Told, case: dict[str, Any]) -> None:
+    def client_case(self, room: RoomWithStates, case: dict[str, Any]) -> None:
         viewer = Viewer(case["user"], case["is_peeking"], frozenset(case["ignored_users"]))
         found: dict[Sight, list[str]] = {sight: [] for sight in Sight}
         memberships = []
@@ -91,7 +91,7 @@ class VisibilityVectors(TestCase):
     def test_what_servers_see_equals_the_vectors(self) -> None:
         seen = 0
         for row in lines(ROOMS):
-            room = Told(row)
+            room = RoomWithStates(row)
             for number, case in enumerate(row["server_cases"]):
                 with self.subTest(f"{row['id']} server case {number}"):
                     verdicts = [

@@ -239,13 +239,13 @@ class ReceivingFromTheBus(TestCase):
 
     def test_a_master_sends_replicate_and_gets_only_commands(self) -> None:
         heard: list[Command] = []
-        attendant, pubsub = MasterBusSubscriber(heard.append), ManualPubSub()
+        subscriber, pubsub = MasterBusSubscriber(heard.append), ManualPubSub()
         one = PubSubProcess(pubsub, "one")
         pubsub.settle()
         pubsub.said.clear()
-        attendant.connected(one.bus)
+        subscriber.connected(one.bus)
         pubsub.settle()
         self.assertEqual(pubsub.said[0], (MAIN, b"REPLICATE "))
         up = RemoteServerUp("other.org")
-        attendant.received([Rdata(NOTES.name, "two", 1, b"[]"), up, Position("a", "b", 0, 1)])
+        subscriber.received([Rdata(NOTES.name, "two", 1, b"[]"), up, Position("a", "b", 0, 1)])
         self.assertEqual(heard, [up])

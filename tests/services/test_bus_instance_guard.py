@@ -92,8 +92,8 @@ class ClaimingAName(TestCase):
         second.connect()
         self.said()
         self.assertEqual((second.away, second.name_guard.taken), (True, True))
-        told = "another process has come to the bus as 'twin', and is sent away"
-        self.assertEqual(first.log.lines, [("warn", told)])  # once
+        message = "another process has come to the bus as 'twin', and is sent away"
+        self.assertEqual(first.log.lines, [("warn", message)])  # once
         first.wires.cut()
         second.connect()
         self.said()
@@ -148,10 +148,10 @@ class ClaimingMachine(RuleBasedStateMachine):
                 if twin.away:
                     twin.connect()
             self.pubsub.settle()
-        standing = [twin.bus.is_connected for twin in self.all]
-        assert sum(standing) == 1, standing
-        told = [not twin.name_guard.taken for twin in self.all]
-        assert told == standing, told
+        connected = [twin.bus.is_connected for twin in self.all]
+        assert sum(connected) == 1, connected
+        free_names = [not twin.name_guard.taken for twin in self.all]
+        assert free_names == connected, free_names
 
 
 class ClaimingANameInAnyOrder(TestCase):

@@ -192,11 +192,11 @@ class MirroringAnInMemoryStream(TestCase):
             def close(self, reason: object, text: str | None = None) -> None:
                 closed.append(text or "")
 
-        attendant = MasterBusSubscriber(
+        subscriber = MasterBusSubscriber(
             lambda command: None, Mirror([(NOTES, "w1")], RecordingLog())
         )
-        attendant.connected(Closing())
-        attendant.received([Rdata("notes", "w1", None, row("a"))] * (DEFAULT_MAX_ROWS + 1))
+        subscriber.connected(Closing())
+        subscriber.received([Rdata("notes", "w1", None, row("a"))] * (DEFAULT_MAX_ROWS + 1))
         self.assertIn("unfinished batches", closed[0])
 
 

@@ -36,8 +36,8 @@ class AnnouncingForOthers(TestCase):
         publisher = Publisher(scheduler, codecs)
         self.over_tcp = Publisher(scheduler, codecs)
         proxy = ProxyAnnouncer("master", publisher)
-        movements = FanOut((self.over_tcp, proxy))
-        self.announcer = Announcer(scheduler, self.pubsub.store, CATALOGUE, movements, log)
+        position_listener = FanOut((self.over_tcp, proxy))
+        self.announcer = Announcer(scheduler, self.pubsub.store, CATALOGUE, position_listener, log)
         proxy.begin(self.announcer.states)
         self.writer = StreamWriter(
             scheduler, self.pubsub.store, "master", [NOTES], self.announcer, log

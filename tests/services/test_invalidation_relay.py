@@ -39,7 +39,7 @@ class RelayingInvalidations(CoherentMasterCase):
         self.assertEqual(self.asking.rows(), ['RDATA caches 1 ["get_user",["@a"],0]'])
         self.assertEqual([command.verb for command in self.site.events], ["INVALIDATE_CACHE"])
 
-    def test_relays_expansions(self) -> None:
+    def test_a_synapse_pseudo_cache_is_expanded_to_its_caches(self) -> None:
         rooms = self.site.caches.index("caches", "room_state")
         self.site.coherence.apply("caches", "master", 0, [Fact(1, "master", ())])
         self.asking.say('INVALIDATE_CACHE cs_cache_fake ["!r", "@a:x"]')

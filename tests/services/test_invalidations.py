@@ -83,9 +83,9 @@ class CommittingChanges(CoherentMasterCase):
         order: list[Any] = []
         announced = self.site.announcer.settled
 
-        def settled(*told: Any) -> None:
-            order.append(("announced", told[0].name, self.site.cached("get_user")))
-            announced(*told)
+        def settled(*arguments: Any) -> None:
+            order.append(("announced", arguments[0].name, self.site.cached("get_user")))
+            announced(*arguments)
 
         self.site.announcer.settled = settled  # type: ignore[method-assign]
         self.run_changes(self.change)
@@ -304,9 +304,9 @@ class ChangesOfOtherWriters(CoherentMasterCase):
         seen: list[Any] = []
         publish = self.site.publisher.writer_advanced
 
-        def watching(*told: Any) -> None:
+        def watching(*arguments: Any) -> None:
             seen.append(self.site.cached("get_user"))
-            publish(*told)
+            publish(*arguments)
 
         self.site.publisher.writer_advanced = watching  # type: ignore[method-assign]
 

@@ -125,9 +125,9 @@ class Draining(MembershipCase):
     async def test_waits_for_a_writer_to_settle_what_it_has_reserved(self) -> None:
         _, leaving = await self.writing("leaving")
         async with await leaving.writer.reserve(NOTES, 2) as reservation:
-            told = await self.is_refused(StillOpen, self.membership.drain(NOTES, "leaving", 0.0))
-            self.assertIn("backend", told)
-            self.assertIn("leaving", told)
+            message = await self.is_refused(StillOpen, self.membership.drain(NOTES, "leaving", 0.0))
+            self.assertIn("backend", message)
+            self.assertIn("leaving", message)
             self.assertIs((await self.member("leaving")).state, State.DRAINING)
             await reservation.write([[note("reserved before")]])
         await self.membership.drain(NOTES, "leaving", LONG)
@@ -212,8 +212,8 @@ class Removing(MembershipCase):
 
     async def test_refuses_to_remove_a_writer_that_may_write(self) -> None:
         _, living = await self.writing("living")
-        told = await self.is_refused(WriterLives, self.membership.remove(NOTES, "living"))
-        self.assertIn("it is living, Postgres backend", told)
+        message = await self.is_refused(WriterLives, self.membership.remove(NOTES, "living"))
+        self.assertIn("it is living, Postgres backend", message)
         await self.membership.drain(NOTES, "living", LONG)
         await self.is_refused(WriterLives, self.membership.remove(NOTES, "living"))
         await self.membership.add(NOTES, "idle")
@@ -286,8 +286,8 @@ class Removing(MembershipCase):
         await self.kill(process)
         await self.membership.remove(NOTES, "late")
         late = Fact(tokens[0], "late", (note("late"),))
-        told = await self.is_refused(Fenced, lease.write(NOTES, [late]))
-        self.assertIn("it was removed", told)
+        message = await self.is_refused(Fenced, lease.write(NOTES, [late]))
+        self.assertIn("it was removed", message)
         await self.is_refused(WriterRemoved, process.store.open_writer("late", [NOTES]))
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 0)
 

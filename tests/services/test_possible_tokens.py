@@ -339,9 +339,11 @@ class RefusingTokens(TestCase):
         done(self.tokens.check(streams, [(None, key, 3), ("mail", key, 3)]))
         self.assertIsNone(not_ahead(self.tokens)())
         done(self.tokens.check(streams, [(None, key, 3), ("mail", key, FAR)]))
-        told = str(not_ahead(self.tokens)())
-        self.assertIn("the position in jobs of master (handler mail) is 1000000, and only 3", told)
-        self.assertIn("synrepl followers reset", told)
+        message = str(not_ahead(self.tokens)())
+        self.assertIn(
+            "the position in jobs of master (handler mail) is 1000000, and only 3", message
+        )
+        self.assertIn("synrepl followers reset", message)
         self.assertEqual(len(self.log.lines), 1)
 
     @given(

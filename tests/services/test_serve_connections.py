@@ -29,7 +29,7 @@ class FakeCaller:
         return self
 
     @property
-    def told(self) -> str:
+    def refusal(self) -> str:
         """The last line that it got."""
         return self.transport.value().decode().splitlines()[-1]
 
@@ -49,7 +49,7 @@ class LimitingConnections(MasterCase):
         silent, speaks = FakeCaller(self), FakeCaller(self).say("NAME w")
         FakeCaller(self).say("REPLICATE")
         newcomer = FakeCaller(self)
-        self.assertEqual(silent.told, TOO_MANY)
+        self.assertEqual(silent.refusal, TOO_MANY)
         self.assertTrue(silent.transport.disconnecting)
         self.assertFalse(speaks.transport.disconnecting or newcomer.transport.disconnecting)
         silent.lost()
@@ -59,7 +59,7 @@ class LimitingConnections(MasterCase):
         clients = [FakeCaller(self).say("REPLICATE") for _ in range(3)]
         newcomer = FakeCaller(self)
         self.assertIsInstance(newcomer.peer, RefusedPeer)
-        self.assertEqual(newcomer.told, TOO_MANY)
+        self.assertEqual(newcomer.refusal, TOO_MANY)
         self.assertTrue(newcomer.transport.disconnecting)
         self.assertEqual(self.master.closed, {"too_many_connections": 1})
         self.assertEqual(len(self.master.followers), 3)
@@ -82,8 +82,8 @@ class LimitingConnections(MasterCase):
         self.assertFalse(worker.transport.disconnecting)
         # Those that are still being told, or closed, are few.
         self.assertLess(len(there), 100)
-        told = [caller for caller in callers if isinstance(caller.peer, RefusedPeer)]
-        self.assertEqual(len(told), MAX_PENDING_REFUSALS)
+        refusal = [caller for caller in callers if isinstance(caller.peer, RefusedPeer)]
+        self.assertEqual(len(refusal), MAX_PENDING_REFUSALS)
         for caller in callers:
             if caller.peer is not None and caller.transport.disconnecting:
                 caller.lost()
@@ -94,7 +94,7 @@ class LimitingConnections(MasterCase):
         silent, person = FakeCaller(self), FakeCaller(self).say("")
         self.world.clock.pump([5.0] * 13)
         self.assertEqual(
-            silent.told,
+            silent.refusal,
             "ERROR nothing was said for 60 s after connecting; ask for something, with REPLICATE for example",
         )
         self.world.clock.pump([5.0] * 100)

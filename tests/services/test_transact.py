@@ -66,16 +66,16 @@ class RecordingAnnouncer(Announcer):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.unsure_of: list[tuple[str, tuple[Row, ...]]] = []
-        self.told: list[str] = []
+        self.unknown_outcomes: list[tuple[str, tuple[Row, ...]]] = []
+        self.announced: list[str] = []
 
     def settled(self, stream: Stream, tokens: Sequence[int], facts: Sequence[Fact]) -> None:
         if facts:
-            self.told.append(stream.name)
+            self.announced.append(stream.name)
         super().settled(stream, tokens, facts)
 
     def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
-        self.unsure_of.append((stream.name, tuple(rows)))
+        self.unknown_outcomes.append((stream.name, tuple(rows)))
         super().outcome_unknown(stream, rows)
 
 
@@ -197,10 +197,10 @@ class SettlingTransactions(TransactCase):
             outbox.append(JOBS, [])
             return "result"
 
-        told: list[list[str]] = []
+        announced: list[list[str]] = []
         running = Deferred.fromCoroutine(self.writer.transact("a test", [JOBS, LOGS], run))
-        running.addCallback(lambda _: told.append(list(self.place.announcer.told)))
-        self.assertEqual(told, [["jobs", "logs"]])
+        running.addCallback(lambda _: announced.append(list(self.place.announcer.announced)))
+        self.assertEqual(announced, [["jobs", "logs"]])
         self.assertEqual(self.store.table, ["changed"])
         self.assertEqual(self.place.stored(LOGS), [(1, "x"), (1, "y")])
         self.assertEqual(self.writer.ledger("jobs").position, 3)
@@ -282,7 +282,7 @@ class LosingTheAnswerToACommit(TransactCase):
     def test_returns_the_result_if_it_was_committed(self) -> None:
         outcome = self.lose("transact committed", lambda: self.place.transact(work("a", "b")))
         self.assertEqual((outcome, self.store.table), (["changed"], ["changed"]))
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"), Job("b")))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"), Job("b")))])
         self.check_nothing_is_stuck()
 
     def test_runs_again_if_it_was_rolled_back(self) -> None:
@@ -300,7 +300,7 @@ class LosingTheAnswerToACommit(TransactCase):
                 self.lose("transact committed", lambda: self.place.transact(silent)),  # noqa: B023
                 CommitUnknown,
             )
-            self.assertEqual(self.place.announcer.unsure_of, [])
+            self.assertEqual(self.place.announcer.unknown_outcomes, [])
             self.place.append("goes on")
             self.check_nothing_is_stuck()
 
@@ -391,7 +391,7 @@ class LosingTheAnswerToACommit(TransactCase):
             ),
             CommitUnknown,
         )
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
     def test_raises_if_the_writer_is_stopped_meanwhile(self) -> None:
@@ -402,7 +402,7 @@ class LosingTheAnswerToACommit(TransactCase):
         self.place.start(self.writer.stop())
         self.raised(outcome, CommitUnknown)
         self.store.stopped.pop().callback(None)
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
 
 
 class LosingTheLease(TransactCase):
@@ -417,10 +417,10 @@ class LosingTheLease(TransactCase):
         self.lose_name()
         self.place.pump()
         self.assertEqual(self.place.heard.tokens["jobs"], [1])  # found
-        self.assertEqual(self.place.announcer.unsure_of, [])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [])
         self.store.stopped[0].callback(None)
         self.assertEqual(outcome, ["changed"])
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
     def test_a_transaction_that_is_fenced_fails(self) -> None:
@@ -460,7 +460,7 @@ class LosingTheLease(TransactCase):
         outcome = self.place.transact(both, LOGS, JOBS)
         self.assertEqual(outcome, [None])
         self.assertEqual(
-            self.place.announcer.unsure_of, [("logs", (Line("x"),)), ("jobs", (Job("x"),))]
+            self.place.announcer.unknown_outcomes, [("logs", (Line("x"),)), ("jobs", (Job("x"),))]
         )
         self.place.pump()
         self.assertEqual(self.place.stored(LOGS), [(1, "a"), (2, "x")])
@@ -473,7 +473,7 @@ class LosingTheLease(TransactCase):
                 self.lose_name()
 
         self.place.outcome_of(Deferred.fromCoroutine(reserve()))
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
 

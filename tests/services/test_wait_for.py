@@ -257,12 +257,12 @@ class WaitingOnAMaster(SynchronousTestCase):
         self.assertEqual(wait.result, [1])
 
     def test_wakes_after_the_lines_are_published(self) -> None:
-        told: list[str] = []
+        message: list[str] = []
         publisher, world = self.world.publisher, self.world
 
         class Peer:
             def write_live(self, chunk: Any) -> None:
-                told.append("line")
+                message.append("line")
 
             def left_behind(self, stream: Stream, after: Token) -> None:
                 """Do nothing."""
@@ -271,9 +271,9 @@ class WaitingOnAMaster(SynchronousTestCase):
         publisher.subscribe(Peer(), audience, None)
         for writer in ("master", None):
             wait = self.wait(1, writer)
-            wait._deferred.addCallback(lambda _: told.append("woken"))
+            wait._deferred.addCallback(lambda _: message.append("woken"))
         self.append()
-        self.assertEqual(told, ["line", "woken", "woken"])
+        self.assertEqual(message, ["line", "woken", "woken"])
         self.assertEqual(len(world.waiters), 0)
 
     def test_says_that_the_token_was_not_taken(self) -> None:
@@ -317,8 +317,8 @@ class WaitingOnAMaster(SynchronousTestCase):
     def test_names_its_own_writer_that_holds_the_position(self) -> None:
         stream = self.world.catalogue["jobs"]
         done(self.world.writer.reserve(stream, 1))
-        told = self.timed_out(self.wait(1, timeout_s=0))  # nobody has looked at the database
-        self.assertIn("held by this process's own writer 'master', which has not settled", told)
+        message = self.timed_out(self.wait(1, timeout_s=0))  # nobody has looked at the database
+        self.assertIn("held by this process's own writer 'master', which has not settled", message)
         self.assertRegex(self.timed_out(self.wait(1)), r"held by writer 'master' \(")
 
     def test_says_that_the_database_is_unavailable(self) -> None:
@@ -454,26 +454,26 @@ class WaitingOnAFollower(WaitingFollowerCase):
             "the master has announced it only up to 3",
         )
         self.connected = False
-        told = self.timed_out(self.wait(4))
-        self.assertIn("only up to 3; there is no connection to the master now", told)
+        message = self.timed_out(self.wait(4))
+        self.assertIn("only up to 3; there is no connection to the master now", message)
 
     def test_describes_the_failing_handler(self) -> None:
         self.hear(Position("jobs", "w", 0, 0))
         self.handler.fails = True
         self.hear(Rdata("jobs", "w", 1, b"[1]"))
-        told = self.timed_out(self.wait(1))
+        message = self.timed_out(self.wait(1))
         self.assertIn(
             f"up to 1, and handler {__name__}:SwitchableHandler fails at jobs (0, 1] of w: RuntimeError: not now"
             " (attempt 2, failing for 5 s, next attempt in 1 s)",
-            told,
+            message,
         )
 
     def test_says_that_facts_are_being_fetched(self) -> None:
         self.hear(Position("jobs", "master", 0, 0))
         self.world.store.away = True
         self.hear(Position("jobs", "master", 1, 2))
-        told = self.timed_out(self.wait(2, "master"))
-        self.assertIn("up to 2, and it is being fetched or handled here", told)
+        message = self.timed_out(self.wait(2, "master"))
+        self.assertIn("up to 2, and it is being fetched or handled here", message)
 
     def test_asks_for_a_writer_unless_there_is_one(self) -> None:
         (error,) = self.wait(1, None).result

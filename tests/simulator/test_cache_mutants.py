@@ -77,7 +77,7 @@ class WriterDefects(MutantTestCase):
 
     def test_the_master_skips_other_writers(self) -> None:
         def writer_advanced(
-            movements: CoherentPositionListener,
+            position_listener: CoherentPositionListener,
             stream: Stream,
             writer: str,
             prev: Token,

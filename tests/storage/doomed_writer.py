@@ -22,7 +22,7 @@ from tests.storage.samples import NOTES, note
 WRITER = "doomed"
 
 
-def tell(tokens: Sequence[Token]) -> None:
+def report(tokens: Sequence[Token]) -> None:
     """Print the held tokens."""
     print(*tokens, flush=True)
 
@@ -32,12 +32,12 @@ async def hold(dsn: str, how: str) -> None:
     process = Process(dsn, "doomed")
     lease = await process.store.open_writer(WRITER, [NOTES])
     if how == "reserved":
-        tell(await lease.reserve(NOTES, 3, 0))
+        report(await lease.reserve(NOTES, 3, 0))
         return
     table, claim = process.store.table(NOTES), lease._claims[NOTES.name]
 
     def insert(txn: Transaction) -> None:
-        tell(table.append(txn, claim, WRITER, [[note("never")], [note("committed")]], 0))
+        report(table.append(txn, claim, WRITER, [[note("never")], [note("committed")]], 0))
         threading.Event().wait()
 
     await process.database.run("insert", insert)

@@ -51,7 +51,7 @@ class PlainSql(PostgresCase):
 
     # -- accepted -----------------------------------------------------------------------
 
-    async def test_appends_rows(self) -> None:
+    async def test_plain_sql_appends_rows_as_facts(self) -> None:
         first = self.append({"text": "a"}, {"text": "b\t\\", "n": 2**63 - 1})
         second = self.append({"text": "c", "n": None})
         empty = self.append()

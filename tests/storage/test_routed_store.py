@@ -38,7 +38,7 @@ class RoutedStoreTests(TestCase):
         self.assertEqual([fact.rows for fact in page.facts], [(typing,)])
         self.assertEqual(await self.store.reached(NOTES, Range(0, 9)), {"w1": 2})
 
-    async def test_routes_reservations(self) -> None:
+    async def test_routes_reservations_to_the_store_of_the_stream(self) -> None:
         lease = await self.store.open_writer("w1", [NOTES, TYPING])
         tokens = await lease.reserve(TYPING, 1, 0)
         self.assertEqual(len((await self.holders())["typing"]), 1)
@@ -94,7 +94,7 @@ class RoutedStoreTests(TestCase):
         self.assertEqual(await self.store.trim(NOTES, 1, 0, 9), TrimResult(0, 0, "f"))
         self.assertEqual(await self.store.trim(TYPING, 1, 0, 9), TrimResult(1, 1, None))
 
-    async def test_routes_fencing(self) -> None:
+    async def test_routes_fencing_to_the_store_of_the_stream(self) -> None:
         lease = await self.tables.open_writer("w1", [NOTES])
         lease.crash()
         self.assertTrue(await self.store.fence(NOTES, "w1"))

@@ -157,7 +157,7 @@ class ReplayPositionsOfLines(TestCase):
             played.line_played(line)
         self.assertEqual(played.positions(), [b"POSITION backfill m 9 9", b"POSITION typing m 0 0"])
 
-    def test_are_bounded(self) -> None:
+    def test_the_number_of_writers_is_bounded(self) -> None:
         played = ReplayPositions()
         for number in range(MOST_WRITERS + 10):
             played.line_played(b"RDATA a w%d batch []" % number)

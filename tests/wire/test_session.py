@@ -258,7 +258,7 @@ class Sending(TestCase):
         session.send(c.Rdata("a", "m", 1, row), NOW)
         self.assertEqual(len(session.data_to_send()), 16_385)
 
-    def test_sends_chunks(self) -> None:
+    def test_sends_a_chunk_without_copying_it(self) -> None:
         session = started(SERVER)
         data = b"RDATA a m 1 []\nRDATA a m 2 []\n"
         session.send_chunk(data, NOW)

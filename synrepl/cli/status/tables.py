@@ -78,7 +78,7 @@ def _bus(bus: Any) -> Iterable[Text]:
     if not isinstance(bus, Mapping):
         return
     fault = bus.get("fault") or "the connection is being made"
-    is_up = bool(bus.get("standing"))
+    is_up = bool(bus.get("connected"))
     yield Text(
         f"bus on Redis at {cell(bus.get('where'))} "
         + ("is connected" if is_up else f"is not connected: {cell(fault)}"),

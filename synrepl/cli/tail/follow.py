@@ -67,7 +67,7 @@ class Tail:
     :param source: where missed rows are fetched, in dialects whose masters do not send them; None
         if nowhere
     :param rows: the generation of row shapes that the master sends and fetched rows are shown in
-    :param say: prints a sentence about connections and gaps
+    :param notify: prints a sentence about connections and gaps
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Tail:
         source: FactSource | None,
         rows: Generation,
         show: Show,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         self._scheduler = scheduler
         self._connect = connect
@@ -94,9 +94,9 @@ class Tail:
         self._source = source
         self._rows = rows
         self._show = show
-        self._say = say
+        self._notify = notify
         self._cursors: dict[tuple[str, str], Cursor] = {}
-        self._gaps = UnfilledGaps(scheduler, say)
+        self._gaps = UnfilledGaps(scheduler, notify)
         self._encoders: dict[str, Callable[[Row], bytes]] = {}
         self._announced: set[str] = set()
         self._refusal: NotAnnounced | None = None
@@ -120,12 +120,12 @@ class Tail:
         """Fail, unless a master was reached before."""
         if not self._had_master:
             raise error
-        self._say(f"{error}; trying again")
+        self._notify(f"{error}; trying again")
 
     def connected(self, upstream: RawUpstream) -> None:
         """Subscribe, and check later whether the streams were announced."""
         if self._had_master:
-            self._say(f"connected to {upstream.address} again")
+            self._notify(f"connected to {upstream.address} again")
         self._ask(upstream)
         self._check = self._scheduler.callLater(ANNOUNCE_TIMEOUT_S, self._report_silence, upstream)
 
@@ -151,7 +151,7 @@ class Tail:
             self._had_master = True
         elif not self._had_master:
             raise NotAMaster(where=upstream.address, reason=upstream.reason)
-        self._say(f"connection lost: {upstream.reason}; connecting again")
+        self._notify(f"connection lost: {upstream.reason}; connecting again")
         return upstream.has_greeted
 
     def _ask(self, peer: RawUpstream) -> None:
@@ -243,14 +243,14 @@ class Tail:
             try:
                 page = await source.page(stream, Range(after, upto), writer, PAGE_ROWS)
             except FactsLost as error:
-                self._say(str(error))
+                self._notify(str(error))
                 upto = error.floor - 1  # the rest of the page is shown first
                 continue
             except Trimmed as error:
-                self._say(str(error))
+                self._notify(str(error))
                 after = int(str(error.facts["trimmed"]))
             except Unavailable as error:
-                self._say(f"{error}; trying again")
+                self._notify(f"{error}; trying again")
                 await self._scheduler.sleep(retry.failed())
             else:
                 if not await self._show(self._fetched(stream, writer, page.facts)):
@@ -299,7 +299,9 @@ class Tail:
 
     def _report_silence(self, peer: RawUpstream) -> None:
         if not peer.has_greeted:
-            self._say(f"nothing was heard from {peer.address} yet; is it a listener for followers?")
+            self._notify(
+                f"nothing was heard from {peer.address} yet; is it a listener for followers?"
+            )
             return
         for stream in self._streams:
             if stream in self._announced:
@@ -310,4 +312,4 @@ class Tail:
                 self._refusal = NotAnnounced(where=peer.address, stream=stream, hint=hint)
                 peer.close(CloseReason.LOCAL)
                 return
-            self._say(f"the master has not announced a stream {stream!r}; waiting for it")
+            self._notify(f"the master has not announced a stream {stream!r}; waiting for it")

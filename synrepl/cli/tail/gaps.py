@@ -25,12 +25,12 @@ class _Gap:
 class UnfilledGaps:
     """Reports gaps after a delay: real servers announce positions before they send the rows.
 
-    :param say: prints a sentence
+    :param notify: prints a sentence
     """
 
-    def __init__(self, scheduler: Scheduler, say: Callable[[str], object]) -> None:
+    def __init__(self, scheduler: Scheduler, notify: Callable[[str], object]) -> None:
         self._scheduler = scheduler
-        self._say = say
+        self._notify = notify
         self._open: dict[Key, _Gap] = {}
 
     def opened(self, key: Key, span: Range) -> None:
@@ -63,7 +63,7 @@ class UnfilledGaps:
     def _report(self, key: Key, span: Range) -> None:
         stream, writer = key
         if not span.empty:
-            self._say(
+            self._notify(
                 f"missed: {stream} of {writer}, above {span.after} up to {span.upto};"
                 " it could be fetched with a configuration (-c) that has the stream"
                 " and the master's HTTP listener"

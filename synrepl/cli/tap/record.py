@@ -86,13 +86,13 @@ def command(
         redis = redis_from_options(url, redis_password_path)
         source = _redis_source(redis, checked(server_name), silent, replaced)
 
-    def say(text: str) -> None:
+    def notify(text: str) -> None:
         click.echo(f"synrepl: {text}", err=True)
 
     async def main(reactor: Any) -> None:
         recording = RecordingFile(path, None if replaced is None else replaced.line)
         try:
-            await source.record(reactor, recording, seconds, say)
+            await source.record(reactor, recording, seconds, notify)
         except (RecordingEnded, RecordingNotWritable):
             raise
         except Unavailable:  # recording has not started

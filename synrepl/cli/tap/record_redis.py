@@ -39,7 +39,7 @@ class RedisRecordingSource:
         reactor: Any,
         recording: RecordingFile,
         seconds: float | None,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         """Record all messages.
 
@@ -60,17 +60,17 @@ class RedisRecordingSource:
         try:
             publisher = await link.publisher() if asked else None
             await link.listen(channels.subscriptions((), user_ip=True), on_messages)
-            say(f"recording channel {printable(channels.main)} of Redis at {self.where}")
+            notify(f"recording channel {printable(channels.main)} of Redis at {self.where}")
             try:
                 if publisher is not None:
                     await publisher.publish_some(channels.main, asked)
                 why = await link.until_over(seconds)
             finally:
                 await link.close()  # before the lines are counted
-                say(f"{recording.lines} lines are in {recording.path}")
+                notify(f"{recording.lines} lines are in {recording.path}")
                 if not recorder.received:
                     said = printable(channels.main)
-                    say(f"nobody was heard on channel {said}; is that the server's name?")
+                    notify(f"nobody was heard on channel {said}; is that the server's name?")
         finally:
             await link.close()
         if recorder.failure is not None:

@@ -34,7 +34,7 @@ class TcpRecordingSource:
         reactor: Any,
         recording: RecordingFile,
         seconds: float | None,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         """Record one connection.
 
@@ -53,7 +53,7 @@ class TcpRecordingSource:
             reactor, self.host, self.port, RawPeer(scheduler, session, self.dialect)
         )
         peer.send(ask_for_all(self.dialect))
-        say(f"recording {peer.address}")
+        notify(f"recording {peer.address}")
         close = partial(peer.close, CloseReason.LOCAL)
         ending = None if seconds is None else scheduler.callLater(seconds, close)
         try:
@@ -64,7 +64,7 @@ class TcpRecordingSource:
                 ending.cancel()
             close()
             await peer.wait_closed()  # its last entry belongs in the recording
-            say(f"{recording.lines} lines are in {recording.path}")
+            notify(f"{recording.lines} lines are in {recording.path}")
         if session.failure is not None:
             raise RecordingNotWritable(path=recording.path, reason=session.failure.strerror)
         if session.closed_reason is not CloseReason.LOCAL:

@@ -25,11 +25,11 @@ class RecordingSource(Protocol):
         reactor: Any,
         recording: RecordingFile,
         seconds: float | None,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         """Record until the connection ends, the coroutine is cancelled, or ``seconds`` have passed.
 
-        :param say: prints a sentence about progress
+        :param notify: prints a sentence about progress
         :raises Unavailable: the connection cannot be made; the recording is empty
         :raises RecordingEnded: the other side ended the connection
         :raises RecordingNotWritable: the recording cannot be written, such as on a full disk

@@ -85,16 +85,16 @@ def command(
     recorded_dialect = None if dialect is None else DIALECTS[dialect]
     plan = plan_replay(path, speed, connection, server_name, recorded_dialect)
 
-    def say(text: str) -> None:
+    def notify(text: str) -> None:
         click.echo(f"synrepl: {text}", err=True)
 
     if url is None:
-        run(lambda reactor: serve(reactor, plan, port or 0, say))
+        run(lambda reactor: serve(reactor, plan, port or 0, notify))
         return
     redis = redis_from_options(url, redis_password_path)
     plan.check_for_redis()
     checked(plan.server_name)
-    run(lambda reactor: _publish(reactor, plan, redis, unasked, say))
+    run(lambda reactor: _publish(reactor, plan, redis, unasked, notify))
 
 
 async def _publish(
@@ -102,10 +102,10 @@ async def _publish(
     plan: ReplayPlan,
     redis: RedisConfig,
     unasked: bool,
-    say: Callable[[str], object],
+    notify: Callable[[str], object],
 ) -> None:
     """Replay on Redis, importing Redis only here."""
     where = redis_location(redis)
     from synrepl.cli.tap.replay_redis import RedisReplay
 
-    await RedisReplay(where, plan.server_name, unasked).play(reactor, plan, say)
+    await RedisReplay(where, plan.server_name, unasked).play(reactor, plan, notify)

@@ -36,11 +36,11 @@ class CannotListen(Unavailable):
     """cannot listen on port {port}: {reason}"""
 
 
-async def serve(reactor: Any, plan: ReplayPlan, port: int, say: Callable[[str], object]) -> None:
+async def serve(reactor: Any, plan: ReplayPlan, port: int, notify: Callable[[str], object]) -> None:
     """Listen on loopback, and replay to each client, until cancelled.
 
     :param port: the port to listen on; 0 for any free one
-    :param say: prints a sentence about progress
+    :param notify: prints a sentence about progress
     :raises CannotListen: the port is taken
     """
     factory = ReplayFactory(reactor, plan)
@@ -50,7 +50,7 @@ async def serve(reactor: Any, plan: ReplayPlan, port: int, say: Callable[[str], 
         raise CannotListen(port=port, reason=str(error.socketError)) from None
     where = f"{LOOPBACK}:{listening.getHost().port}"
     name, dialect = printable(plan.server_name), plan.over_tcp.name
-    say(f"{name} listens on {where}, {dialect} dialect")
+    notify(f"{name} listens on {where}, {dialect} dialect")
     forever: Deferred[None] = Deferred()
     await forever
 

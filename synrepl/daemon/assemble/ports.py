@@ -45,9 +45,9 @@ class UntilDone(Protocol):
         """
 
 
-def unchanged(movements: PositionListener) -> PositionListener:
+def unchanged(position_listener: PositionListener) -> PositionListener:
     """Observe nothing: the default of :attr:`Ports.watched`."""
-    return movements
+    return position_listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

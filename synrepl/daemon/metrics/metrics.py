@@ -97,7 +97,7 @@ def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:
     if bus is None:
         return
     for name, meaning in (
-        ("standing", "1 if the process is connected to the bus on Redis."),
+        ("connected", "1 if the process is connected to the bus on Redis."),
         ("name_taken", "1 if another process is on the bus under the same instance name."),
     ):
         yield gauge(f"bus_{name}", meaning, [], [((), float(bus[name]))])

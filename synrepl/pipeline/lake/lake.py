@@ -66,12 +66,12 @@ class LakeMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of the marker file.
 
     :ivar server: identifies the landed database, see :attr:`.SourceDatabase.server`
-    :ivar erodes: :attr:`.SourceDatabase.is_lossy` of that database
+    :ivar is_lossy: :attr:`.SourceDatabase.is_lossy` of that database; ``erodes`` in the file
     """
 
     format: int
     server: str
-    erodes: bool
+    is_lossy: bool = msgspec.field(name="erodes")
 
 
 class Lake:

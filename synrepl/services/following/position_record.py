@@ -195,7 +195,7 @@ class PositionRecord:
                     at = min(known.position, kept)
                     handler_positions.put(txn, follower, (handler, stream, writer), at)
             if rows:
-                txn.insert_many(incarnations.TOLD, rows)
+                txn.insert_many(incarnations.NOTIFIED_HANDLERS, rows)
 
         await database.run("record losses", work)
 

@@ -31,7 +31,7 @@ _NO_WRITER, _TAKEN, _DRAINED, _REMOVED = "SY003", "SY004", "SY006", "SY007"
 _STAGED_HEAD = ("attempt", "ordinal")
 
 
-class StagedLost(Unavailable):
+class StagedRowsLost(Unavailable):
     """{found} of {rows} rows that were staged for stream {stream!r} are there: the database server crashed in between, or the job was cleaned up as abandoned; nothing was written, run the job again"""
 
 
@@ -266,7 +266,7 @@ def check_count(stream: str, found: int, rows: int) -> None:
     :raises StagedLost:
     """
     if found != rows:
-        raise StagedLost(found=found, rows=rows, stream=stream)
+        raise StagedRowsLost(found=found, rows=rows, stream=stream)
 
 
 def _copy_staged(

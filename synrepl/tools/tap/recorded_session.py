@@ -66,7 +66,7 @@ class RecordedSession(ProtocolSession):
 
     def connection_lost(self) -> int:
         """Record the end, and the server's unfinished line."""
-        if self._recorded_splitter.half:
+        if self._recorded_splitter.partial_length:
             self._record("S-partial", self._recorded_splitter.feed(b"\n"))
         self._record("-", [b"eof" if self.closed_reason is None else b"closed"])
         return super().connection_lost()

@@ -122,11 +122,11 @@ function showFacts(status) {
   }
   const bus = status.bus;
   if (bus) {
-    tiles.push(tile(`Redis ${bus.where}`, bus.standing ? "connected" : "away", bus.standing ? "good" : "bad"));
+    tiles.push(tile(`Redis ${bus.where}`, bus.connected ? "connected" : "away", bus.connected ? "good" : "bad"));
   }
   tiles.push(tile("up", duration(status.uptime_s)));
   at("facts").replaceChildren(...tiles);
-  const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null,
+  const errors = [status.database?.error, bus && !bus.connected ? `no bus: ${bus.fault}` : null,
     ...(status.failing ?? []).map((failure) => failure.sentence),
     ...warnings,
     ...(status.slow_clients?.latest ?? []).filter((c) => c.ago_s < 600).map((c) =>
