@@ -1,4 +1,4 @@
-"""Terminal output, and Ctrl-C."""
+"""Terminal output, values as table cells, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 import rich.console
@@ -67,3 +68,22 @@ def interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+def cell(value: Any) -> str:
+    """Format a value; ``-`` for none."""
+    return "-" if value is None or value == "" else printable(str(value))
+
+
+def duration(seconds: Any) -> str:
+    """Format seconds in a fitting unit; ``-`` for none."""
+    if not isinstance(seconds, (int, float)):
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, _ = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -229,3 +229,8 @@ class DatabaseSession(Protocol):
         :raises DatabaseAway: ``last`` could not be run, or did not finish in time; the
             connection is closed all the same
         """
+
+
+def value(txn: Transaction, sql: str, params: Values = ()) -> Any:
+    """The first column of the first row of a statement; it must return one."""
+    return txn.execute(sql, params).fetchone()[0]

@@ -15,8 +15,7 @@ import msgspec
 
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.database import Transaction
-from synrepl.storage.sql import value
+from synrepl.storage.database import Transaction, value
 from synrepl.storage.store import NotConfirmed, OlderServer
 
 #: Positions by stream and writer.

@@ -21,7 +21,7 @@ from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.caches.registry import Caches
 from synrepl.cli import cli
-from synrepl.cli.doctor.tables import tables
+from synrepl.cli.doctor.caches import tables
 from synrepl.cli.terminal import show
 from synrepl.daemon.config.config import AuditCachesConfig, load_master, load_worker
 from synrepl.daemon.config.decode import BadSetting

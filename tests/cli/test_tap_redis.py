@@ -24,8 +24,7 @@ from synrepl.tools.tap.bus_recorder import Published
 from synrepl.tools.tap.bus_replay import BusReplay
 from synrepl.tools.tap.recording import RecordingFile, read_recording
 from synrepl.tools.tap.recording_judge import RecordingJudge
-from synrepl.tools.tap.replay import PlaybackLine
-from synrepl.tools.tap.replay_plan import plan_replay
+from synrepl.tools.tap.replay import PlaybackLine, plan_replay
 from tests.adapters.redis_fixture import SERVER_NAME, EventWaiter, Process, Site
 from tests.cli.cli_case import CliCase, Command, free_port
 from tests.wire.recordings import CAPTURES

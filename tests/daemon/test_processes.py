@@ -23,8 +23,8 @@ from twisted.python.usage import UsageError
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.daemon.master_service import Options
-from synrepl.storage import startup
 from synrepl.storage.migrations import Schema, load, migrate
+from synrepl.storage.writers import STARTUP_CLASS
 from synrepl.testing.postgres import fresh_database
 from tests.cli.cli_case import REPOSITORY, CliCase, Command, free_port
 from tests.driver.embedded_server import query_one
@@ -124,7 +124,7 @@ class Processes(CliCase):
         dsn = await fresh_database(self)
         with closing(psycopg2.connect(dsn, application_name="the other")) as other:
             with other.cursor() as cursor:
-                key = startup._CLASS << 32 | zlib.crc32(b"master")
+                key = STARTUP_CLASS << 32 | zlib.crc32(b"master")
                 cursor.execute("SELECT pg_advisory_lock(%s)", (key,))
             second = await self.run_command(
                 "master", "-c", self.configure("two", f"database: {dsn}\n")

@@ -14,6 +14,7 @@ from synrepl.pipeline.lake.lake import (
     LOCK,
     MARKER,
     Lake,
+    LakeAtUrl,
     LakeBusy,
     LakeOfAnother,
     LockFailed,
@@ -21,7 +22,6 @@ from synrepl.pipeline.lake.lake import (
     NotInTheLake,
     OtherFormat,
 )
-from synrepl.pipeline.lake.local_path import LakeAtUrl
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns

@@ -20,7 +20,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.mirror import Mirror, NotHeardYet
-from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
+from synrepl.services.serving.stream_updates import page_skipping_trimmed
 from synrepl.storage.store import Trimmed
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream

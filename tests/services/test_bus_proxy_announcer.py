@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import TestCase
 
 from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.fan_out import FanOut
+from synrepl.services.announcing.position_listeners import FanOut
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.bus_publisher import BusPublisher

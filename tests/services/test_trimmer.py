@@ -13,7 +13,7 @@ from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_lease import HEARTBEAT_S, FollowerLease
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
+from synrepl.services.serving.stream_updates import page_skipping_trimmed
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import DatabaseAway, Draft, Page, Trimmed
 from synrepl.streams.definition import Stream

@@ -16,7 +16,7 @@ from synrepl.caches.entries import Entry
 from synrepl.caches.registry import Caches
 from synrepl.caches.runtime import CacheRuntime
 from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.fan_out import FanOut
+from synrepl.services.announcing.position_listeners import FanOut
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener

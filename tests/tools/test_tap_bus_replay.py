@@ -17,8 +17,7 @@ from synrepl.tools.judge.rules import RuleSeverity
 from synrepl.tools.tap.bus_replay import MOST_WRITERS, BusReplay, ChannelInUse, ReplayPositions
 from synrepl.tools.tap.recording import read_recording
 from synrepl.tools.tap.recording_judge import SYNAPSE_TRAITS
-from synrepl.tools.tap.replay import PlaybackLine, lines_for_bus
-from synrepl.tools.tap.replay_plan import NotForRedis, plan_replay
+from synrepl.tools.tap.replay import NotForRedis, PlaybackLine, lines_for_bus, plan_replay
 from synrepl.wire.dialects import CURRENT, Side
 from tests.wire.recordings import CAPTURES
 

@@ -17,9 +17,9 @@ from synrepl.cli.lake.options import (
     lake_argument,
     selected_streams,
     session_options,
+    source_database,
     stream_option,
 )
-from synrepl.cli.lake.source_database import source_database
 from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check

@@ -14,9 +14,9 @@ from synrepl.cli.lake.options import (
     lake_argument,
     selected_streams,
     session_options,
+    source_database,
     stream_option,
 )
-from synrepl.cli.lake.source_database import source_database
 from synrepl.cli.terminal import show
 from synrepl.pipeline.lake.failover.drop_lost import drop_lost
 from synrepl.pipeline.lake.lake import Lake

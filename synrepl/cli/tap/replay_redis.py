@@ -19,8 +19,7 @@ from synrepl.services.bus.channels import Channels
 from synrepl.tools.tap.bus_recorder import Published
 from synrepl.tools.tap.bus_replay import BusReplay
 from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.replay import lines_for_bus
-from synrepl.tools.tap.replay_plan import ReplayPlan
+from synrepl.tools.tap.replay import ReplayPlan, lines_for_bus
 
 
 class ReplayEnded(Unavailable):

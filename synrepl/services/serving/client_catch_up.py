@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from types import TracebackType
 
-from synrepl.core.clock import Scheduler
+from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.log import Logger
-from synrepl.core.semaphore import Semaphore
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.serving.client_connection import ClientConnection, audience
-from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
+from synrepl.services.serving.stream_updates import page_skipping_trimmed
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.sources import FactSource
 from synrepl.streams.definition import Stream
@@ -122,3 +123,36 @@ class CatchUpLane:
 
     def _is_open(self, connection: ClientConnection) -> bool:
         return self._connected(connection) and not connection.closing
+
+
+class Semaphore:
+    """Admits a limited number of coroutines to its ``async with`` block, in order.
+
+    :param places: maximum number at a time
+    """
+
+    def __init__(self, scheduler: Scheduler, places: int) -> None:
+        self._scheduler = scheduler
+        self._free = places
+        self._waiting: deque[Promise[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        promise: Promise[None] = self._scheduler.promise()
+        self._waiting.append(promise)
+        await promise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is GeneratorExit:
+            return  # the coroutine is being discarded, so no other one is resumed
+        if self._waiting:
+            self._waiting.popleft().callback(None)  # hands the place over
+        else:
+            self._free += 1

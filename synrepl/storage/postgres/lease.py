@@ -18,11 +18,10 @@ from synrepl.storage.database import (
     Transaction,
     UniqueViolation,
 )
-from synrepl.storage.locks import FIRST_RESERVATION, lock_class
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.postgres.facts import FactTable
 from synrepl.storage.store import AppendResult, Draft, Drained, Fenced, TransactionResult
-from synrepl.storage.writers import Claim
+from synrepl.storage.writers import FIRST_RESERVATION, Claim, lock_class
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
 from synrepl.storage import idempotency, writers
-from synrepl.storage.database import LockNotAvailable, RaisedByDatabase, Transaction
-from synrepl.storage.sql import value
+from synrepl.storage.database import LockNotAvailable, RaisedByDatabase, Transaction, value
 from synrepl.storage.store import AppendResult, Drained, StreamNotMade, WriterRemoved, WriterTaken
 from synrepl.storage.tables import HEAD
 from synrepl.streams.columns import Column

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from unittest import TestCase
 
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.fan_out import FanOut
+from synrepl.services.announcing.position_listeners import FanOut
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.synapse.events import EVENTS
 
