@@ -28,4 +28,4 @@ def add_log_tables(section: Section, release: Release, entries: Sequence[logs.En
         if entry.about_replication and not entry.is_error and entry.level != "DEBUG"
     )
     table = Table(("times", "level", "entry"), [(n, *kind) for kind, n in others.most_common()])
-    section.tables.append((f"What else the replication code of {release} logged:", table))
+    section.tables.append((f"Other entries of the replication code of {release}:", table))

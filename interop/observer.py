@@ -143,9 +143,9 @@ class SynapseObserver:
         polling.wait_until("our watch to find all well", well, _LONGEST_S)
 
     def doctor(self, older: float = synrepl_watch.OLDER_S) -> Diagnosis:
-        """Ask it.
+        """Run ``synrepl doctor``.
 
-        :param older: from which age in seconds on a transaction is told of
+        :param older: minimum age of reported transactions, in seconds
         """
         return synrepl_watch.doctor(self._dsn, older)
 
@@ -170,11 +170,11 @@ class SynapseObserver:
     def stopped(
         self, what: str, wanted: Callable[[StoppedProcess], bool], chance: random.Random
     ) -> Iterator[StoppedProcess]:
-        """Stop the process (SIGSTOP) again and again, until it stands as wanted; then for a block.
+        """Stop the process (SIGSTOP) repeatedly, until its state is as wanted; it stays stopped for the block.
 
-        :param what: is wanted, for a person
+        :param what: the wanted state, for messages
         :param chance: when to stop it
-        :raises NotInTime: it never stood so
+        :raises NotInTime: it never was in that state
         """
         give_up = time.monotonic() + _LONGEST_S
         while time.monotonic() < give_up:

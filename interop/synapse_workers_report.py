@@ -97,7 +97,7 @@ def _by_stream(expected: ExpectedRows, last: PhaseResult) -> Table:
         headings += [f"{release} due"]
         columns += [last.due[release]]
         if release.asks_by_token:
-            headings += ["of these asked again"]
+            headings += ["of these requested again"]
             columns += [expected.asked_again(release)]
         headings += [f"{release} counted"]
         columns += [last.counted[release]]

@@ -100,7 +100,7 @@ class Contrib(TestCase):
             for label in kept:
                 self.known_label(expression, label)
 
-    def test_what_an_alert_says_of_followers_is_on_the_dashboard(self) -> None:
+    def test_metrics_in_alerts_about_followers_are_on_the_dashboard(self) -> None:
         shown = " ".join(expression for expression, _ in targets())
         for rule in rules():
             for metric in re.findall(r"synrepl_(?:named_)?follower_\w+", rule["expr"]):

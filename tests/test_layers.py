@@ -46,7 +46,7 @@ ONLY = {
     "anyio": {"client"},
 }
 
-#: Packages of which others import nothing but the package itself, and whose tests may look inside.
+#: Packages whose modules others do not import, only the package itself; their tests may look inside.
 FACADES = {"synrepl.rooms": "tests/rooms"}
 
 #: Source beside the product's, which keeps to the facades, too.
@@ -339,7 +339,7 @@ class TheChecker(TestCase):
             found = self.check({**inside, "synrepl/adapters/u.py": text})
             self.assert_only(found, "imports synrepl.rooms.room: import from synrepl.rooms")
 
-    def test_what_stands_beside_the_package(self) -> None:
+    def test_packages_beside_the_product_import_only_facades(self) -> None:
         with TemporaryDirectory() as directory:
             root = Path(directory)
             for name, text in {

@@ -124,7 +124,7 @@ class CommandInbox:
 class RawPeer(LinePeer):
     """The client's end of a TCP connection to a server.
 
-    :ivar requested_dialect: the dialect that the client was told to speak; the session's may be
+    :ivar requested_dialect: the dialect that the client was configured to speak; the session's may be
         narrower
     """
 

@@ -314,7 +314,7 @@ class ServerLimits(HttpServerCase):
             self.assertEqual((await client.reply()).status, 200)
 
     async def test_bounds_concurrent_requests(self) -> None:
-        """Three are answered, two wait for that, the next one is told to come again."""
+        """Three are answered, two are queued, the next one is refused with Retry-After."""
         for _ in range(3):
             (await self.client()).send(request("GET", "/hold"))
         await self.until_held(3)

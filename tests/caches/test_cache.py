@@ -43,7 +43,7 @@ def size_of(value: tuple[Key, int]) -> int:
 
 
 class AgainstTheModel(RuleBasedStateMachine):
-    """What is true changes, and is always told; loads bring what was true when they began.
+    """True values change, always with an invalidation; loads return the value from their beginning.
 
     The model keeps entries in the order of their last use, and forgets nothing else.
     """

@@ -109,7 +109,7 @@ class CachedContract(Declared):
         self.got(11)
         self.assertEqual(self.source.asked.count((11, "b")), 2)
 
-    def test_a_size_that_cannot_be_told_is_an_error_of_the_call(self: Any) -> None:
+    def test_a_size_that_cannot_be_computed_is_an_error_of_the_call(self: Any) -> None:
         for error in (Failing, ValueError):
             with self.subTest(error):
                 self.setUp()

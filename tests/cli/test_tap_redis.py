@@ -117,7 +117,7 @@ class TapRecordOnRedis(RedisCase):
         self.assertEqual((channel, up), (f"{main}/USER_IP", f"REMOTE_SERVER_UP {main}"))
         self.assertNotIn("x.org", line)
 
-    async def test_warns_when_nobody_is_heard(self) -> None:
+    async def test_warns_when_no_process_is_heard(self) -> None:
         command = self.record("r", "--server-name", "x.org", "--seconds", "0.2")
         done = await command.done()
         self.assertEqual((done.code, self.lines("r")), (0, [("x.org", "REPLICATE ")]))

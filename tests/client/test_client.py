@@ -285,7 +285,7 @@ class ClientRetries(ListenerCase):
         self.assertEqual(left, sorted(left, reverse=True))
         self.assertLess(left[2], left[0])
 
-    async def test_reports_at_once_that_the_process_is_busy_when_told_not_to_retry(self) -> None:
+    async def test_reports_at_once_that_the_process_is_busy_without_retries(self) -> None:
         self.options["retries"] = False
         self.answers = [raising(Unavailable())]
         error = await self.refused(ServerBusy, "status")

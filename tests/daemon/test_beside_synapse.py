@@ -249,7 +249,7 @@ class Beside(CliCase):
         return [findings[each] for each in expected]
 
     def check_idle(self, finding: str, backend: str, application: str) -> None:
-        """What is told of an idle transaction."""
+        """Check the finding about an idle transaction."""
         self.assertIn(f" holds receipts: {backend} ({application}), idle in transaction ", finding)
         self.assertIn("UPDATE receipts_linearized SET data = '…' WHERE stream_id = 1", finding)
 
@@ -330,7 +330,7 @@ class Current(Beside):
         )
         self.assertIn("sequence events_stream_seq gave out 582, its tables go up to 614", behind)
         self.check_idle(idle, transaction[1], "synapse persister1")
-        # A follower that comes late is told the positions, and ends with 1 for the silence.
+        # A follower that connects late receives the positions, and ends with 1 for the silence.
         done = await ending.done()
         self.assertEqual((done.code, done.err), (1, ""))
         self.assertEqual(_alarms(json.loads(done.out.splitlines()[-1])), alarms)

@@ -23,7 +23,7 @@ USER_IP = 'USER_IP @u:x ["t","127.0.0.1","curl",null,5]'
 
 
 class RecordingHandler(Handler):
-    """Keeps what the master's handlers are told: from where, and which command."""
+    """Records the commands that the master's handlers receive, with their source."""
 
     heard: ClassVar[list[tuple[str, str]]] = []
 
@@ -57,7 +57,7 @@ class Client(LineOnlyReceiver):
 
 
 class OnBus:
-    """Another process on the bus, which hears what is said on some channels, and speaks."""
+    """Another process on the bus, which subscribes to some channels and publishes."""
 
     def __init__(self, happenings: EventWaiter, address: RedisAddress, *channels: str) -> None:
         self.lines: list[str] = []
@@ -149,7 +149,7 @@ class CommandRelay(CliCase):
         ups = ["other.org", "other.org", "the.end", "again.org"]
         await self.said(self.two, *[f"REMOTE_SERVER_UP {up}" for up in ups])
         await self.said(self.one, "REMOTE_SERVER_UP again.org")
-        # Nor are handlers told a second time.
+        # Nor do handlers receive it a second time.
         verbs = [line.split()[0] for line in lines]
         expected = [("one", verb) for verb in (*verbs, "REMOTE_SERVER_UP")]
         self.assertEqual(RecordingHandler.heard, [*expected, ("bus", "REMOTE_SERVER_UP")])
@@ -166,7 +166,7 @@ class CommandRelay(CliCase):
             await self.said(client, "REMOTE_SERVER_UP other.org")
         verbs = ["USER_SYNC", "NEW_ACTIVE_TASK", "FEDERATION_ACK", "LOCK_RELEASED"]
         self.assertEqual([verb for _, verb in RecordingHandler.heard], [*verbs, "REMOTE_SERVER_UP"])
-        # It went round in no loop: whoever is on the bus has heard each line once.
+        # There was no loop: each process on the bus has received each line once.
         self.assertEqual(len(self.all.lines), 5)
 
     async def test_commands_of_the_oldest_clients_are_relayed_under_their_name(self) -> None:

@@ -35,7 +35,7 @@ class FollowersCase(ShopCase):
 
 
 class Warnings(FollowersCase):
-    """By default the master stays ready: it takes facts, whoever follows."""
+    """By default the master stays ready: it accepts facts, whatever its followers do."""
 
     async def test_a_worker_that_hangs_or_is_killed_is_missing(self) -> None:
         worker = await self.worker(**LEASE)

@@ -61,7 +61,7 @@ class FailoverShop(ShopCase):
         return int((await self.until(ask))[-1])
 
     def losses(self, name: str = "mail") -> list[tuple[str, Range]]:
-        """What a mailer was told to be lost: writers and ranges."""
+        """The losses that were reported to a mailer: writers and ranges."""
         path = self.file(f"{name}.lost")
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [(w, Range(int(a), int(b))) for w, a, b in (line.rsplit(" ", 2) for line in lines)]
@@ -82,7 +82,7 @@ class FailoverShop(ShopCase):
 
 
 class Workers(FailoverShop):
-    """What becomes of a worker with a plain and a transactional handler."""
+    """A worker with a plain and a transactional handler."""
 
     async def test_handlers_learn_of_the_loss_while_the_master_keeps_running(self) -> None:
         await self.worker(self.careful(), self.totals())
@@ -157,9 +157,9 @@ class Workers(FailoverShop):
         await self.stop(self.processes["w1"], "TERM")
         await self.worker(self.careful(), self.totals())
         await self.wait("w1", "orders", "master", await self.order("later"))
-        self.assertEqual(dict(self.losses()), losses)  # it is told once
+        self.assertEqual(dict(self.losses()), losses)  # it is notified once
 
-    async def test_a_handler_that_knows_of_no_ranges_is_told_that_it_lost_something(self) -> None:
+    async def test_a_handler_without_the_parameter_lost_is_notified_of_a_loss(self) -> None:
         await self.worker(self.mailer(cls="MailerWithoutRanges"), self.totals())
         await self.lose()
         self.servers.fail_over()

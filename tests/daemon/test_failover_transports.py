@@ -25,7 +25,7 @@ class OverRedis(FailoverShop):
         await self.until_ready(name)
         return process
 
-    async def test_a_worker_is_told_what_is_lost_and_misses_nothing_later(self) -> None:
+    async def test_a_worker_is_notified_of_losses_and_misses_nothing_later(self) -> None:
         await self.begin("w1", handlers=f"[{self.careful()}, {self.totals()}]")
         kept, lost = await self.lose()
         self.servers.fail_over()
@@ -71,7 +71,7 @@ class WithoutADatabase(FailoverShop):
             "w1", handlers=f"[{self.careful()}]", master=master, **without, **settings
         )
 
-    async def test_it_is_told_what_is_lost_and_misses_nothing_later(self) -> None:
+    async def test_it_is_notified_of_losses_and_misses_nothing_later(self) -> None:
         await self.over_http()
         kept, lost = await self.lose()
         self.servers.fail_over()

@@ -1,4 +1,4 @@
-"""Somebody publishes on an open Redis what no process said: nobody is moved, and all is told."""
+"""Forged messages on an open Redis move no position, and are reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ForgedCase(ShopCase):
 
 
 class Forged(ForgedCase):
-    async def test_a_forged_position_moves_nobody_and_is_named(self) -> None:
+    async def test_a_forged_position_moves_no_follower_and_is_reported(self) -> None:
         await self.begin("w1", handlers=f"[{self.mailer()}, {self.totals()}]")
         await self.wait("w1", "orders", "master", await self.order("o1"))
         self.forge(

@@ -1,4 +1,4 @@
-"""Peers of Synapse 1.0 to 1.21: followed without being told the dialect, and served."""
+"""Peers of Synapse 1.0 to 1.21: followed without a configured dialect, and served."""
 
 from __future__ import annotations
 

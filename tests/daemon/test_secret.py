@@ -57,7 +57,7 @@ class SecretFiles(TestCase):
             (0o100640, 0, None),  # root:synrepl, as packages and configuration managers do
             (0o100640, 1000, "its group (mode 0640)"),
             (0o100444, 0, "everybody (mode 0444)"),  # Swarm, unless 'mode: 0400' is said
-            (0o100644, 0, "everybody (mode 0644)"),  # Kubernetes, unless told otherwise
+            (0o100644, 0, "everybody (mode 0644)"),  # Kubernetes by default
         ):
             with self.subTest(oct(mode), owner=owner):
                 self.assertEqual(readers(mode, owner), found)

@@ -38,7 +38,7 @@ class OutagesAtTheStart(TestCase):
     timeout = 400
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.patch(database, "GIVE_UP_S", 0.0)  # what is away is told of at once
+        self.patch(database, "GIVE_UP_S", 0.0)  # an outage is reported at once
         self.patch(database_wait, "_BACK_OFF", BackOff(0.01, 5.0))
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)

@@ -189,7 +189,7 @@ class OverRedis(CommandsCase):
         for name in ("master", "w2"):
             await self.until_syncing({}, name)
 
-    async def test_a_newcomer_is_told_who_syncs_and_a_restart_of_redis_changes_nothing(
+    async def test_a_newcomer_learns_who_syncs_and_a_restart_of_redis_changes_nothing(
         self,
     ) -> None:
         master = await self.join("master", self.listener("master"))
@@ -215,7 +215,7 @@ class OverRedis(CommandsCase):
         await self.join("w1", self.listener("w1"))
         await self.until_syncing({"w3": 1}, "w2")
 
-    async def test_users_of_a_killed_process_stay_until_somebody_says_that_it_is_gone(self) -> None:
+    async def test_users_of_a_killed_process_stay_until_a_clear_user_sync_for_it(self) -> None:
         await self.join("master", self.listener("master"))
         worker = await self.join("w1", self.speaker())
         await self.call(["user_sync", "@u:x", True])

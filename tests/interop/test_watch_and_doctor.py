@@ -94,7 +94,7 @@ FOUND = {
 
 
 class Diagnoses(TestCase):
-    """What the doctor said."""
+    """A diagnosis of the doctor."""
 
     def test_names_the_backend_and_its_process(self) -> None:
         diagnosis = Diagnosis(1, [FOUND])

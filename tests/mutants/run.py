@@ -78,7 +78,7 @@ def trials(jobs: int) -> Iterator[Trials]:
 
 
 def outcomes(mutants: Iterable[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome]]:
-    """Try each, some at a time; told in their order."""
+    """Try all mutants, some at a time; yields the outcomes in order."""
     chosen = list(mutants)
     with trials(jobs) as room, ThreadPoolExecutor(jobs) as pool:
         yield from zip(chosen, pool.map(room.try_one, chosen), strict=True)

@@ -278,7 +278,7 @@ class FollowingMachine(RuleBasedStateMachine):
     @rule(early=st.booleans())
     def connect(self, early: bool) -> None:
         self.link = deque()
-        if early and self.log:  # a real master sends RDATA to whoever is there
+        if early and self.log:  # a real master sends RDATA to every connection
             self.say(("RDATA", self.log[-1], 0))
         self.say(("POSITION", self.sent, self.written))
         self.sent = self.written

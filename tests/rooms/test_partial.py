@@ -27,7 +27,7 @@ from tests.rooms.vector_files import files, path_of
 
 
 class Story:
-    """A scenario, told up to some point."""
+    """A scenario, played up to some point."""
 
     def __init__(self, name: str) -> None:
         with gzip.open(path_of(name)) as file:

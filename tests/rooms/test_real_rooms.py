@@ -33,7 +33,7 @@ FORKED = "!SbFNrMnTtXWUe"
 #: - 1.11.1 resolved the fork before ``$Mn97X`` otherwise than 1.43.0 did at the same event, and than the
 #:   specification says: it let a join of somebody who was kicked stand; the others follow that event.
 #: - 1.43.0 got ``$0zrcY`` before the events that it follows. It filled the gap with a state that the
-#:   other server told, in which newer join rules are missing.
+#:   other server sent, in which newer join rules are missing.
 KNOWN = {
     "1.11.1": "$Mn97X $hUu1X $ep_-m $ZMv5P $5ClU- $of8Ud $YX04v $dbZcs $mmPyN $JzXVB $Prb6c $Z5OkE $G_zDY",
     "1.43.0": "$0zrcY $A5ThP $rn4o5",

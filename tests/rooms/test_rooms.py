@@ -1,4 +1,4 @@
-"""Whole rooms: what becomes of each event, and the state before it (``dags/`` of the vectors)."""
+"""Whole rooms: the verdict on each event, and the state before it (``dags/`` of the vectors)."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ V10 = room_version("10")
 
 
 def event(kind: str, content: object, state_key: str | None = None, sender: str = "@a:x") -> Event:
-    """An event of which only this matters."""
+    """An event with only the fields that matter here."""
     fields: dict[str, Any] = {
         "type": kind,
         "sender": sender,
@@ -222,7 +222,7 @@ class VisibilityRules(TestCase):
         shared = audience_of(event("m.room.message", {}), {})
         self.assertEqual(
             visible_to_user(shared, Viewer("@b:x"), "leave", {"@a:x"}).explain("@b:x"),
-            "redacted: the history is shared with whoever is or was in the room; "
+            "redacted: the history is shared with everyone who is or was in the room; "
             "its sender has erased itself",
         )
         self.assertEqual(

@@ -59,7 +59,7 @@ class RecordedTables:
 
 
 class RecordingHandler(Handler):
-    """Records rows, and the streams of which facts are reported as lost."""
+    """Records rows, and the streams whose facts are reported as lost."""
 
     def __init__(self, generation: Generation = Generation.MODERN) -> None:
         self.rows: Rows = defaultdict(list)

@@ -72,7 +72,7 @@ class LosingMessagesMachine(RuleBasedStateMachine):
 
     @rule(back=st.permutations(range(3)))
     def settle(self, back: list[int]) -> None:
-        """All come back, in any order; then everybody has everything."""
+        """All reconnect, in any order; then every follower has every fact."""
         for who in back:
             self.come_back(who)
         self.pubsub.settle()

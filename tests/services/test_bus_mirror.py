@@ -48,7 +48,7 @@ class RecordingListener:
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        assert prev == self.position, "a gap that nobody was told of"
+        assert prev == self.position, "an unannounced gap"
         self.position = new
         for fact in facts:
             self.known[fact.token] = [row.text for row in fact.rows]  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ class MirrorMachine(RuleBasedStateMachine):
 
     @rule(extra=st.booleans())
     def somebody_asks(self, extra: bool) -> None:
-        """Whoever asks, all hear the answer; others say things that are not of the writer."""
+        """All processes receive an answer; other processes' messages are not the writer's."""
         self.say(Position("notes", "w1", self.said, self.said))
         if extra:
             self.say(Position("notes", "w2", 0, 999), Rdata("other", "w1", 999, row("x")))
@@ -137,7 +137,7 @@ class MirrorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.heard)
     @rule()
     def nothing_is_missing(self) -> None:
-        """What the master gives out is the writer's, all since followers were told to forget."""
+        """The master serves the writer's facts, all since the last reset of followers."""
         follows, all_of_it = self.follows, dict(enumerate(self.facts, 1))
         assert follows.position == self.said == self.state.positions["w1"]
         assert follows.linear == self.state.linear == self.said
@@ -242,6 +242,6 @@ class ServingMirroredStreamsToClients(MasterCase):
         )
         with self.assertRaises(Trimmed):
             done(self.mirror.page(self.stream, Range(0, 2), "w1", 10))
-        # Who comes now is told the same.
+        # A new client gets the same answer.
         late = Client(self, "REPLICATE ")
         self.assertIn("POSITION pushers w1 2 2", self.about(late))

@@ -101,7 +101,7 @@ class AnnouncingForOthers(TestCase):
         self.assertEqual([fact.token for fact in facts], [1])
 
     def test_announces_only_the_position_of_a_dead_writer(self) -> None:
-        """They would hide what the process had committed before, and never said."""
+        """They would hide what the process had committed before without announcing it."""
         lease = self.other("mortal")
         self.look()
         done(lease.append(NOTES, [Draft(self.rows("more"))], 0))
@@ -119,7 +119,7 @@ class AnnouncingForOthers(TestCase):
         self.pubsub.clock.advance(CHECK_S)
         self.said()
         done(self.writer.append(NOTES, self.rows("a")))
-        for _ in range(3):  # settled, on record, told
+        for _ in range(3):  # settled, on record, announced
             self.look()
             self.pubsub.clock.advance(CHECK_S)
         about = [line for line in self.said() if "mortal" in line]

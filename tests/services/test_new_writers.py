@@ -1,4 +1,4 @@
-"""When clients that know writers are told of one that has not written yet."""
+"""When clients that know writers receive a position of one that has not written yet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lines(Protocol):
 
 
 class AnnouncingNewWriters(TestCase):
-    """Real workers go back to 0 when they are told of a writer there (seen with 1.43)."""
+    """Real workers go back to 0 when a writer is announced there (seen with 1.43)."""
 
     def setUp(self) -> None:
         self.world = MasterWorld()
@@ -68,7 +68,7 @@ class AnnouncingNewWriters(TestCase):
         )
 
     def test_an_announced_writer_advances_with_the_others(self) -> None:
-        """Or a real worker would stand where the writer is that is furthest behind."""
+        """Otherwise a real worker's position would be that of the writer furthest behind."""
         self.client.heard()
         done(self.world.intake.append("jobs", b"[[7],[8]]"))
         self.world.clock.pump([0.1] * 30)

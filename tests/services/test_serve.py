@@ -176,7 +176,7 @@ class Replicate(MasterCase):
 
 
 class LiveAndCatchUpLanes(MasterCase):
-    def test_tells_a_slow_client_why_it_is_disconnected(self) -> None:
+    def test_sends_a_slow_client_the_reason_for_disconnecting_it(self) -> None:
         client = self.client("NAME slowpoke", "REPLICATE jobs NOW")
         client.heard()
         client.peer.pauseProducing()  # as a full transport does
@@ -188,7 +188,7 @@ class LiveAndCatchUpLanes(MasterCase):
         self.assertEqual(heard[-1], "ERROR Failed to keep up")
         self.assertEqual(len([line for line in heard if line.startswith("RDATA")]), 20)
         self.assertTrue(client.transport.disconnecting)
-        # The operator is told at once, however long the client takes to go.
+        # The operator is informed at once, however long the client takes to go.
         (line,) = (line for level, line in self.log.lines if level == "warn")
         self.assertRegex(
             line, r"SLOW CLIENT CUT OFF: \S+ at \S+ does not read: 20 lines \(\d+ bytes\)"
@@ -214,7 +214,7 @@ class LiveAndCatchUpLanes(MasterCase):
         self.assertEqual(len(heard), 102)
         self.assertEqual(heard[-1], "POSITION jobs 101")
 
-    def test_tells_every_client_that_it_is_shutting_down(self) -> None:
+    def test_informs_every_client_that_it_is_shutting_down(self) -> None:
         clients = [self.client("REPLICATE"), self.client("REPLICATE jobs NOW"), self.client()]
         for client in clients:
             client.heard()

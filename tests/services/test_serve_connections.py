@@ -80,7 +80,7 @@ class LimitingConnections(MasterCase):
         left = [caller for caller in there if not caller.transport.disconnecting]
         self.assertEqual(len(left), 2)
         self.assertFalse(worker.transport.disconnecting)
-        # Those that are still being told, or closed, are few.
+        # Only a few refusals are pending at a time.
         self.assertLess(len(there), 100)
         refusal = [caller for caller in callers if isinstance(caller.peer, RefusedPeer)]
         self.assertEqual(len(refusal), MAX_PENDING_REFUSALS)

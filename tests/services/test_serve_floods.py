@@ -20,7 +20,7 @@ BYTES_OF_A_TURN = UNITS * BYTES_PER_UNIT + PIECE_BYTES
 
 
 class SlowConsumer:
-    """Whoever takes events in, as far behind as a test says.
+    """A consumer of events that is as far behind as a test sets.
 
     :ivar full: it is
     """
@@ -108,7 +108,7 @@ class FloodCase(MasterCase):
         return count
 
     def positions(self, client: Client) -> int:
-        """How often a client has been told where the jobs are."""
+        """How many positions of `jobs` a client has received."""
         return sum(line.startswith("POSITION jobs ") for line in client.heard())
 
 
@@ -264,7 +264,7 @@ class FloodsOfUsers(FloodCase):
             client.say(*[f"USER_SYNC i{n} @u:x start 5" for n in range(100)])
         self.assertEqual(self.master.user_syncs.count, 10)
         self.assertEqual(self.master.ignored, {"TooManyInstances": 90})
-        self.assertEqual(len(self.events), 10, "nobody is told of what is ignored")
+        self.assertEqual(len(self.events), 10, "ignored commands reach no handler")
         self.assertEqual(len(self.log.lines), 1)
         self.assertIn("w: this connection speaks for 10 instances", self.log.lines[0][1])
         client.say("USER_SYNC i1 @u:x end 6", "USER_SYNC i10 @u:x start 6")

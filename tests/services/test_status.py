@@ -214,7 +214,7 @@ class MasterStatus(TestCase):
 class RemovedWriters(TestCase):
     """Those whose facts are left, and nothing else."""
 
-    def test_are_shown_apart_from_present_writers(self) -> None:
+    def test_are_shown_separately_from_present_writers(self) -> None:
         world = started()
         jobs = world.catalogue["jobs"]
         lease = done(world.store.open_writer("other", [jobs]))

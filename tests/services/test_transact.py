@@ -42,7 +42,7 @@ NOTHING_WRITTEN = (WriterAway, DatabaseAway, Fenced)
 
 
 class InterruptibleStore(MemoryStore):
-    """Suspends operations, and loses their answers, at the steps it is told.
+    """Suspends operations, and loses their answers, at chosen steps.
 
     :ivar stop: steps at which the next operations are suspended
     """
@@ -62,7 +62,7 @@ class InterruptibleStore(MemoryStore):
 
 
 class RecordingAnnouncer(Announcer):
-    """Announces, and remembers what it was told by the writer."""
+    """Announces, and records what the writer reported."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -451,7 +451,7 @@ class LosingTheLease(TransactCase):
         def late() -> Request:
             ledger.request = request  # type: ignore[method-assign]
             made = request()
-            self.place.start(self.writer.append(JOBS, [[]]))  # of which there is no trace
+            self.place.start(self.writer.append(JOBS, [[]]))  # which leaves no trace
             self.place.start(self.writer.append(LOGS, [[Line("a")]]))
             self.store.set_sequence(JOBS, 0)
             return made
@@ -503,7 +503,7 @@ class UnreliableStore(InterruptibleStore):
 
 
 class TellingTheTruth(TestCase):
-    """Whatever breaks, every caller is told the truth, and everything is announced."""
+    """Whatever breaks, every caller gets the true outcome, and everything is announced."""
 
     @settings(max_examples=150, deadline=None)
     @given(st.integers(0, 2**32))

@@ -1,4 +1,4 @@
-"""Appends whose COMMIT was not answered: nothing is doubled or lost, and callers are told the truth."""
+"""Appends whose COMMIT was not answered: nothing is doubled or lost, and callers get the true outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Job = JOBS.kinds[UNTAGGED]
 
 
 class UnansweredStore(MemoryStore):
-    """Loses the answer to the next append, at the step it is told."""
+    """Loses the answer to the next append, at a chosen step."""
 
     at: str | None = None
     hang: str | None = None

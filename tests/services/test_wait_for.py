@@ -89,7 +89,7 @@ class WaitingForPositions(SynchronousTestCase):
         self.waiters.moved(A, 4)
         self.waiters.moved(B, 9)
         self.waiters.moved(A, 7)
-        self.assertEqual(woken, [])  # whoever moves the position is not run into
+        self.assertEqual(woken, [])  # not within the call that moves the position
         self.clock.advance(0)
         self.assertEqual((woken, waits[0].result, waits[2].result), ([1, 0], [7], []))
         self.waiters.moved(A, 9)
@@ -438,7 +438,7 @@ class WaitingOnAFollower(WaitingFollowerCase):
         self.hear(Rdata("jobs", "w", 1, b"[1]"))
         self.assertEqual(wait.result, [1])
 
-    def test_a_reset_wakes_nobody(self) -> None:
+    def test_a_reset_wakes_no_waiter(self) -> None:
         self.hear(Position("typing", "w", 5, 5))
         wait = self.wait(7, stream="typing")
         self.hear(Position("typing", "w", 0, 3))

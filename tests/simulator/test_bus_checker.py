@@ -1,4 +1,4 @@
-"""What is said on the bus is judged by what was committed, and by who was told what."""
+"""Messages on the bus are checked against commits, and against what was announced to whom."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class SubscriberDefects(BusMutantTestCase):
 
 
 class PublisherDefects(BusMutantTestCase):
-    """In what is said."""
+    """Mutants of the messages."""
 
     def test_positions_are_not_announced_on_a_new_connection(self) -> None:
         join, announce = BusPublisher.join, BusPublisher.announce

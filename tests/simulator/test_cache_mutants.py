@@ -223,7 +223,7 @@ class IndexDefects(MutantTestCase):
 
 
 class TrimDefects(MutantTestCase):
-    """Of what is deleted, and of who is told."""
+    """Mutants of trimming, and of notifying followers."""
 
     def test_unacknowledged_facts_are_trimmed(self) -> None:
         def nobody(store: MemoryStore, stream: Stream) -> list[Any]:

@@ -134,7 +134,7 @@ class DeadWriters(PostgresCase):
             await lease.write(NOTES, [Fact(held[0], lease.writer, (note("late"),))])
         self.assertEqual([f.rows for f in await self.facts()], [(note("above"),)])
 
-    async def test_a_late_service_is_told_that_its_reservation_is_void(self) -> None:
+    async def test_a_late_service_learns_that_its_reservation_is_void(self) -> None:
         process = self.process("late")
         late = AnnouncingProcess(self, process, doomed_writer.WRITER)
         await late.writer.start()

@@ -183,7 +183,7 @@ class OldSnapshots(PostgresCase):
 
     # -- unaffected ---------------------------------------------------------------------
 
-    async def test_positions_that_go_on_record_refuse_nobody(self) -> None:
+    async def test_recording_positions_refuses_no_writer(self) -> None:
         for position in range(1, 4):
             await self.operator.store.record_positions(NOTES, position, {"billing": position})
         for connection in self.old:
@@ -194,7 +194,7 @@ class OldSnapshots(PostgresCase):
             connection.commit()
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 2)
 
-    async def test_decisions_about_others_refuse_nobody(self) -> None:
+    async def test_decisions_about_other_writers_refuse_no_writer(self) -> None:
         await self.membership.add(NOTES, "another")
         await self.membership.drain(NOTES, "another", LONG)
         self.sql(APPEND, ROWS, on=self.old[0])

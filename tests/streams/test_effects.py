@@ -44,7 +44,7 @@ OF_MEMBERS: dict[str, list[Any]] = {
     "get_rooms_for_user": [("@a:x",), ("@b:y:8448",)],
 }
 
-#: When it is not told who changed.
+#: When the row does not name who changed.
 OF_UNKNOWN_MEMBERS: dict[str, list[Any]] = {
     "is_host_joined": [("!r",)],
     "is_host_invited": [("!r",)],

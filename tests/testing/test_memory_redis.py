@@ -1,4 +1,4 @@
-"""Redis in memory is as a real one is, and as bad as it is told to be."""
+"""The in-memory Redis behaves as a real one does, and fails as configured."""
 
 from __future__ import annotations
 

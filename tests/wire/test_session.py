@@ -74,7 +74,7 @@ class Transcripts(TestCase):
             pair.heard[SERVER], [c.Name("w1"), c.Ping("1000000"), c.Replicate(None, None)]
         )
 
-    def test_legacy_is_told_from_its_replicate(self) -> None:
+    def test_legacy_clients_are_recognised_by_their_replicate(self) -> None:
         pair = ConnectionPair(LEGACY)
         pair.client.send(c.UserSync("ignored", "@a:b", None, True, 5), pair.now)
         pair.client.send(c.Replicate("events", 53), pair.now)
@@ -179,7 +179,7 @@ class Receiving(TestCase):
         session.receive(b"REPLICATE\n", NOW)
         self.assertIs(session.dialect, TRANSITIONAL)
 
-    def test_the_first_position_tells_a_client_its_servers_dialect(self) -> None:
+    def test_the_first_position_shows_a_client_its_servers_dialect(self) -> None:
         for line, position, dialect in (
             (b"POSITION events m 2\n", c.Position("events", "m", None, 2), TRANSITIONAL),
             (b"POSITION events m 1 2\n", c.Position("events", "m", 1, 2), MODERN),
@@ -195,7 +195,7 @@ class Receiving(TestCase):
             self.assertEqual(session.receive(other, NOW), [])
             self.assertIs(session.closed_reason, CloseReason.PROTOCOL_ERROR)
 
-    def test_what_a_client_says_needs_no_position_first(self) -> None:
+    def test_a_clients_commands_need_no_position_first(self) -> None:
         said = (
             c.Replicate(),
             c.UserSync("i", "@a:b", None, True, 5),

@@ -126,7 +126,7 @@ async def _publish(
     await RedisReplay(where, plan.server_name, unasked).play(reactor, plan, notify)
 
 
-#: The limit of simultaneous clients, each of which opens the recording.
+#: The limit of simultaneous clients; each opens the recording.
 MAX_CLIENTS = 100
 
 

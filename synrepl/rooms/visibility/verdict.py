@@ -19,7 +19,7 @@ class VisibilityReason(Enum):
 
     WORLD_READABLE = "world-readable", True, "everybody may read the room's history at the event"
     JOINED = "joined", True, "{who} was in the room at the event"
-    SHARED = "shared", True, "the history is shared with whoever is or was in the room"
+    SHARED = "shared", True, "the history is shared with everyone who is or was in the room"
     INVITED = "invited", True, "{who} was invited, and the history is shown from the invitation on"
     INVITATION_ENDED = "invitation-ended", True, "it ends an invitation of {who}"
 

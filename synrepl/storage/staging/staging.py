@@ -2,7 +2,7 @@
 
 Each attempt at a task stages under its own number, so a failed or speculative attempt does no
 harm: only the attempts that the job names are appended. The staging tables are unlogged. A
-server crash may lose their rows, which the row count shows (:class:`StagedLost`); the job is
+server crash may lose their rows, which the row count shows (:class:`StagedRowsLost`); the job is
 then run again.
 """
 
@@ -143,7 +143,7 @@ def append_staged(
     :raises WriterRemoved:
     :raises StreamNotMade:
     :raises KeyReused:
-    :raises StagedLost:
+    :raises StagedRowsLost:
     """
     rows = sum(attempt.rows for attempt in attempts)
     bad = sum(attempt.bad for attempt in attempts)
@@ -262,7 +262,7 @@ def kinds(txn: Transaction, stream: str) -> tuple[str, ...] | None:
 def check_count(stream: str, found: int, rows: int) -> None:
     """Check that all staged rows are there.
 
-    :raises StagedLost:
+    :raises StagedRowsLost:
     """
     if found != rows:
         raise StagedRowsLost(found=found, rows=rows, stream=stream)

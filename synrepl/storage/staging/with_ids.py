@@ -88,7 +88,7 @@ def append_with_ids(
     :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
     :raises PositionsTaken:
     :raises StreamBusy:
-    :raises StagedLost:
+    :raises StagedRowsLost:
     :raises WriterTaken:
     :raises Drained:
     :raises WriterRemoved:

@@ -19,7 +19,7 @@ AUTH = (
         AUTHORISE,
         'create.content.get("m.federate") is not False',
         "True",
-        "a room may be closed to other servers",
+        "a room may exclude other servers",
         RULES,
     ),
     Mutant(
@@ -27,7 +27,7 @@ AUTH = (
         AUTHORISE,
         "        users.append(event.state_key)\n",
         "        pass\n",
-        "a room of one server takes no members of others",
+        "a room that excludes other servers has no members of them",
         RULES,
     ),
     Mutant(
@@ -43,7 +43,7 @@ AUTH = (
         AUTHORISE,
         'owner[:1] != "@"',
         "True",
-        "state of a user is set by that user",
+        "a user's own state is set only by that user",
         RULES,
     ),
     Mutant(
@@ -51,7 +51,7 @@ AUTH = (
         AUTHORISE,
         "    refusal = check_joined(event, state)\n",
         "    refusal = None\n",
-        "who sends must be a member",
+        "a sender must be a member",
         RULES,
     ),
     Mutant(
@@ -67,7 +67,7 @@ AUTH = (
         CREATE,
         "server_part(event.room_id) != server_part(event.sender)",
         "False",
-        "before version 12, a room's ID is of its creator's server",
+        "before version 12, a room's ID names its creator's server",
         RULES,
     ),
     Mutant(
@@ -91,7 +91,7 @@ AUTH = (
         MEMBERSHIP,
         "if event.sender != target:  # step",
         "if False:  # step",
-        "who joins does so itself",
+        "users can join only for themselves",
         MEMBERS,
     ),
     Mutant(
@@ -99,7 +99,7 @@ AUTH = (
         MEMBERSHIP,
         'if membership == "ban":  # step',
         "if False:  # step",
-        "the banned cannot join",
+        "banned users cannot join",
         MEMBERS,
     ),
     Mutant(
@@ -107,7 +107,7 @@ AUTH = (
         MEMBERSHIP,
         'if membership in ("join", "invite"):',
         "if True:",
-        "an invitation is needed where the rule says so",
+        "an invitation is required if the join rule says so",
         MEMBERS,
     ),
     Mutant(
@@ -115,7 +115,7 @@ AUTH = (
         MEMBERSHIP,
         'return "invite" if rules is None',
         'return "public" if rules is None',
-        "a room without join rule is for the invited",
+        "a room without a join rule is invite-only",
         MEMBERS,
     ),
     Mutant(
@@ -123,7 +123,7 @@ AUTH = (
         MEMBERSHIP,
         'if membership_at(state, authorising_user) != "join":',
         "if membership_at(state, authorising_user) is None:",
-        "who vouches is a member",
+        "the user who vouches is a member",
         MEMBERS,
     ),
     Mutant(
@@ -131,7 +131,7 @@ AUTH = (
         MEMBERSHIP,
         "levels.of(authorising_user) < levels.invite",
         "False",
-        "who vouches may invite",
+        "the user who vouches may invite",
         MEMBERS,
     ),
     Mutant(
@@ -147,7 +147,7 @@ AUTH = (
         MEMBERSHIP,
         '(rule == "restricted" and version.restricted_joins)',
         '(rule == "restricted")',
-        "restricted joins from version 8 on",
+        "restricted joins exist from version 8 on",
         MEMBERS,
     ),
     Mutant(
@@ -155,7 +155,7 @@ AUTH = (
         MEMBERSHIP,
         '    if membership == "ban":\n',
         "    if False:\n",
-        "the banned cannot be invited",
+        "banned users cannot be invited",
         MEMBERS,
     ),
     Mutant(
@@ -171,7 +171,7 @@ AUTH = (
         MEMBERSHIP,
         "levels.of(event.sender) < levels.invite",
         "False",
-        "inviting takes power",
+        "inviting requires power",
         MEMBERS,
     ),
     Mutant(
@@ -179,7 +179,7 @@ AUTH = (
         MEMBERSHIP,
         'if membership in ("join", "invite") or (membership',
         'if membership in ("join", "invite", None) or (membership',
-        "only who is in or invited can leave",
+        "only joined, invited and knocking users can leave",
         MEMBERS,
     ),
     Mutant(
@@ -187,7 +187,7 @@ AUTH = (
         MEMBERSHIP,
         "if target_power >= power:",
         "if target_power > power:",
-        "only the weaker can be kicked or banned",
+        "only users of lower power can be kicked or banned",
         MEMBERS,
     ),
     Mutant(
@@ -195,7 +195,7 @@ AUTH = (
         MEMBERSHIP,
         '    if power < levels.ban:\n        return Refusal("ban-level"',
         '    if False:\n        return Refusal("ban-level"',
-        "banning takes power",
+        "banning requires power",
         MEMBERS,
     ),
     Mutant(
@@ -203,7 +203,7 @@ AUTH = (
         MEMBERSHIP,
         '    if event.sender != target:\n        return Refusal("knock-for-other"',
         '    if False:\n        return Refusal("knock-for-other"',
-        "who knocks does so itself",
+        "users can knock only for themselves",
         MEMBERS,
     ),
     Mutant(
@@ -211,7 +211,7 @@ AUTH = (
         MEMBERSHIP,
         'if membership in ("ban", "invite", "join"):',
         'if membership in ("ban", "join"):',
-        "who is invited needs not knock",
+        "invited users cannot knock",
         MEMBERS,
     ),
     Mutant(
@@ -219,7 +219,7 @@ AUTH = (
         MEMBERSHIP,
         "if not allows_knocking(rule, event.version):",
         "if False:",
-        "knocking takes a join rule that lets",
+        "knocking requires a join rule that allows it",
         MEMBERS,
     ),
     Mutant(
@@ -227,7 +227,7 @@ AUTH = (
         OWN,
         "if not _has_signed(event, server) and not (",
         "if False and not (",
-        "the sender's server signed",
+        "the sender's server must have signed",
         RULES,
     ),
     Mutant(
@@ -235,7 +235,7 @@ AUTH = (
         OWN,
         "if not _has_signed(event, server_part(authorising_user)):",
         "if False:",
-        "the voucher's server signed",
+        "the voucher's server must have signed",
         RULES,
     ),
     Mutant(
@@ -243,7 +243,7 @@ AUTH = (
         OWN,
         "if named != server and not _has_signed(event, named):",
         "if False:",
-        "in versions 1 and 2, the server in the event's ID signed",
+        "in versions 1 and 2, the server in the event's ID must have signed",
         RULES,
     ),
     Mutant(
@@ -251,7 +251,7 @@ AUTH = (
         SELECTION,
         "if each.event_id in rejected:",
         "if False:",
-        "nothing rejected is cited",
+        "rejected events cannot be cited",
         RULES,
     ),
     Mutant(
@@ -259,7 +259,7 @@ AUTH = (
         SELECTION,
         "if each.room_id != event.room_id:",
         "if False:",
-        "nothing of another room is cited",
+        "events of other rooms cannot be cited",
         RULES,
     ),
     Mutant(
@@ -267,7 +267,7 @@ AUTH = (
         SELECTION,
         "allowed.remove(key)",
         "pass",
-        "a key is cited once",
+        "each state key is cited once at most",
         RULES,
     ),
     Mutant(
@@ -275,7 +275,7 @@ AUTH = (
         SELECTION,
         "if needs_create and CREATE_KEY in allowed:",
         "if False:",
-        "before version 12, m.room.create is cited",
+        "before version 12, m.room.create must be cited",
         RULES,
     ),
     Mutant(
@@ -299,7 +299,7 @@ AUTH = (
         THIRD_PARTY,
         "if offer.sender != event.sender:",
         "if False:",
-        "who made the offer sends the invite",
+        "the invite is sent by the sender of the third-party invite",
         MEMBERS,
     ),
     Mutant(
@@ -307,7 +307,7 @@ AUTH = (
         THIRD_PARTY,
         'if signed["mxid"] != target:',
         "if False:",
-        "the invite is signed for whom it invites",
+        "the invite is signed for the invited user",
         MEMBERS,
     ),
     Mutant(
@@ -315,7 +315,7 @@ AUTH = (
         THIRD_PARTY,
         "if not _is_signed(signed, offer.content):",
         "if False:",
-        "a key of the offer verifies the invite",
+        "a key of the third-party invite verifies the invite",
         MEMBERS,
     ),
     Mutant(
@@ -323,7 +323,7 @@ AUTH = (
         THIRD_PARTY,
         "in islice(tries, _MAX_TRIES))",
         "in tries)",
-        "signatures are tried with keys only so many times",
+        "the number of signature verifications is bounded",
         MEMBERS,
     ),
     Mutant(
@@ -331,7 +331,7 @@ AUTH = (
         THIRD_PARTY,
         "map(decoded_signature, islice(found, _MAX_TRIES))",
         "map(decoded_signature, found)",
-        "only so many signatures are looked at, malformed ones included",
+        "the number of examined signatures is bounded, including malformed ones",
         MEMBERS,
     ),
     Mutant(
@@ -339,7 +339,7 @@ AUTH = (
         THIRD_PARTY,
         "each in islice(found, _MAX_TRIES) if",
         "each in found if",
-        "only so many keys of an offer are looked at, malformed ones included",
+        "the number of examined keys of a third-party invite is bounded, including malformed ones",
         MEMBERS,
     ),
 )

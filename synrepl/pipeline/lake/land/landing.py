@@ -98,8 +98,8 @@ class _StreamRound:
 class Landing:
     """Lands streams round by round; use it within :meth:`.Lake.write_lock`.
 
-    A round observes how far the streams are settled, reads new rows in Spark tasks, each of which
-    writes its own files, and commits files and position of each stream together. If anything dies,
+    A round observes how far the streams are settled, reads new rows in Spark tasks that each
+    write their own files, and commits files and position of each stream together. If anything dies,
     the next round begins at the last commit.
 
     :param dsn: the DSN that tasks connect to
