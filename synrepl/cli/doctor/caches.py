@@ -13,7 +13,7 @@ from rich.text import Text
 
 from synrepl.cli.addresses import HttpAddress, own_http
 from synrepl.cli.conventions import config_option, json_option, print_json
-from synrepl.cli.terminal import interruptible, plain_table, printable, show
+from synrepl.cli.terminal import cell, interruptible, plain_table, printable, show
 from synrepl.client.client import Client
 from synrepl.core import jsons
 from synrepl.daemon.config.config import load
@@ -126,7 +126,7 @@ def _caches(counts: Mapping[str, Any]) -> rich.console.RenderableType:
     columns = ("size", "hits", "misses", "evictions", "invalidations")
     table = plain_table("cache", "entries>", *(f"{name}>" for name in columns[1:]))
     for name, of_cache in counts.items():
-        table.add_row(Text(_cell(name)), *(Text(_cell(of_cache.get(key))) for key in columns))
+        table.add_row(Text(cell(name)), *(Text(cell(of_cache.get(key))) for key in columns))
     return table
 
 
@@ -141,25 +141,21 @@ def _verdicts(counts: Mapping[str, Any], audit: Mapping[str, Any]) -> Iterable[T
     entries = "1 entry" if checked == 1 else f"{checked} entries"
     yield Text(f"{entries} checked: {', '.join(found)}", style=style)
     for error, count in audit.get("errors", {}).items():
-        yield Text(f"failed {_cell(count)} times: {_cell(error)}", style="yellow")
+        yield Text(f"failed {cell(count)} times: {cell(error)}", style="yellow")
     if audit.get("left"):
-        yield Text(f"{_cell(audit['left'])} not checked, for the time was up", style="yellow")
+        yield Text(f"{cell(audit['left'])} not checked, for the time was up", style="yellow")
 
 
 def _stale(entry: Mapping[str, Any]) -> Iterable[Text]:
     key = jsons.encode(entry.get("key")).decode()
-    yield Text(f"stale: {_cell(entry.get('cache'))} {printable(key)}", style="red")
-    yield Text(f"  held {_cell(entry.get('held'))}, should be {_cell(entry.get('loaded'))}")
+    yield Text(f"stale: {cell(entry.get('cache'))} {printable(key)}", style="red")
+    yield Text(f"  held {cell(entry.get('held'))}, should be {cell(entry.get('loaded'))}")
     for stream, writers in entry.get("positions", {}).items():
         for writer, stood in writers.items():
             at_load = stood.get("at_load")
-            then = "not remembered" if at_load is None else _cell(at_load)
+            then = "not remembered" if at_load is None else cell(at_load)
             yield Text(
-                f"  {_cell(stream)} of {_cell(writer)}: {then} when it was loaded,"
-                f" {_cell(stood.get('now'))} now"
+                f"  {cell(stream)} of {cell(writer)}: {then} when it was loaded,"
+                f" {cell(stood.get('now'))} now"
             )
-    yield Text(f"  {_cell(entry.get('expected'))}")
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None or value == "" else printable(str(value))
+    yield Text(f"  {cell(entry.get('expected'))}")

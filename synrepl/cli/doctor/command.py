@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class _Diagnosis:
         """The report for programs."""
         report: dict[str, Any] = {} if self.examined is None else self.examined.to_json()
         if self.redis is not None:
-            report["redis"] = self.redis.to_json()
+            report["redis"] = asdict(self.redis)
         if isinstance(self.audited, Audited):
             report["caches"] = self.audited.to_json()
         elif self.audited is not None:

@@ -25,9 +25,8 @@ from synrepl.daemon.config.config import load
 from synrepl.daemon.exit_codes import EXIT_FAILED, EXIT_INCOMPLETE
 from synrepl.storage.server_name import check_server
 from synrepl.tools.doctor.examine import examine
-from synrepl.tools.doctor.finding import Severity
 from synrepl.tools.doctor.own_findings import FAILOVER
-from synrepl.tools.doctor.report import ExaminationReport, StreamLine
+from synrepl.tools.doctor.report import ExaminationReport, Severity, StreamLine
 from synrepl.tools.doctor.thresholds import TRANSACTION_S, Thresholds
 
 #: Seconds between two snapshots, after which transient states are over.

@@ -22,10 +22,6 @@ class RedisReach:
     where: str
     reason: str | None
 
-    def to_json(self) -> dict[str, str | None]:
-        """``{"where", "reason"}``."""
-        return {"where": self.where, "reason": self.reason}
-
 
 async def reach(reactor: Any, redis: RedisConfig, channel: str) -> RedisReach:
     """Connect for subscribing and for publishing, and disconnect; nothing is published."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from synrepl.storage.durability import Durability
-from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.tools.doctor.report import Finding, Severity
 
 _WHERE = "server"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.tools.doctor.report import Finding, Severity
 from synrepl.tools.doctor.sessions import OpenSession
 from synrepl.tools.doctor.thresholds import Thresholds
 

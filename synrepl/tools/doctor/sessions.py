@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from synrepl.storage.database import Transaction
-from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.tools.doctor.report import Finding, Severity
 
 #: Maximum length of a query in a report, in characters.
 QUERY_CHARS = 120

@@ -248,7 +248,7 @@ def compact(
     full: bool = False,
     progress: Progress = lambda done, of: None,
 ) -> CompactionReport:
-    """Merge neighbouring small files of a stream, as selected by :mod:`.compact.policy`.
+    """Merge neighbouring small files of a stream, as selected by :func:`plan_compaction`.
 
     Call it within :meth:`.Lake.write_lock`. Each new file is committed as soon as it is written. A
     process that dies before leaves the table unchanged, and perhaps an unused file.
