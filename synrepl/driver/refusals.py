@@ -13,7 +13,6 @@ import select
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import psycopg2
@@ -92,7 +91,6 @@ def _wait_until_open(connection: extensions.connection, deadline: float) -> None
             return
 
 
-@cache
 def _set_error_verbosity() -> Any:
     """``PQsetErrorVerbosity`` of the libpq that psycopg2 uses; None if it cannot be loaded."""
     try:

@@ -207,6 +207,10 @@ class DatabaseSession(Protocol):
     what to do then.
     """
 
+    @property
+    def backend_pid(self) -> int:
+        """The PID of the server process of the connection; 0 once the connection is over."""
+
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Call ``call(reason)`` once when the connection is lost, but not when it is closed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from psycopg2 import extensions
 from twisted.internet import reactor
@@ -26,13 +27,15 @@ class PostgresListenerNotifications(TestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(self.database.close()))
         self.heard: DeferredQueue[object] = DeferredQueue()
 
-    def listener(self, dsn: str, *channels: str) -> PostgresListener:
+    def listener(
+        self, dsn: str, *channels: str, on_notify: Callable[[str, str], object] | None = None
+    ) -> PostgresListener:
         listener = PostgresListener(
             reactor,
             dsn,
             "listener",
             channels,
-            lambda channel, payload: self.heard.put((channel, payload)),
+            on_notify or (lambda channel, payload: self.heard.put((channel, payload))),
             lambda: self.heard.put("connected"),
         )
         self.addCleanup(lambda: Deferred.fromCoroutine(listener.stop()))
@@ -87,7 +90,6 @@ class PostgresListenerNotifications(TestCase):
         self.assertEqual(len(refusals), 2)
 
     async def test_goes_on_after_an_error_in_a_callback(self) -> None:
-        listener = self.listener(self.dsn, "one")
         calls: list[str] = []
 
         def fail_first(channel: str, payload: str) -> None:
@@ -96,7 +98,7 @@ class PostgresListenerNotifications(TestCase):
                 raise ValueError(payload)
             self.heard.put(payload)
 
-        listener._on_notify = fail_first
+        listener = self.listener(self.dsn, "one", on_notify=fail_first)
         listener.start()
         await self.heard.get()
         await self.sql("SELECT pg_notify('one', n) FROM unnest(ARRAY['a', 'b']) AS n")

@@ -18,6 +18,7 @@ from twisted.protocols.portforward import ProxyFactory
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.redis import connection as redis_connection
+from synrepl.adapters.redis import pubsub as redis_pubsub
 from synrepl.adapters.redis.address import BadCertificates, RedisAddress
 from synrepl.adapters.redis.connection import RedisPublisher
 from synrepl.adapters.redis.sentinel import Sentinels
@@ -245,27 +246,31 @@ class RedisLosses(OverRedis):
             await turn()
         return texts
 
-    def pongs(self, process: Process) -> list[object]:
-        """The PONGs on the connection on which a process speaks, as they come."""
-        (speaker,) = [link for link in process.pubsub._links if isinstance(link, RedisPublisher)]
-        answers: list[object] = []
+    async def start_recording_pongs(
+        self, name: str, address: RedisAddress, clock: Any
+    ) -> tuple[Process, list[object]]:
+        """Start a process; also returns the PONGs of the connection on which it publishes."""
+        pongs: list[object] = []
+        happened = self.site.happenings.happened
 
-        def reply_received(reply: object) -> None:
-            RedisPublisher.replyReceived(speaker, reply)
-            if reply == b"PONG":  # and not how many heard a message
-                answers.append(reply)
-                self.site.happenings.happened()
+        class PongRecorder(RedisPublisher):
+            def replyReceived(self, reply: object) -> None:
+                super().replyReceived(reply)
+                if reply == b"PONG":  # and not how many heard a message
+                    pongs.append(reply)
+                    happened()
 
-        self.patch(speaker, "replyReceived", reply_received)
-        return answers
+        patched = self.patch(redis_pubsub, "RedisPublisher", PongRecorder)
+        process = await Process(self.site, name, address, clock=clock).start(self)
+        patched.restore()
+        return process, pongs
 
     async def test_pings_keep_an_idle_connection_alive(self) -> None:
         redis = self.server()
         clock: Any = Clock()
         address = RedisAddress(port=redis.port)
-        silent = await Process(self.site, "silent", address, clock=clock).start(self)
+        silent, pongs = await self.start_recording_pongs("silent", address, clock)
         other = await Process(self.site, "other", address).start(self)
-        pongs = self.pongs(silent)
         for count in range(1, 21):
             clock.advance(4.9)
             await other.say("x", "y")

@@ -270,8 +270,7 @@ class AsynchronousContract(CachedContract):
         self.caches.invalidate("get", ("a", "b"))
         self.source.version = 2
         new = self.ask("a")
-        self.source._pending.reverse()  # the second load is answered first
-        self.source.answer()
+        self.source.answer_newest()
         self.source.answer()
         self.assertEqual((self.successResultOf(old)[1], self.successResultOf(new)[1]), (1, 2))
         self.assertEqual(self.got("a")[1], 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
@@ -42,7 +41,7 @@ class Warnings(FollowersCase):
         await self.until_health("ok")
         worker.signal("STOP")
         await self.until_health("missing")
-        os.kill(worker._process().pid, signal.SIGCONT)
+        worker.signal(signal.SIGCONT)
         await self.until_health("ok")
         await self.stop(worker, "KILL")
         await self.until_health("missing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import urllib.request
 from typing import Any
@@ -158,7 +157,7 @@ class OverTcp(FederationSendingCase):
         await self.until_ready("sender1")
         await self.federate(5)
         await self.until_floor(5, "sender1")
-        os.kill(sender._process().pid, signal.SIGSTOP)
+        sender.signal(signal.SIGSTOP)
         await self.stop(master)
         http = self.http["master"]
         self.process(
@@ -171,7 +170,7 @@ class OverTcp(FederationSendingCase):
         self.http["master"] = http
         await self.until_ready("master")
         await self.federate(7)
-        os.kill(sender._process().pid, signal.SIGCONT)
+        sender.signal(signal.SIGCONT)
         await self.until_floor(7, "sender1")
         acked = (self.directory / "sender1.acked").read_text().split()
         self.assertEqual(acked, ["5", "7"])  # it was given 6 and 7 only

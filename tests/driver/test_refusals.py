@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg2
 from psycopg2 import extensions
@@ -83,7 +85,7 @@ class PermanentRefusals(SynchronousTestCase):
                 self.assertEqual(isinstance(error, DatabaseRefused), refused, str(error))
 
     def test_without_the_codes_english_refusals_are_known(self) -> None:
-        self.patch(refusals, "_set_error_verbosity", lambda: None)
+        self.patch(ctypes, "CDLL", Mock(side_effect=OSError("libpq is linked statically")))
         self.assertIsInstance(self.outcome(password="hunter2"), DatabaseRefused)
         self.assertIsInstance(self.outcome(dbname="nowhere"), DatabaseRefused)
         with _Recorded(SHUTTING_DOWN) as port:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import landing
-from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -137,16 +137,16 @@ def _kill_after_tasks() -> None:
 
 
 def _kill_before_commit(number: int) -> None:
-    real = StreamTable._commit
+    real = DeltaTable.create_write_transaction
     left = [number]
 
-    def commit(*args: Any) -> None:
+    def commit(*args: Any, **options: Any) -> None:
         left[0] -= 1
         if not left[0]:
             _die()
-        real(*args)
+        real(*args, **options)
 
-    StreamTable._commit = commit  # type: ignore[method-assign]
+    DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

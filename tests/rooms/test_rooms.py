@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from typing import Any
@@ -147,7 +148,7 @@ def sizes(room: Room) -> tuple[int, int]:
                 if id(each) not in seen and isinstance(each, (tuple, CompactStateMap)):
                     seen[id(each)] = each
                     got += sys.getsizeof(each) + GC_HEAD
-                    ahead.extend(each if isinstance(each, tuple) else [each._root])
+                    ahead += gc.get_referents(each)
         copies += sys.getsizeof(dict(judged.state_before or {})) + GC_HEAD
     slots = room.current_state().slots
     return got + sys.getsizeof(slots.numbers) + sys.getsizeof(slots.keys), copies

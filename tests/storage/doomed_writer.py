@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Transaction
+from synrepl.storage.writers import Claim, register
 from tests.storage.postgres import Process, reactor
 from tests.storage.samples import NOTES, note
 
@@ -34,9 +35,10 @@ async def hold(dsn: str, how: str) -> None:
     if how == "reserved":
         report(await lease.reserve(NOTES, 3, 0))
         return
-    table, claim = process.store.table(NOTES), lease._claims[NOTES.name]
+    table, epoch = process.store.table(NOTES), lease.epoch(NOTES)
 
     def insert(txn: Transaction) -> None:
+        claim = Claim(register(txn, NOTES.name, WRITER), epoch, notify=False)
         report(table.append(txn, claim, WRITER, [[note("never")], [note("committed")]], 0))
         threading.Event().wait()
 
