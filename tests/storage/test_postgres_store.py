@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg2
-from synrepl.storage.locks import FIRST_RESERVATION
 from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Token
@@ -13,6 +12,7 @@ from synrepl.storage.postgres import lease as postgres_lease
 from synrepl.storage.postgres.store import PostgresStore
 from synrepl.storage.store import AppendResult, Draft, FactStore, Fenced, WriterState
 from synrepl.storage.tables import sequence_name, table_name
+from synrepl.storage.writers import FIRST_RESERVATION
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from tests.storage.announcing_process import AnnouncingProcess
