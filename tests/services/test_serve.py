@@ -7,13 +7,12 @@ from typing import Any
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.adapters.tcp.master import ClientPeer, MasterFactory
-from synrepl.services.sending.commands import Commands
+from synrepl.adapters.tcp.master import ClientPeer
 from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedSender
-from synrepl.services.serving.master import COMMAND_HANDLERS, Master, NoCachesStream
+from synrepl.services.serving.master import COMMAND_HANDLERS, NoCachesStream
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
-from synrepl.wire.session import SessionLimits
-from tests.services.world import MasterWorld, RecordingLog, done, started
+from tests.services.world import MasterWorld, done, started
+from tests.support.masters import build_listener
 
 
 class Transport(StringTransport):
@@ -61,25 +60,18 @@ ConnectionLostReason: Any = _Reason()
 
 
 class MasterCase(SynchronousTestCase):
+    """A master and its listener.
+
+    :ivar events: the commands that its handler got, each with its source
+    """
+
     def setUp(self) -> None:
-        self.world: MasterWorld = started()
+        self.world: MasterWorld = started(senders=("sender1", "sender2"), queued_lines=20)
         self.addCleanup(self.world.stop)
-        self.events: list[tuple[str, Command]] = []
-        self.log = RecordingLog()
-        world = self.world
-        self.master = Master(
-            world.scheduler,
-            world.catalogue,
-            world.announcer.states,
-            world.publisher,
-            world.store,
-            lambda name, command: self.events.append((name, command)),
-            self.log,
-            senders=["sender1", "sender2"],
-        )
-        self.factory = MasterFactory(
-            world.scheduler, self.master, "example.org", limits=SessionLimits(queued_lines=20)
-        )
+        self.events: list[tuple[str, Command]] = self.world.recorder.commands
+        self.log = self.world.log
+        self.master = self.world.master
+        self.factory = build_listener(self.world.services)
 
     def append(self, *notes: str) -> None:
         rows = ",".join(f'[{n},"{note}",null]' for n, note in enumerate(notes))
@@ -156,7 +148,7 @@ class Replicate(MasterCase):
         self.addCleanup(small.stop)
         self.world, before = small, self.world
         self.addCleanup(setattr, self, "world", before)
-        self.factory = MasterFactory(small.scheduler, small.master, "example.org")
+        self.factory = build_listener(small.services)
         self.append("a", "b", "c")
         (error,) = self.client("REPLICATE jobs 0").heard()
         self.assertRegex(error, "^ERROR stream 'jobs' has been trimmed up to 2;")
@@ -311,14 +303,12 @@ class RelayingCommands(MasterCase):
     def test_carries_out_commands_of_its_own_handlers(self) -> None:
         client = self.client("REPLICATE")
         client.heard()
-        commands = Commands("master", self.master, self.world.scheduler.seconds)
+        commands = self.world.services.access.commands
         commands.user_sync("@u:x", True, at=5)
         commands.remote_server_up("far.example")
         commands.remove_pusher("app", "key", "@u:x")
         with self.assertRaisesRegex(UnexpectedSender, "'master' acknowledges"):
             commands.federation_ack(0)
-        with self.assertRaisesRegex(NoCachesStream, "does not write the stream 'caches'"):
-            commands.invalidate_cache("users", ["@u:x"])
         self.world.clock.advance(0)
         self.assertEqual(client.heard(), ["REMOTE_SERVER_UP far.example"])
         self.assertEqual(self.master.user_syncs.by_instance(), {"master": {"@u:x"}})
@@ -328,6 +318,11 @@ class RelayingCommands(MasterCase):
         )
         commands.clear_user_syncs()
         self.assertFalse(self.master.user_syncs.is_syncing("@u:x"))
+
+    def test_refuses_to_invalidate_a_cache_if_another_process_writes_caches(self) -> None:
+        commands = MasterWorld(others=("caches",)).services.access.commands
+        with self.assertRaisesRegex(NoCachesStream, "does not write the stream 'caches'"):
+            commands.invalidate_cache("users", ["@u:x"])
 
     def test_passes_events_to_handlers(self) -> None:
         client = self.client("NAME worker", "REPLICATE jobs NOW")

@@ -7,8 +7,9 @@ from typing import Any
 from twisted.internet.address import IPv4Address
 
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
-from synrepl.adapters.tcp.master import MAX_PENDING_REFUSALS, ClientPeer, MasterFactory, RefusedPeer
+from synrepl.adapters.tcp.master import MAX_PENDING_REFUSALS, ClientPeer, RefusedPeer
 from tests.services.test_serve import ConnectionLostReason, MasterCase, Transport
+from tests.support.masters import build_listener
 
 TOO_MANY = "ERROR too many connections; close some, or raise max_connections of this listener"
 
@@ -41,9 +42,7 @@ class FakeCaller:
 class LimitingConnections(MasterCase):
     def setUp(self) -> None:
         super().setUp()
-        self.factory = MasterFactory(
-            self.world.scheduler, self.master, "example.org", connections=ConnectionLimits(4, 3)
-        )
+        self.factory = build_listener(self.world.services, ConnectionLimits(4, 3))
 
     def test_a_silent_connection_makes_room_for_a_new_one(self) -> None:
         silent, speaks = FakeCaller(self), FakeCaller(self).say("NAME w")

@@ -65,7 +65,10 @@ def function_calls(work: Callable[[], object]) -> int:
 
 
 class FloodCase(MasterCase):
-    """A master whose turns a test counts.
+    """A :class:`Master` alone, whose turns a test counts.
+
+    It is made here, not assembled, because a test decides when the consumer of its events is
+    behind, and how long reading a page takes.
 
     :ivar pages: how often rows were read
     """
