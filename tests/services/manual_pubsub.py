@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.publisher import Publisher
+from synrepl.daemon.config.redis import RedisConfig
+from synrepl.daemon.process_bus import PubSubConnections
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import BusPublisher
-from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.instance_guard import QUESTIONS
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.delivery import Delivery
-from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 from tests.services.world import RecordingLog, done, manual_clock
+from tests.support.workers import build_worker
 
 NOTES = declare("notes", {"text": "text"})
 OTHERS = declare("others", {"text": "text"})
@@ -119,40 +116,63 @@ class RecordingHandler(Handler):
 
 
 class PubSubProcess:
-    """A process that writes and follows, connected from the start."""
+    """A worker that writes and follows all streams, and is connected from the start.
 
-    def __init__(self, pubsub: ManualPubSub, name: str, channels: Channels = CHANNELS) -> None:
+    It is the port of its own connections: tests lose them and make them again.
+
+    :ivar bus: what uses the connections
+    """
+
+    fault: str | None = None
+    connections = 0
+    cut_off = 0
+
+    def __init__(self, pubsub: ManualPubSub, name: str, *, per_stream: bool = False) -> None:
         self.name = name
         self.log = RecordingLog()
         self.handler = RecordingHandler()
         self._pubsub = pubsub
-        self._channels = channels
-        codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
-        self.publisher = Publisher(pubsub.scheduler, codecs)
-        self.own = OwnWriter(self.publisher)
-        self.writer = StreamWriter(
-            pubsub.scheduler, pubsub.store, name, CATALOGUE, self.own, self.log
-        )
-        self.follower = Follower(
+        self.services = build_worker(
             pubsub.scheduler,
             CATALOGUE,
             pubsub.store,
-            Delivery(pubsub.scheduler, [Subscription(self.handler)], self.log),
+            [Subscription(self.handler)],
             self.log,
+            name=name,
+            store=pubsub.store,
+            own=list(CATALOGUE),
+            redis=RedisConfig(channel_per_stream=per_stream),
+            connect_bus=self._connect_bus,
         )
-        self.reader = BusReader(name, self.log)
-        names = [stream.name for stream in CATALOGUE]
-        bus_publisher = BusPublisher(self.publisher, channels, self.own)
-        self.bus = Bus(channels, names, self.reader, self.follower, bus_publisher)
-        self._heard = channels.subscriptions(names, user_ip=False)
-        done(self.writer.start())
-        self.wires = self.connect()
+        assert self.services.writer is not None
+        self.writer = self.services.writer
+        self.follower = self.services.follower
+        done(self.services.take_names())
+        done(self.services.begin())
+        self.services.follow()
+
+    def _connect_bus(self, channels: Collection[str], bus: Bus) -> PubSubConnections:
+        self._channels, self.bus = channels, bus
+        return self
+
+    def start(self) -> None:
+        """Make the first connections."""
+        self.connect()
+
+    async def stop(self) -> None:
+        """Lose the connections."""
+        self.wires.cut()
 
     def connect(self) -> ManualConnections:
-        """Make new connections."""
-        self.wires = ManualConnections(self._pubsub, self._heard, self.bus)
+        """Make new connections, and get the name; its claims are left out of ``said``."""
+        self.wires = ManualConnections(self._pubsub, self._channels, self.bus)
         self._pubsub.wires.append(self.wires)
         self.bus.connected(self.wires)
+        for _ in range(QUESTIONS):
+            self.wires.leave(1)
+            self.wires.arrive(1)
+        del self._pubsub.said[-QUESTIONS:]
+        assert self.bus.is_connected
         return self.wires
 
     def append(self, *texts: str, stream: Any = NOTES) -> None:

@@ -82,8 +82,7 @@ class SendingOnTheBus(TestCase):
         self.assertEqual(self.said(), lines)
 
     def test_publishes_each_stream_on_a_channel_of_its_own_if_configured(self) -> None:
-        channels = Channels(MAIN, per_stream=True)
-        one = PubSubProcess(self.pubsub, "one", channels)
+        one = PubSubProcess(self.pubsub, "one", per_stream=True)
         self.pubsub.settle()
         self.pubsub.said.clear()
         one.append("a", stream=OTHERS)
