@@ -102,7 +102,7 @@ class Workers(FailoverShop):
         doctor = await self.doctor()
         self.assertNotIn("nothing is wrong in the database", doctor)
         self.assertIn(f"orders by master may lack facts above {loss.after} up to {lost}", doctor)
-        self.assertIn("(told: w1/mail)", doctor)
+        self.assertIn("(notified: w1/mail)", doctor)
 
     async def test_handlers_learn_of_the_loss_when_the_master_restarts(self) -> None:
         await self.worker(self.careful(), self.totals())
