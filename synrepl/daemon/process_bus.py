@@ -17,8 +17,7 @@ from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.bus_relay import BusRelay
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.instance_guard import InstanceNameGuard
-from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.mirror import Mirror
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber, Mirror
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.bus.proxy_announcer import ProxyAnnouncer, announce_dead_writers
 from synrepl.services.status.bus_status import BusStatus

@@ -28,7 +28,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.daemon import logs
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.exit_codes import EXIT_FAILED, report
-from synrepl.daemon.handler_classes import include_working_directory
+from synrepl.daemon.handlers import include_working_directory
 from synrepl.daemon.process import DaemonProcess
 
 

@@ -8,8 +8,7 @@ from unittest import TestCase
 from twisted.internet.defer import Deferred
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.raw_follower import RawFollower
-from synrepl.cli.raw_peer import HIGH_WATER, CommandInbox, NoMaster
+from synrepl.cli.raw_peer import HIGH_WATER, CommandInbox, NoMaster, RawFollower
 from synrepl.core.errors import SynreplError
 from synrepl.core.retry import BackOff
 from synrepl.wire.closing import CloseReason

@@ -14,9 +14,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
 from synrepl.cli.tap.record_tcp import TcpRecordingSource
-from synrepl.cli.tap.recording_source import RecordingEnded
 from synrepl.tools.judge.rules import RULES
-from synrepl.tools.tap.recording import RecordingFile, read_recording
+from synrepl.tools.tap.recording import RecordingEnded, RecordingFile, read_recording
 from synrepl.tools.tap.recording_judge import RecordingJudge
 from synrepl.wire.dialects import DIALECTS
 from tests.cli.cli_case import CliCase, free_port

@@ -20,8 +20,8 @@ from synrepl.cli.tap.record_redis import RedisRecordingSource
 from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.tap.replay_redis import RedisReplay, ReplayEnded
 from synrepl.testing.redis import RedisTestServer
-from synrepl.tools.tap.bus_recorder import Published
 from synrepl.tools.tap.bus_replay import BusReplay
+from synrepl.tools.tap.recorders import Published
 from synrepl.tools.tap.recording import RecordingFile, read_recording
 from synrepl.tools.tap.recording_judge import RecordingJudge
 from synrepl.tools.tap.replay import PlaybackLine, plan_replay

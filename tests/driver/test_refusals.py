@@ -12,8 +12,7 @@ import psycopg2
 from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.driver import refusals
-from synrepl.driver.connection import DatabaseAddress, DatabaseRefused
+from synrepl.driver.connection import DatabaseAddress, DatabaseRefused, is_permanent
 from synrepl.storage.store import DatabaseAway
 from synrepl.testing.postgres import server
 from tests.driver.embedded_server import query_one
@@ -94,7 +93,7 @@ class PermanentRefusals(SynchronousTestCase):
     def test_a_server_that_takes_the_second_connection_was_away(self) -> None:
         parameters = extensions.parse_dsn(server().dsn)
         error = psycopg2.OperationalError("FATAL:  the database system is starting up")
-        self.assertFalse(refusals.is_permanent(error, parameters))
+        self.assertFalse(is_permanent(error, parameters))
 
 
 class _Recorded:

@@ -18,8 +18,7 @@ from hypothesis.stateful import (
 
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.mirror import Mirror, NotHeardYet
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber, Mirror, NotHeardYet
 from synrepl.services.serving.stream_updates import page_skipping_trimmed
 from synrepl.storage.store import Trimmed
 from synrepl.streams.declared import declare

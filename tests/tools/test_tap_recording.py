@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.tools.judge.judge import Recorded
-from synrepl.tools.tap.recorded_session import RecordedSession
+from synrepl.tools.tap.recorders import RecordedSession
 from synrepl.tools.tap.recording import (
     NoRecording,
     NotARecording,

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from synrepl.cli.conventions import json_option
-from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.maintenance import check_all_landed, check_nothing_lost, print_report
 from synrepl.cli.lake.options import (
     database_options,
@@ -25,6 +24,7 @@ from synrepl.cli.lake.options import (
     source_database,
     stream_option,
 )
+from synrepl.cli.terminal import graceful_exit
 from synrepl.core.names import follower_name
 from synrepl.daemon.metrics.lake import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase

@@ -10,8 +10,7 @@ import difflib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from synrepl.cli.raw_follower import RawFollower
-from synrepl.cli.raw_peer import NoMaster, RawUpstream, ask_for_all
+from synrepl.cli.raw_peer import NoMaster, RawFollower, RawUpstream, ask_for_all
 from synrepl.cli.tail.lines import ShownRow
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import InputError, Refused, Unavailable

@@ -9,13 +9,12 @@ from typing import Any
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
 from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.terminal import printable
 from synrepl.services.bus.channels import Channels
-from synrepl.tools.tap.bus_recorder import BusRecorder, Published
 from synrepl.tools.tap.pseudonyms import Pseudonyms
-from synrepl.tools.tap.recording import RecordingFile
+from synrepl.tools.tap.recorders import BusRecorder, Published
+from synrepl.tools.tap.recording import RecordingEnded, RecordingFile, RecordingNotWritable
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import CURRENT
@@ -23,7 +22,7 @@ from synrepl.wire.dialects import CURRENT
 
 @dataclass(frozen=True, slots=True)
 class RedisRecordingSource:
-    """The channels of one server; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
+    """The channels of one server; a :class:`~synrepl.tools.tap.recording.RecordingSource`.
 
     :ivar silent: whether to send nothing, not even REPLICATE
     :ivar pseudonyms: replaces the server name in channel names; None records them as they are

@@ -9,9 +9,8 @@ from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.raw_peer import LINE_LIMIT, RawPeer, ask_for_all, connect_peer
-from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
-from synrepl.tools.tap.recorded_session import RecordedSession
-from synrepl.tools.tap.recording import RecordingFile
+from synrepl.tools.tap.recorders import RecordedSession
+from synrepl.tools.tap.recording import RecordingEnded, RecordingFile, RecordingNotWritable
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.dialects import Dialect
 from synrepl.wire.session import SessionLimits
@@ -19,7 +18,7 @@ from synrepl.wire.session import SessionLimits
 
 @dataclass(frozen=True, slots=True)
 class TcpRecordingSource:
-    """A master to record; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
+    """A master to record; a :class:`~synrepl.tools.tap.recording.RecordingSource`.
 
     :ivar name: the client name to send
     """

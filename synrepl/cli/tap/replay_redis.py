@@ -16,8 +16,8 @@ from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.terminal import printable
 from synrepl.core.errors import Unavailable
 from synrepl.services.bus.channels import Channels
-from synrepl.tools.tap.bus_recorder import Published
 from synrepl.tools.tap.bus_replay import BusReplay
+from synrepl.tools.tap.recorders import Published
 from synrepl.tools.tap.recording import read_recording
 from synrepl.tools.tap.replay import ReplayPlan, lines_for_bus
 

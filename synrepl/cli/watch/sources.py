@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import click
 
 from synrepl.cli.dsn import host_and_port
-from synrepl.cli.raw_follower import RawFollower
-from synrepl.cli.raw_peer import NoMaster, RawPeer, ask_for_all, connect
+from synrepl.cli.raw_peer import NoMaster, RawFollower, RawPeer, ask_for_all, connect
 from synrepl.cli.redis_url import redis_from_options
 from synrepl.cli.watch.redis import RedisLiveSource
 from synrepl.core.clock import Scheduler

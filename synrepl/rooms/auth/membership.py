@@ -9,9 +9,9 @@ from __future__ import annotations
 from synrepl.rooms.auth.create import creator_of
 from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.auth.third_party import check_third_party_invite
-from synrepl.rooms.auth.users import is_user_id
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import AUTHORISING_USER, JOIN_RULES_KEY, MEMBER
+from synrepl.rooms.identifiers import is_user_id
 from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.versions import RoomVersion

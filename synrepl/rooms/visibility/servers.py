@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.identifiers import server_part
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.visibility.audience import (
     INVITE,

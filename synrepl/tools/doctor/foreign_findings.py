@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from synrepl.core.tokens import Token
 from synrepl.storage.foreign.progress import ForeignProgress
-from synrepl.tools.doctor.durability_findings import unsafe_settings
+from synrepl.tools.doctor.durability import unsafe_settings
 from synrepl.tools.doctor.foreign_snapshot import ForeignSnapshot
 from synrepl.tools.doctor.open_transactions import locked_tables, old_transactions
 from synrepl.tools.doctor.report import Finding, Severity

@@ -16,11 +16,11 @@ import os
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
-from synrepl.core.errors import InputError
+from synrepl.core.errors import InputError, Unavailable
 from synrepl.tools.judge.judge import Recorded
 from synrepl.wire.dialects import Side
 
@@ -166,3 +166,30 @@ def _recorded(path: Path, number: int, line: bytes) -> Recorded:
     if found.dir == _PARTIAL:
         text = b""
     return Recorded(number, found.t, _SIDES.get(found.dir), text, found.conn)
+
+
+class RecordingEnded(Unavailable):
+    """the connection to {where} has ended: {reason}; what was said until then is in {path}"""
+
+
+class RecordingNotWritable(Unavailable):
+    """cannot write to {path}: {reason}; what was said until then is in it"""
+
+
+class RecordingSource(Protocol):
+    """Traffic that can be recorded."""
+
+    async def record(
+        self,
+        reactor: Any,
+        recording: RecordingFile,
+        seconds: float | None,
+        notify: Callable[[str], object],
+    ) -> None:
+        """Record until the connection ends, the coroutine is cancelled, or ``seconds`` have passed.
+
+        :param notify: prints a sentence about progress
+        :raises Unavailable: the connection cannot be made; the recording is empty
+        :raises RecordingEnded: the other side ended the connection
+        :raises RecordingNotWritable: the recording cannot be written, such as on a full disk
+        """
