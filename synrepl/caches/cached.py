@@ -7,16 +7,51 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from synrepl.caches.arguments import Arguments
 from synrepl.caches.cache import BadCache, Cache, Declaration
 from synrepl.caches.load import Load
 from synrepl.caches.per_object import Call, PerObject
 from synrepl.caches.runtime import CacheRuntime, is_deferred, returns_deferred
 from synrepl.streams.effects import Key
+
+_NOT_BY_POSITION = (
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+class Arguments:
+    """The parameters of a cached function.
+
+    :param method: whether the first parameter is the object, which is not part of the key
+    :raises BadCache: a parameter is variadic or keyword-only
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], method: bool) -> None:
+        parameters = list(inspect.signature(function).parameters.values())[int(method) :]
+        for parameter in parameters:
+            if parameter.kind in _NOT_BY_POSITION:
+                raise BadCache(
+                    cache=name,
+                    reason=f"parameter {str(parameter)!r} cannot be given by position alone, "
+                    "as a key needs it",
+                )
+        self._signature = inspect.Signature(parameters)
+        self.names = tuple(self._signature.parameters)
+        self.arity = len(self.names)
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        """The key of a call, with defaults filled in.
+
+        :raises TypeError: the arguments do not match the signature
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.args
 
 
 @runtime_checkable

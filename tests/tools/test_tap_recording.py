@@ -18,11 +18,13 @@ from synrepl.tools.tap.recorders import RecordedSession
 from synrepl.tools.tap.recording import (
     NoRecording,
     NotARecording,
+    RecordingDialectUnknown,
     RecordingFile,
+    RecordingInfo,
     ScriptedRecording,
     read_recording,
+    recording_info,
 )
-from synrepl.tools.tap.recording_info import RecordingDialectUnknown, RecordingInfo, recording_info
 from synrepl.tools.tap.recording_judge import RecordingJudge, Tally
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Replicate

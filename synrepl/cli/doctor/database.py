@@ -17,7 +17,7 @@ from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.configured_database import PATIENCE_S, configured_database
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
+from synrepl.cli.dsn import dsn_from_options, dsn_options
 from synrepl.cli.running import run
 from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.core.errors import ConfigError
@@ -53,15 +53,7 @@ def database_options(command: F) -> F:
             metavar="SECONDS",
             help="Report transactions and reservations that are older than this.",
         ),
-        insecure_option,
-        click.option(
-            "--database-path",
-            type=click.Path(path_type=Path),
-            help=f"File with the DSN of the database. Alternatively, set {ENVIRONMENT}.",
-        ),
-        click.option(
-            "--database", "dsn", metavar="DSN", help="DSN of the database, without a password."
-        ),
+        dsn_options,
         click.option(
             "-c",
             "--config",

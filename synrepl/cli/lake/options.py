@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
+from synrepl.cli.dsn import dsn_from_options, dsn_options
 from synrepl.core.errors import ConfigError
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.lake.lake import local_path
@@ -50,15 +50,7 @@ stream_option = click.option(
 def database_options(command: F) -> F:
     """``--database``, ``--database-path`` and ``--insecure``, as ``dsn: str``, and ``--patience``, as ``patience_s: float``."""
 
-    @click.option(
-        "--database", "dsn", metavar="DSN", help="DSN of the database, without a password."
-    )
-    @click.option(
-        "--database-path",
-        type=click.Path(path_type=Path),
-        help=f"File with the DSN of the database. Alternatively, set {ENVIRONMENT}.",
-    )
-    @insecure_option
+    @dsn_options
     @click.option(
         "--patience",
         "patience_s",

@@ -14,7 +14,7 @@ from synrepl.adapters.http.routes import Route
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.conventions import console, json_option, print_json
-from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
+from synrepl.cli.dsn import dsn_from_options, dsn_options
 from synrepl.cli.redis_url import password_option
 from synrepl.cli.running import run
 from synrepl.cli.terminal import show
@@ -43,15 +43,7 @@ POLL_INTERVAL_S = 1.0
     "--server-name",
     help="The server's name: the channel on Redis. Over TCP, another server is refused.",
 )
-@click.option(
-    "--database", "dsn", metavar="DSN", help="DSN of the server's database, without a password."
-)
-@click.option(
-    "--database-path",
-    type=click.Path(path_type=Path),
-    help=f"File with the DSN of its database. Alternatively, set {ENVIRONMENT}.",
-)
-@insecure_option
+@dsn_options
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),

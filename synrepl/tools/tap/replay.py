@@ -11,8 +11,12 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import InputError
 from synrepl.services.bus.channels import Channels
 from synrepl.tools.judge.judge import Recorded
-from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.recording_info import EXAMINED_LINES, RecordingDialectUnknown, recording_info
+from synrepl.tools.tap.recording import (
+    EXAMINED_LINES,
+    RecordingDialectUnknown,
+    read_recording,
+    recording_info,
+)
 from synrepl.wire.dialects import CURRENT, MODERN, Dialect, Side
 
 #: Commands of a server about its streams. SERVER, PING and ERROR belong to the recorded connection;
