@@ -132,6 +132,9 @@ from synrepl.rooms.view import StateAt as StateAt
 from synrepl.rooms.view import StateHandle as StateHandle
 from synrepl.rooms.visibility.audience import EventAudience as EventAudience
 from synrepl.rooms.visibility.audience import HistoryVisibility as HistoryVisibility
+from synrepl.rooms.visibility.audience import Sight as Sight
+from synrepl.rooms.visibility.audience import VisibilityReason as VisibilityReason
+from synrepl.rooms.visibility.audience import VisibilityVerdict as VisibilityVerdict
 from synrepl.rooms.visibility.audience import audience_of as audience_of
 from synrepl.rooms.visibility.audience import membership_after as membership_after
 from synrepl.rooms.visibility.clients import Viewer as Viewer
@@ -139,6 +142,3 @@ from synrepl.rooms.visibility.clients import visible_to_user as visible_to_user
 from synrepl.rooms.visibility.servers import ServerMemberships as ServerMemberships
 from synrepl.rooms.visibility.servers import server_memberships_at as server_memberships_at
 from synrepl.rooms.visibility.servers import visible_to_server as visible_to_server
-from synrepl.rooms.visibility.verdict import Sight as Sight
-from synrepl.rooms.visibility.verdict import VisibilityReason as VisibilityReason
-from synrepl.rooms.visibility.verdict import VisibilityVerdict as VisibilityVerdict

@@ -16,7 +16,7 @@ from twisted.protocols.basic import LineReceiver
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.testing.postgres import fresh_database
-from synrepl.tools.watch import committed_positions
+from synrepl.tools.watch.lag_monitor import read_committed
 from tests.cli.cli_case import CliCase, CommandResult, free_port
 from tests.storage.foreign_databases import foreign_database
 
@@ -169,7 +169,7 @@ class WatchWithDatabase(WatchCase):
         self.dsn_path.write_text(self.dsn)
         database = PostgresDatabase(reactor, self.dsn, "test", DatabaseLimits(connections=1))
         try:
-            found = await committed_positions.read(ForeignStore(database), announces_moves=False)
+            found = await read_committed(ForeignStore(database), announces_moves=False)
             self.positions = found.positions
         finally:
             await database.close()

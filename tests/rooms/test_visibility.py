@@ -16,6 +16,8 @@ from synrepl.rooms.versions import room_version
 from synrepl.rooms.visibility.audience import (
     EventAudience,
     HistoryVisibility,
+    Sight,
+    VisibilityReason,
     audience_of,
     membership_after,
 )
@@ -25,7 +27,6 @@ from synrepl.rooms.visibility.servers import (
     server_memberships_at,
     visible_to_server,
 )
-from synrepl.rooms.visibility.verdict import Sight, VisibilityReason
 from tests.rooms.vector_files import lines
 
 ROOMS = "visibility/random.jsonl.gz"

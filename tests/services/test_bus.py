@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from synrepl.core.slices import Slices
 from synrepl.services.bus.bus_publisher import LONGEST_LINE
 from synrepl.services.bus.bus_reader import BusReader
-from synrepl.services.bus.bus_relay import MAX_UNSENT, BusRelay
+from synrepl.services.bus.bus_relay import MAX_UNSENT, BusRelay, SyncingRepeater
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.sending.outgoing_commands import REPEAT_S
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.wire.closing import CloseReason

@@ -27,9 +27,8 @@ from synrepl.daemon.descriptors import divide_descriptors
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.daemon.http.listener import open_http
 from synrepl.storage.foreign.store import ForeignStore
-from synrepl.tools.watch import committed_positions
 from synrepl.tools.watch.announcements import Announcements
-from synrepl.tools.watch.lag_monitor import LagMonitor
+from synrepl.tools.watch.lag_monitor import LagMonitor, read_committed
 
 #: Seconds between two polls of the source and of the database.
 POLL_INTERVAL_S = 1.0
@@ -142,7 +141,7 @@ class _Watcher:
         """Poll the positions in the database until cancelled."""
         while True:
             try:
-                found = await committed_positions.read(store, self._address.announces_moves)
+                found = await read_committed(store, self._address.announces_moves)
                 self._monitor.update_committed(found.positions, found.streams_with_writers)
                 self._unread = found.unread
             except SynreplError as error:

@@ -19,7 +19,7 @@ from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.position_listeners import FanOut, Throughput
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import PositionListener
-from synrepl.services.bus.syncing_repeater import SyncingRepeater
+from synrepl.services.bus.bus_relay import SyncingRepeater
 from synrepl.services.coherence.invalidation_relay import InvalidationRelay
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener

@@ -16,9 +16,11 @@ from synrepl.rooms.visibility.audience import (
     LEAVE,
     EventAudience,
     HistoryVisibility,
+    Sight,
+    VisibilityReason,
+    VisibilityVerdict,
     more_permissive,
 )
-from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 
 class Viewer(NamedTuple):

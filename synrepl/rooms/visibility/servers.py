@@ -19,10 +19,12 @@ from synrepl.rooms.visibility.audience import (
     LEAVE,
     EventAudience,
     HistoryVisibility,
+    Sight,
+    VisibilityReason,
+    VisibilityVerdict,
     membership,
     more_permissive,
 )
-from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 #: For each server, the most permissive membership of its users.
 ServerMemberships = Mapping[str, str]
