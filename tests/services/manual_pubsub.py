@@ -115,43 +115,22 @@ class RecordingHandler(Handler):
         self.facts.setdefault((batch.stream, batch.writer), []).extend(batch.facts)
 
 
-class PubSubProcess:
-    """A worker that writes and follows all streams, and is connected from the start.
+class ManualBusPort:
+    """The connections of one assembled process, which tests lose and make again.
 
-    It is the port of its own connections: tests lose them and make them again.
-
-    :ivar bus: what uses the connections
+    :ivar bus: what uses them
+    :ivar wires: the present ones, or the last
     """
 
     fault: str | None = None
     connections = 0
     cut_off = 0
 
-    def __init__(self, pubsub: ManualPubSub, name: str, *, per_stream: bool = False) -> None:
-        self.name = name
-        self.log = RecordingLog()
-        self.handler = RecordingHandler()
+    def __init__(self, pubsub: ManualPubSub) -> None:
         self._pubsub = pubsub
-        self.services = build_worker(
-            pubsub.scheduler,
-            CATALOGUE,
-            pubsub.store,
-            [Subscription(self.handler)],
-            self.log,
-            name=name,
-            store=pubsub.store,
-            own=list(CATALOGUE),
-            redis=RedisConfig(channel_per_stream=per_stream),
-            connect_bus=self._connect_bus,
-        )
-        assert self.services.writer is not None
-        self.writer = self.services.writer
-        self.follower = self.services.follower
-        done(self.services.take_names())
-        done(self.services.begin())
-        self.services.follow()
 
-    def _connect_bus(self, channels: Collection[str], bus: Bus) -> PubSubConnections:
+    def connect_bus(self, channels: Collection[str], bus: Bus) -> PubSubConnections:
+        """Connect a process; see :data:`synrepl.daemon.process_bus.ConnectToBus`."""
         self._channels, self.bus = channels, bus
         return self
 
@@ -174,6 +153,34 @@ class PubSubProcess:
         del self._pubsub.said[-QUESTIONS:]
         assert self.bus.is_connected
         return self.wires
+
+
+class PubSubProcess(ManualBusPort):
+    """A worker that writes and follows all streams, and is connected from the start."""
+
+    def __init__(self, pubsub: ManualPubSub, name: str, *, per_stream: bool = False) -> None:
+        super().__init__(pubsub)
+        self.name = name
+        self.log = RecordingLog()
+        self.handler = RecordingHandler()
+        services = build_worker(
+            pubsub.scheduler,
+            CATALOGUE,
+            pubsub.store,
+            [Subscription(self.handler)],
+            self.log,
+            name=name,
+            store=pubsub.store,
+            own=list(CATALOGUE),
+            redis=RedisConfig(channel_per_stream=per_stream),
+            connect_bus=self.connect_bus,
+        )
+        assert services.writer is not None
+        self.writer = services.writer
+        self.follower = services.follower
+        done(services.take_names())
+        done(services.begin())
+        services.follow()
 
     def append(self, *texts: str, stream: Any = NOTES) -> None:
         """Append one fact with a row for each text."""

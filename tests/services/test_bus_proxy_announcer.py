@@ -4,57 +4,46 @@ from __future__ import annotations
 
 from unittest import TestCase
 
-from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.position_listeners import FanOut
-from synrepl.services.announcing.publisher import Publisher
-from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import BusPublisher
-from synrepl.services.bus.bus_reader import BusReader
-from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.proxy_announcer import CHECK_S, ProxyAnnouncer, announce_dead_writers
-from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.adapters.caches import make_caches
+from synrepl.daemon.config.redis import RedisConfig
+from synrepl.services.bus.proxy_announcer import CHECK_S
+from synrepl.services.coherence.coherence import Coherence
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.store import Draft
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 from tests.services.manual_pubsub import (
     CATALOGUE,
-    CHANNELS,
     NOTES,
-    ManualConnections,
+    ManualBusPort,
     ManualPubSub,
     PubSubProcess,
 )
 from tests.services.world import RecordingLog, done
+from tests.support.masters import build_master
 
 
 class AnnouncingForOthers(TestCase):
     def setUp(self) -> None:
         self.pubsub, log = ManualPubSub(), RecordingLog()
         scheduler = self.pubsub.scheduler
-        codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
-        publisher = Publisher(scheduler, codecs)
-        self.over_tcp = Publisher(scheduler, codecs)
-        proxy = ProxyAnnouncer("master", publisher)
-        position_listener = FanOut((self.over_tcp, proxy))
-        self.announcer = Announcer(scheduler, self.pubsub.store, CATALOGUE, position_listener, log)
-        proxy.begin(self.announcer.states)
-        self.writer = StreamWriter(
-            scheduler, self.pubsub.store, "master", [NOTES], self.announcer, log
-        )
-        done(self.writer.start())
-        done(self.announcer.start())
         self.addCleanup(scheduler.stop)
-        bus_publisher = BusPublisher(publisher, CHANNELS, proxy)
-        names = [stream.name for stream in CATALOGUE]
-        subscriber = MasterBusSubscriber(lambda command: None)
-        bus = Bus(CHANNELS, names, BusReader("master", log), subscriber, bus_publisher)
-        wires = ManualConnections(self.pubsub, CHANNELS.subscriptions(names, user_ip=True), bus)
-        self.pubsub.wires.append(wires)
-        bus.connected(wires)
-        scheduler.spawn(
-            "announce dead writers", announce_dead_writers(scheduler, proxy, bus_publisher)
+        services = build_master(
+            scheduler,
+            self.pubsub.store,
+            Coherence(make_caches(), CATALOGUE, log),
+            CATALOGUE,
+            log,
+            own=[NOTES],
+            redis=RedisConfig(),
+            connect_bus=ManualBusPort(self.pubsub).connect_bus,
         )
+        assert services.bus is not None
+        self.announcer = services.announcer
+        self.writer = services.writer
+        done(services.take_name())
+        done(services.begin())
+        services.bus.start()
         self.worker = PubSubProcess(self.pubsub, "worker")
         self.look()
         self.said()

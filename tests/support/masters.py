@@ -16,7 +16,9 @@ from synrepl.daemon.config.config import (
     MasterConfig,
     RetentionConfig,
 )
+from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret
+from synrepl.daemon.process_bus import ConnectToBus
 from synrepl.daemon.replication_listener import listener_factory
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Subscription
@@ -64,12 +66,15 @@ def build_master(
     handlers: Sequence[Subscription] = (),
     senders: tuple[str, ...] = ("sender1",),
     queued_lines: int = 10_000,
+    redis: RedisConfig | None = None,
+    connect_bus: ConnectToBus | None = None,
 ) -> MasterServices:
     """Build the services of a master of ``example.org`` with one listener; nothing has started.
 
     :param own: the streams that it writes; None for all
     :param senders: the federation senders of its configuration
     :param queued_lines: maximum number of lines queued for a client that does not read
+    :param redis: None for a master without a bus, likewise ``connect_bus``
     """
     config = MasterConfig(
         server_name="example.org",
@@ -78,11 +83,17 @@ def build_master(
         listeners=(ListenerConfig(port=0),),
         federation_sender_instances=senders,
         live_queue_commands=queued_lines,
+        redis=redis,
         retention=RetentionConfig(every=60.0, keep=600.0, max=86_400.0),
         audit_caches=AuditCachesConfig(every=0.0),
     )
     ports = Ports(
-        scheduler=scheduler, log=log, coherence=coherence, until_done=once, handlers=handlers
+        scheduler=scheduler,
+        log=log,
+        coherence=coherence,
+        until_done=once,
+        connect_bus=connect_bus,
+        handlers=handlers,
     )
     written = list(catalogue) if own is None else own
     return assemble_master(config, ports, store, None, catalogue, written)
