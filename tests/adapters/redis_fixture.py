@@ -122,6 +122,9 @@ class WatchedBus(Bus):
 class Process:
     """The services of one process, which writes notes under its name and follows those of others.
 
+    They serve to test the connections, and are made here, not assembled: an assembled worker
+    follows itself, claims its name first, and does not receive USER_IP.
+
     :param clock: the clock of its connections; by default, real time
     """
 

@@ -30,7 +30,10 @@ MACHINE = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 class TwinProcess:
-    """A process that calls itself ``twin``."""
+    """A bus and its guard alone, of a process that calls itself ``twin``.
+
+    They are made here, not assembled, because a test chooses the mark.
+    """
 
     def __init__(self, pubsub: ManualPubSub, mark: str) -> None:
         self.log = RecordingLog()

@@ -10,6 +10,7 @@ from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.core.log import Logger
 from synrepl.daemon.assemble import MasterServices, Ports, assemble_master
+from synrepl.daemon.assemble.ports import unchanged
 from synrepl.daemon.config.config import (
     AuditCachesConfig,
     ListenerConfig,
@@ -20,6 +21,7 @@ from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.config.secret import Secret
 from synrepl.daemon.process_bus import ConnectToBus
 from synrepl.daemon.replication_listener import listener_factory
+from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.handlers import Handler
@@ -68,6 +70,8 @@ def build_master(
     queued_lines: int = 10_000,
     redis: RedisConfig | None = None,
     connect_bus: ConnectToBus | None = None,
+    poll_s: float = 1.0,
+    watched: Callable[[PositionListener], PositionListener] = unchanged,
 ) -> MasterServices:
     """Build the services of a master of ``example.org`` with one listener; nothing has started.
 
@@ -75,6 +79,8 @@ def build_master(
     :param senders: the federation senders of its configuration
     :param queued_lines: maximum number of lines queued for a client that does not read
     :param redis: None for a master without a bus, likewise ``connect_bus``
+    :param poll_s: seconds between two polls of the store
+    :param watched: see :class:`~synrepl.daemon.assemble.Ports`
     """
     config = MasterConfig(
         server_name="example.org",
@@ -84,6 +90,7 @@ def build_master(
         federation_sender_instances=senders,
         live_queue_commands=queued_lines,
         redis=redis,
+        poll_interval=poll_s,
         retention=RetentionConfig(every=60.0, keep=600.0, max=86_400.0),
         audit_caches=AuditCachesConfig(every=0.0),
     )
@@ -94,6 +101,7 @@ def build_master(
         until_done=once,
         connect_bus=connect_bus,
         handlers=handlers,
+        watched=watched,
     )
     written = list(catalogue) if own is None else own
     return assemble_master(config, ports, store, None, catalogue, written)
