@@ -199,7 +199,7 @@ class Process:
         """Wait until the bus is disconnected."""
         await self.site.happenings.until(lambda: not self.bus.is_connected)
 
-    async def say(self, *texts: str, facts: bool = True) -> None:
+    async def publish(self, *texts: str, facts: bool = True) -> None:
         """Append notes, as one fact each, or as the rows of one fact."""
         decode = RowCodec(NOTES).decode
         rows = [decode(json.dumps([text]).encode()) for text in texts]
@@ -207,7 +207,7 @@ class Process:
 
     async def receives(self, writer: str, texts: Sequence[str]) -> None:
         """Wait until exactly these notes of another process have arrived."""
-        heard = self.handler.texts
-        await self.site.happenings.until(lambda: len(heard.get(writer, [])) >= len(texts))
-        if heard[writer] != list(texts):
-            raise AssertionError(f"{heard[writer][:9]}… instead of {list(texts)[:9]}…")
+        received = self.handler.texts
+        await self.site.happenings.until(lambda: len(received.get(writer, [])) >= len(texts))
+        if received[writer] != list(texts):
+            raise AssertionError(f"{received[writer][:9]}… instead of {list(texts)[:9]}…")

@@ -52,24 +52,24 @@ class FactsOverRedis(OverRedis):
     async def test_processes_receive_each_others_facts_in_order(self) -> None:
         one, two = await self.two(self.server())
         texts = [f"note {n}" for n in range(500)]
-        await one.say(*texts[:250])
-        await two.say(*texts)
-        await one.say(*texts[250:])
+        await one.publish(*texts[:250])
+        await two.publish(*texts)
+        await one.publish(*texts[250:])
         await two.receives("one", texts)
         await one.receives("two", texts)
 
     async def test_facts_of_several_rows_and_rows_of_any_length(self) -> None:
         one, two = await self.two(self.server())
         texts = ["a", "", "ü" * 1_000_000, "b"]
-        await one.say(*texts, facts=False)
-        await one.say("x" * 3_000_000)
+        await one.publish(*texts, facts=False)
+        await one.publish("x" * 3_000_000)
         await two.receives("one", [*texts, "x" * 3_000_000])
         self.assertEqual(self.site.fetches, {})  # they came over the wire
 
     async def test_drops_its_own_echo(self) -> None:
         one, two = await self.two(self.server())
-        await one.say("a", "b")
-        await two.say("c")
+        await one.publish("a", "b")
+        await two.publish("c")
         await one.receives("two", ["c"])
         await self.site.happenings.until(lambda: one.reader.echoes >= 2)
         self.assertNotIn("one", one.handler.texts)
@@ -78,8 +78,8 @@ class FactsOverRedis(OverRedis):
         """REPLICATE is answered by all, each for itself."""
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
-        await two.say("b")
+        await one.publish("a")
+        await two.publish("b")
         three = Process(self.site, "three", RedisAddress(port=redis.port))
         await three.start(self)
         await three.receives("one", ["a"])
@@ -91,7 +91,7 @@ class FactsOverRedis(OverRedis):
         channels = redis.command("PUBSUB", "CHANNELS", "*")
         assert isinstance(channels, list)
         self.assertIn(f"{SERVER_NAME}/stream/notes".encode(), channels)
-        await one.say("a")
+        await one.publish("a")
         await two.receives("one", ["a"])
 
     async def test_commands_and_user_ip_go_where_they_belong(self) -> None:
@@ -112,7 +112,7 @@ class FactsOverRedis(OverRedis):
         one, two = await self.two(redis)
         for message in (b"", b"FOO", b"\xff", b"RDATA notes", b"POSITION notes x 1 2\nREPLICATE "):
             redis.command("PUBLISH", SERVER_NAME, message)
-        await one.say("a")
+        await one.publish("a")
         await two.receives("one", ["a"])
         self.assertEqual((two.reader.bad, two.pubsub.connections), (4, 1))
 
@@ -121,14 +121,14 @@ class RedisLosses(OverRedis):
     async def test_loses_no_fact_over_a_restart_of_redis(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
+        await one.publish("a")
         await two.receives("one", ["a"])
         redis.stop()
         await one.falls()
-        await one.say("b", "c")  # nobody can hear it
+        await one.publish("b", "c")  # nobody can hear it
         redis.start()
         await one.stands(2)
-        await one.say("d")
+        await one.publish("d")
         await two.stands(2)
         await two.receives("one", ["a", "b", "c", "d"])
 
@@ -136,14 +136,14 @@ class RedisLosses(OverRedis):
         """As Redis does to one whose output buffer is full."""
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
+        await one.publish("a")
         await two.receives("one", ["a"])
         two.bus.pause()  # so that what comes now is lost with its connection
-        await one.say("b", "c")
+        await one.publish("b", "c")
         redis.command("CLIENT", "KILL", "TYPE", "pubsub")
         two.bus.resume()
         await one.stands(2)
-        await one.say("d")
+        await one.publish("d")
         await two.receives("one", ["a", "b", "c", "d"])
         self.assertEqual(two.pubsub.connections, 2)
 
@@ -153,7 +153,7 @@ class RedisLosses(OverRedis):
         two.bus.pause()
         texts = [str(n) * 200_000 for n in range(10, 70)]
         for count, text in enumerate(texts, 1):
-            await one.say(text)
+            await one.publish(text)
             await self.site.happenings.until(lambda n=count: one.reader.echoes >= n)
         two.bus.resume()
         await two.receives("one", texts)
@@ -166,17 +166,17 @@ class RedisLosses(OverRedis):
         redis = self.server()
         one, two = await self.two(redis)
         redis.command("CLIENT", "KILL", "TYPE", "normal")
-        await one.say("a", "b")
+        await one.publish("a", "b")
         await two.receives("one", ["a", "b"])
         self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 0))
 
     async def test_a_refused_message_aborts_the_connection(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
+        await one.publish("a")
         await two.receives("one", ["a"])
         redis.command("ACL", "SETUSER", "default", "-publish")
-        await one.say("b")
+        await one.publish("b")
         await one.falls()
         self.assertIn("NOPERM", one.logged[-1])
         redis.command("ACL", "SETUSER", "default", "+publish")
@@ -202,7 +202,7 @@ class RedisLosses(OverRedis):
         self.addCleanup(redis.thaw)
         texts = [str(n) * 250_000 for n in range(10, 60)]
         for text in texts:
-            await one.say(text)
+            await one.publish(text)
         await one.falls()
         self.assertIn("wait, and it does not read", one.logged[-1])
         redis.thaw()
@@ -242,7 +242,7 @@ class RedisLosses(OverRedis):
         while not process.bus.full:
             self.assertLess(len(texts), 200)
             texts.append(str(len(texts) % 10) * 250_000)
-            await process.say(texts[-1])
+            await process.publish(texts[-1])
             await turn()
         return texts
 
@@ -273,7 +273,7 @@ class RedisLosses(OverRedis):
         other = await Process(self.site, "other", address).start(self)
         for count in range(1, 21):
             clock.advance(4.9)
-            await other.say("x", "y")
+            await other.publish("x", "y")
             await silent.receives("other", ["x", "y"] * count)
             await self.site.happenings.until(lambda n=count: len(pongs) >= n)
         self.assertEqual((silent.pubsub.connections, silent.bus.is_connected), (1, True))
@@ -298,7 +298,7 @@ class RedisConnecting(OverRedis):
     async def stands(self, address: RedisAddress) -> None:
         one = await Process(self.site, "one", address).start(self)
         two = await Process(self.site, "two", address).start(self)
-        await one.say("a")
+        await one.publish("a")
         await two.receives("one", ["a"])
 
     async def test_connects_over_a_unix_socket_and_selects_a_database(self) -> None:
@@ -342,14 +342,14 @@ class RedisConnecting(OverRedis):
         where = Sentinels([away, RedisAddress(port=sentinel.port)], "ours", RedisAddress())
         one = await Process(self.site, "one", where).start(self)
         two = await Process(self.site, "two", where).start(self)
-        await one.say("a")
+        await one.publish("a")
         await two.receives("one", ["a"])
         while sentinel.command("SENTINEL", "FAILOVER", "ours") != b"OK":
             await self.site.scheduler.sleep(0.05)  # until it knows the replica, too
         await one.falls()
-        await one.say("b")
+        await one.publish("b")
         await one.stands(2)
-        await one.say("c")
+        await one.publish("c")
         await two.receives("one", ["a", "b", "c"])
         role = replica.command("ROLE")
         assert isinstance(role, list)

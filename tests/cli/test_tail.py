@@ -411,13 +411,13 @@ class _ScriptedServer(Protocol):
 
     def __init__(self, script: bytes) -> None:
         self._script = script
-        self._heard = b""
+        self._received = b""
 
     def dataReceived(self, data: bytes) -> None:
         transport: Any = self.transport
-        self._heard += data
-        if b"REPLICATE" in self._heard:
-            self._heard = b""
+        self._received += data
+        if b"REPLICATE" in self._received:
+            self._received = b""
             transport.write(self._script)
             if not self._script or b"ERROR" in self._script:
                 transport.loseConnection()

@@ -283,11 +283,11 @@ class _ScriptedServer(Protocol):
 
     def __init__(self, script: bytes) -> None:
         self._script = script
-        self._heard = b""
+        self._received = b""
 
     def dataReceived(self, data: bytes) -> None:
-        self._heard += data
-        if b"REPLICATE" in self._heard:
+        self._received += data
+        if b"REPLICATE" in self._received:
             self.transport.write(self._script)
             self.transport.loseConnection()
 

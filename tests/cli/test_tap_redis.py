@@ -272,11 +272,11 @@ class TapLinkBackPressure(RedisCase):
         scheduler, happenings = TwistedScheduler(reactor), EventWaiter()
         link = TapLink(reactor, scheduler, RedisAddress(path=self.redis.path))
         self.addCleanup(lambda: Deferred.fromCoroutine(link.close()))
-        heard: list[bytes] = []
+        received: list[bytes] = []
         read = 0
 
-        def hear(messages: Sequence[Published]) -> None:
-            heard.extend(message.text for message in messages)
+        def receive(messages: Sequence[Published]) -> None:
+            received.extend(message.text for message in messages)
             happenings.happened()
 
         def part() -> Iterator[PlaybackLine]:
@@ -285,14 +285,14 @@ class TapLinkBackPressure(RedisCase):
                 yield PlaybackLine(0, b"RDATA a m %d %s" % (read, b"x" * 2_000))
 
         publisher = await link.publisher()
-        await link.listen(["x"], hear)
+        await link.listen(["x"], receive)
         self.redis.freeze()
         replay = BusReplay(scheduler, "x", publisher.publish_some, True)
         playing = Deferred.fromCoroutine(replay.play(part(), 0.0))
         self.assertLess(read, 40)
         self.redis.thaw()
         self.assertEqual(await playing, 1_000)
-        await happenings.until(lambda: len(heard) == 1_000)
+        await happenings.until(lambda: len(received) == 1_000)
 
     async def test_nothing_is_acknowledged_once_redis_is_gone(self) -> None:
         link = TapLink(reactor, TwistedScheduler(reactor), RedisAddress(path=self.redis.path))
@@ -309,24 +309,24 @@ class TapLinkBackPressure(RedisCase):
 
     async def test_does_not_report_unacknowledged_lines_as_played(self) -> None:
         stage = RedisReplay(RedisAddress(path=self.redis.path), NAME, unasked=True)
-        said: list[str] = []
+        notices: list[str] = []
         begun: Deferred[None] = Deferred()
 
-        def say(text: str) -> None:
-            said.append(text)
+        def notify(text: str) -> None:
+            notices.append(text)
             if not begun.called:
                 self.redis.freeze()
                 begun.callback(None)
 
         playing = Deferred.fromCoroutine(
-            stage.play(reactor, plan_replay(REDIS, 0.0, None, None, None), say)
+            stage.play(reactor, plan_replay(REDIS, 0.0, None, None, None), notify)
         )
         await begun
         self.redis.stop()
         with self.assertRaises(ReplayEnded):
             await playing
         await TwistedScheduler(reactor).sleep(0)  # let pending calls run
-        self.assertEqual([text.partition(" ")[0] for text in said], ["plays"])
+        self.assertEqual([text.partition(" ")[0] for text in notices], ["plays"])
 
 
 class TapOfOwnProcesses(RedisCase):
@@ -338,21 +338,21 @@ class TapOfOwnProcesses(RedisCase):
         source = RedisRecordingSource(address, SERVER_NAME, silent=False, pseudonyms=None)
         begun: Deferred[None] = Deferred()
 
-        def said(text: str) -> None:
+        def notify(text: str) -> None:
             if text.startswith("recording"):
                 begun.callback(None)
 
-        running = Deferred.fromCoroutine(source.record(reactor, file, None, said))
+        running = Deferred.fromCoroutine(source.record(reactor, file, None, notify))
         await begun
         two = await Process(site, "two", address).start(self)
         texts = [f"{number}" for number in range(200)]
-        await one.say(*texts[:100])
-        await two.say(*texts[:100], facts=False)
+        await one.publish(*texts[:100])
+        await two.publish(*texts[:100], facts=False)
         await one.receives("two", texts[:100])
         await two.stop()
         again = await Process(site, "two", address).start(self)
-        await again.say(*texts[100:])
-        await one.say(*texts[100:], facts=False)
+        await again.publish(*texts[100:])
+        await one.publish(*texts[100:], facts=False)
         await one.receives("two", texts)
         await again.receives("one", texts)
         # The recorder has a connection of its own: what others heard, it may not have read yet.

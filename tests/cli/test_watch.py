@@ -47,18 +47,18 @@ class _ScriptedConnection(LineReceiver):
     factory: Any
 
     def connectionMade(self) -> None:
-        self.say("SERVER example.com", "PING 1")
+        self.send("SERVER example.com", "PING 1")
 
     def lineReceived(self, line: bytes) -> None:
         text = line.decode().strip()
         if text == self.factory.asked:
-            self.say(*self.factory.answers)
+            self.send(*self.factory.answers)
         elif text.startswith("REPLICATE"):
             self.factory.refused.append(text)
-            self.say(f"ERROR failed to parse line: {text}")
+            self.send(f"ERROR failed to parse line: {text}")
             self.transport.loseConnection()
 
-    def say(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         for line in lines:
             self.sendLine(line.encode())
 

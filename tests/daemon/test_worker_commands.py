@@ -43,8 +43,8 @@ class CommandsCase(WritersCase):
         """A file of the test's directory."""
         return self.directory / f"{name}.heard"
 
-    def heard(self, name: str) -> list[str]:
-        """What a process has heard."""
+    def received(self, name: str) -> list[str]:
+        """The commands that a process has received."""
         path = self.path(name)
         return path.read_text().splitlines() if path.exists() else []
 
@@ -52,7 +52,7 @@ class CommandsCase(WritersCase):
         """Wait until the last lines are these, in any order of the sources."""
 
         async def is_received() -> bool:
-            lines = self.heard(name)
+            lines = self.received(name)
             return len(lines) >= len(patterns) and all(
                 any(re.fullmatch(pattern, line) for line in lines) for pattern in patterns
             )
@@ -117,7 +117,7 @@ class OverTcp(CommandsCase):
         await self.until_syncing({instance: 1})
         shown = await self.run_command("status", "-c", self.directory / "master.yaml")
         self.assertIn(f"1 users are syncing: {instance} 1", shown.out)
-        self.assertEqual(self.heard("no"), [])
+        self.assertEqual(self.received("no"), [])
         await self.stop(worker)
         await self.until_syncing({})
         await self.stop(master)
@@ -145,7 +145,7 @@ class OverTcp(CommandsCase):
         await worker.kill()
         await self.until_received("master", r"w1: CLEAR_USER_SYNC w1 \| ")
         await self.until_syncing({})
-        (refusal,) = self.heard("no")
+        (refusal,) = self.received("no")
         self.assertRegex(refusal, "CommandNotInDialect: INVALIDATE_CACHE cannot be sent")
 
     async def test_the_masters_own_handlers_send_them_as_well(self) -> None:
@@ -183,7 +183,7 @@ class OverRedis(CommandsCase):
         await self.until_received("w2", *(f"master: {pattern} \\| .*" for pattern in not_ip))
         for name in ("master", "w1", "w2"):
             await self.until_syncing({"w1": 1}, name)
-        (refusal,) = self.heard("no")
+        (refusal,) = self.received("no")
         self.assertRegex(refusal, "CommandNotInDialect: REMOVE_PUSHER .* current dialect")
         await self.stop(worker)
         for name in ("master", "w2"):

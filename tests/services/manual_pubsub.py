@@ -32,14 +32,14 @@ CHANNELS = Channels("example.org")
 class ManualPubSub:
     """Carries messages in two steps, like a server: from the sender, and to each subscriber.
 
-    :ivar said: the messages that have left their sender, in order
+    :ivar published: the messages that have left their sender, in order
     """
 
     def __init__(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
         self.store = MemoryStore(self.scheduler)
-        self.said: list[tuple[str, bytes]] = []
+        self.published: list[tuple[str, bytes]] = []
         self.wires: list[ManualConnections] = []
 
     def settle(self) -> None:
@@ -85,7 +85,7 @@ class ManualConnections:
         """Move messages to the server, which queues them for all subscribers."""
         for _ in range(min(count, len(self.leaving))):
             channel, line = self.leaving.popleft()
-            self._pubsub.said.append((channel, line))
+            self._pubsub.published.append((channel, line))
             for wires in self._pubsub.wires:
                 if channel in wires._channels:
                     wires.arriving.append(line)
@@ -143,14 +143,14 @@ class ManualBusPort:
         self.wires.cut()
 
     def connect(self) -> ManualConnections:
-        """Make new connections, and get the name; its claims are left out of ``said``."""
+        """Make new connections, and get the name; its claims are left out of ``published``."""
         self.wires = ManualConnections(self._pubsub, self._channels, self.bus)
         self._pubsub.wires.append(self.wires)
         self.bus.connected(self.wires)
         for _ in range(QUESTIONS):
             self.wires.leave(1)
             self.wires.arrive(1)
-        del self._pubsub.said[-QUESTIONS:]
+        del self._pubsub.published[-QUESTIONS:]
         assert self.bus.is_connected
         return self.wires
 

@@ -84,17 +84,17 @@ class LosingMessagesMachine(RuleBasedStateMachine):
             assert found == self.appended, (process.name, found, self.appended)
 
     def teardown(self) -> None:
-        """Everything has been said in order (R2), and is heard in the end (R3)."""
+        """Everything is published in order (R2), and received in the end (R3)."""
         self.settle([2, 0, 1])
         tokens: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
-        for _, line in self.pubsub.said:
+        for _, line in self.pubsub.published:
             verb, *words = line.split(b" ")
             if verb == b"POSITION":
                 tokens[words[0], words[1]].append(int(words[3]))
             elif verb == b"RDATA" and words[2] != b"batch":
                 tokens[words[0], words[1]].append(int(words[2]))
-        for said in tokens.values():
-            assert all(before <= after for before, after in pairwise(said)), said
+        for published in tokens.values():
+            assert all(before <= after for before, after in pairwise(published)), published
 
 
 class LosingMessages(TestCase):

@@ -46,17 +46,17 @@ class AnnouncingForOthers(TestCase):
         services.bus.start()
         self.worker = PubSubProcess(self.pubsub, "worker")
         self.look()
-        self.said()
+        self.published()
 
     def look(self) -> None:
         """The announcer looks at the store, as it does all the time."""
         self.announcer.wake_all()
         self.pubsub.settle()
 
-    def said(self) -> list[str]:
+    def published(self) -> list[str]:
         self.pubsub.settle()
-        said, self.pubsub.said = self.pubsub.said, []
-        return [line.decode() for _, line in said]
+        published, self.pubsub.published = self.pubsub.published, []
+        return [line.decode() for _, line in published]
 
     def rows(self, text: str) -> list[list[Row]]:
         return [[RowCodec(NOTES).decode(b'["%b"]' % text.encode())]]
@@ -69,23 +69,23 @@ class AnnouncingForOthers(TestCase):
 
     def test_announces_its_own_facts(self) -> None:
         done(self.writer.append(NOTES, self.rows("a")))
-        self.assertIn('RDATA notes master 1 ["a"]', self.said())
+        self.assertIn('RDATA notes master 1 ["a"]', self.published())
 
     def test_does_not_announce_live_writers(self) -> None:
         self.worker.append("a")
         self.look()
         own = ["POSITION notes worker 0 0", 'RDATA notes worker 1 ["a"]']
-        self.assertEqual(self.said(), own)  # once, by itself
+        self.assertEqual(self.published(), own)  # once, by itself
         self.assertEqual(self.announcer.states["notes"].positions["worker"], 1)
 
     def test_announces_facts_that_a_dead_writer_left_unannounced(self) -> None:
         lease = self.other("mortal")
         self.look()
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.published(), [])
         lease.kill()
         self.look()
         self.pubsub.clock.advance(CHECK_S)
-        self.assertIn("POSITION notes mortal 1 1", self.said())
+        self.assertIn("POSITION notes mortal 1 1", self.published())
         facts = self.worker.handler.facts["notes", "mortal"]
         self.assertEqual([fact.token for fact in facts], [1])
 
@@ -97,7 +97,7 @@ class AnnouncingForOthers(TestCase):
         lease.kill()
         self.look()
         self.pubsub.clock.advance(CHECK_S)
-        about = [line for line in self.said() if "mortal" in line]
+        about = [line for line in self.published() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 2 2"])
         facts = self.worker.handler.facts["notes", "mortal"]
         self.assertEqual([fact.token for fact in facts], [1, 2])
@@ -106,12 +106,12 @@ class AnnouncingForOthers(TestCase):
         self.other("mortal").kill()
         self.look()
         self.pubsub.clock.advance(CHECK_S)
-        self.said()
+        self.published()
         done(self.writer.append(NOTES, self.rows("a")))
         for _ in range(3):  # settled, on record, announced
             self.look()
             self.pubsub.clock.advance(CHECK_S)
-        about = [line for line in self.said() if "mortal" in line]
+        about = [line for line in self.published() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 1 2"])
 
     def test_announces_a_dead_writer_once(self) -> None:
@@ -119,5 +119,5 @@ class AnnouncingForOthers(TestCase):
         for _ in range(5):
             self.look()
             self.pubsub.clock.advance(CHECK_S)
-        about = [line for line in self.said() if "mortal" in line]
+        about = [line for line in self.published() if "mortal" in line]
         self.assertEqual(about.count("POSITION notes mortal 1 1"), 1)

@@ -24,7 +24,7 @@ class FakeCaller:
         if self.peer is not None:
             self.peer.makeConnection(self.transport)
 
-    def say(self, line: str) -> FakeCaller:
+    def send(self, line: str) -> FakeCaller:
         """Say a line."""
         self.peer.dataReceived(f"{line}\n".encode())
         return self
@@ -45,8 +45,8 @@ class LimitingConnections(MasterCase):
         self.factory = build_listener(self.world.services, ConnectionLimits(4, 3))
 
     def test_a_silent_connection_makes_room_for_a_new_one(self) -> None:
-        silent, speaks = FakeCaller(self), FakeCaller(self).say("NAME w")
-        FakeCaller(self).say("REPLICATE")
+        silent, speaks = FakeCaller(self), FakeCaller(self).send("NAME w")
+        FakeCaller(self).send("REPLICATE")
         newcomer = FakeCaller(self)
         self.assertEqual(silent.refusal, TOO_MANY)
         self.assertTrue(silent.transport.disconnecting)
@@ -55,7 +55,7 @@ class LimitingConnections(MasterCase):
         self.assertEqual(self.master.closed, {"too_many_connections": 1})
 
     def test_refuses_newcomers_if_all_connections_are_in_use(self) -> None:
-        clients = [FakeCaller(self).say("REPLICATE") for _ in range(3)]
+        clients = [FakeCaller(self).send("REPLICATE") for _ in range(3)]
         newcomer = FakeCaller(self)
         self.assertIsInstance(newcomer.peer, RefusedPeer)
         self.assertEqual(newcomer.refusal, TOO_MANY)
@@ -67,13 +67,13 @@ class LimitingConnections(MasterCase):
 
     def test_one_address_cannot_take_all_connections(self) -> None:
         for _ in range(3):
-            FakeCaller(self).say("REPLICATE")
+            FakeCaller(self).send("REPLICATE")
         self.assertIsInstance(FakeCaller(self).peer, RefusedPeer)
         self.assertIsInstance(FakeCaller(self, "192.0.2.2").peer, ClientPeer)
-        self.assertIsInstance(FakeCaller(self, "192.0.2.3").say("REPLICATE").peer, ClientPeer)
+        self.assertIsInstance(FakeCaller(self, "192.0.2.3").send("REPLICATE").peer, ClientPeer)
 
     def test_survives_ten_thousand_silent_connections(self) -> None:
-        worker = FakeCaller(self).say("REPLICATE")
+        worker = FakeCaller(self).send("REPLICATE")
         callers = [FakeCaller(self) for _ in range(10_000)]
         there = [caller for caller in callers if isinstance(caller.peer, ClientPeer)]
         left = [caller for caller in there if not caller.transport.disconnecting]
@@ -90,7 +90,7 @@ class LimitingConnections(MasterCase):
         self.assertEqual(len(self.factory.connections), 4)
 
     def test_closes_a_silent_connection_after_a_minute(self) -> None:
-        silent, person = FakeCaller(self), FakeCaller(self).say("")
+        silent, person = FakeCaller(self), FakeCaller(self).send("")
         self.world.clock.pump([5.0] * 13)
         self.assertEqual(
             silent.refusal,

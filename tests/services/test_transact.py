@@ -103,10 +103,10 @@ class WriterSite:
         self.clock = Clock()
         self.scheduler = TwistedScheduler(self.clock)  # type: ignore[arg-type]
         self.store = make_store(self.scheduler)
-        self.heard = RecordingListener()
+        self.listener = RecordingListener()
         streams = [JOBS, LOGS, TYPING]
         self.announcer = RecordingAnnouncer(
-            self.scheduler, self.store, streams, self.heard, NullLog()
+            self.scheduler, self.store, streams, self.listener, NullLog()
         )
         self.writer = StreamWriter(
             self.scheduler, self.store, "master", streams, self.announcer, NullLog()
@@ -182,7 +182,7 @@ class TransactCase(TestCase):
         self.place.pump()
         for stream in (JOBS, LOGS):
             stored = list(dict(self.place.stored(stream)))
-            self.assertEqual(self.place.heard.tokens[stream.name], stored)
+            self.assertEqual(self.place.listener.tokens[stream.name], stored)
             ledger = self.writer.ledger(stream.name)
             self.assertEqual((ledger.open_requests, ledger.outstanding), (0, 0))
 
@@ -229,20 +229,20 @@ class SettlingTransactions(TransactCase):
         self.store.stop = ["transact reserved"]
         running = self.place.transact(work(), JOBS, LOGS)
         self.place.append("meanwhile")
-        self.assertEqual(self.place.heard.tokens["jobs"], [])
+        self.assertEqual(self.place.listener.tokens["jobs"], [])
         self.store.stopped[0].callback(None)
         self.assertEqual(running, ["changed"])
-        self.assertEqual(self.place.heard.tokens["jobs"], [1])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1])
         self.check_nothing_is_stuck()
 
     def test_a_position_does_not_wait_for_the_work(self) -> None:
         self.store.stop = ["transact"]
         running = self.place.transact(work("a"))
         self.place.append("meanwhile")
-        self.assertEqual(self.place.heard.tokens["jobs"], [1])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1])
         self.store.stopped[0].callback(None)
         self.assertEqual(running, ["changed"])
-        self.assertEqual(self.place.heard.tokens["jobs"], [1, 2])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1, 2])
         self.check_nothing_is_stuck()
 
     def test_commits_may_be_out_of_order(self) -> None:
@@ -251,9 +251,9 @@ class SettlingTransactions(TransactCase):
         (appended,) = self.place.append("c")
         self.store.stopped[1].callback(None)
         self.assertEqual((one, two, appended.tokens), ([], ["changed"], [3]))
-        self.assertEqual(self.place.heard.tokens["jobs"], [])
+        self.assertEqual(self.place.listener.tokens["jobs"], [])
         self.store.stopped[0].callback(None)
-        self.assertEqual(self.place.heard.tokens["jobs"], [1, 2, 3])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1, 2, 3])
         self.check_nothing_is_stuck()
 
     def test_cancelling_the_wait_does_not_end_the_transaction(self) -> None:
@@ -262,7 +262,7 @@ class SettlingTransactions(TransactCase):
         running.cancel()
         self.raised(self.place.outcome_of(running), CancelledError)
         self.place.append("b")
-        self.assertEqual(self.place.heard.tokens["jobs"], [])
+        self.assertEqual(self.place.listener.tokens["jobs"], [])
         self.store.stopped[0].callback(None)
         self.assertEqual(self.store.table, ["changed"])
         self.check_nothing_is_stuck()
@@ -416,7 +416,7 @@ class LosingTheLease(TransactCase):
         outcome = self.place.transact(work("a"))
         self.lose_name()
         self.place.pump()
-        self.assertEqual(self.place.heard.tokens["jobs"], [1])  # found
+        self.assertEqual(self.place.listener.tokens["jobs"], [1])  # found
         self.assertEqual(self.place.announcer.unknown_outcomes, [])
         self.store.stopped[0].callback(None)
         self.assertEqual(outcome, ["changed"])
@@ -548,7 +548,7 @@ class TellingTheTruth(TestCase):
         found = Counter(stored.values())
         self.assertEqual(certain - found, Counter())
         self.assertEqual(found - possible, Counter())
-        self.assertEqual(place.heard.tokens["jobs"], list(stored))
+        self.assertEqual(place.listener.tokens["jobs"], list(stored))
         ledger = place.writer.ledger("jobs")
         self.assertEqual((ledger.open_requests, ledger.outstanding), (0, 0))
         place.stop()

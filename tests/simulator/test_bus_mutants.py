@@ -25,7 +25,7 @@ class BusMutantTestCase(MutantTestCase):
 
 
 class SubscriberDefects(BusMutantTestCase):
-    """In what is heard."""
+    """Mutants of receiving."""
 
     def test_only_the_first_position_of_a_writer_counts(self) -> None:
         commands = BusReader.commands

@@ -83,7 +83,7 @@ class AnnouncingProcess:
 
     def __init__(self, case: TestCase, process: Process, writer: str, poll_s: float = 1.0) -> None:
         self.log = RecordingLog()
-        self.heard = RecordingListener(case)
+        self.listener = RecordingListener(case)
         catalogue = Catalogue([NOTES])
         services = build_master(
             process.scheduler,
@@ -93,7 +93,7 @@ class AnnouncingProcess:
             self.log,
             name=writer,
             poll_s=poll_s,
-            watched=lambda publisher: self.heard,
+            watched=lambda publisher: self.listener,
         )
         self.announcer = services.announcer
         self.writer = services.writer

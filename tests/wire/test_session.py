@@ -71,7 +71,7 @@ class Transcripts(TestCase):
         self.assertEqual(pair.server.peer_name, "w1")
         self.assertEqual(pair.client.peer_server, "example.com")
         self.assertEqual(
-            pair.heard[SERVER], [c.Name("w1"), c.Ping("1000000"), c.Replicate(None, None)]
+            pair.received[SERVER], [c.Name("w1"), c.Ping("1000000"), c.Replicate(None, None)]
         )
 
     def test_legacy_clients_are_recognised_by_their_replicate(self) -> None:
@@ -84,7 +84,7 @@ class Transcripts(TestCase):
         pair.server.send(c.Position("events", "master", 53, 54), pair.now)
         self.assertEqual(pair.deliver(), ["S> RDATA events 54 [1]", "S> POSITION events 54"])
         self.assertEqual(
-            pair.heard[SERVER][2:],
+            pair.received[SERVER][2:],
             [c.UserSync(None, "@a:b", None, True, 5), c.Replicate("events", 53)],
         )
 
@@ -127,7 +127,7 @@ class Transcripts(TestCase):
         pair.server.close(CloseReason.LOCAL, "again")
         self.assertEqual(pair.deliver(), ["S> ERROR server shutting down"])
         self.assertIs(pair.server.closed_reason, CloseReason.SHUTTING_DOWN)
-        self.assertEqual(pair.heard[CLIENT][-1], c.Error("server shutting down"))
+        self.assertEqual(pair.received[CLIENT][-1], c.Error("server shutting down"))
         self.assertFalse(pair.client.closing)
 
 
