@@ -407,7 +407,7 @@ class EmbeddedPostgresRestarts(TestCase):
         found = await database.run("read", read, read_only=True)
         self.assertEqual(written | unknown, set(range(total)))
         self.assertEqual(len(found), len(set(found)), "a row is there twice")
-        self.assertEqual(written - set(found), set(), "told to be written, and is not there")
+        self.assertEqual(written - set(found), set(), "acknowledged and missing")
         # At most what was being committed on the eight connections, at each of the crashes.
         self.assertLessEqual(len(unknown), 8 * len(kill_at))
         self.assertEqual(len(self.crashes), len(kill_at))

@@ -279,7 +279,7 @@ class ServerLimits(HttpServerCase):
         reply = await client.reply()
         self.assertEqual((reply.status, reply.json["error"]), (413, "BodyTooLarge"))
         self.assertEqual(reply.headers["connection"], "close")
-        self.assertEqual(client.data, b"", "it was told to continue")
+        self.assertEqual(client.data, b"", "it got a 100 Continue")
         client.send(b"x" * 1001)
         await client.closed
 

@@ -233,7 +233,7 @@ class TapReplayOnRedis(RedisCase):
         self.publish(NAME, b"RDATA events master 5 []")
         done = await replayed.done()
         self.assertEqual((done.code, done.out), (1, ""))
-        self.assertIn(f"somebody speaks on the channel {NAME} already", done.err)
+        self.assertIn(f"another process publishes on the channel {NAME} already", done.err)
 
     async def test_ends_when_redis_goes_away(self) -> None:
         for arguments, words in (((), "waits"), (("--unasked",), "plays")):

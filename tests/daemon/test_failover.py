@@ -123,7 +123,7 @@ class Workers(FailoverShop):
         new = await self.ordered("new", at="w2")
         self.assertGreater(new, lost)
         await self.until_all_is_well(new, "w2")
-        # The master may have been moved on over the same tokens, and it is not known of whom they are.
+        # The master may have been moved on over the same tokens, and whose tokens they are is not known.
         self.assertIn(("w2", lost), [(w, loss.upto) for w, loss in self.losses()])
 
     async def test_plain_sql_is_refused_after_a_failover_until_a_master_starts(self) -> None:

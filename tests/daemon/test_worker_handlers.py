@@ -315,7 +315,7 @@ class RefusedHandlers(CliCase):
             (http + "handlers: ['tests.daemon.shop:Totals']", "it is transactional"),
             (
                 f"{http}handlers: [{{{mailer}, on_failure: {{attempts: 3}}}}]",
-                "'handlers[0].on_failure': facts are set aside in the database",
+                "'handlers[0].on_failure': dead letters are stored in the database",
             ),
             (
                 foreign + "handlers: ['tests.daemon.shop:PerWriterMailer']",

@@ -80,7 +80,7 @@ class Encoding(TestCase):
             for number, row in enumerate(fact.rows, 1)
         ]
         self.assertEqual([(c.token, c.row) for c in rows], wanted)
-        # Whoever has taken part in all of it stands at the new position.
+        # A client that has received all of it is at the new position.
         last = parsed[-1] if parsed else None
         reached = last.new if isinstance(last, Position) else last.token if last else 5
         self.assertEqual(reached, new)

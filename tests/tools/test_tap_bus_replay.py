@@ -82,7 +82,7 @@ class FirstRequest(BusReplayCase):
         playing.addErrback(lambda failure: found.append(failure.value))
         (error,) = found
         self.assertIsInstance(error, ChannelInUse)
-        self.assertIn("speaks on the channel x.org", str(error))
+        self.assertIn("publishes on the channel x.org", str(error))
 
 
 class LaterRequests(BusReplayCase):

@@ -32,15 +32,15 @@ class NoSuchHandler(InputError):
 
 
 class NoSelection(InputError):
-    """say which dead letters are meant: --handler, --stream, --token, or --all"""
+    """name the dead letters: --handler, --stream, --token, or --all"""
 
 
 @click.group("dead-letters")
 def command() -> None:
     """Show, replay and discard facts that handlers could not process.
 
-    After N failed attempts, a handler with 'on_failure: {attempts: N}' puts a fact
-    aside as a dead letter, and continues.
+    After N failed attempts, a handler with 'on_failure: {attempts: N}' stores a fact
+    as a dead letter, and continues.
     """
 
 

@@ -40,7 +40,7 @@ def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
 def dead_letter_table(letters: Iterable[Mapping[str, Any]]) -> Table:
     """A table of dead letters."""
     table = plain_table(
-        "handler", "stream", "writer", "token>", "set aside at", "attempts>", "error", "replay"
+        "handler", "stream", "writer", "token>", "stored at", "attempts>", "error", "replay"
     )
     for letter in letters:
         table.add_row(

@@ -231,7 +231,7 @@ function showHandlers(handlers, letters) {
   at("letters").hidden = !letters?.newest?.length;
   fill(
     at("letters"),
-    [["dead letter of"], ["stream"], ["writer"], ["token", "number"], ["set aside at"],
+    [["dead letter of"], ["stream"], ["writer"], ["token", "number"], ["stored at"],
       ["attempts", "number"], ["error"]],
     (letters?.newest ?? []).map((l) => [
       l.handler, l.stream, l.writer || "(all)", number.format(l.token), l.set_aside_at,
