@@ -1,4 +1,4 @@
-"""Position marks: past positions of a stream with their times, to tell the age of its rows.
+"""Position marks: past positions of a stream with their times, from which the age of its rows follows.
 
 Rows have no timestamp. A *mark* is a recorded linear position with the time at which
 it was first seen: everything at or below it is at least as old. A stream that does not

@@ -1,4 +1,4 @@
-"""``synrepl watch``: compares what a real server announces with what its database holds."""
+"""``synrepl watch``: compares a real server's announcements with its database."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ _REGARDLESS = (
 
 
 def _ignored(audience: EventAudience, viewer: Viewer) -> VisibilityReason | None:
-    """Ignored senders; their state events are shown, because they change the room for everybody."""
+    """Ignored senders; their state events are shown, because they change the room for all users."""
     ignores = not audience.is_state and audience.sender in viewer.ignored
     return VisibilityReason.IGNORED if ignores else None
 

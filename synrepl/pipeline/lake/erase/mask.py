@@ -1,4 +1,4 @@
-"""Masks rows: empties the cells that contain what is to be erased."""
+"""Masks rows: empties the cells that contain an erased subject or event."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _HEADS = frozenset(column.name for column in HEAD)
 
 
 def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures) -> pa.RecordBatch:
-    """Empty the cells of rows that contain what is to be erased.
+    """Empty the cells of rows that contain an erased subject or event.
 
     - A text that equals a subject becomes null, and so does such an element of ``text[]``.
     - JSON with a subject among its strings, in a JSON or text column, becomes null as a whole.
