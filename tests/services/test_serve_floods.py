@@ -404,7 +404,9 @@ class FloodsOfRemoteServerUp(FloodCase):
             before = lines()
             self.turn()
             self.assertLessEqual(lines() - before, UNITS)
-        self.assertEqual(others[7].received(), [f"REMOTE_SERVER_UP s{n}.example" for n in range(300)])
+        self.assertEqual(
+            others[7].received(), [f"REMOTE_SERVER_UP s{n}.example" for n in range(300)]
+        )
 
     def test_relays_a_queued_server_once(self) -> None:
         others = [self.client("REPLICATE") for _ in range(100)]
