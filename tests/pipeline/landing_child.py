@@ -22,7 +22,7 @@ from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
-from tests.pipeline.landing_case import Hook, HookedLanding, rows_of
+from tests.pipeline.landing_case import Hook, land_in_hook, rows_of
 from tests.pipeline.spark_fixture import CLUSTER, LOCAL
 
 Work = Callable[[], Iterator[pa.RecordBatch]]
@@ -111,9 +111,9 @@ def main(dsn: str, folder: str, point: str) -> None:
 def _land(spark: SparkSession, source: SourceDatabase, dsn: str, folder: str, hook: Hook) -> None:
     lake = Lake.open_or_create(Path(folder), source.server, source.is_lossy)
     with lake.write_lock():
-        landing = HookedLanding(spark, lake, source, dsn, task_rows=100)
-        landing.hook = hook
-        list(landing.rounds(source.streams))
+        land = partial(land_in_hook, hook)
+        made = landing.Landing(spark, lake, source, dsn, task_rows=100, land=land)
+        list(made.rounds(source.streams))
 
 
 def _tell(folder: str) -> None:
