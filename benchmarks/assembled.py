@@ -1,7 +1,6 @@
 """Masters and workers of the benchmarks, assembled as the daemons assemble them.
 
-Only the ports differ: the audit of caches is off, and without caches to measure, coherence does
-nothing (see :class:`InertCoherence`).
+Only the ports differ, and the audit of caches is off.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
-from synrepl.streams.definition import Fact, Stream
-from synrepl.streams.row import Row
+from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
 
@@ -55,22 +53,6 @@ _DSN = Secret("dbname=none", "dbname=none")
 
 #: The audit of caches would take its share of a measurement.
 _NO_AUDIT = AuditCachesConfig(every=0.0)
-
-
-class InertCoherence(Coherence):
-    """Leaves the work for caches out of a measurement; ``benchmarks.caches`` measures it."""
-
-    def begin(self, stream: str, writer: str, position: Token) -> None:
-        """Do nothing."""
-
-    def apply(self, stream: str, writer: str, after: Token, facts: Sequence[Fact]) -> None:
-        """Do nothing."""
-
-    def suspect(self, stream: str, rows: Sequence[Row]) -> None:
-        """Do nothing."""
-
-    def reset(self, stream: str, writer: str, upto: Token) -> None:
-        """Do nothing."""
 
 
 async def once(step: Callable[[], Awaitable[T]]) -> T:
@@ -115,7 +97,7 @@ def build_master(
     ports = Ports(
         scheduler=scheduler,
         log=log,
-        coherence=InertCoherence(make_caches(), catalogue, log),
+        coherence=Coherence(make_caches(), catalogue, log),
         until_done=once,
     )
     return assemble_master(config, ports, store, None, catalogue, own)
@@ -156,21 +138,18 @@ def build_worker(
 ) -> WorkerServices:
     """Build the services of a worker that never has to fetch a fact; nothing has started.
 
-    :param caches: its caches, kept coherent; None to leave coherence out
+    :param caches: its caches; by default none
     :param store: holds the writer's lease; None for a worker that writes no stream
     :param own: the streams that it writes
     :param watched: see :class:`~synrepl.daemon.assemble.Ports`
     """
     log = Logger()
-    if caches is None:
-        coherence: Coherence = InertCoherence(make_caches(), catalogue, log)
-    else:
-        coherence = worker_coherence(config, catalogue, caches, log)
+    caches = make_caches() if caches is None else caches
     source: Any = store  # never asked, because there are no gaps
     ports = WorkerPorts(
         scheduler=scheduler,
         log=log,
-        coherence=coherence,
+        coherence=worker_coherence(config, catalogue, caches, log),
         until_done=once,
         connect_bus=connect_bus,
         handlers=[Subscription(handler) for handler in handlers],

@@ -2,7 +2,7 @@
 
 It runs in one process without a socket, and measures only the worker's own work: from
 ``dataReceived`` to a handler that does nothing, including the checks of positions and gaps.
-Dropping stale entries of caches is left out; ``caches.py`` measures it.
+It has no caches; ``caches.py`` measures what dropping stale entries costs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NullTransport:
 class Worker:
     """A worker that follows all streams, on a connection without a socket.
 
-    :param caches: its caches, kept coherent; None to leave coherence out
+    :param caches: its caches, kept coherent; by default none
     """
 
     server = SERVER_NAME.encode()
