@@ -140,7 +140,7 @@ class MembershipDatabaseTests(TestCase):
                 (writer.epoch, writer.is_held, writer.is_alive),
             )
             self.assertEqual(
-                [holder.describe for holder in writer.holders],
+                [holder.description for holder in writer.holders],
                 [holder.description for holder in writer.holders],
             )
 
