@@ -123,6 +123,13 @@ class Commands(ShopCase):
 
     async def test_they_are_listed_moved_back_and_removed(self) -> None:
         await self.order("o1", "o2", "o3")
+
+        async def recorded() -> bool:
+            return self.sql("SELECT position FROM synrepl._streams WHERE stream = 'orders'") == [
+                (3,)
+            ]
+
+        await self.until(recorded)  # '--to now' means the recorded positions
         config = ("-c", self.file("master.yaml"))
         done = await self.run_command("followers", "list", *config)
         self.assertEqual((done.code, done.out), (0, "no named followers\n"))

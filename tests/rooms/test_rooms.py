@@ -97,13 +97,11 @@ class RoomVectors(TestCase):
                 self.assertEqual(shuffled.keys(), in_order.keys())
                 for line in room_dag.lines:
                     event_id = line.event.event_id
-                    got, expected = shuffled[event_id], in_order[event_id]
-                    self.assertEqual(verdict(got), verdict(expected), event_id)
+                    got, first = shuffled[event_id], in_order[event_id]
+                    self.assertEqual(verdict(got), verdict(first), event_id)
                     self.assertEqual(verdict(got)[:2], expected(line.row, False)[:2], event_id)
-                    self.assertEqual(got.state_before, expected.state_before, event_id)
-                    self.assertEqual(
-                        got.ordering.topological, expected.ordering.topological, event_id
-                    )
+                    self.assertEqual(got.state_before, first.state_before, event_id)
+                    self.assertEqual(got.ordering.topological, first.ordering.topological, event_id)
                 self.assertEqual(
                     set(room.forward_extremities),
                     room_of(room_dag.events, room_dag.version, False)[0].forward_extremities,
