@@ -132,7 +132,14 @@ class Init(InDirectory):
             lines = path.read_text().splitlines()
             for number, line in enumerate(lines):
                 setting = line.lstrip().removeprefix("#")
-                examples = ("server_name", "streams:", "stream_writers:", "handlers:", "http:")
+                examples = (
+                    "server_name",
+                    "streams:",
+                    "stream_writers:",
+                    "federation_sender_instances:",
+                    "handlers:",
+                    "http:",
+                )
                 if not line.lstrip().startswith("#") or setting.startswith((" ", *examples)):
                     continue
                 if "_path" in setting or "http_url" in setting:
