@@ -47,16 +47,17 @@ def event_facts() -> list[tuple[Row, ...]]:
 
 
 def rdata_lines(count: int) -> tuple[list[bytes], list[bytes]]:
-    """``count`` recorded lines of all streams, in their order, the tokens numbered anew.
+    """Up to ``count`` recorded lines of all streams, in their order, with new tokens.
+
+    The last lines are left out when they are only a part of a fact.
 
     :returns: the POSITIONs to begin with, and the lines, each with its newline
     """
-    pieces = [line.split(b" ", 4) for line in server_lines("RDATA ")]
-    while pieces[-1][3] == b"batch":  # so that going round and round splits no fact
-        pieces.pop()
+    recorded = [line.split(b" ", 4) for line in server_lines("RDATA ")]
+    pieces = list(islice(cycle(_without_half_fact(recorded)), count))
     tokens: dict[bytes, int] = {}
     lines = []
-    for _, stream, writer, token, row in islice(cycle(pieces), count):
+    for _, stream, writer, token, row in _without_half_fact(pieces):
         key = b"%b %b" % (stream, writer)
         reached = tokens.setdefault(key, 0)
         if token != b"batch":
@@ -64,6 +65,12 @@ def rdata_lines(count: int) -> tuple[list[bytes], list[bytes]]:
             token = b"%d" % (reached + 1)
         lines.append(b"RDATA %b %b %b\n" % (key, token, row))
     return [b"POSITION %b 0 0\n" % key for key in tokens], lines
+
+
+def _without_half_fact(pieces: list[list[bytes]]) -> list[list[bytes]]:
+    while pieces[-1][3] == b"batch":
+        pieces = pieces[:-1]
+    return pieces
 
 
 def numbered(count: int) -> list[Fact]:
