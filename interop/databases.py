@@ -23,7 +23,7 @@ class Databases:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._server = PostgresServer(directory, prefer_system=True, fsync=False)
+        self._server = PostgresServer(directory, prefer_system=True)
 
     def empty(self, name: str) -> str:
         """Make a database without anything in it."""
