@@ -151,7 +151,7 @@ class Command(ProcessProtocol):
 class CliCase(TestCase):
     """A test with a directory, processes, and perhaps a master."""
 
-    timeout = 180  # many processes in a row, each of which takes seconds to start when all is busy
+    timeout = 400  # many processes in a row, each of which takes seconds to start when all is busy
 
     def setUp(self) -> None:
         directory = TemporaryDirectory()

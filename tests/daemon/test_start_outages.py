@@ -34,7 +34,7 @@ handlers: ["tests.daemon.noting:Asking"]
 class AwayAtTheStart(TestCase):
     """A proxy ends all connections at the first, second, third … query of a start."""
 
-    timeout = 180
+    timeout = 400
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.patch(database, "GIVE_UP_S", 0.0)  # what is away is told of at once
