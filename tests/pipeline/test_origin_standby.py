@@ -25,6 +25,7 @@ class StandbyCase(PostgresCase):
         self.has_caught_up = servers.has_caught_up
         self.dsn = self.primary.dsn
         await prepare(self.dsn)
+        await self.caught_up()  # the standby has the tables
 
     async def caught_up(self) -> None:
         """Wait until the standby has all that the primary has."""
