@@ -54,10 +54,12 @@ def rdata_lines(count: int) -> tuple[list[bytes], list[bytes]]:
     :returns: the POSITIONs to begin with, and the lines, each with its newline
     """
     recorded = [line.split(b" ", 4) for line in server_lines("RDATA ")]
-    pieces = list(islice(cycle(_without_half_fact(recorded)), count))
+    _drop_half_fact(recorded)  # so that going round and round splits no fact
+    pieces = list(islice(cycle(recorded), count))
+    _drop_half_fact(pieces)
     tokens: dict[bytes, int] = {}
     lines = []
-    for _, stream, writer, token, row in _without_half_fact(pieces):
+    for _, stream, writer, token, row in pieces:
         key = b"%b %b" % (stream, writer)
         reached = tokens.setdefault(key, 0)
         if token != b"batch":
@@ -67,10 +69,9 @@ def rdata_lines(count: int) -> tuple[list[bytes], list[bytes]]:
     return [b"POSITION %b 0 0\n" % key for key in tokens], lines
 
 
-def _without_half_fact(pieces: list[list[bytes]]) -> list[list[bytes]]:
+def _drop_half_fact(pieces: list[list[bytes]]) -> None:
     while pieces[-1][3] == b"batch":
-        pieces = pieces[:-1]
-    return pieces
+        pieces.pop()
 
 
 def numbered(count: int) -> list[Fact]:
