@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
@@ -62,10 +63,7 @@ async def once(step: Callable[[], Awaitable[T]]) -> T:
 
 def completed(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that does not have to wait."""
-    results: list[Any] = []
-    Deferred.fromCoroutine(coroutine).addCallback(results.append).addErrback(_raise)
-    (result,) = results
-    return result  # type: ignore[no-any-return]
+    return SynchronousTestCase().successResultOf(Deferred.fromCoroutine(coroutine))
 
 
 def master_config(server_name: str, *, poll_s: float = 1.0) -> MasterConfig:
@@ -174,7 +172,3 @@ async def store_at(
     await store.record_positions(stream, position, {writer: position})
     await lease.close()
     return store
-
-
-def _raise(failure: Any) -> None:
-    failure.raiseException()

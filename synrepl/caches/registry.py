@@ -253,7 +253,7 @@ class Caches:
             return self._by_group.get(target.name, ())
         return self._by_name.get(target, ())
 
-    def has_had(self, target: str | Group) -> bool:
+    def has_opened(self, target: str | Group) -> bool:
         """Whether a cache of a name or of a group was ever opened."""
         if isinstance(target, Group):
             return target.name in self._by_group

@@ -27,14 +27,14 @@ class EffectsPlan(NamedTuple):
         return {target for _, targets in self.invalidates for target in targets}
 
     def limited_to(self, caches: Caches, stream: str) -> EffectsPlan | None:
-        """The part of the plan that has a cache or change index here; None if there is none.
+        """The plan without caches and change indexes that this process does not have.
 
-        Most rows of most streams affect no cache of a process, so that part is applied to them.
+        None if nothing is left, as for most streams in most processes: their rows need no look-ups.
 
         :param stream: the stream in whose tokens change indexes count
         """
         invalidates = [
-            (keys_of, tuple([each for each in targets if caches.has_had(each)]))
+            (keys_of, tuple([each for each in targets if caches.has_opened(each)]))
             for keys_of, targets in self.invalidates
         ]
         marks = [
