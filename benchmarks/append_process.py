@@ -18,19 +18,18 @@ import psycopg2
 from psycopg2.extras import execute_values
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import react
-from twisted.logger import Logger
 
+from benchmarks.assembled import build_master, master_config
 from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import event_facts
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres.store import PostgresStore
+from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.columns import columns
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
@@ -102,7 +101,7 @@ class Product:
 async def measure(clock: Any, arguments: Sequence[str]) -> None:
     """Measure both sides alternately."""
     dsn, singles, in_flight, batches, repetitions = arguments[0], *map(int, arguments[1:])
-    scheduler, log = TwistedScheduler(clock), Logger()
+    scheduler = TwistedScheduler(clock)
     database = PostgresDatabase(clock, dsn, "master")
     await migrate(database, load())
     statements = PostgresSingles(clock, dsn, "master")
@@ -115,13 +114,12 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
         statements=statements,
     )
     await store.prepare([EVENTS])
-    publisher = Publisher(scheduler, {EVENTS.name: RowCodec(EVENTS)})
-    announcer = Announcer(scheduler, store, [EVENTS], publisher, log)
-    writer = StreamWriter(scheduler, store, "master", [EVENTS], announcer, log)
-    await writer.start()
-    await announcer.start()
+    config = master_config("example.org")
+    master = build_master(scheduler, config, store, Catalogue([EVENTS]), [EVENTS])
+    await master.take_name()
+    await master.begin()
     rows = [row for rows in event_facts() for row in rows]
-    bare, ours = Baseline(dsn, rows), Product(writer, rows)
+    bare, ours = Baseline(dsn, rows), Product(master.writer, rows)
     ways: dict[str, tuple[int, Callable[[int], Awaitable[None]], Callable[[int], None]]] = {
         "one at a time": (singles, ours.singles, bare.singles),
         f"{FLIGHT} in flight": (in_flight, ours.in_flight, bare.singles),
@@ -141,9 +139,9 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
                 found["bare"].append(count / (ended - between))
     report(found_by_way)
     bare.close()
-    await announcer.stop()
+    await master.stop()
     scheduler.stop()
-    await writer.stop()
+    await master.writer.stop()
     statements.close()
     await database.close()
 

@@ -43,7 +43,7 @@ def _hits(scale: Scale) -> Iterator[Row]:
     caches = make_caches()
 
     @cachetools.cached(cachetools.LRUCache(10_000))
-    def theirs(user_id: str) -> str:
+    def lru_cached(user_id: str) -> str:
         return user_id
 
     @caches.cached(by_name=True)
@@ -80,7 +80,7 @@ def _hits(scale: Scale) -> Iterator[Row]:
 
     found = interleaved(
         {
-            "theirs": called(theirs),
+            "theirs": called(lru_cached),
             "plain": called(plain),
             "coroutine": awaited(coroutine),
             "method": awaited(method),
@@ -123,7 +123,7 @@ def _single_keys(scale: Scale) -> Row:
 
         for key in keys:
             get_user_by_id(key)
-        worker = Worker(_coherence(caches))
+        worker = Worker(caches)
         worker.feed(
             [b"SERVER %b\nPING 1\n" % worker.server, b"POSITION caches %b 0 0\n" % WRITER.encode()]
         )
@@ -158,7 +158,7 @@ def _many_members(scale: Scale) -> Row:
     def get_user_in_room_with_profile(room_id: str, user_id: str) -> str:
         return user_id
 
-    coherence = _coherence(caches)
+    coherence = Coherence(caches, Catalogue(SYNAPSE_STREAMS), Logger())
     members = [f"@user{number}:example.com" for number in range(MEMBERS)]
     room = "!room:example.com"
     together = [Fact(1, WRITER, (CachesRow("cs_cache_fake", [room, *members], 1),))]
@@ -190,7 +190,3 @@ def _many_members(scale: Scale) -> Row:
         bound=at_most(1.0),
         scale=1e6,
     )
-
-
-def _coherence(caches: Any) -> Coherence:
-    return Coherence(caches, Catalogue(SYNAPSE_STREAMS), Logger())

@@ -4,7 +4,7 @@ Reports ``{"port": p}``, waits for the clients, sends them the facts in groups, 
 closes the connections, and reports the CPU seconds of this process, the rows, and the bytes that each
 client must have received.
 
-``ours`` is the product's path from a settled fact on. ``bare`` is a Twisted server that has the same
+``ours`` is a master's path from a settled fact of another process on. ``bare`` is a Twisted server that has the same
 lines joined in memory, and does one ``transport.write`` per client and group.
 """
 
@@ -19,17 +19,15 @@ from typing import Any
 
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.protocol import Protocol, ServerFactory
-from twisted.logger import Logger
 
+from benchmarks.assembled import build_master, completed, master_config, store_at
 from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import BEFORE, WRITER, numbered
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp.master import MasterFactory
+from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.daemon.replication_listener import listener_factory
 from synrepl.services.announcing.lines import Audience, LineEncoder
-from synrepl.services.announcing.publisher import Publisher
-from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.serving.master import FollowerState, Master
-from synrepl.storage.store import Observation, WriterState
+from synrepl.services.serving.master import FollowerState
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Generation
 from synrepl.streams.rows import RowCodec
@@ -44,6 +42,11 @@ GROUP = 100
 reactor: Any = installed_reactor
 
 SERVER_NAME = "example.com"
+
+#: Seconds between two polls of the store: none falls in a measurement, since the facts are
+#: passed to the state of the stream, and are not in the store.
+_POLL_S = 3600.0
+
 _GREETING = len(
     f"SERVER {SERVER_NAME}\nPING 1234567890123\nPOSITION events {WRITER} {BEFORE} {BEFORE}\n"
 )
@@ -51,22 +54,21 @@ _FAREWELL = len("ERROR server shutting down\n")
 
 
 class Product:
-    """The product: state, publisher, encoder, sessions, peers."""
+    """A master with one listener."""
 
     def __init__(self, groups: Sequence[Sequence[Fact]]) -> None:
         self._groups = groups
         scheduler = TwistedScheduler(reactor)
-        publisher = Publisher(scheduler, {"events": RowCodec(EVENTS)})
-        self._state = StreamState(EVENTS, publisher)
-        writer = WriterState(epoch=1, position=BEFORE, is_held=True, is_alive=True, holders=())
-        self._state.begin(Observation(BEFORE, BEFORE, {WRITER: writer}), {})
-        source: Any = None  # nobody asks for what is missing
-        catalogue = Catalogue([EVENTS])
-        states = {"events": self._state}
-        self._master = Master(
-            scheduler, catalogue, states, publisher, source, lambda *_: None, Logger()
+        config = master_config(SERVER_NAME, poll_s=_POLL_S)
+        store = completed(store_at(scheduler, EVENTS, WRITER, BEFORE))
+        services = build_master(scheduler, config, store, Catalogue([EVENTS]), [])
+        completed(services.begin())
+        self._state = services.announcer.states[EVENTS.name]
+        self._master = services.master
+        (listener,) = config.listeners
+        self.factory = listener_factory(
+            scheduler, config, listener, self._master, ConnectionLimits(), services.slices
         )
-        self.factory = MasterFactory(scheduler, self._master, SERVER_NAME)
         self._clients: Mapping[Any, FollowerState] = self._master.followers
         self.extra_bytes = _GREETING + _FAREWELL
 

@@ -74,7 +74,7 @@ def _rows(dsn: str, directory: Path, redis: RedisTestServer, scale: Scale) -> It
     for part in ("idle", "attacked"):
         (directory / part).mkdir()
     more = {"redis": {"path": str(redis.path)}, "catalogue": "all"}
-    # Of another database, for there is one master to each.
+    # On another database, because each has one master.
     with postgres() as other, RunningMaster(other, directory / "idle") as idle:
         for attack in (None, *ATTACKS):
             descriptors = None if attack is None else attack.descriptors
@@ -85,7 +85,7 @@ def _rows(dsn: str, directory: Path, redis: RedisTestServer, scale: Scale) -> It
 def _watched(
     master: RunningMaster, idle: RunningMaster, attack: Attack | None, scale: Scale
 ) -> dict[str, Any]:
-    """The latencies of ``/health`` of both, what came of an attack on one, and its memory."""
+    """The latencies of ``/health`` of both masters, the outcome of an attack on one, and its memory."""
     before = master.memory()
     with (
         Child("health_probe", master.http_port, "/health") as probe,
@@ -114,7 +114,7 @@ def _watched(
 
 
 def _row(attack: Attack | None, found: Mapping[str, Any]) -> Row:
-    """The slowest answer, and what else there is to tell; one that is missing is no answer at all."""
+    """The slowest answer, with details; an unanswered request counts as :data:`UNANSWERED_MS`."""
     took, beside = (sorted(s * 1000 for s in found[name]) for name in ("took", "beside"))
     slowest = UNANSWERED_MS if found["failures"] else took[-1]
     details = [

@@ -149,7 +149,7 @@ def federation_acks(target: Target) -> dict[str, object]:
 
 
 def servers_up(target: Target) -> dict[str, object]:
-    """Send many REMOTE_SERVER_UP, each of which the master relays to 200 clients."""
+    """Send many REMOTE_SERVER_UP; the master relays each to 200 clients."""
     others = [target.client() for _ in range(200)]
     for other in others:
         other.sendall(HELLO)

@@ -1,4 +1,4 @@
-"""The ledger: to reserve and settle one more, with many reservations open and with few."""
+"""The ledger: the cost of one more reservation with many open ones, compared with few."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_open(count: int) -> tuple[Ledger, deque[int]]:
 
 
 def newest_first(count: int, times: int) -> float:
-    """CPU seconds of reserving one and settling that very one, while the others stay open."""
+    """CPU seconds of reserving a token and settling it, while the others stay open."""
     ledger, _ = with_open(count)
 
     def work() -> None:
@@ -37,7 +37,7 @@ def newest_first(count: int, times: int) -> float:
 
 
 def oldest_first(count: int, times: int) -> float:
-    """CPU seconds of reserving one and settling the oldest, so that the position moves on."""
+    """CPU seconds of reserving a token and settling the oldest, so that the position advances."""
     ledger, tokens = with_open(count)
 
     def work() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def size_of(roots: list[Any], known: set[int]) -> int:
-    """Bytes of all that hangs on some objects, each counted once, without what is known and without text."""
+    """Bytes of objects and all that they refer to, each counted once, without strings and known objects."""
     seen, left, size = set(known), list(roots), 0
     while left:
         value = left.pop()

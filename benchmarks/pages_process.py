@@ -1,7 +1,7 @@
 """A follower that fetches what it missed: ``database DSN UPTO`` or ``http URL UPTO``.
 
-Pages through ``events`` as a follower does when it fills a gap, and says how
-many rows came in how many seconds.
+Pages through ``events`` as a follower does when it fills a gap, and reports
+the number of rows and the seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from synrepl.streams.synapse.events import EVENTS
 
 
 async def fetch(source: FactSource, upto: Token) -> int:
-    """All pages; how many rows."""
+    """Fetch all pages; return the number of rows."""
     after = rows = 0
     while after < upto:
         page = await source.page(EVENTS, Range(after, upto), WRITER, PAGE_ROWS)
@@ -37,7 +37,7 @@ async def fetch(source: FactSource, upto: Token) -> int:
 
 
 async def measure(clock: Any, kind: str, where: str, upto: str) -> None:
-    """Once."""
+    """Measure once."""
     source: FactSource
     if kind == "http":
         client = HttpClient(clock, where)

@@ -2,6 +2,7 @@
 
 It runs in one process without a socket, and measures only the worker's own work: from
 ``dataReceived`` to a handler that does nothing, including the checks of positions and gaps.
+It has no caches; ``caches.py`` measures what dropping stale entries costs.
 """
 
 from __future__ import annotations
@@ -12,22 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from twisted.internet.task import Clock
-from twisted.logger import Logger
 from twisted.protocols.basic import LineOnlyReceiver
 
+from benchmarks.assembled import build_worker, completed, worker_config
 from benchmarks.fan_out_server import GROUP, SERVER_NAME, lines_of
 from benchmarks.harness import Row, Scale, at_most, cpu, interleaved, ratio
 from benchmarks.recorded import BEFORE, WRITER, numbered, rdata_lines
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.adapters.tcp.worker import UpstreamPeer, WorkerFactory
-from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.delivery import Delivery
-from synrepl.services.following.follower import Follower
+from synrepl.adapters.tcp.worker import UpstreamPeer
+from synrepl.caches.registry import Caches
 from synrepl.services.handlers import Batch, Handler
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse import SYNAPSE_STREAMS
-from synrepl.wire.dialects import MODERN
 
 #: Bytes that one read of a full socket returns.
 PIECE = 64 * 1024
@@ -65,28 +62,25 @@ class NullTransport:
 
 
 class Worker:
-    """A follower of all streams, on a connection without a socket."""
+    """A worker that follows all streams, on a connection without a socket.
+
+    :param caches: its caches, kept coherent; by default none
+    """
 
     server = SERVER_NAME.encode()
 
-    def __init__(self, coherence: Coherence | None = None) -> None:
+    def __init__(self, caches: Caches | None = None) -> None:
         clock: Any = Clock()
-        scheduler = TwistedScheduler(clock)
         self.handler = CountingHandler()
-        source: Any = None  # never used: there are no gaps
-        log = Logger()
-        self.follower = Follower(
-            scheduler,
+        services = build_worker(
+            TwistedScheduler(clock),
+            worker_config(SERVER_NAME, "worker1"),
             Catalogue(SYNAPSE_STREAMS),
-            source,
-            Delivery(scheduler, [Subscription(self.handler)], log, coherence=coherence),
-            log,
-            earliest=False,
+            [self.handler],
+            caches=caches,
         )
-        factory = WorkerFactory(
-            scheduler, self.follower, "worker1", SERVER_NAME, MODERN, lambda *_, **__: None
-        )
-        self.peer: UpstreamPeer = factory.buildProtocol(None)
+        completed(services.begin())
+        self.peer: UpstreamPeer = services.factory.buildProtocol(None)
         transport: Any = NullTransport()
         self.peer.makeConnection(transport)  # type: ignore[no-untyped-call]
 

@@ -1,14 +1,17 @@
 """Publishes to a Redis that it starts itself, and reports the CPU time.
 
-``python -m benchmarks.redis_process ours|followed|bare FACTS``
+``python -m benchmarks.redis_process ours|followed|bare FACTS``. ``ours`` and ``followed`` are the
+advances of a worker's writer, which begin at the listener of its positions. The worker has only
+the publishing one of its two connections, so the figures are those of publishing.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from time import process_time
-from typing import Any, cast
+from typing import Any
 
 import txredisapi
 from twisted.internet.defer import Deferred, gatherResults
@@ -16,21 +19,19 @@ from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.internet.task import react
 from twisted.logger import Logger
 
+from benchmarks.assembled import build_worker, store_at, worker_config
 from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import BEFORE, WRITER, numbered
-from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.connection import RedisPublisher
-from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.daemon.config.redis import RedisConfig
+from synrepl.daemon.process_bus import ProcessBus
+from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.services.announcing.lines import LineEncoder
-from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import AUDIENCE, AnnouncedPosition, BusPublisher
-from synrepl.services.bus.bus_reader import BusReader
+from synrepl.services.bus.bus_publisher import AUDIENCE
 from synrepl.services.bus.channels import Channels
-from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.delivery import Delivery
-from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact
@@ -43,7 +44,7 @@ CHANNEL = "example.org"
 #: Facts with which one append of many advances a position.
 GROUP = 500
 
-CODECS = {EVENTS.name: RowCodec(EVENTS)}
+CATALOGUE = Catalogue([EVENTS])
 
 
 class CountingPublisher(RedisPublisher):
@@ -66,14 +67,6 @@ class CountingPublisher(RedisPublisher):
             self.done.callback(None)
 
 
-class SingleWriterPositions:
-    """Announces the position of one writer, before the first fact."""
-
-    def announced_positions(self) -> Iterator[AnnouncedPosition]:
-        """That position."""
-        yield AnnouncedPosition(EVENTS, WRITER, BEFORE)
-
-
 class RowCounter(Handler):
     """Counts rows.
 
@@ -92,13 +85,39 @@ class RowCounter(Handler):
             self.done.callback(None)
 
 
-class PublisherOnlyWires:
-    """A bus connection that publishes and does not subscribe."""
+class PublisherOnlyConnections:
+    """Connections to the bus that publish, and subscribe to nothing.
 
-    def __init__(self, speaker: RedisPublisher) -> None:
-        self.publish = speaker.publish_all
+    The process receives only its own claims of its name, which it waits for.
+    """
 
+    fault: str | None = None
+    connections = 1
+    cut_off = 0
     full = False
+
+    def __init__(
+        self, redis_publisher: RedisPublisher, channels: Collection[str], bus: Bus
+    ) -> None:
+        self._redis_publisher = redis_publisher
+        self._claims = Channels(CHANNEL).of_process(WRITER)
+        self._bus = bus
+
+    def start(self) -> None:
+        """Join the bus; the connection exists."""
+        self._bus.connected(self)
+
+    async def stop(self) -> None:
+        """Close the connection once everything has been written."""
+        self._redis_publisher.end()
+        await self._redis_publisher.gone
+
+    def publish(self, channel: str, lines: Iterable[bytes]) -> None:
+        """Publish lines, and return claims."""
+        if channel == self._claims:
+            self._bus.messages_received(list(lines))
+        else:
+            self._redis_publisher.publish_all(channel, lines)
 
     async def room(self) -> None: ...
 
@@ -112,70 +131,83 @@ class PublisherOnlyWires:
 async def ours(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from position advances to the answers of Redis."""
     scheduler = TwistedScheduler(reactor)
-    speaker = CountingPublisher(scheduler)
-    speaker.waiting = 1  # the POSITION
-    sent = speaker.done
-    publisher = await _join(reactor, scheduler, redis, speaker)
+    redis_publisher = CountingPublisher(scheduler)
+    redis_publisher.waiting = 2  # REPLICATE and POSITION
+    sent = redis_publisher.done
+    bus, listener = await _join(reactor, scheduler, redis, redis_publisher)
     await sent
-    spent = await _publish(publisher, groups, speaker)
-    speaker.end()
-    await speaker.gone
+    spent = await _publish(listener, groups, redis_publisher)
+    await bus.stop()
     return spent
 
 
 async def followed(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from position advances to the handler of a follower in this process."""
-    scheduler = TwistedScheduler(reactor)
-    handler, log = RowCounter(), Logger()
-    source = cast(Any, None)  # never used: there are no gaps
-    delivery = Delivery(scheduler, [Subscription(handler)], log)
-    follower = Follower(scheduler, Catalogue([EVENTS]), source, delivery, log, earliest=False)
-    mute = BusPublisher(Publisher(scheduler, CODECS), Channels(CHANNEL), NoPositions())
-    bus = Bus(Channels(CHANNEL), [EVENTS.name], BusReader("follower", log), follower, mute)
-    address = RedisAddress(path=redis.path)
-    pubsub = RedisPubSub(reactor, scheduler, address, [CHANNEL], bus, lambda *_, **__: None)
-    pubsub.start()
-    while not bus.is_connected:
+    scheduler, handler = TwistedScheduler(reactor), RowCounter()
+    config = worker_config(CHANNEL, "follower", redis=RedisConfig(path=redis.path))
+    connect_bus = bus_connector(reactor, scheduler, config, Logger())
+    services = build_worker(scheduler, config, CATALOGUE, [handler], connect_bus=connect_bus)
+    assert services.bus is not None
+    await services.begin()
+    services.follow()
+    while not services.is_connected:
         await scheduler.sleep(0.01)
-    speaker = RedisPublisher(scheduler)
-    publisher = await _join(reactor, scheduler, redis, speaker)
-    while (EVENTS.name, WRITER) not in follower.positions:
+    bus, listener = await _join(reactor, scheduler, redis, RedisPublisher(scheduler))
+    while (EVENTS.name, WRITER) not in services.follower.positions:
         await scheduler.sleep(0.01)
-    spent = await _publish(publisher, groups, handler)
-    speaker.end()
-    await pubsub.stop()
+    spent = await _publish(listener, groups, handler)
+    await bus.stop()
+    await services.bus.stop()
     return spent
 
 
-class NoPositions:
-    """Announces no positions."""
-
-    def announced_positions(self) -> Iterator[AnnouncedPosition]:
-        """None."""
-        return iter(())
-
-
 async def _join(
-    reactor: Any, scheduler: TwistedScheduler, redis: RedisTestServer, speaker: RedisPublisher
-) -> Publisher:
-    """A publisher over ``speaker``."""
-    publisher = Publisher(scheduler, CODECS)
-    await connectProtocol(UNIXClientEndpoint(reactor, str(redis.path)), speaker)
-    speaker.begin()
-    bus_publisher = BusPublisher(publisher, Channels(CHANNEL), SingleWriterPositions())
-    bus_publisher.join(PublisherOnlyWires(speaker), [EVENTS.name])
-    return publisher
+    reactor: Any,
+    scheduler: TwistedScheduler,
+    redis: RedisTestServer,
+    redis_publisher: RedisPublisher,
+) -> tuple[ProcessBus, PositionListener]:
+    """Start a worker that writes ``events``, follows nothing, and publishes over a connection.
+
+    It announces the position before the first fact.
+
+    :returns: its bus, and the listener of its writer's advances
+    """
+    await connectProtocol(UNIXClientEndpoint(reactor, str(redis.path)), redis_publisher)
+    redis_publisher.begin()
+    listeners: list[PositionListener] = []
+
+    def watched(listener: PositionListener) -> PositionListener:
+        listeners.append(listener)
+        return listener
+
+    services = build_worker(
+        scheduler,
+        worker_config(CHANNEL, WRITER, redis=RedisConfig(path=redis.path), follows=False),
+        CATALOGUE,
+        store=await store_at(scheduler, EVENTS, WRITER, BEFORE),
+        own=[EVENTS],
+        connect_bus=partial(PublisherOnlyConnections, redis_publisher),
+        watched=watched,
+    )
+    assert services.bus is not None
+    await services.take_names()
+    services.follow()
+    (listener,) = listeners
+    return services.bus, listener
 
 
 async def _publish(
-    publisher: Publisher, groups: Sequence[Sequence[Fact]], until: CountingPublisher | RowCounter
+    listener: PositionListener,
+    groups: Sequence[Sequence[Fact]],
+    until: CountingPublisher | RowCounter,
 ) -> float:
     """CPU seconds of this process to publish the groups one after another."""
     before, prev = process_time(), BEFORE
     for group in groups:
         until.waiting += sum(len(fact.rows) for fact in group)
         until.done = done = Deferred()
-        publisher.writer_advanced(EVENTS, WRITER, prev, group[-1].token, group)
+        listener.writer_advanced(EVENTS, WRITER, prev, group[-1].token, group)
         prev = group[-1].token
         await done
     return process_time() - before
@@ -183,7 +215,7 @@ async def _publish(
 
 async def bare(reactor: Any, redis: RedisTestServer, groups: Sequence[Sequence[Fact]]) -> float:
     """CPU seconds from lines to the answers of Redis."""
-    encoder, prev = LineEncoder(AUDIENCE, CODECS), BEFORE
+    encoder, prev = LineEncoder(AUDIENCE, {EVENTS.name: RowCodec(EVENTS)}), BEFORE
     lines: list[list[bytes]] = []
     for group in groups:
         chunks = encoder.live(EVENTS, WRITER, prev, group[-1].token, group)

@@ -20,11 +20,11 @@ from synrepl.rooms import (
     room_version,
 )
 
-#: The whole set, and the part of it that the tests need.
-FOLDERS = (
-    Path(os.environ.get("SYNREPL_TEST_VECTORS") or REPOSITORY.parent / "shared" / "vectors"),
-    REPOSITORY / "tests" / "rooms" / "vectors",
-)
+#: A folder with more vectors than the repository has, if the environment names one.
+_MORE = os.environ.get("SYNREPL_TEST_VECTORS")
+
+#: The folders of the vectors; the first one that has a file wins.
+FOLDERS = (*([Path(_MORE)] if _MORE else []), REPOSITORY / "tests" / "rooms" / "vectors")
 
 
 def found(name: str) -> Path | None:

@@ -42,13 +42,13 @@ from synrepl.testing.standby import PrimaryAndStandby
 
 T = TypeVar("T")
 
-#: Rows appended per second: what leaves two cores room for eight processes that start again.
+#: Rows appended per second, low enough that two cores can restart eight processes meanwhile.
 RATE = 250
 
 MINUTES = 10.0
 QUICK_MINUTES = 1.0
 
-#: Seconds for which a victim is away at most: longer than what passes for silence (15 s).
+#: Maximum seconds for which a victim is away: longer than the ping timeout (15 s).
 LONGEST_S = 20.0
 
 #: Seconds before the failover during which the standby receives nothing.
@@ -69,12 +69,12 @@ class NotReady(Unavailable):
 class SoakResult(NamedTuple):
     """The result of a soak test.
 
-    :ivar facts: in the tables, each of which every follower had to apply
-    :ivar accidents: how many of each kind
+    :ivar facts: facts in the tables; every follower had to apply all of them
+    :ivar accidents: number of accidents by kind
     :ivar again: requests that were sent more than once; ``replayed`` had been appended before
     :ivar lost: facts that were acknowledged and that the failover lost
     :ivar repeated: facts that handlers without transactions saw again
-    :ivar problems: what is not as it should be, one sentence each
+    :ivar problems: one sentence each
     """
 
     facts: int
@@ -90,9 +90,9 @@ class SoakResult(NamedTuple):
 class Soak:
     """Runs a soak test.
 
-    :param redis: over which the processes of the site hear each other; it runs
+    :param redis: a running Redis, over which the processes of the site communicate
     :param servers: the site's PostgreSQL servers
-    :param tell: told what happens
+    :param log: gets a line about each event
     """
 
     def __init__(
@@ -101,25 +101,25 @@ class Soak:
         site: SoakSite,
         redis: RedisTestServer,
         servers: PrimaryAndStandby,
-        tell: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
         self._reactor = reactor
         self._scheduler = TwistedScheduler(reactor)
         self._site = site
-        self._log = tell
+        self._log = log
         self._catalogue = catalogue(load_master([site.config(MASTER)]))
         self._traffic = Traffic(self._catalogue, _MOST_ROWS)
         self._clients = {name: Client(url) for name, url in site.urls.items()}
         self._senders = Senders(self._client_for, self._traffic.requests())
         self._pollers = {name: StatusPoller(url) for name, url in site.urls.items()}
         self._processes = {name: site.process(self._scheduler, name) for name in site.urls}
-        self._injector = AccidentInjector(self._scheduler, self._processes, redis, servers, tell)
+        self._injector = AccidentInjector(self._scheduler, self._processes, redis, servers, log)
         self._pacing = True
 
     async def play(self, planned: Iterator[Accident]) -> SoakResult:
-        """Play it; everything has ended when this returns.
+        """Run the test; all processes have ended when this returns.
 
-        :raises SynreplError: it could not be played, or a process ended without an accident
+        :raises SynreplError: it could not be run, or a process ended without an accident
         """
         try:
             await self._start()
@@ -134,7 +134,7 @@ class Soak:
                 await self._end()
                 self._scheduler.stop()
         accounts = await self._with_database(self._audit)
-        standing = await self._with_database(
+        position_problems = await self._with_database(
             lambda txn: record_deviations(txn, self._site, positions)
         )
         acknowledged = self._senders.acknowledged
@@ -146,10 +146,10 @@ class Soak:
             acknowledged.replayed,
             accounts.lost,
             accounts.repeated,
-            [*problems, *accounts.problems, *standing],
+            [*problems, *accounts.problems, *position_problems],
         )
 
-    # -- acts ---------------------------------------------------------------------------
+    # -- phases -------------------------------------------------------------------------
 
     async def _start(self) -> None:
         self._processes[MASTER].start()
@@ -162,7 +162,7 @@ class Soak:
         self._log(f"{len(self._processes)} processes are ready")
 
     async def _append(self, planned: Iterator[Accident]) -> None:
-        """Append as long as there are accidents, and then to the end of what is in hand."""
+        """Append as long as there are accidents, then finish the appends in progress."""
         self._senders.start()
         self._scheduler.spawn("pace", self._pace(self._scheduler.seconds()))
         for accident in planned:
@@ -182,7 +182,7 @@ class Soak:
             await self._scheduler.sleep(_LOOK_S)
 
     async def _settle(self) -> list[str]:
-        """Wait until everybody is where it has to be; whoever stays behind is a problem."""
+        """Wait until all processes have caught up; each that has not is a problem."""
         before: object = None
         since = self._scheduler.seconds()
         while True:
@@ -208,7 +208,7 @@ class Soak:
         for process in (*workers, master):
             await process.stop()
 
-    # -- what is known ------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------
 
     def _check(self) -> None:
         self._injector.check()
@@ -225,17 +225,17 @@ class Soak:
         for stream, last in self._senders.acknowledged.last_tokens.items():
             linear = positions[MASTER][stream].get(writer_label(LINEAR)) or 0
             if linear < last:
-                found.append(f"{stream}: the master stands at {linear} of {last}")
+                found.append(f"{stream}: the master is at {linear} of {last}")
         for worker in self._site.workers:
             for stream, writer, token in expected_positions(worker, positions):
                 reached = positions[worker.name][stream].get(writer) or 0
                 if reached != token:
                     where = f"{stream}, worker {worker.name}"
-                    found.append(f"{where}: it stands at {reached} of {writer}, not {token}")
+                    found.append(f"{where}: it is at {reached} of {writer}, not {token}")
         return found
 
     def _positions(self) -> dict[str, dict[str, dict[str, int | None]]]:
-        """Where everybody stands, by process, stream and writer."""
+        """The positions of all processes, by process, stream and writer."""
         return {
             name: {stream.name: poller.positions(stream.name) for stream in self._catalogue}
             for name, poller in self._pollers.items()
@@ -319,7 +319,7 @@ def run(scale: Scale, minutes: float | None = None, seed: int | None = None) -> 
         at_most(0),
         detail=f"seed {seed}; {found.facts:,} facts ({found.rows:,} rows) applied by each of nine"
         f" handlers; {what}; {found.again} requests sent again, {found.replayed} of them already"
-        f" appended; {found.lost:,} facts lost by the failover, and told of;"
+        f" appended; {found.lost:,} facts lost by the failover, and reported as lost;"
         f" {found.repeated:,} facts seen again by handlers without transactions",
         numbers={"seed": seed, "facts": found.facts, "accidents": found.accidents.total()},
     )

@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 _OF_REDIS = frozenset({Kind.REDIS_KILLED, Kind.SUBSCRIBERS_CUT, Kind.PUBLISHERS_CUT})
 
-#: Each kind comes so often in a round; within a round the order is drawn.
+#: How often each kind occurs in a round; the order within a round is random.
 _ROUND = (
     *(Kind.KILLED, Kind.KILLED, Kind.KILLED, Kind.ENDED, Kind.FROZEN, Kind.FROZEN),
     *(Kind.REDIS_KILLED, Kind.SUBSCRIBERS_CUT, Kind.PUBLISHERS_CUT),
@@ -44,11 +44,11 @@ _ROUND = (
 
 
 class Accident(NamedTuple):
-    """One of them.
+    """One accident.
 
-    :ivar after_s: seconds since the one before
+    :ivar after_s: seconds since the previous accident
     :ivar victim: the name of a process, or :data:`REDIS`
-    :ivar for_s: seconds until it is started again, or goes on
+    :ivar for_s: seconds until it is restarted or continued
     """
 
     after_s: float
@@ -61,19 +61,19 @@ def accidents(seed: int, names: Sequence[str], longest_s: float) -> Iterator[Acc
     """Accidents without end, the same for the same seed; every kind is in each round of nine.
 
     :param names: of the processes
-    :param longest_s: for which a victim is away
+    :param longest_s: maximum seconds for which a victim is away
     """
     random = Random(seed)
     victims: list[str] = []
     while True:
         for kind in random.sample(_ROUND, len(_ROUND)):
-            # Everybody has a turn before anybody has another.
+            # Every process is a victim once before any is again.
             victims = victims or random.sample(names, len(names))
             yield Accident(
                 random.uniform(0.2, 3.0),
                 kind,
                 REDIS if kind in _OF_REDIS else victims.pop(),
-                # Most are short, some are longer than what passes for silence.
+                # Most are short, some are longer than the ping timeout.
                 longest_s * random.random() ** 3,
             )
 
@@ -83,7 +83,7 @@ def failing_over(
 ) -> Iterator[Accident]:
     """The same accidents, and one failover as soon as it is due.
 
-    :param for_s: for which the standby has received nothing by then
+    :param for_s: seconds for which the standby has received nothing by then
     """
     failed_over = False
     for accident in planned:
@@ -97,8 +97,8 @@ class AccidentInjector:
     """Injects accidents; several may overlap, but only one per victim.
 
     :param servers: the PostgreSQL servers
-    :param tell: told what happens
-    :ivar counts: what has happened, by kind
+    :param log: gets a line about each event
+    :ivar counts: number of accidents so far, by kind
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class AccidentInjector:
         processes: Mapping[str, DaemonSubprocess],
         redis: RedisTestServer,
         servers: PrimaryAndStandby,
-        tell: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
         self._scheduler = scheduler
         self._processes = processes
         self._redis = redis
         self._servers = servers
-        self._log = tell
+        self._log = log
         self._under_way: dict[str, Deferred[None]] = {}
         self.counts: Counter[Kind] = Counter()
 

@@ -26,10 +26,10 @@ Positions = Mapping[str, Mapping[str, int | None]]
 class Accounts(NamedTuple):
     """The result of the audit.
 
-    :ivar facts: acknowledged; ``rows`` likewise
-    :ivar repeated: facts that came again to a handler that may see them again
+    :ivar facts: number of acknowledged facts; ``rows`` likewise
+    :ivar repeated: facts that a handler without transactions received again
     :ivar lost: facts that were acknowledged and that the failover lost
-    :ivar problems: what is not as it should be, one sentence each
+    :ivar problems: one sentence each
     """
 
     facts: int
@@ -56,7 +56,7 @@ def audit(
         for stream, entries in recorded.entries.items():
             survivors = [each for each in entries if (stream, each.token) not in lost]
             AppliedTable(name).insert(txn, stream, survivors)
-            untold = [
+            unreported = [
                 each.token
                 for each in entries
                 if (stream, each.token) in lost
@@ -65,10 +65,10 @@ def audit(
                     for of, writer, span in recorded.lost
                 )
             ]
-            if untold:
+            if unreported:
                 problems.append(
-                    f"{stream}, account {name}: {len(untold)} facts are lost, from token"
-                    f" {untold[0]} on, and it was not told"
+                    f"{stream}, account {name}: {len(unreported)} facts are lost, from token"
+                    f" {unreported[0]} on, and its handler was not notified"
                 )
         if recorded.changed:
             problems.append(f"{name}: {recorded.changed} facts came again with other rows")
@@ -77,8 +77,8 @@ def audit(
         verified = verification.verify(txn, catalogue[name])
         accounts = {"its table": verified.stored}
         accounts |= {f"account {worker}": each for worker, each in verified.workers.items()}
-        for whose, compared in accounts.items():
-            problems += _told(f"{name}, {whose}", compared)
+        for source, compared in accounts.items():
+            problems += _differences(f"{name}, {source}", compared)
     for account in site.accounts:
         for name, late in AppliedTable(account.name).count_out_of_order(txn).items():
             problems.append(f"{name}, account {account.name}: {late} facts came out of order")
@@ -91,7 +91,7 @@ def lost_facts(
 ) -> frozenset[tuple[str, Token]]:
     """Stream and token of the facts that a failover lost, by the database's own record of it.
 
-    Tokens are given out once, so what was acknowledged in such a range and is not there is lost.
+    Tokens are given out once, so an acknowledged fact in such a range that is missing is lost.
     """
     txn.execute("SELECT stream, writer, kept, floor FROM synrepl._lost_ranges")
     ranges = {
@@ -114,12 +114,12 @@ def lost_facts(
 def expected_positions(
     worker: WorkerSpec, positions: Mapping[str, Positions]
 ) -> Iterator[tuple[str, str, Token]]:
-    """Where a worker has to be in the end: stream, writer (see :func:`writer_label`) and token.
+    """The final positions expected of a worker: stream, writer (see :func:`writer_label`) and token.
 
     Over TCP the master says where a writer is: at its last fact. Over Redis each says it
     itself, and counts what it has settled without a fact.
 
-    :param positions: by process, as it told them
+    :param positions: by process, as it reported them
     """
     for stream, writers in positions[MASTER].items():
         for writer, at in writers.items():
@@ -132,12 +132,12 @@ def expected_positions(
 def record_deviations(
     txn: Transaction, site: SoakSite, positions: Mapping[str, Positions]
 ) -> list[str]:
-    """Positions on record that are behind where the worker has to be, or beyond all that was written.
+    """Recorded positions that are behind the expected one, or beyond everything that was written.
 
     In between they may be: writers without facts are moved on for some moments after the last
     fact, until the processes end.
 
-    :param positions: by process, as it told them in the end
+    :param positions: by process, as it reported them at the end
     """
     found = []
     written = {
@@ -160,7 +160,7 @@ def record_deviations(
     return found
 
 
-def _told(where: str, compared: ComparisonResult | None) -> Iterator[str]:
+def _differences(where: str, compared: ComparisonResult | None) -> Iterator[str]:
     if compared is not None:
         for difference in compared.runs:
             yield f"{where}: {difference}"

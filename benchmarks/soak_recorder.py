@@ -14,7 +14,7 @@ from synrepl.services.handlers import Batch, Handler
 #: The last cell: a line that lacks it was not finished.
 _END = "."
 
-#: Stands where a fact has its digest.
+#: Takes the place of a fact's digest in a record of lost facts.
 _LOST = "lost"
 
 _CELLS = 6
@@ -30,7 +30,7 @@ class FactFileRecorder(Handler):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     async def on_rows(self, batch: Batch) -> None:
-        """Write a batch down."""
+        """Record a batch."""
         entries = (digest_fact(fact.token, batch.writer, fact.rows) for fact in batch.facts)
         lines = [_line(batch.stream, each) for each in entries]
         self._write("".join(lines))
@@ -38,24 +38,24 @@ class FactFileRecorder(Handler):
     async def on_reset(
         self, stream: str, writer: str, position: Token, lost: Range | None = None
     ) -> None:
-        """Write down what a failover lost."""
+        """Record what a failover lost."""
         if lost is not None:
             self._write(f"{stream}\t{lost.after}\t{writer}\t{lost.upto}\t{_LOST}\t{_END}\n")
 
     def _write(self, lines: str) -> None:
-        # The first newline ends what a process that was killed left half written.
+        # The first newline ends a partial line that a killed process has left.
         left = memoryview(f"\n{lines}".encode())
         while left:
             left = left[os.write(self._file, left) :]
 
 
 class RecordedFacts(NamedTuple):
-    """Each fact once.
+    """A recorded file without duplicates.
 
-    :ivar entries: by stream, in the order of the first times
-    :ivar repeated: facts that came again, which they may
-    :ivar changed: facts that came again with other rows, which they may not
-    :ivar lost: stream, writer and range of facts that the handler was told to be lost
+    :ivar entries: by stream, in the order in which they were first received
+    :ivar repeated: facts that were received again, which is allowed
+    :ivar changed: facts that were received again with other rows, which is not
+    :ivar lost: stream, writer and range of the facts that were reported to the handler as lost
     """
 
     entries: dict[str, list[FactDigest]]
@@ -71,7 +71,7 @@ def read_recorded(path: Path) -> RecordedFacts:
 
 
 def deduplicated(lines: Iterable[str]) -> RecordedFacts:
-    """The facts of lines; one that was not finished comes again."""
+    """The facts of lines; an unfinished line is skipped, because its fact is received again."""
     seen: dict[tuple[str, str, Token], FactDigest] = {}
     found = RecordedFacts({}, 0, 0, [])
     repeated = changed = 0

@@ -69,7 +69,7 @@ class ExpectedRows:
         self._first_asked: dict[Release, dict[str, int]] = {release: {} for release in RELEASES}
 
     def sent_live(self, phase: Phase) -> None:
-        """All workers followed while the facts of a phase were appended."""
+        """Add the rows of a phase during which all workers followed."""
         for release in RELEASES:
             for stream in self.wanted(release):
                 self.due[release][stream] += phase.rows(stream)
@@ -109,12 +109,12 @@ class ExpectedRows:
 
 @dataclass(frozen=True, slots=True)
 class RedisPhaseResult:
-    """How matters stood with a worker over Redis at the end of a phase.
+    """The rows and positions of a worker over Redis at the end of a phase.
 
     :ivar due: rows by stream
     :ivar counted: rows by stream, as it counts them
-    :ivar tokens: where it has to stand, by stream
-    :ivar positions: where it stands, for the streams of which it says so
+    :ivar tokens: its expected positions, by stream
+    :ivar positions: its positions, for the streams that its metrics show
     """
 
     phase: Phase
@@ -124,8 +124,8 @@ class RedisPhaseResult:
     positions: Mapping[str, Token]
 
     @property
-    def strayed(self) -> list[str]:
-        """Where it does not stand where it has to, for a person."""
+    def wrong_positions(self) -> list[str]:
+        """Positions that are not as expected, as text."""
         return [
             f"{stream} at {at} instead of {self.tokens[stream]}"
             for stream, at in self.positions.items()
@@ -135,13 +135,13 @@ class RedisPhaseResult:
     @property
     def well(self) -> bool:
         """True when nothing is missing and nothing is too much."""
-        return self.due == self.counted and not self.strayed
+        return self.due == self.counted and not self.wrong_positions
 
 
 class ExpectedLiveRows:
     """Computes the rows due to a worker that receives rows only when they are published.
 
-    What it missed it is told of by positions, and reads in its own database.
+    Positions announce the rows that it missed; it reads them in its own database.
 
     :ivar known: the streams that it knows
     :ivar phases: the phases so far; the last one is running
@@ -154,20 +154,20 @@ class ExpectedLiveRows:
         self.phases: list[Phase] = []
 
     def begin(self, name: str) -> None:
-        """A phase begins."""
+        """Begin a phase."""
         self.phases.append(Phase(name, 0))
 
     def appended(self, stream: str, facts: Sequence[tuple[Token, int]]) -> None:
-        """A writer has appended these; (token, number of rows) of each."""
+        """Add facts that a writer has appended: (token, number of rows) of each."""
         self.phases[-1].appended.setdefault(stream, []).extend(facts)
         self._last[_sequence(stream)] = facts[-1][0]
 
-    def over(self, heard: bool) -> None:
-        """The phase is over.
+    def end(self, connected: bool) -> None:
+        """End the phase.
 
-        :param heard: the worker was on Redis all the time
+        :param connected: whether the worker was on Redis all the time
         """
-        if heard:
+        if connected:
             self._due.update({stream: self.phases[-1].rows(stream) for stream in self.known})
 
     def due(self) -> Counter[str]:
@@ -177,8 +177,8 @@ class ExpectedLiveRows:
     def tokens(self) -> dict[str, Token]:
         """The expected positions of the worker, by stream.
 
-        At the last token of the stream's sequence, whatever it heard: idle writers go
-        on with the others, and positions tell it of what it missed.
+        The last token of the stream's sequence, whether or not it received the rows: idle
+        writers advance with the others, and positions announce what it missed.
         """
         return {
             stream: self._last[_sequence(stream)]

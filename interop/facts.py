@@ -36,7 +36,7 @@ def _events(n: int) -> Rows:
 
 
 def _presence(n: int) -> Rows:
-    """Two users at once, one of whom has something to say that is not ASCII."""
+    """Two users at once; the text of one is not ASCII."""
     times = [_TS + n, _TS + n + 1, _TS + n]
     first = [_user(n), "online", *times, "zurück – 🙂", True]
     return [first, [_user(n + 1), "unavailable", *times, None, False]]

@@ -10,7 +10,7 @@ from interop.releases import Release
 from interop.report import Section, Table
 
 
-def tell(section: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
+def add_log_tables(section: Section, release: Release, entries: Sequence[logs.Entry]) -> None:
     """Add the errors, which all need a known reason, and other entries of the replication code."""
     errors = [entry for entry in entries if entry.is_error]
     unexplained = [entry.kind for entry in errors if entry.reason is None]
@@ -28,4 +28,4 @@ def tell(section: Section, release: Release, entries: Sequence[logs.Entry]) -> N
         if entry.about_replication and not entry.is_error and entry.level != "DEBUG"
     )
     table = Table(("times", "level", "entry"), [(n, *kind) for kind, n in others.most_common()])
-    section.tables.append((f"What else the replication code of {release} logged:", table))
+    section.tables.append((f"Other entries of the replication code of {release}:", table))

@@ -55,12 +55,12 @@ class QuietSnapshot:
         """Wrong figures of ``synrepl watch``, as sentences."""
         heard, committed = self.look.by_key("heard"), self.look.by_key("committed")
         faults = [
-            f"{_told(key)} heard at {heard.get(key)}, announced {self.announced.get(key)}"
+            f"{_key_text(key)} heard at {heard.get(key)}, announced {self.announced.get(key)}"
             for key in sorted(heard.keys() | self.announced.keys())
             if heard.get(key) != self.announced.get(key)
         ]
         faults += [
-            f"{_told(key)} committed at {committed.get(key)}, recorded {at}"
+            f"{_key_text(key)} committed at {committed.get(key)}, recorded {at}"
             for key, at in sorted(self.recorded.items())
             if committed.get(key) != at
         ]
@@ -73,7 +73,7 @@ class QuietSnapshot:
         """
         counted_rows, before = self.look.by_key("rows"), since.look.by_key("rows")
         return [
-            f"{_told(key)} {counted} rows instead of {came}"
+            f"{_key_text(key)} {counted} rows instead of {came}"
             for key in sorted(counted_rows.keys() | self.rows.keys())
             if (counted := counted_rows.get(key, 0) - before.get(key, 0))
             != (came := self.rows[key] - since.rows[key])
@@ -83,7 +83,7 @@ class QuietSnapshot:
     def behind(self) -> list[str]:
         """Writers that have not announced what is in the database, as sentences."""
         return [
-            f"{_told(key)} announced {self.announced.get(key)}, recorded {at}"
+            f"{_key_text(key)} announced {self.announced.get(key)}, recorded {at}"
             for key, at in sorted(self.recorded.items())
             if self.announced.get(key, 0) < at
         ]
@@ -143,9 +143,9 @@ class SynapseObserver:
         polling.wait_until("our watch to find all well", well, _LONGEST_S)
 
     def doctor(self, older: float = synrepl_watch.OLDER_S) -> Diagnosis:
-        """Ask it.
+        """Run ``synrepl doctor``.
 
-        :param older: from which age in seconds on a transaction is told of
+        :param older: minimum age of reported transactions, in seconds
         """
         return synrepl_watch.doctor(self._dsn, older)
 
@@ -170,11 +170,11 @@ class SynapseObserver:
     def stopped(
         self, what: str, wanted: Callable[[StoppedProcess], bool], chance: random.Random
     ) -> Iterator[StoppedProcess]:
-        """Stop the process (SIGSTOP) again and again, until it stands as wanted; then for a block.
+        """Stop the process (SIGSTOP) repeatedly, until its state is as wanted; it stays stopped for the block.
 
-        :param what: is wanted, for a person
+        :param what: the wanted state, for messages
         :param chance: when to stop it
-        :raises NotInTime: it never stood so
+        :raises NotInTime: it never was in that state
         """
         give_up = time.monotonic() + _LONGEST_S
         while time.monotonic() < give_up:
@@ -198,6 +198,6 @@ class SynapseObserver:
         )
 
 
-def _told(key: Key) -> str:
+def _key_text(key: Key) -> str:
     stream, writer = key
     return f"{stream} of {writer}"

@@ -20,9 +20,9 @@ class NotInTime(Unavailable):
 def wait_until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -> T:
     """Poll until the result is true, and return it.
 
-    :param what: what is waited for, for a person
+    :param what: what is waited for, for messages
     :param look: may raise :exc:`OSError` while a process is not there yet
-    :raises NotInTime: there was nothing for so many seconds
+    :raises NotInTime: the result was not true within ``seconds``
     """
     give_up = time.monotonic() + seconds
     while True:
@@ -40,7 +40,7 @@ def wait_until(what: str, look: Callable[[], T | None], seconds: float = 30.0) -
 def wait_until_stable(look: Callable[[], T], still_s: float, seconds: float) -> T:
     """Poll until the result has not changed for ``still_s`` seconds, and return it.
 
-    What never comes to rest is returned as it is after ``seconds``.
+    If it keeps changing, the last result is returned after ``seconds``.
     """
     begun = since = time.monotonic()
     seen = look()

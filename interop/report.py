@@ -27,7 +27,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells under headings; what is a number goes to the right."""
+    """Cells under headings; columns of numbers are right-aligned."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[object]]

@@ -28,7 +28,7 @@ _DESCRIPTION = """\
 A real main process of {release} on a database of its own. Our worker (`synrepl worker`,
 `master.foreign: true`, `dialect: {dialect}`, `starting: now`, catch-up over HTTP, no database)
 follows it, and so does a raw recorder: a socket that keeps every line, without code of synrepl.
-Both are connected, and nothing is in progress, before clients make any request; {rounds} things are done in
+Both are connected, and nothing is in progress, before clients make any request; {rounds} requests are made in
 {seconds:.0f} s. Then the rows that our worker's handler was given are compared with the RDATA lines
 of the recording, by stream: their number, and one by one (token and every cell), in order."""
 
@@ -128,7 +128,7 @@ def _both_follow(worker: SynreplWorker, recorder: Recorder) -> None:
         return bool(status["connected"]), len(status["streams"]), recorder.positions, rows
 
     polling.wait_until("our worker's HTTP listener", worker.status)
-    polling.wait_until("both to be told positions", lambda: all(results()[:3]))
+    polling.wait_until("both to receive positions", lambda: all(results()[:3]))
     polling.wait_until_stable(results, 2.0, _LONGEST_S)
 
 

@@ -99,7 +99,7 @@ class _SynapseRedisWorker:
     def run(self) -> Section:
         """Run all phases; the section of the report."""
         with self._master, self._writer, ExitStack() as stack:
-            self._append("before the worker starts", heard=False)
+            self._append("before the worker starts", connected=False)
             worker = Instance(self._home, self._home.shared(), "real1", Ports.free())
             stack.enter_context(worker.process)
             worker.ready()
@@ -113,7 +113,7 @@ class _SynapseRedisWorker:
             self._append("after a restart of Redis")
             self._record_result(worker)
             self._redis.stop()
-            self._append("while Redis is away", heard=False)
+            self._append("while Redis is away", connected=False)
             self._writer.kill()
             self._redis.start()
             self._record_result(worker)
@@ -127,10 +127,10 @@ class _SynapseRedisWorker:
             log = self._home.log(worker.name)
             return synapse_redis_worker_report.section(self._results, WRITERS, answers, log)
 
-    def _append(self, name: str, heard: bool = True) -> None:
+    def _append(self, name: str, connected: bool = True) -> None:
         """Append facts to every stream, divided among its writers.
 
-        :param heard: whether the worker is due to receive the rows live
+        :param connected: whether the worker is due to receive the rows live
         """
         self._expected.begin(name)
         for stream, made in facts.some(len(self._expected.phases)):
@@ -140,7 +140,7 @@ class _SynapseRedisWorker:
                 tokens = map(abs, synrepl_processes.append(self._ports[writer], stream, given))
                 rows = list(zip(tokens, map(len, given), strict=True))
                 self._expected.appended(stream, rows)
-        self._expected.over(heard)
+        self._expected.end(connected)
 
     def _all_on_redis(self, worker: Instance, positions: int) -> None:
         """Wait until all three processes are subscribed and the worker has all streams' positions.
@@ -159,7 +159,7 @@ class _SynapseRedisWorker:
             len(WRITERS.get(stream, (MASTER,))) for stream in self._expected.known
         )
         polling.wait_until(
-            "the worker to be told positions", lambda: self._positions_received(worker) >= due
+            "the worker to receive positions", lambda: self._positions_received(worker) >= due
         )
         polling.wait_until_stable(lambda: self._positions_received(worker), _STILL_S, _ARRIVE_S)
 

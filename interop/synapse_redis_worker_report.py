@@ -12,11 +12,11 @@ from interop.releases import CURRENT
 from interop.report import Section, Table, difference
 
 _DESCRIPTION = f"""\
-A Redis, our master and a worker of ours that writes (`redis:` and `stream_writers` in their
+A Redis, our master and our worker that writes (`redis:` and `stream_writers` in their
 configurations, embedded PostgreSQL), and a real generic_worker of {CURRENT} on a database of its own
 that holds the schema of its release and nothing else. In its configuration our two processes are the
 main process and another writer. Facts of every stream are appended over HTTP, a part at each writer,
-in five phases. After the second, Redis is restarted. After the third, it is stopped, facts are
+in five phases. After the second phase, Redis is restarted. After the third, it is stopped, facts are
 appended, our writer is killed by SIGKILL, and Redis is started: our master announces for the dead writer.
 Then the writer is started again. The real worker is never restarted.
 
@@ -56,8 +56,8 @@ def section(
         )
         section.check(
             f"{name}: its position in each stream is as expected",
-            not result.strayed,
-            ", ".join(result.strayed),
+            not result.wrong_positions,
+            ", ".join(result.wrong_positions),
         )
     discarded = logs.discarded(log)
     section.check("it dropped no row that it received", not discarded, str(dict(discarded)))
@@ -66,12 +66,12 @@ def section(
         set(answers) == {"200"},
         str(dict(answers)),
     )
-    log_tables.tell(section, CURRENT, logs.entries(log))
+    log_tables.add_log_tables(section, CURRENT, logs.entries(log))
     return section
 
 
 def _by_stream(last: RedisPhaseResult, writers: Mapping[str, Sequence[str]]) -> Table:
-    headings = ("stream", "writers", "rows due", "counted", "last token", "stands at")
+    headings = ("stream", "writers", "rows due", "counted", "last token", "position")
     rows = [
         (
             stream,

@@ -78,7 +78,7 @@ def section(
         section.check(
             f"{release} connected {_CONNECTIONS} times by itself", made == _CONNECTIONS, f"{made}"
         )
-        log_tables.tell(section, release, entries)
+        log_tables.add_log_tables(section, release, entries)
     return section
 
 
@@ -97,7 +97,7 @@ def _by_stream(expected: ExpectedRows, last: PhaseResult) -> Table:
         headings += [f"{release} due"]
         columns += [last.due[release]]
         if release.asks_by_token:
-            headings += ["of these asked again"]
+            headings += ["of these requested again"]
             columns += [expected.asked_again(release)]
         headings += [f"{release} counted"]
         columns += [last.counted[release]]

@@ -27,8 +27,8 @@ class Traffic:
     """Some users in some rooms.
 
     :param seed: of the choices that are made
-    :param rounds: how many things are done once all users and rooms are there; None
-        for as many as there is time for
+    :param rounds: number of actions once all users and rooms exist; None
+        for no limit
     :param groups: whether the server still has groups
     """
 
@@ -43,14 +43,14 @@ class Traffic:
         self._groups: list[tuple[User, str]] = []
         self._actions = [each for each in _WEIGHED if groups or each is not Traffic._group]
         self._weights = [_WEIGHED[each] for each in self._actions]
-        self._told_to_stop = threading.Event()
+        self._stopping = threading.Event()
 
     def stop(self) -> None:
         """Stop soon."""
-        self._told_to_stop.set()
+        self._stopping.set()
 
     def run(self, users: int = 6, rooms: int = 4) -> None:
-        """Do all of it; returns when it is done, or soon after it was told to stop."""
+        """Make all requests; returns when they are made, or soon after :meth:`stop`."""
         self._users += [User(self._server, f"u{next(self._names)}") for _ in range(users)]
         done = threading.Event()
         syncing = [
@@ -63,7 +63,7 @@ class Traffic:
             for _ in range(rooms):
                 self._make_room()
             for _ in count() if self._rounds is None else range(self._rounds):
-                if self._told_to_stop.is_set():
+                if self._stopping.is_set():
                     break
                 room = self._random.choice(list(self._rooms))
                 user = self._random.choice(self._rooms[room])

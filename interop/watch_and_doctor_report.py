@@ -18,7 +18,7 @@ A real server of {release} on a database of its own: the main process, two event
 stream writers, and one process each for sync, federation and pushers, which communicate over
 Redis. Beside it run `synrepl watch --redis … --json` and, repeatedly, `synrepl doctor
 database`, both with the DSN of a read-only role; and a raw recorder: a
-subscriber that records every line, without code of synrepl. Clients do {rounds} things in
+subscriber that records every line, without code of synrepl. Clients make {rounds} requests in
 {seconds:.0f} s. At a quiet moment before, after, and at the end, the output of `watch` is compared with the
 recording and with the table `stream_positions`, writer by writer.
 
@@ -108,7 +108,7 @@ def section(found: WatchDoctorResult) -> Section:
     title = f"watch and doctor beside a real {CURRENT} server of eight processes"
     section = Section(title, story.splitlines())
     section.tables.append(("At the last quiet moment:", _sides(found)))
-    section.tables.append(("What clients did, and how often:", answers_table(found.answers)))
+    section.tables.append(("Requests of the clients:", answers_table(found.answers)))
     snapshots = {"before": found.before, "after": found.after, "at the end": found.last}
     for when, snapshot in snapshots.items():
         section.check(
@@ -189,7 +189,7 @@ def _check_stopped_after_commit(section: Section, stopped_after_commit: StoppedA
 
 
 def _check_resumed(section: Section, after: Diagnosis) -> None:
-    section.check("when it went on, neither found anything wrong", after.status == 0, str(after))
+    section.check("after it continued, neither found anything wrong", after.status == 0, str(after))
 
 
 def _sides(found: WatchDoctorResult) -> Table:

@@ -415,7 +415,7 @@ class FollowerActor(Actor):
             facts = each.checker.missing(stream, writers)
             unreported = each.checker.unreported_losses(stream)
             if unreported:
-                yield f"{self.name}'s handler {each.kind.name} was not told that {unreported} are lost"
+                yield f"{self.name}'s handler {each.kind.name} was not notified that {unreported} are lost"
             if facts:
                 tokens = [fact.token for fact in facts]
                 yield f"{self.name}'s handler {each.kind.name} lacks {tokens} of {stream}"

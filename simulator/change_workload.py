@@ -156,14 +156,14 @@ class ChangeWorkload:
                       keys=change.keys, error=error)  # fmt: skip
             if any(txn.versions is not None for txn in runs):
                 self._violations.add(
-                    "ONCE", "{name} was told that its change was rolled back, it was committed",
+                    "ONCE", "{name} got the answer that its change was rolled back, it was committed",
                     name=actor.name,
                 )  # fmt: skip
             return
         committed = [txn.versions for txn in runs if txn.versions is not None]
         if len(committed) != 1:
             self._violations.add(
-                "ONCE", "{name} was told that its change was committed, it was {times} times",
+                "ONCE", "{name} got the answer that its change was committed, it was {times} times",
                 name=actor.name, times=len(committed),
             )  # fmt: skip
             return

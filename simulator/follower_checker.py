@@ -142,7 +142,7 @@ class FollowerChecker:
         gone = [fact.token for fact in unseen if not self._truth.is_there(stream, fact)]
         if not gone:
             self._broken(
-                (stream, writer), "was told that facts up to {position} are lost, it lacks none",
+                (stream, writer), "was notified that facts up to {position} are lost, it lacks none",
                 position=position,
             )  # fmt: skip
         self._lost.update((stream, token) for token in gone)
@@ -151,7 +151,7 @@ class FollowerChecker:
         """It was informed that a failover may have lost facts in this range."""
         self.totals.resets += 1
         if self._exactly_once:
-            self._broken((stream, writer), "was told of losses, but they are rolled back here")
+            self._broken((stream, writer), "was notified of losses, but they are rolled back here")
         self._unreported = {
             (of, by, token)
             for of, by, token in self._unreported

@@ -95,7 +95,7 @@ class FollowerTransaction:
         elif sql == handler_positions.RECORD:
             for row in values:
                 self._record_handler(*row)
-        elif sql == incarnations.TOLD:
+        elif sql == incarnations.NOTIFIED_HANDLERS:
             self.effects.append(lambda: self._store.loss_notices.extend(values))
         else:
             raise UnknownFollowerStatement(sql)

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 from simulator.watched_stream import WatchedStream
 from synrepl.storage.database import Isolation, Record, Transaction, Values
-from synrepl.storage.locks import FIRST_RESERVATION, LOCK_CLASS_BASE, SESSION
+from synrepl.storage.writers import FIRST_RESERVATION, LOCK_CLASS_BASE, SESSION
 
 T = TypeVar("T")
 

@@ -83,7 +83,7 @@ class PositionChecker:
         if (prev != at or new <= prev) and not introduced:
             self._violations.add(
                 "R2",
-                "{who} of {stream} moved from {prev} to {new}, but stood at {at}",
+                "{who} of {stream} moved from {prev} to {new}, but was at {at}",
                 who=who, stream=stream, prev=prev, new=new, at=at,
             )  # fmt: skip
         self._at[stream, writer] = new

@@ -253,7 +253,7 @@ class SimulatedFollower:
     async def wait_for(
         self, stream: str, writer: str | None, token: Token, timeout_s: float
     ) -> None:
-        """Wait until it stands there."""
+        """Wait until it has reached the position."""
         await self._services.waiting.wait_for(stream, writer, token, timeout_s)
 
 

@@ -146,7 +146,7 @@ class ReadWorkload:
             answer = application.index.has_changed(key[1], since)
             if answer is HasChanged.NO and self._data.has_changed(key, since, at):
                 self._violations.add(
-                    "R4", "{name} was told that {key} is unchanged since {since}, at {at} it is not",
+                    "R4", "{name} got the answer that {key} is unchanged since {since}, at {at} it is not",
                     name=actor.name, key=key, since=since, at=dict(at),
                 )  # fmt: skip
 

@@ -209,7 +209,7 @@ class WatchedStream(MemoryStream):
         self._void_upto[name] = self.last
 
     def rewind_sequence(self, token: Token) -> None:
-        """Set the sequence back: tokens above, which nobody knows, are given out again."""
+        """Set the sequence back: tokens above, which no process knows, are given out again."""
         self.last = token
         self._void_upto = {
             name: min(void_tokens, token) for name, void_tokens in self._void_upto.items()

@@ -189,7 +189,7 @@ class Workload:
             is_lost = (stream.name, token) in self._truth.lost
             if not is_lost and [fact.rows for fact in found] != [tuple(rows)]:
                 self._violations.add(
-                    "R1", "{name} was told that {rows} are at {token} of {stream}, there is {found}",
+                    "R1", "{name} got the answer that {rows} are at {token} of {stream}, there is {found}",
                     name=name, rows=rows, token=token, stream=stream.name, found=found,
                 )  # fmt: skip
 
@@ -199,7 +199,7 @@ class Workload:
             for fact in self._truth.between(stream.name, "", token - 1, token):
                 if fact.writer != written.writer:
                     self._violations.add(
-                        "ONCE", "{name} was told that {writer} wrote {token} of {stream}, it was {by}",
+                        "ONCE", "{name} got the answer that {writer} wrote {token} of {stream}, it was {by}",
                         name=name, writer=written.writer, token=token, stream=stream.name,
                         by=fact.writer,
                     )  # fmt: skip

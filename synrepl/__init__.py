@@ -11,149 +11,80 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Access",
-    "AppendRefused",
-    "AppendUnconfirmed",
-    "Appended",
-    "AsyncClient",
-    "BadCache",
-    "BadCommand",
-    "BadInvalidation",
-    "BadKey",
-    "BadRows",
-    "BadSecret",
-    "BadUrl",
-    "Batch",
-    "Caches",
-    "ChangeIndex",
-    "ChangeOutbox",
-    "Changed",
-    "Changes",
-    "ClearUserSync",
-    "Client",
-    "Command",
-    "CommandNotInDialect",
-    "Commands",
-    "CommitUnknown",
-    "ConfigError",
-    "Database",
-    "DatabaseAway",
-    "Expansion",
-    "Fact",
-    "FederationAck",
-    "Handler",
-    "HasChanged",
-    "IHandler",
-    "ITransactionalHandler",
-    "InputError",
-    "InvalidateCache",
-    "Invalidates",
-    "Isolation",
-    "Marks",
-    "ProtocolError",
-    "QueryFailed",
-    "Refused",
-    "RemoteServerUp",
-    "RemovePusher",
-    "Row",
-    "SecretRequired",
-    "ServerBusy",
-    "ServerRefused",
-    "ServerUnreachable",
-    "ServerUntrusted",
-    "StorageError",
-    "SyncingUsers",
-    "SynreplError",
-    "TooManyUnsent",
-    "Transaction",
-    "TransactionalHandler",
-    "Unavailable",
-    "UniqueViolation",
-    "UnknownStream",
-    "UnusableAnswer",
-    "UnusableKey",
-    "UserIp",
-    "UserSync",
-    "WaitExpired",
-    "WaitTimedOut",
-    "__version__",
-    "cache_registry",
-    "cached",
-    "cached_list",
-    "columns_key",
-]
-
 if TYPE_CHECKING:
-    from synrepl.adapters.caches import cache_registry, cached, cached_list
-    from synrepl.caches.cache import BadCache, UnusableKey
-    from synrepl.caches.changes import ChangeIndex, HasChanged
-    from synrepl.caches.registry import Caches
-    from synrepl.client.async_client import AsyncClient
-    from synrepl.client.calls import Appended
-    from synrepl.client.client import Client
-    from synrepl.client.errors import (
-        AppendRefused,
-        AppendUnconfirmed,
-        BadRows,
-        BadSecret,
-        BadUrl,
-        SecretRequired,
-        ServerBusy,
-        ServerRefused,
-        ServerUnreachable,
-        ServerUntrusted,
-        UnusableAnswer,
-        WaitExpired,
-    )
-    from synrepl.core.errors import (
-        ConfigError,
-        InputError,
-        ProtocolError,
-        Refused,
-        StorageError,
-        SynreplError,
-        Unavailable,
-    )
-    from synrepl.core.names import BadKey
-    from synrepl.services.coherence.invalidations import (
-        BadInvalidation,
-        Changed,
-        ChangeOutbox,
-        Changes,
-    )
-    from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
-    from synrepl.services.handlers import Access, Batch, Handler, SyncingUsers, TransactionalHandler
-    from synrepl.services.sending.commands import BadCommand, CommandNotInDialect, Commands
-    from synrepl.services.sending.outgoing_commands import TooManyUnsent
-    from synrepl.services.waiting.wait_for import WaitTimedOut
-    from synrepl.storage.database import (
-        CommitUnknown,
-        Database,
-        Isolation,
-        QueryFailed,
-        Transaction,
-        UniqueViolation,
-    )
-    from synrepl.storage.store import DatabaseAway
-    from synrepl.streams.catalogue import UnknownStream
-    from synrepl.streams.definition import Fact
-    from synrepl.streams.effects import Expansion, Invalidates, Marks, columns_key
-    from synrepl.streams.row import Row
-    from synrepl.wire.commands import (
-        ClearUserSync,
-        Command,
-        FederationAck,
-        InvalidateCache,
-        RemoteServerUp,
-        RemovePusher,
-        UserIp,
-        UserSync,
-    )
+    from synrepl.adapters.caches import cache_registry as cache_registry
+    from synrepl.adapters.caches import cached as cached
+    from synrepl.adapters.caches import cached_list as cached_list
+    from synrepl.caches.cache import BadCache as BadCache
+    from synrepl.caches.cache import UnusableKey as UnusableKey
+    from synrepl.caches.changes import ChangeIndex as ChangeIndex
+    from synrepl.caches.changes import HasChanged as HasChanged
+    from synrepl.caches.registry import Caches as Caches
+    from synrepl.client.async_client import AsyncClient as AsyncClient
+    from synrepl.client.calls import Appended as Appended
+    from synrepl.client.client import Client as Client
+    from synrepl.client.errors import AppendRefused as AppendRefused
+    from synrepl.client.errors import AppendUnconfirmed as AppendUnconfirmed
+    from synrepl.client.errors import BadRows as BadRows
+    from synrepl.client.errors import BadSecret as BadSecret
+    from synrepl.client.errors import BadUrl as BadUrl
+    from synrepl.client.errors import SecretRequired as SecretRequired
+    from synrepl.client.errors import ServerBusy as ServerBusy
+    from synrepl.client.errors import ServerRefused as ServerRefused
+    from synrepl.client.errors import ServerUnreachable as ServerUnreachable
+    from synrepl.client.errors import ServerUntrusted as ServerUntrusted
+    from synrepl.client.errors import UnusableAnswer as UnusableAnswer
+    from synrepl.client.errors import WaitExpired as WaitExpired
+    from synrepl.core.errors import ConfigError as ConfigError
+    from synrepl.core.errors import InputError as InputError
+    from synrepl.core.errors import ProtocolError as ProtocolError
+    from synrepl.core.errors import Refused as Refused
+    from synrepl.core.errors import StorageError as StorageError
+    from synrepl.core.errors import SynreplError as SynreplError
+    from synrepl.core.errors import Unavailable as Unavailable
+    from synrepl.core.names import BadKey as BadKey
+    from synrepl.services.coherence.invalidations import BadInvalidation as BadInvalidation
+    from synrepl.services.coherence.invalidations import Changed as Changed
+    from synrepl.services.coherence.invalidations import ChangeOutbox as ChangeOutbox
+    from synrepl.services.coherence.invalidations import Changes as Changes
+    from synrepl.services.handler_interfaces import IHandler as IHandler
+    from synrepl.services.handler_interfaces import ITransactionalHandler as ITransactionalHandler
+    from synrepl.services.handlers import Access as Access
+    from synrepl.services.handlers import Batch as Batch
+    from synrepl.services.handlers import Handler as Handler
+    from synrepl.services.handlers import SyncingUsers as SyncingUsers
+    from synrepl.services.handlers import TransactionalHandler as TransactionalHandler
+    from synrepl.services.sending.commands import BadCommand as BadCommand
+    from synrepl.services.sending.commands import CommandNotInDialect as CommandNotInDialect
+    from synrepl.services.sending.commands import Commands as Commands
+    from synrepl.services.sending.outgoing_commands import TooManyUnsent as TooManyUnsent
+    from synrepl.services.waiting.wait_for import WaitTimedOut as WaitTimedOut
+    from synrepl.storage.database import CommitUnknown as CommitUnknown
+    from synrepl.storage.database import Database as Database
+    from synrepl.storage.database import Isolation as Isolation
+    from synrepl.storage.database import QueryFailed as QueryFailed
+    from synrepl.storage.database import Transaction as Transaction
+    from synrepl.storage.database import UniqueViolation as UniqueViolation
+    from synrepl.storage.store import DatabaseAway as DatabaseAway
+    from synrepl.streams.catalogue import UnknownStream as UnknownStream
+    from synrepl.streams.definition import Fact as Fact
+    from synrepl.streams.effects import Expansion as Expansion
+    from synrepl.streams.effects import Invalidates as Invalidates
+    from synrepl.streams.effects import Marks as Marks
+    from synrepl.streams.effects import columns_key as columns_key
+    from synrepl.streams.row import Row as Row
+    from synrepl.wire.commands import ClearUserSync as ClearUserSync
+    from synrepl.wire.commands import Command as Command
+    from synrepl.wire.commands import FederationAck as FederationAck
+    from synrepl.wire.commands import InvalidateCache as InvalidateCache
+    from synrepl.wire.commands import RemoteServerUp as RemoteServerUp
+    from synrepl.wire.commands import RemovePusher as RemovePusher
+    from synrepl.wire.commands import UserIp as UserIp
+    from synrepl.wire.commands import UserSync as UserSync
 else:
     from synrepl.core.lazy import lazy_names
 
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "synrepl.adapters.caches": ("cache_registry", "cached", "cached_list"),
@@ -233,3 +164,4 @@ else:
             ),
         },
     )
+    __all__ += ["__version__"]

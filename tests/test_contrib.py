@@ -81,7 +81,7 @@ class Contrib(TestCase):
             self.assertIn(name, known(), expression)
         self.assertEqual(expression.count("("), expression.count(")"), expression)
 
-    def test_alerts(self) -> None:
+    def test_alerts_use_known_metrics_and_labels(self) -> None:
         self.assertGreater(len(rules()), 5)
         for rule in rules():
             if "up{" not in rule["expr"]:
@@ -90,7 +90,7 @@ class Contrib(TestCase):
             for label in _LABEL.findall(rule["annotations"]["summary"]):
                 self.known_label(rule["expr"], label)
 
-    def test_dashboard(self) -> None:
+    def test_the_dashboard_uses_known_metrics_and_labels(self) -> None:
         found = list(targets())
         self.assertGreater(len(found), 20)
         for expression, legend in found:
@@ -100,7 +100,7 @@ class Contrib(TestCase):
             for label in kept:
                 self.known_label(expression, label)
 
-    def test_what_an_alert_says_of_followers_is_on_the_dashboard(self) -> None:
+    def test_metrics_in_alerts_about_followers_are_on_the_dashboard(self) -> None:
         shown = " ".join(expression for expression, _ in targets())
         for rule in rules():
             for metric in re.findall(r"synrepl_(?:named_)?follower_\w+", rule["expr"]):

@@ -1,4 +1,4 @@
-"""The container image and the compose file: what can be told without a container engine."""
+"""The container image and the compose file: checks that need no container engine."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Facade:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module not in ("typing", lazy.__name__):
                 assert node.module is not None
-                self.typed[node.module] = {alias.name for alias in node.names}
+                self.typed.setdefault(node.module, set()).update(each.name for each in node.names)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_names":
                 places = ast.literal_eval(node.args[1])
                 self.table = {module: set(names) for module, names in places.items()}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from string import Formatter
+from typing import NamedTuple
 from unittest import TestCase
 
 import synrepl
@@ -15,6 +19,21 @@ from synrepl.core.errors import SynreplError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LONGEST_MODULE = 450
+
+#: Directories with code that is shipped, and with code that uses it.
+PRODUCT = "synrepl"
+USERS = ("tests", "benchmarks", "interop", "simulator")
+
+#: Files that may use private members of other modules, by path, with the reason.
+MAY_USE_PRIVATE_MEMBERS = {
+    r"tests/(\w+/test_\w*mutants|mutants/\w+)\.py": "mutation: it breaks private parts on purpose",
+}
+
+#: Private by their look only: the standard library documents them for named tuples.
+NAMED_TUPLE_MEMBERS = {"_replace", "_asdict", "_fields", "_make"}
+
+#: Functions that take the name of a member as a string.
+TAKE_A_NAME = {"patch", "object", "getattr", "setattr", "delattr", "hasattr"}
 
 #: Made by tools and ignored by git.
 NOT_SOURCE = re.compile(
@@ -129,6 +148,131 @@ class Source(TestCase):
             self.assertTrue(FORBIDDEN.search(text), text)
         for text in ("PrivateTmp=true", "./work", "a/work", "https://x.org/work"):
             self.assertFalse(FORBIDDEN.search(text), text)
+
+
+class ModuleNames(NamedTuple):
+    """Names in one module.
+
+    :ivar classes: the classes that it defines
+    :ivar private: the private names that it defines: functions, classes, variables, attributes
+    :ivar uses: private names that it reads, patches or imports, with their lines, but not those
+        that it defines, or that its classes inherit
+    """
+
+    classes: list[str]
+    private: set[str]
+    uses: list[tuple[int, str]]
+
+
+def is_private(name: str) -> bool:
+    """Whether a name begins with one underscore."""
+    return re.match(r"_[^\W_]", name) is not None and name not in NAMED_TUPLE_MEMBERS
+
+
+def names_in(source: str) -> ModuleNames:
+    """The names in a module's source."""
+    names = ModuleNames([], set(), [])
+    uses: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            if not _of_own_class(node):
+                uses.append((node.lineno, node.attr))
+            elif isinstance(node.ctx, ast.Store):
+                names.private.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.private.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.private.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names.private.add(node.name)
+            names.classes.append(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            uses += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Call):
+            uses += [(node.lineno, name) for name in _names_of_members(node)]
+    names.uses.extend(
+        (n, name) for n, name in uses if is_private(name) and name not in names.private
+    )
+    return names._replace(private=set(filter(is_private, names.private)))
+
+
+def _of_own_class(node: ast.Attribute) -> bool:
+    """Whether an attribute belongs to the class that uses it, or to one that it inherits from."""
+    owner = node.value
+    if isinstance(owner, ast.Call):
+        return isinstance(owner.func, ast.Name) and owner.func.id == "super"
+    return isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+
+
+def _names_of_members(call: ast.Call) -> Iterator[str]:
+    """The names of members that a call is given as strings."""
+    called = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+    for argument in call.args if called in TAKE_A_NAME else ():
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            yield argument.value.rpartition(".")[2]
+
+
+@cache
+def names_by_path(directory: str) -> Mapping[str, ModuleNames]:
+    """The names in the modules of a directory of the repository, by path."""
+    return {
+        path.relative_to(REPOSITORY).as_posix(): names_in(path.read_text(encoding="utf-8"))
+        for path in sorted((REPOSITORY / directory).rglob("*.py"))
+    }
+
+
+class PrivateMembers(TestCase):
+    """Tests and other users of the product see it as its users do."""
+
+    def test_only_mutation_uses_private_members_of_other_modules(self) -> None:
+        known: set[str] = set()
+        for directory in (PRODUCT, *USERS):
+            known.update(*(names.private for names in names_by_path(directory).values()))
+        found = [
+            f"{path}:{line}: {name}"
+            for directory in USERS
+            for path, names in names_by_path(directory).items()
+            if not any(re.fullmatch(pattern, path) for pattern in MAY_USE_PRIVATE_MEMBERS)
+            for line, name in names.uses
+            if name in known
+        ]
+        self.assertEqual(found, [])
+
+    def test_every_exception_is_needed(self) -> None:
+        for pattern in MAY_USE_PRIVATE_MEMBERS:
+            matching = [
+                names.uses
+                for directory in USERS
+                for path, names in names_by_path(directory).items()
+                if re.fullmatch(pattern, path)
+            ]
+            self.assertTrue(any(matching), pattern)
+
+    def test_finds_every_kind_of_use(self) -> None:
+        for source in (
+            "thing._x",
+            "self.thing._x = 1",
+            "from synrepl.module import _x",
+            "self.patch(thing, '_x', 1)",
+            "patch('synrepl.module._x', 1)",
+            "patch.object(thing, '_x')",
+            "getattr(thing, '_x')",
+        ):
+            self.assertEqual(names_in(source).uses, [(1, "_x")], source)
+        for source in ("self._x", "super()._x()", "thing.__x__", "self._x = 1; other._x", "'_x'"):
+            self.assertEqual(names_in(source).uses, [], source)
+
+
+class ClassNames(TestCase):
+    """A class can be found by its name."""
+
+    def test_are_unique_in_the_product_and_its_simulator(self) -> None:
+        places: defaultdict[str, list[str]] = defaultdict(list)
+        for directory in (PRODUCT, "simulator"):
+            for path, names in names_by_path(directory).items():
+                for name in names.classes:
+                    places[name].append(path)
+        self.assertEqual({name: where for name, where in places.items() if len(where) > 1}, {})
 
 
 class Commands(TestCase):

@@ -46,7 +46,7 @@ ONLY = {
     "anyio": {"client"},
 }
 
-#: Packages of which others import nothing but the package itself, and whose tests may look inside.
+#: Packages whose modules others do not import, only the package itself; their tests may look inside.
 FACADES = {"synrepl.rooms": "tests/rooms"}
 
 #: Source beside the product's, which keeps to the facades, too.
@@ -250,7 +250,7 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 class TheTree(TestCase):
     """The real source."""
 
-    def test_no_breach(self) -> None:
+    def test_no_module_imports_past_its_layer(self) -> None:
         self.assertEqual(breaches(REPOSITORY), [])
 
     def test_nothing_beside_the_package_goes_past_a_facade(self) -> None:
@@ -325,7 +325,7 @@ class TheChecker(TestCase):
         )
         self.assert_only(found, "import cycle inside synrepl.wire: one -> two")
 
-    def test_siblings(self) -> None:
+    def test_refuses_an_import_of_a_sibling_layer(self) -> None:
         found = self.check({"synrepl/wire/x.py": "from synrepl.positions import p"})
         self.assert_only(found, "imports its sibling synrepl.positions.p")
 
@@ -339,7 +339,7 @@ class TheChecker(TestCase):
             found = self.check({**inside, "synrepl/adapters/u.py": text})
             self.assert_only(found, "imports synrepl.rooms.room: import from synrepl.rooms")
 
-    def test_what_stands_beside_the_package(self) -> None:
+    def test_packages_beside_the_product_import_only_facades(self) -> None:
         with TemporaryDirectory() as directory:
             root = Path(directory)
             for name, text in {
@@ -352,7 +352,7 @@ class TheChecker(TestCase):
                 (root / name).write_text(text)
             self.assert_only(beside(root), "benchmarks/b.py:1 imports synrepl.rooms.room")
 
-    def test_externals(self) -> None:
+    def test_refuses_libraries_outside_their_layer(self) -> None:
         for text, name in (
             ("from twisted.python import failure", "twisted"),
             ("import pyspark.sql", "pyspark"),
@@ -362,7 +362,7 @@ class TheChecker(TestCase):
                 found = self.check({"synrepl/wire/x.py": text})
                 self.assert_only(found, f"imports {name}, which only")
 
-    def test_undeclared(self) -> None:
+    def test_refuses_a_layer_that_is_not_declared(self) -> None:
         for name in ("synrepl/helpers/x.py", "synrepl/helpers.py"):
             with self.subTest(name):
                 self.assert_only(self.check({name: ""}), "layer 'helpers' is not declared")
@@ -381,7 +381,7 @@ class TheChecker(TestCase):
                 found = self.check({"synrepl/core/b.py": text})
                 self.assert_only(found, "imports Thing from the front door")
 
-    def test_cycles(self) -> None:
+    def test_finds_import_cycles(self) -> None:
         found = self.check(
             {
                 "synrepl/core/a.py": "def f():\n    from synrepl.core import b",

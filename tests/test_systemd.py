@@ -40,7 +40,7 @@ class Verify(TestCase):
             # Units that the machine brings along have warnings of their own.
             return "\n".join(line for line in done.stderr.splitlines() if "synrepl" in line)
 
-    def test_all_units(self) -> None:
+    def test_systemd_accepts_all_units(self) -> None:
         self.assertEqual(self.verify(), "")
 
     def test_a_fault_would_be_noticed(self) -> None:

@@ -164,6 +164,11 @@ class Cache:
             for length in range(1, len(key)):
                 self._below.setdefault(key[:length], set()).add(key)
 
+    @property
+    def prefixes(self) -> int:
+        """Number of key prefixes in the index of a tree, which takes memory beside the entries."""
+        return len(self._below)
+
     def counts(self) -> dict[str, int]:
         """The counters and the current size; ``bytes`` is 0 where they are not limited."""
         return {

@@ -1,18 +1,57 @@
-"""``@cached``: functions and methods whose results are cached."""
+"""``@cached``: functions and methods whose results are cached.
+
+Each call is a closure without state of its own, because a cache hit has to be fast.
+"""
 
 from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from synrepl.caches.arguments import Arguments
 from synrepl.caches.cache import BadCache, Cache, Declaration
-from synrepl.caches.calls import coroutine_call, plain_call
+from synrepl.caches.load import Load
 from synrepl.caches.per_object import Call, PerObject
-from synrepl.caches.runtime import CacheRuntime
+from synrepl.caches.runtime import CacheRuntime, is_deferred, returns_deferred
+from synrepl.streams.effects import Key
+
+_NOT_BY_POSITION = (
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+class Arguments:
+    """The parameters of a cached function.
+
+    :param method: whether the first parameter is the object, which is not part of the key
+    :raises BadCache: a parameter is variadic or keyword-only
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], method: bool) -> None:
+        parameters = list(inspect.signature(function).parameters.values())[int(method) :]
+        for parameter in parameters:
+            if parameter.kind in _NOT_BY_POSITION:
+                raise BadCache(
+                    cache=name,
+                    reason=f"parameter {str(parameter)!r} cannot be given by position alone, "
+                    "as a key needs it",
+                )
+        self._signature = inspect.Signature(parameters)
+        self.names = tuple(self._signature.parameters)
+        self.arity = len(self.names)
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        """The key of a call, with defaults filled in.
+
+        :raises TypeError: the arguments do not match the signature
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.args
 
 
 @runtime_checkable
@@ -91,3 +130,92 @@ class Cached(PerObject):
             return None if found is None else self._function_of(found)
 
         return loader
+
+
+Function = Callable[..., Any]
+
+
+def coroutine_call(
+    cache: Cache, function: Function, arguments: Arguments, runtime: CacheRuntime
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Cache a function made with ``async def``.
+
+    The load runs in its own task, so a cancelled caller does not affect others.
+    """
+    find, loads, arity, key_of = cache.find, cache.loads, arguments.arity, arguments.key
+
+    async def run(key: Key, load: Load) -> None:
+        try:
+            value = await function(*key)
+        except BaseException as error:
+            cache.failed(key, load, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            cache.loaded(key, load, value)
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != arity:
+            args = key_of(args, kwargs)
+        entry = find(args)
+        if entry is not None:
+            return entry[0]
+        load = loads.get(args)
+        if load is None:
+            load = cache.begin(args)
+            runtime.start(run(args, load))
+        return await load.join(runtime.promise())
+
+    return call
+
+
+def plain_call(
+    cache: Cache, function: Function, arguments: Arguments, runtime: CacheRuntime
+) -> Callable[..., Any]:
+    """Cache a function made with ``def``, which returns its result or a ``Deferred`` of it.
+
+    Callers always get the same kind of result. An entry may exist before the first
+    call, from a ``@cached_list``; unless the function declares which kind it returns,
+    it is then called all the same.
+    """
+    find, loads, arity, key_of = cache.find, cache.loads, arguments.arity, arguments.key
+    deferred = returns_deferred(function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != arity:
+            args = key_of(args, kwargs)
+        entry = find(args)
+        if entry is None or deferred is None:
+            return miss(args)
+        return already(entry[0]) if deferred else entry[0]
+
+    def already(value: Any) -> Any:
+        promise = runtime.promise()
+        promise.callback(value)
+        return promise
+
+    def miss(key: Key) -> Any:
+        nonlocal deferred
+        load = loads.get(key)
+        if load is not None and load.is_joinable and deferred:
+            return load.join(runtime.promise())
+        load = cache.begin(key)
+        load.is_joinable = False
+        try:
+            result = runtime.to_promise(function(*key))
+        except BaseException as error:
+            cache.failed(key, load, error)
+            raise
+        if not is_deferred(result):
+            deferred = bool(deferred)
+            cache.loaded(key, load, result)
+            return load.result()
+        deferred = load.is_joinable = True
+        promise = load.join(runtime.promise())
+        result.addCallbacks(
+            lambda value: cache.loaded(key, load, value),
+            lambda failure: cache.failed(key, load, failure),
+        )
+        return promise
+
+    return call

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from synrepl.caches.arguments import Arguments
 from synrepl.caches.cache import BadCache, Cache, UnusableKey
-from synrepl.caches.cached import Cached
+from synrepl.caches.cached import Arguments, Cached
 from synrepl.caches.load import Load
 from synrepl.caches.per_object import Call, PerObject
 from synrepl.caches.runtime import CacheRuntime, is_deferred, returns_deferred

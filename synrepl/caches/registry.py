@@ -30,6 +30,8 @@ class Caches:
         the streams declare
     :ivar effects_version: increases with each declared expansion or effect, so that plans
         derived from them can be renewed
+    :ivar targets_version: increases when the first cache of a name or group is opened, or an
+        index is made: rows that had nothing to invalidate may have something now
     """
 
     def __init__(self, runtime: CacheRuntime) -> None:
@@ -38,6 +40,7 @@ class Caches:
         self.expansions: dict[str, Expansion] = {}
         self.effects: dict[tuple[str, str], Effects] = {}
         self.effects_version = 0
+        self.targets_version = 0
         self.indexes: dict[tuple[str, str], ChangeIndex] = {}
         self._cached: list[Cached] = []
         self._names: set[str] = set()
@@ -173,6 +176,7 @@ class Caches:
         found = self.indexes.get((stream, name))
         if found is None:
             found = self.indexes[stream, name] = ChangeIndex(name, entries)
+            self.targets_version += 1
         return found
 
     def is_declared(self, name: str) -> bool:
@@ -216,6 +220,8 @@ class Caches:
         self._remove_closed()
         self._opened[declaration] = None
         cache = Cache(declaration, self.runtime.seconds, lambda: self.moment, loader)
+        if cache.name not in self._by_name or not declaration.groups <= self._by_group.keys():
+            self.targets_version += 1
         self._by_name[cache.name] = (*self.named(cache.name), cache)
         for group in declaration.groups:
             self._by_group[group] = (*self._by_group.get(group, ()), cache)
@@ -246,6 +252,12 @@ class Caches:
         if isinstance(target, Group):
             return self._by_group.get(target.name, ())
         return self._by_name.get(target, ())
+
+    def has_opened(self, target: str | Group) -> bool:
+        """Whether a cache of a name or of a group was ever opened."""
+        if isinstance(target, Group):
+            return target.name in self._by_group
+        return target in self._by_name
 
     def __iter__(self) -> Iterator[Cache]:
         """All open caches."""

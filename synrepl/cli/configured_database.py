@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.postgres.embedded import EmbeddedPostgres
+from synrepl.cli.running import run
 from synrepl.core.errors import ConfigError, InputError
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.database import running_dsn
@@ -17,6 +18,8 @@ from synrepl.storage.launch.postgres import DataDirTaken
 from synrepl.storage.server_name import check_server
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
+
+T = TypeVar("T")
 
 #: How long to retry an unreachable database, in seconds.
 PATIENCE_S = 10.0
@@ -91,6 +94,28 @@ async def owned_database(reactor: Any, config: Config) -> AsyncIterator[Postgres
     async with configured_database(reactor, config) as database:
         await database.run("check", lambda txn: check_owned(txn, config), read_only=True)
         yield database
+
+
+def run_in_database(
+    config: Config, what: str, work: Callable[[Transaction], T], *, owned: bool = True
+) -> T:
+    """Run work in one transaction in the database of a configuration, with a reactor.
+
+    :param what: what the transaction does, for logs and errors
+    :param owned: check first that the database belongs to the server and has the current schema
+    :raises WrongServer: :raises SchemaBehind: as :func:`check_owned`
+    """
+
+    def checked(txn: Transaction) -> T:
+        if owned:
+            check_owned(txn, config)
+        return work(txn)
+
+    async def main(reactor: Any) -> T:
+        async with configured_database(reactor, config) as database:
+            return await database.run(what, checked)
+
+    return run(main)
 
 
 def check_owned(txn: Transaction, config: Config) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import click
@@ -15,12 +17,28 @@ from synrepl.driver.dsn import refuse_plain_text
 #: The environment variable that holds the DSN if no file does; process lists do not show it.
 ENVIRONMENT = "SYNREPL_DATABASE"
 
-#: The option of commands that take a DSN.
-insecure_option = click.option(
-    "--insecure",
-    is_flag=True,
-    help="Accept an unencrypted connection to a database on another machine.",
-)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def dsn_options(command: F) -> F:
+    """Options that name a database: ``dsn``, ``database_path`` and ``insecure``."""
+    for option in (
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help="Accept an unencrypted connection to a database on another machine.",
+        ),
+        click.option(
+            "--database-path",
+            type=click.Path(path_type=Path),
+            help=f"File with the DSN of the database. Alternatively, set {ENVIRONMENT}.",
+        ),
+        click.option(
+            "--database", "dsn", metavar="DSN", help="DSN of the database, without a password."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 class UnreadableDsn(ConfigError):

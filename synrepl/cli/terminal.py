@@ -1,4 +1,4 @@
-"""Terminal output, and Ctrl-C."""
+"""Terminal output, values as table cells, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import click
 import rich.console
@@ -67,3 +69,49 @@ def interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+def cell(value: Any) -> str:
+    """Format a value; ``-`` for none."""
+    return "-" if value is None or value == "" else printable(str(value))
+
+
+def duration(seconds: Any) -> str:
+    """Format seconds in a fitting unit; ``-`` for none."""
+    if not isinstance(seconds, (int, float)):
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, _ = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+class _Terminated(BaseException):
+    """SIGTERM was received."""
+
+
+@contextmanager
+def graceful_exit() -> Iterator[None]:
+    """Exit with 130 on Ctrl-C, silently; on SIGTERM, end by that signal once Spark is stopped.
+
+    A process that is killed at once leaves behind Spark's scratch files, and Java for a moment.
+    """
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with interruptible():
+            yield
+    except _Terminated:
+        # End by the signal itself: a clean exit for systemd, status 143 for a shell.
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _Terminated

@@ -10,8 +10,8 @@ from typing import Any
 
 def lazy_names(
     package: str, places: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the ``__getattr__`` and ``__dir__`` of a package.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Make the ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     :param package: its ``__name__``
     :param places: by module, the names that it defines
@@ -31,4 +31,4 @@ def lazy_names(
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    return get, names
+    return get, names, sorted(module_of)

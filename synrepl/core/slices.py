@@ -3,7 +3,7 @@
 A peer can request some kinds of work in any amount. Such work is divided into
 steps. All steps in one reactor turn share a budget; once it is spent, the
 remaining steps wait in a queue for the next turn. A peer that requests much
-work therefore delays itself, and the reactor serves everybody else in between.
+work therefore delays itself, and the reactor serves all other peers in between.
 """
 
 from __future__ import annotations

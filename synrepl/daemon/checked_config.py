@@ -13,7 +13,7 @@ from synrepl.daemon.config.config import Config, MasterConfig, WorkerConfig, dec
 from synrepl.daemon.config.decode import decode
 from synrepl.daemon.config.files import ConfigFault, Document, KeyPath, in_order
 from synrepl.daemon.config.own_streams import own_streams
-from synrepl.daemon.handler_classes import check_handler, include_working_directory
+from synrepl.daemon.handlers import check_handler, include_working_directory
 
 C = TypeVar("C", bound=Config)
 

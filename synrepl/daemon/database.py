@@ -29,8 +29,8 @@ from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.postgres.store import TAKEOVER_S, PostgresStore
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.server_name import check_server, record_server
-from synrepl.storage.startup import NameStarting, claim_startup
 from synrepl.storage.store import FactStore, WriterTaken
+from synrepl.storage.writers import NameStarting, claim_startup
 from synrepl.streams.definition import Stream
 
 #: Seconds after which a database that is away is an error: soon enough for ``/ready``

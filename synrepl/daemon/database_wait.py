@@ -16,6 +16,7 @@ from synrepl.storage.store import DatabaseAway, StreamNotMade
 
 T = TypeVar("T")
 
+#: Delays between attempts, in seconds: the first one, and the longest.
 _BACK_OFF = BackOff(0.2, 5.0)
 
 #: Number of failed attempts that are logged at first, and interval of those logged later.
@@ -34,12 +35,20 @@ class DatabaseWait:
     """Waits for a database that is away, at any step of the start.
 
     :param waiting: called with the reason of each wait, and with "starting" after the last
+    :param back_off: delays between attempts
     """
 
-    def __init__(self, scheduler: Scheduler, waiting: Callable[[str], object], log: Logger) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        waiting: Callable[[str], object],
+        log: Logger,
+        back_off: BackOff = _BACK_OFF,
+    ) -> None:
         self._scheduler = scheduler
         self._waiting = waiting
         self._log = log
+        self._back_off = back_off
 
     async def until_done(self, step: Callable[[], Awaitable[T]]) -> T:
         """Repeat a step until it succeeds.
@@ -48,7 +57,7 @@ class DatabaseWait:
         :raises DatabaseRefused: the database refuses, and waiting does not help
         :raises SynreplError: any other error of the step
         """
-        retry = Retry(_BACK_OFF, self._scheduler.random)
+        retry = Retry(self._back_off, self._scheduler.random)
         while True:
             try:
                 result = await step()

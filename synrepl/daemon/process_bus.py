@@ -17,8 +17,7 @@ from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.bus_relay import BusRelay
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.instance_guard import InstanceNameGuard
-from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.mirror import Mirror
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber, Mirror
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.bus.proxy_announcer import ProxyAnnouncer, announce_dead_writers
 from synrepl.services.status.bus_status import BusStatus
@@ -123,7 +122,7 @@ class ProcessBus:
         pubsub = self._pubsub
         return BusStatus(
             where=self._where,
-            standing=self.is_connected,
+            connected=self.is_connected,
             fault=pubsub.fault,
             name_taken=self._name_guard.taken,
             connections=pubsub.connections,

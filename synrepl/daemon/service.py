@@ -1,4 +1,8 @@
-"""Runs a master or worker as a Twisted service, or as a program in the foreground."""
+"""Runs a master or worker as a Twisted service, or as a program in the foreground.
+
+The service manager is notified by the ``sd_notify`` protocol of systemd: one datagram per message
+on the socket named by ``NOTIFY_SOCKET``; see ``sd_notify(3)`` and ``sd_watchdog_enabled(3)``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import atexit
 import gc
 import logging
 import os
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,11 +25,42 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 
 from synrepl.core.errors import SynreplError
-from synrepl.daemon import logs, supervisor
+from synrepl.daemon import logs
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.exit_codes import EXIT_FAILED, report
-from synrepl.daemon.handler_classes import include_working_directory
+from synrepl.daemon.handlers import include_working_directory
 from synrepl.daemon.process import DaemonProcess
+
+
+def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Notify the service manager: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1`` or ``STATUS=…``.
+
+    Errors are ignored: a service manager that does not listen is no reason to stop.
+
+    :returns: whether it was sent; False without a service manager
+    """
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    if address[0] == "@":  # the abstract namespace
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.setblocking(False)
+            sender.connect(address)
+            sender.send(state.encode())
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Interval of ``WATCHDOG=1`` in seconds, half of the watchdog timeout; None without a watchdog."""
+    wanted, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+    if not wanted.isdigit() or int(wanted) == 0 or (pid and pid != str(os.getpid())):
+        return None
+    return int(wanted) / 2_000_000
+
 
 C = TypeVar("C", bound=Config)
 
@@ -56,9 +92,9 @@ class ProcessService(Service):
     async def _start(self) -> None:
         process = self._make()
         self._stops.push_async_callback(process.stop)
-        seconds = supervisor.watchdog_interval()
+        seconds = watchdog_interval()
         if seconds is not None:
-            watchdog = LoopingCall(supervisor.notify, "WATCHDOG=1")
+            watchdog = LoopingCall(notify, "WATCHDOG=1")
             watchdog.clock = self._reactor
             watchdog.start(seconds)
             self._stops.callback(watchdog.stop)
@@ -67,10 +103,10 @@ class ProcessService(Service):
         # would stop the process for up to a tenth of a second.
         gc.collect()
         gc.freeze()
-        supervisor.notify("READY=1")
+        notify("READY=1")
 
     async def _stop(self) -> None:
-        supervisor.notify("STOPPING=1")
+        notify("STOPPING=1")
         await self._stops.aclose()
 
     def _failed(self, failure: Failure) -> None:

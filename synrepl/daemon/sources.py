@@ -100,16 +100,16 @@ class UnreachableSource:
 class SplitSource:
     """Reads some streams from one source, and all others from another.
 
-    :param names: names of the streams that ``these`` serves
+    :param names: names of the streams that ``pages`` serves
     """
 
-    def __init__(self, names: Collection[str], these: Pages, others: FactSource) -> None:
+    def __init__(self, names: Collection[str], pages: Pages, others: FactSource) -> None:
         self._names = frozenset(names)
-        self._these = these
+        self._pages = pages
         self._others = others
 
     async def page(self, stream: Stream, span: Range, writer: str | None, limit: int) -> Page:
         """Part of a range; see :class:`~synrepl.services.sources.FactSource`."""
         if stream.name in self._names:
-            return await self._these(stream, span, writer, limit)
+            return await self._pages(stream, span, writer, limit)
         return await self._others.page(stream, span, writer, limit)

@@ -53,24 +53,27 @@ class WorkerCommands:
         name, on_bus = config.instance_name, config.redis is not None
         dialect = CURRENT if on_bus else CLIENT_DIALECTS[config.dialect]
         slices = Slices(scheduler)
+        writes_federation = federation_states is not None
         self._own = NamedSource(name)
         self._federation_states = {} if federation_states is None else federation_states
         self.outgoing = OutgoingCommands(
             scheduler, slices, name, dialect, log, clears_first=bool(config.handlers)
         )
-        self._states: PeerStates | None = None
-        if on_bus:
-            self._states = PeerStates(
+        self._states = (
+            PeerStates(
                 scheduler,
                 slices,
                 log,
                 lambda source, command: on_command(command),
-                None if federation_states is None else config.federation_sender_instances,
+                config.federation_sender_instances if writes_federation else None,
                 self._federation_position,
             )
-            if federation_states is not None and store is not None:
-                trim = store_trimmer(store, FEDERATION)
-                FederationTrim(scheduler, self._states.federation_acks, trim, log)
+            if on_bus
+            else None
+        )
+        if self._states is not None and writes_federation and store is not None:
+            trim = store_trimmer(store, FEDERATION)
+            FederationTrim(scheduler, self._states.federation_acks, trim, log)
         self.commands = Commands(name, self, scheduler.seconds, (dialect,))
         self.link = CommandLink(follower, self.outgoing, self._states)
 

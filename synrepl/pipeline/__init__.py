@@ -6,15 +6,13 @@ when it is first used.
 
 from typing import TYPE_CHECKING
 
-__all__ = ["register", "tokens_behind"]
-
 if TYPE_CHECKING:
-    from synrepl.pipeline.datasource import register
-    from synrepl.pipeline.source.progress import tokens_behind
+    from synrepl.pipeline.datasource import register as register
+    from synrepl.pipeline.source.progress import tokens_behind as tokens_behind
 else:
     from synrepl.core.lazy import lazy_names
 
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "synrepl.pipeline.datasource": ("register",),

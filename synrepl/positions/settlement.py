@@ -41,6 +41,11 @@ class SettlementTracker:
         return self._bound
 
     @property
+    def pending(self) -> int:
+        """Number of observations that wait for holders; at most :data:`MAX_PENDING`."""
+        return len(self._pending)
+
+    @property
     def holders(self) -> Collection[Hashable]:
         """The reservations that hold the bound back, as of the last observation."""
         return frozenset(self._pending[0].holders) if self._pending else frozenset()

@@ -1,285 +1,154 @@
 """The rules of Matrix rooms, without I/O, clock or database.
 
-The public names are in ``__all__``; ``docs/rooms.md`` lists them by subject. The modules below this
-package are internal: nothing outside imports them.
+What is imported here is public; ``docs/rooms.md`` lists it by subject. The modules below this package
+are internal: nothing outside imports them.
 """
 
 from __future__ import annotations
 
-from synrepl.rooms.auth.authorise import authorise
-from synrepl.rooms.auth.permission import Permission, permission_of
-from synrepl.rooms.auth.selection import auth_event_keys, check_auth_events
-from synrepl.rooms.auth.state_independent import check_state_independent
-from synrepl.rooms.builder import EventBuilder, EventDraft, NoRoomToBuildIn, RoomIdNeeded
-from synrepl.rooms.chains import (
-    AuthChains,
-    AuthCycle,
-    BitSetChains,
-    MissingAuthEvent,
-    UnknownEvent,
-    auth_dependencies,
-    chains_of,
-)
-from synrepl.rooms.checks import Check
-from synrepl.rooms.event import BadEvent, Event, event_of, parse_event
-from synrepl.rooms.extremities import ForwardExtremities
-from synrepl.rooms.hashes import NoCanonicalJson, canonical_json, content_hash, reference_hash
-from synrepl.rooms.identifiers import (
-    BadIdentifier,
-    check_event_id,
-    check_new_user_id,
-    check_room_id,
-    check_server_name,
-    check_user_id,
-    server_of,
-)
-from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
-from synrepl.rooms.judging import judge, judge_outlier, lookup_judged, lookup_judged_outlier
-from synrepl.rooms.lookups import Lookup, LookupRequest, Round, run, run_async
-from synrepl.rooms.ordering import (
-    EventOrdering,
-    SortedEvents,
-    StreamOrder,
-    topological_ordering,
-    topological_sort,
-)
-from synrepl.rooms.partial import (
-    Certainty,
-    NotNext,
-    PartialJoin,
-    PartialRoom,
-    PendingResync,
-    ResyncChange,
-    Resynced,
-    ResyncProgress,
-    StateAnswer,
-    join_partially,
-    resync,
-)
-from synrepl.rooms.receipt import (
-    ReceiptResult,
-    ReceiptVerdict,
-    check_on_receipt,
-    content_hash_matches,
-)
-from synrepl.rooms.redacting import redact
-from synrepl.rooms.redaction_effect import RedactionEffect, RedactionReason, effect_of_redaction
-from synrepl.rooms.refusal import Refusal
-from synrepl.rooms.resolution.resolve import full_conflicted_set, resolve
-from synrepl.rooms.resolution.trace import (
-    CheckedEvent,
-    ResolutionDecision,
-    ResolutionStep,
-    ResolutionTrace,
-)
-from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_resolution, lookup_state_after
-from synrepl.rooms.room import Room, RoomJudged
-from synrepl.rooms.send_join_response import IncompleteAnswer, check_send_join_response
-from synrepl.rooms.signatures import (
-    BadServerKey,
-    Keys,
-    ServerKey,
-    add_signature,
-    check_json_signature,
-    check_signatures,
-    keys_of,
-    server_key,
-    sign_event,
-    sign_json,
-    signing_servers,
-)
-from synrepl.rooms.snapshot import (
-    EventRecord,
-    RoomSnapshot,
-    StateGroupRecord,
-    WaitingRecord,
-    load_room,
-    snapshot_of,
-)
-from synrepl.rooms.state import StateEvents, StateKey, StateMap
-from synrepl.rooms.state_groups import (
-    BrokenChain,
-    SkipLevels,
-    StateGroup,
-    StateGroups,
-    StateGroupView,
-    UnknownStateGroup,
-    lookup_change,
-    lookup_plan,
-    lookup_states,
-    plan_group,
-    read_group,
-)
-from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
-from synrepl.rooms.versions import ROOM_VERSIONS, RoomVersion, UnknownRoomVersion, room_version
-from synrepl.rooms.view import (
-    AuthChainFacts,
-    KnownEvents,
-    RoomHeads,
-    RoomView,
-    StateAt,
-    StateHandle,
-)
-from synrepl.rooms.visibility.audience import (
-    EventAudience,
-    HistoryVisibility,
-    audience_of,
-    membership_after,
-)
-from synrepl.rooms.visibility.clients import Viewer, visible_to_user
-from synrepl.rooms.visibility.servers import (
-    ServerMemberships,
-    server_memberships_at,
-    visible_to_server,
-)
-from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
-from synrepl.rooms.waiting import MAX_WAITING, WaitingEvent, WaitingEvents
-
-__all__ = [
-    "MAX_WAITING",
-    "ROOM_VERSIONS",
-    "AuthChainFacts",
-    "AuthChains",
-    "AuthCycle",
-    "BadEvent",
-    "BadIdentifier",
-    "BadServerKey",
-    "BitSetChains",
-    "BrokenChain",
-    "Certainty",
-    "Check",
-    "CheckedEvent",
-    "CompactStateMap",
-    "Delta",
-    "Event",
-    "EventAudience",
-    "EventBuilder",
-    "EventDraft",
-    "EventOrdering",
-    "EventRecord",
-    "ForwardExtremities",
-    "HistoryVisibility",
-    "IncompleteAnswer",
-    "Judged",
-    "Keys",
-    "KnownEvents",
-    "Lookup",
-    "LookupRequest",
-    "MissingAuthEvent",
-    "NoCanonicalJson",
-    "NoRoomToBuildIn",
-    "NoState",
-    "NotJudged",
-    "NotNext",
-    "OtherRoom",
-    "PartialJoin",
-    "PartialRoom",
-    "PendingResync",
-    "Permission",
-    "ReceiptResult",
-    "ReceiptVerdict",
-    "RedactionEffect",
-    "RedactionReason",
-    "Refusal",
-    "ResolutionCache",
-    "ResolutionDecision",
-    "ResolutionStep",
-    "ResolutionTrace",
-    "ResyncChange",
-    "ResyncProgress",
-    "Resynced",
-    "Room",
-    "RoomHeads",
-    "RoomIdNeeded",
-    "RoomJudged",
-    "RoomSnapshot",
-    "RoomVersion",
-    "RoomView",
-    "Round",
-    "ServerKey",
-    "ServerMemberships",
-    "Sight",
-    "SkipLevels",
-    "Slots",
-    "SortedEvents",
-    "StateAnswer",
-    "StateAt",
-    "StateEvents",
-    "StateGroup",
-    "StateGroupRecord",
-    "StateGroupView",
-    "StateGroups",
-    "StateHandle",
-    "StateKey",
-    "StateMap",
-    "StreamOrder",
-    "UnknownEvent",
-    "UnknownEvents",
-    "UnknownRoomVersion",
-    "UnknownStateGroup",
-    "Viewer",
-    "VisibilityReason",
-    "VisibilityVerdict",
-    "WaitingEvent",
-    "WaitingEvents",
-    "WaitingRecord",
-    "add_signature",
-    "audience_of",
-    "auth_dependencies",
-    "auth_event_keys",
-    "authorise",
-    "canonical_json",
-    "chains_of",
-    "check_auth_events",
-    "check_event_id",
-    "check_json_signature",
-    "check_new_user_id",
-    "check_on_receipt",
-    "check_room_id",
-    "check_send_join_response",
-    "check_server_name",
-    "check_signatures",
-    "check_state_independent",
-    "check_user_id",
-    "content_hash",
-    "content_hash_matches",
-    "delta",
-    "effect_of_redaction",
-    "event_of",
-    "full_conflicted_set",
-    "join_partially",
-    "judge",
-    "judge_outlier",
-    "keys_of",
-    "load_room",
-    "lookup_change",
-    "lookup_judged",
-    "lookup_judged_outlier",
-    "lookup_plan",
-    "lookup_resolution",
-    "lookup_state_after",
-    "lookup_states",
-    "membership_after",
-    "parse_event",
-    "permission_of",
-    "plan_group",
-    "read_group",
-    "redact",
-    "reference_hash",
-    "resolve",
-    "resync",
-    "room_version",
-    "run",
-    "run_async",
-    "server_key",
-    "server_memberships_at",
-    "server_of",
-    "sign_event",
-    "sign_json",
-    "signing_servers",
-    "snapshot_of",
-    "topological_ordering",
-    "topological_sort",
-    "visible_to_server",
-    "visible_to_user",
-]
+from synrepl.rooms.auth.authorise import authorise as authorise
+from synrepl.rooms.auth.permission import Permission as Permission
+from synrepl.rooms.auth.permission import permission_of as permission_of
+from synrepl.rooms.auth.selection import auth_event_keys as auth_event_keys
+from synrepl.rooms.auth.selection import check_auth_events as check_auth_events
+from synrepl.rooms.auth.state_independent import check_state_independent as check_state_independent
+from synrepl.rooms.builder import EventBuilder as EventBuilder
+from synrepl.rooms.builder import EventDraft as EventDraft
+from synrepl.rooms.builder import NoRoomToBuildIn as NoRoomToBuildIn
+from synrepl.rooms.builder import RoomIdNeeded as RoomIdNeeded
+from synrepl.rooms.chains import AuthChains as AuthChains
+from synrepl.rooms.chains import AuthCycle as AuthCycle
+from synrepl.rooms.chains import BitSetChains as BitSetChains
+from synrepl.rooms.chains import MissingAuthEvent as MissingAuthEvent
+from synrepl.rooms.chains import UnknownEvent as UnknownEvent
+from synrepl.rooms.chains import auth_dependencies as auth_dependencies
+from synrepl.rooms.chains import chains_of as chains_of
+from synrepl.rooms.checks import Check as Check
+from synrepl.rooms.event import BadEvent as BadEvent
+from synrepl.rooms.event import Event as Event
+from synrepl.rooms.event import event_of as event_of
+from synrepl.rooms.event import parse_event as parse_event
+from synrepl.rooms.extremities import ForwardExtremities as ForwardExtremities
+from synrepl.rooms.hashes import NoCanonicalJson as NoCanonicalJson
+from synrepl.rooms.hashes import canonical_json as canonical_json
+from synrepl.rooms.hashes import content_hash as content_hash
+from synrepl.rooms.hashes import reference_hash as reference_hash
+from synrepl.rooms.identifiers import BadIdentifier as BadIdentifier
+from synrepl.rooms.identifiers import check_event_id as check_event_id
+from synrepl.rooms.identifiers import check_new_user_id as check_new_user_id
+from synrepl.rooms.identifiers import check_room_id as check_room_id
+from synrepl.rooms.identifiers import check_server_name as check_server_name
+from synrepl.rooms.identifiers import check_user_id as check_user_id
+from synrepl.rooms.identifiers import server_of as server_of
+from synrepl.rooms.judged import Judged as Judged
+from synrepl.rooms.judged import NoState as NoState
+from synrepl.rooms.judged import NotJudged as NotJudged
+from synrepl.rooms.judged import OtherRoom as OtherRoom
+from synrepl.rooms.judged import UnknownEvents as UnknownEvents
+from synrepl.rooms.judging import judge as judge
+from synrepl.rooms.judging import judge_outlier as judge_outlier
+from synrepl.rooms.judging import lookup_judged as lookup_judged
+from synrepl.rooms.judging import lookup_judged_outlier as lookup_judged_outlier
+from synrepl.rooms.lookups import Lookup as Lookup
+from synrepl.rooms.lookups import LookupRequest as LookupRequest
+from synrepl.rooms.lookups import Round as Round
+from synrepl.rooms.lookups import run as run
+from synrepl.rooms.lookups import run_async as run_async
+from synrepl.rooms.ordering import EventOrdering as EventOrdering
+from synrepl.rooms.ordering import SortedEvents as SortedEvents
+from synrepl.rooms.ordering import StreamOrder as StreamOrder
+from synrepl.rooms.ordering import topological_ordering as topological_ordering
+from synrepl.rooms.ordering import topological_sort as topological_sort
+from synrepl.rooms.partial import Certainty as Certainty
+from synrepl.rooms.partial import NotNext as NotNext
+from synrepl.rooms.partial import PartialJoin as PartialJoin
+from synrepl.rooms.partial import PartialRoom as PartialRoom
+from synrepl.rooms.partial import PendingResync as PendingResync
+from synrepl.rooms.partial import ResyncChange as ResyncChange
+from synrepl.rooms.partial import Resynced as Resynced
+from synrepl.rooms.partial import ResyncProgress as ResyncProgress
+from synrepl.rooms.partial import StateAnswer as StateAnswer
+from synrepl.rooms.partial import join_partially as join_partially
+from synrepl.rooms.partial import resync as resync
+from synrepl.rooms.receipt import ReceiptResult as ReceiptResult
+from synrepl.rooms.receipt import ReceiptVerdict as ReceiptVerdict
+from synrepl.rooms.receipt import check_on_receipt as check_on_receipt
+from synrepl.rooms.receipt import content_hash_matches as content_hash_matches
+from synrepl.rooms.redacting import redact as redact
+from synrepl.rooms.redaction_effect import RedactionEffect as RedactionEffect
+from synrepl.rooms.redaction_effect import RedactionReason as RedactionReason
+from synrepl.rooms.redaction_effect import effect_of_redaction as effect_of_redaction
+from synrepl.rooms.refusal import Refusal as Refusal
+from synrepl.rooms.resolution.resolve import full_conflicted_set as full_conflicted_set
+from synrepl.rooms.resolution.resolve import resolve as resolve
+from synrepl.rooms.resolution.trace import CheckedEvent as CheckedEvent
+from synrepl.rooms.resolution.trace import ResolutionDecision as ResolutionDecision
+from synrepl.rooms.resolution.trace import ResolutionStep as ResolutionStep
+from synrepl.rooms.resolution.trace import ResolutionTrace as ResolutionTrace
+from synrepl.rooms.resolution_lookups import ResolutionCache as ResolutionCache
+from synrepl.rooms.resolution_lookups import lookup_resolution as lookup_resolution
+from synrepl.rooms.resolution_lookups import lookup_state_after as lookup_state_after
+from synrepl.rooms.room import Room as Room
+from synrepl.rooms.room import RoomJudged as RoomJudged
+from synrepl.rooms.send_join_response import IncompleteAnswer as IncompleteAnswer
+from synrepl.rooms.send_join_response import check_send_join_response as check_send_join_response
+from synrepl.rooms.signatures import BadServerKey as BadServerKey
+from synrepl.rooms.signatures import Keys as Keys
+from synrepl.rooms.signatures import ServerKey as ServerKey
+from synrepl.rooms.signatures import add_signature as add_signature
+from synrepl.rooms.signatures import check_json_signature as check_json_signature
+from synrepl.rooms.signatures import check_signatures as check_signatures
+from synrepl.rooms.signatures import keys_of as keys_of
+from synrepl.rooms.signatures import server_key as server_key
+from synrepl.rooms.signatures import sign_event as sign_event
+from synrepl.rooms.signatures import sign_json as sign_json
+from synrepl.rooms.signatures import signing_servers as signing_servers
+from synrepl.rooms.snapshot import EventRecord as EventRecord
+from synrepl.rooms.snapshot import RoomSnapshot as RoomSnapshot
+from synrepl.rooms.snapshot import StateGroupRecord as StateGroupRecord
+from synrepl.rooms.snapshot import WaitingRecord as WaitingRecord
+from synrepl.rooms.snapshot import load_room as load_room
+from synrepl.rooms.snapshot import snapshot_of as snapshot_of
+from synrepl.rooms.state import StateEvents as StateEvents
+from synrepl.rooms.state import StateKey as StateKey
+from synrepl.rooms.state import StateMap as StateMap
+from synrepl.rooms.state_groups import BrokenChain as BrokenChain
+from synrepl.rooms.state_groups import SkipLevels as SkipLevels
+from synrepl.rooms.state_groups import StateGroup as StateGroup
+from synrepl.rooms.state_groups import StateGroups as StateGroups
+from synrepl.rooms.state_groups import StateGroupView as StateGroupView
+from synrepl.rooms.state_groups import UnknownStateGroup as UnknownStateGroup
+from synrepl.rooms.state_groups import lookup_change as lookup_change
+from synrepl.rooms.state_groups import lookup_plan as lookup_plan
+from synrepl.rooms.state_groups import lookup_states as lookup_states
+from synrepl.rooms.state_groups import plan_group as plan_group
+from synrepl.rooms.state_groups import read_group as read_group
+from synrepl.rooms.state_map import CompactStateMap as CompactStateMap
+from synrepl.rooms.state_map import Delta as Delta
+from synrepl.rooms.state_map import Slots as Slots
+from synrepl.rooms.state_map import delta as delta
+from synrepl.rooms.versions import ROOM_VERSIONS as ROOM_VERSIONS
+from synrepl.rooms.versions import RoomVersion as RoomVersion
+from synrepl.rooms.versions import UnknownRoomVersion as UnknownRoomVersion
+from synrepl.rooms.versions import room_version as room_version
+from synrepl.rooms.view import AuthChainFacts as AuthChainFacts
+from synrepl.rooms.view import KnownEvents as KnownEvents
+from synrepl.rooms.view import RoomHeads as RoomHeads
+from synrepl.rooms.view import RoomView as RoomView
+from synrepl.rooms.view import StateAt as StateAt
+from synrepl.rooms.view import StateHandle as StateHandle
+from synrepl.rooms.visibility.audience import EventAudience as EventAudience
+from synrepl.rooms.visibility.audience import HistoryVisibility as HistoryVisibility
+from synrepl.rooms.visibility.audience import Sight as Sight
+from synrepl.rooms.visibility.audience import VisibilityReason as VisibilityReason
+from synrepl.rooms.visibility.audience import VisibilityVerdict as VisibilityVerdict
+from synrepl.rooms.visibility.audience import audience_of as audience_of
+from synrepl.rooms.visibility.audience import membership_after as membership_after
+from synrepl.rooms.visibility.clients import Viewer as Viewer
+from synrepl.rooms.visibility.clients import visible_to_user as visible_to_user
+from synrepl.rooms.visibility.servers import ServerMemberships as ServerMemberships
+from synrepl.rooms.visibility.servers import server_memberships_at as server_memberships_at
+from synrepl.rooms.visibility.servers import visible_to_server as visible_to_server
+from synrepl.rooms.waiting import MAX_WAITING as MAX_WAITING
+from synrepl.rooms.waiting import WaitingEvent as WaitingEvent
+from synrepl.rooms.waiting import WaitingEvents as WaitingEvents

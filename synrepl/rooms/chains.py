@@ -368,7 +368,7 @@ _SELECTORS = bytes.maketrans(b"01", b"\0\1")
 def chains_of(starts: Iterable[str], fetch: Fetch) -> BitSetChains:
     """The auth chains of some events, read from where the events are.
 
-    Whoever resolves often keeps a :class:`BitSetChains` up to date instead.
+    Code that resolves often keeps a :class:`BitSetChains` up to date instead.
 
     :raises UnknownEvent: one of ``starts`` is not there
     :raises MissingAuthEvent: something that one of them depends on, near or far, is not there

@@ -2,13 +2,16 @@
 
 Source: https://spec.matrix.org/v1.16/appendices/#common-identifier-format. User IDs follow the
 historical grammar, which the specification requires servers to accept in rooms; only new users follow
-the narrow one. An auth rule that needs only the server name uses
-:func:`.auth.users.server_part`, which refuses nothing, as Synapse does.
+the narrow one. This grammar applies to received events. Of auth rules,
+:func:`is_user_id` checks only what every server checks, because a server that refused power levels over
+a user ID that others accept would see a different room; :func:`server_part` refuses nothing, as Synapse
+does.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TypeGuard
 
 from synrepl.core.errors import InputError
 from synrepl.rooms.versions import EventIds, RoomVersion
@@ -130,3 +133,18 @@ def _is_unicode(text: str) -> bool:
 
 def _bad(text: str, kind: str, reason: str) -> BadIdentifier:
     return BadIdentifier(text=text[:_SHOWN], kind=kind, reason=reason)
+
+
+def server_part(identifier: str) -> str:
+    """The server in an ID such as ``@user:server``; empty when there is none."""
+    return identifier.partition(":")[2]
+
+
+def is_user_id(value: object) -> TypeGuard[str]:
+    """Whether a value is text that begins with ``@``, names a server and is within the length limit."""
+    return (
+        isinstance(value, str)
+        and value[:1] == "@"
+        and server_part(value) != ""
+        and len(value.encode(errors="replace")) <= MAX_ID_BYTES
+    )

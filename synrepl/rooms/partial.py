@@ -16,10 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from synrepl.core.errors import InputError
-from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.chains import auth_dependencies
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE_KEY, MEMBER
+from synrepl.rooms.identifiers import server_part
 from synrepl.rooms.judged import UnknownEvents
 from synrepl.rooms.ordering import topological_sort
 from synrepl.rooms.room import Room, RoomJudged

@@ -132,7 +132,7 @@ class _Waiter:
 
 
 class WakingPositionListener:
-    """Wakes waiters; the last :class:`~.stream_state.Movements` in the order."""
+    """Wakes waiters; the last :class:`~.stream_state.PositionListener` in the order."""
 
     def __init__(self, waiters: PositionWaiters) -> None:
         self._waiters = waiters

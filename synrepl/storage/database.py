@@ -207,6 +207,10 @@ class DatabaseSession(Protocol):
     what to do then.
     """
 
+    @property
+    def backend_pid(self) -> int:
+        """The PID of the server process of the connection; 0 once the connection is over."""
+
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Call ``call(reason)`` once when the connection is lost, but not when it is closed.
 
@@ -229,3 +233,8 @@ class DatabaseSession(Protocol):
         :raises DatabaseAway: ``last`` could not be run, or did not finish in time; the
             connection is closed all the same
         """
+
+
+def value(txn: Transaction, sql: str, params: Values = ()) -> Any:
+    """The first column of the first row of a statement; it must return one."""
+    return txn.execute(sql, params).fetchone()[0]

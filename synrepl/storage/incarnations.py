@@ -15,8 +15,7 @@ import msgspec
 
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.database import Transaction
-from synrepl.storage.sql import value
+from synrepl.storage.database import Transaction, value
 from synrepl.storage.store import NotConfirmed, OlderServer
 
 #: Positions by stream and writer.
@@ -42,7 +41,7 @@ LOST_SINCE = """
     WHERE incarnation > %s GROUP BY stream, writer
 """
 
-TOLD = """
+NOTIFIED_HANDLERS = """
     INSERT INTO synrepl._losses_told (follower, handler, stream, writer, lost_after, lost_upto)
     VALUES %s
 """

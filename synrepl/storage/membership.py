@@ -20,10 +20,9 @@ from enum import StrEnum
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.storage import writers
-from synrepl.storage.database import Transaction
-from synrepl.storage.locks import SESSION, TRANSACTION, lock_class
-from synrepl.storage.sql import value
+from synrepl.storage.database import Transaction, value
 from synrepl.storage.store import WriterState
+from synrepl.storage.writers import SESSION, TRANSACTION, lock_class
 from synrepl.streams.definition import Stream
 
 

@@ -1,4 +1,4 @@
-"""Position marks: past positions of a stream with their times, to tell the age of its rows.
+"""Position marks: past positions of a stream with their times, from which the age of its rows follows.
 
 Rows have no timestamp. A *mark* is a recorded linear position with the time at which
 it was first seen: everything at or below it is at least as old. A stream that does not
@@ -40,17 +40,17 @@ def add_mark(
     :param position: the recorded linear position
     :returns: the marks to store, oldest first
     """
-    apart = max_s / _PARTS_OF_MAX
-    close = min(keep_s / _PARTS_OF_KEEP, apart) if keep_s else apart
+    spacing_s = max_s / _PARTS_OF_MAX
+    young_spacing_s = min(keep_s / _PARTS_OF_KEEP, spacing_s) if keep_s else spacing_s
     newest: dict[tuple[bool, float], PositionMark] = {}
     for mark in sorted(marks):
         young = now - mark.at < keep_s
-        newest[young, mark.at if young else mark.at // apart] = mark
+        newest[young, mark.at if young else mark.at // spacing_s] = mark
     kept = list(newest.values())
     while len(kept) > 1 and now - kept[1].at >= max_s:
         del kept[0]
     last = kept[-1] if kept else PositionMark(-inf, 0)
-    if position > last.token and now - last.at >= close:
+    if position > last.token and now - last.at >= young_spacing_s:
         kept.append(PositionMark(now, position))
     return kept
 

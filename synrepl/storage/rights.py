@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from synrepl.core.errors import InputError, Refused
-from synrepl.storage.database import Transaction
-from synrepl.storage.sql import value
+from synrepl.storage.database import Transaction, value
 from synrepl.storage.store import StreamNotMade
 
 #: Functions that applications may execute; all others are for synrepl's own processes.

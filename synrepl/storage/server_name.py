@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from synrepl.core.errors import ConfigError, InputError, Refused
 from synrepl.storage import writers
-from synrepl.storage.database import Transaction
-from synrepl.storage.sql import value
+from synrepl.storage.database import Transaction, value
 
 
 class WrongServer(ConfigError):

@@ -1,32 +1,45 @@
 """Writers of a stream: taking and releasing names, fencing, observing.
 
-The rules behind these statements are described in :mod:`synrepl.storage.store`.
+The keys of advisory locks are defined in the schema, beside ``synrepl.lock_class``. The rules behind
+these statements are described in :mod:`synrepl.storage.store`.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
-from synrepl.storage.database import RaisedByDatabase, Transaction
-from synrepl.storage.locks import (
-    FIRST_RESERVATION,
-    LOCK_CLASS_BASE,
-    SESSION,
-    TRANSACTION,
-    lock_class,
-)
-from synrepl.storage.sql import value
+from synrepl.storage.database import RaisedByDatabase, Transaction, value
 from synrepl.storage.store import (
     Observation,
     ReservationHolder,
     StreamNotMade,
     WriterRemoved,
     WriterState,
+    WriterTaken,
 )
 from synrepl.storage.tables import sequence_name, table_name
 from synrepl.streams.definition import Stream
+
+LOCK_CLASS_BASE = 1398341632
+
+#: Held exclusively by the session of the process that is the writer.
+SESSION = 0
+
+#: Held shared by each transaction that reserves or writes, exclusively to raise the epoch.
+TRANSACTION = 1
+
+#: Explicit reservations hold one lock each, with keys from here on.
+FIRST_RESERVATION = 2
+
+
+def lock_class(number: int) -> int:
+    """The first half of the lock keys of the writer with this number."""
+    return LOCK_CLASS_BASE + number
+
 
 #: Error codes of ``synrepl.add_writer``.
 _NO_STREAM, _REMOVED = "SY003", "SY007"
@@ -302,3 +315,47 @@ def observe(txn: Transaction, streams: Sequence[Stream]) -> dict[str, Observatio
         name: Observation(last[name], recorded[name], writers[name], trimmed[name], *floors[name])
         for name in last
     }
+
+
+#: The first half of the key of a lock on a master's name: 'SYma', clear of the writers' locks.
+STARTUP_CLASS = 0x53596D61
+
+
+class NameStarting(Refused):
+    """{holder} is just starting as {name!r}, too; stop one of them, or give it another instance_name"""
+
+
+def claim_startup(txn: Transaction, name: str) -> None:
+    """Claim a name for start-up, on a session that lives until the name is taken.
+
+    Names are held per stream, so a stream that a second master is about to make cannot show that
+    there is a first one. A master therefore holds a lock on its own name while it starts, and
+    checks whether another process has the name in any stream.
+
+    It may be called again after a refusal, which may be due to a predecessor whose
+    connections are just being closed.
+
+    :raises NameStarting: another process is about to take the name
+    :raises WriterTaken: another process has it
+    """
+    key = zlib.crc32(name.encode())
+    if not value(txn, "SELECT pg_try_advisory_lock(%s)", (STARTUP_CLASS << 32 | key,)):
+        raise NameStarting(name=name, holder=_starting(txn, key))
+    found = name_holder(txn, name)
+    if found is not None:
+        stream, holder = found
+        raise WriterTaken(writer=name, stream=stream, holder=holder)
+
+
+def _starting(txn: Transaction, key: int) -> str:
+    """Description of the lock's holder."""
+    txn.execute(
+        "SELECT coalesce(a.application_name, '?') || ', Postgres backend ' || l.pid"
+        " FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
+        " WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND l.classid = %s::oid AND l.objid = %s::bigint::oid",
+        (STARTUP_CLASS, key),
+    )
+    row = txn.fetchone_or_none()
+    return "another process" if row is None else str(row[0])

@@ -198,7 +198,7 @@ class MemoryPubSub:
             self._reconnect()
 
     def _drop(self, first: int = 0) -> None:
-        """Close both connections, and tell the owner."""
+        """Close both connections, and notify the owner."""
         if self._pair is not None:
             self._pair.close(first)
             self._pair = None

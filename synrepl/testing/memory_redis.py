@@ -44,9 +44,9 @@ class MemoryPipe(Generic[T]):
         """Number of items in flight."""
         return len(self._waiting)
 
-    def put(self, things: Iterable[T]) -> None:
+    def put(self, items: Iterable[T]) -> None:
         """Send items."""
-        self._waiting.extend(things)
+        self._waiting.extend(items)
         self.move()
 
     def arrive(self, count: int) -> None:
@@ -77,7 +77,7 @@ class MemoryPipe(Generic[T]):
 class MemoryConnectionPair:
     """The subscribing and the publishing connection of one process, while they last.
 
-    :param over: called with the reason when the process notices that one of them is lost
+    :param on_lost: called with the reason when the process notices that one of them is lost
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class MemoryConnectionPair:
         name: str,
         channels: Collection[str],
         pace: Pace,
-        heard: Callable[[list[bytes]], object],
-        over: Callable[[MemoryConnectionPair, str], object],
+        on_messages: Callable[[list[bytes]], object],
+        on_lost: Callable[[MemoryConnectionPair, str], object],
     ) -> None:
         self.name = name
         self.channels = frozenset(channels)
@@ -96,13 +96,13 @@ class MemoryConnectionPair:
         self.passes = True
         self.open = True
         self.subscribed = True
-        self.speaks = True
+        self.can_send = True
         self._silent_since = 0.0
         self._redis = redis
         self._clock = redis.clock
         self._pace = pace
-        self._heard = heard
-        self._over = over
+        self._on_messages = on_messages
+        self._on_lost = on_lost
         self._ending: str | None = None
         self._bytes = 0
         self.listener: MemoryPipe[bytes] = MemoryPipe(self._clock, pace, self._arrived)
@@ -110,7 +110,7 @@ class MemoryConnectionPair:
         self.speaker: MemoryPipe[tuple[str, Sequence[bytes]]] = MemoryPipe(
             self._clock, pace, self._publish
         )
-        self.speaker.moves = lambda: self.speaks and self.passes
+        self.speaker.moves = lambda: self.can_send and self.passes
 
     def deliver(self, message: bytes) -> None:
         """Queue a message at the server; with too many bytes queued, disconnect the subscriber."""
@@ -134,14 +134,14 @@ class MemoryConnectionPair:
 
     def cut_speaker(self, why: str, first: int = 0) -> None:
         """Cut the publishing connection; the ``first`` items in flight still arrive."""
-        if self.speaks:
+        if self.can_send:
             self.speaker.arrive(first)
             self.speaker.cut()
-            self.speaks = False
+            self.can_send = False
             self._clock.callLater(self._pace.delay(), self._lose, why)
 
     def close(self, first: int = 0) -> None:
-        """Close both connections without calling ``over``; ``first`` published items still arrive."""
+        """Close both connections without calling ``on_lost``; ``first`` published items still arrive."""
         if self.open:
             if self.speaker.moves():
                 self.speaker.arrive(first)
@@ -190,11 +190,11 @@ class MemoryConnectionPair:
 
     def _lose(self, why: str) -> None:
         if self.open:
-            self._over(self, why)
+            self._on_lost(self, why)
 
     def _arrived(self, messages: list[bytes]) -> None:
         self._bytes -= sum(map(len, messages))
-        self._heard(messages)
+        self._on_messages(messages)
 
     def _publish(self, said: list[tuple[str, Sequence[bytes]]]) -> None:
         for channel, messages in said:

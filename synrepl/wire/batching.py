@@ -1,6 +1,6 @@
 """Assembles facts of several rows from RDATA lines.
 
-Seeds: "TCP replication, Synapse 1.43", 'Overview': of rows that share a token, all but
+Source: "TCP replication, Synapse 1.43", 'Overview': of rows that share a token, all but
 the last are sent with ``batch`` in place of the token.
 """
 

@@ -4,7 +4,7 @@ The classes describe the meaning of each command. Its arguments per dialect, and
 side that may send it, are in the table of :mod:`synrepl.wire.dialects`. The formats
 below are the modern ones. An attribute is optional if some dialect lacks it.
 
-Seeds: "TCP replication, Synapse 1.43", 'List of commands'; recordings of real
+Source: "TCP replication, Synapse 1.43", 'List of commands'; recordings of real
 servers for what that list does not name.
 """
 

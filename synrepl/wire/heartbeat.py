@@ -1,6 +1,6 @@
 """Decides when to send a PING and when a silent peer times out.
 
-Seeds: "TCP replication, Synapse 1.43", 'Keep alives': each side sends something
+Source: "TCP replication, Synapse 1.43", 'Keep alives': each side sends something
 about every 5 s, and a peer that is silent for 15 s times out, but only after its
 first PING, because a person with netcat sends none. A peer that sends no line at
 all in the first minute times out, too.
@@ -43,21 +43,21 @@ class Heartbeat:
         self._timeout = timeout
         self._first_line = first_line
         self._sent = now
-        self._heard = now
+        self._last_received = now
         self.armed = False
-        self.spoken = False
+        self.has_received_line = False
 
     def sent(self, now: float) -> None:
         """Note that something was sent."""
         self._sent = now
 
-    def heard(self, now: float) -> None:
+    def received(self, now: float) -> None:
         """Note that a valid command was received."""
-        self._heard = now
+        self._last_received = now
 
-    def spoke(self) -> None:
+    def line_received(self) -> None:
         """Note that the peer sent a line."""
-        self.spoken = True
+        self.has_received_line = True
 
     def arm(self) -> None:
         """Arm the time-out: the peer sent a PING, so it will keep sending."""
@@ -68,17 +68,17 @@ class Heartbeat:
         """Time of the next :meth:`check`: when something is due, at most an interval from now."""
         due = self._sent + self._interval
         if self.armed:
-            due = min(due, self._heard + self._timeout)
-        return due if self.spoken else min(due, self._heard + self._first_line)
+            due = min(due, self._last_received + self._timeout)
+        return due if self.has_received_line else min(due, self._last_received + self._first_line)
 
     def check(self, now: float) -> HeartbeatAction:
         """The action that is due now. Checking too early does no harm."""
         # A wall clock may be set back; nothing was sent or received in the future.
         self._sent = min(self._sent, now)
-        self._heard = min(self._heard, now)
-        if self.armed and now >= self._heard + self._timeout:
+        self._last_received = min(self._last_received, now)
+        if self.armed and now >= self._last_received + self._timeout:
             return HeartbeatAction.GIVE_UP
-        if not self.spoken and now >= self._heard + self._first_line:
+        if not self.has_received_line and now >= self._last_received + self._first_line:
             return HeartbeatAction.NEVER_SPOKE
         return (
             HeartbeatAction.PING if now >= self._sent + self._interval else HeartbeatAction.NOTHING

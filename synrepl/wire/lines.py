@@ -46,12 +46,12 @@ class LineSplitter:
 
     def __init__(self, limit: int = DEFAULT_LINE_LIMIT) -> None:
         self._limit = check_limit(limit)
-        self._half = bytearray()
+        self._partial = bytearray()
 
     @property
-    def half(self) -> int:
+    def partial_length(self) -> int:
         """Number of buffered bytes of an unfinished line."""
-        return len(self._half)
+        return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes and return the completed lines, without their newlines.
@@ -61,24 +61,24 @@ class LineSplitter:
         """
         lines = data.split(b"\n")
         rest = lines.pop()
-        if lines and self._half:
-            if len(self._half) + len(lines[0]) > self._limit:
+        if lines and self._partial:
+            if len(self._partial) + len(lines[0]) > self._limit:
                 raise self._too_long([])
-            lines[0] = bytes(self._half + lines[0])
-            self._half.clear()
+            lines[0] = bytes(self._partial + lines[0])
+            self._partial.clear()
         if len(data) > self._limit:
             for index, line in enumerate(lines):
                 if len(line) > self._limit:
                     raise self._too_long(lines[:index])
-        if len(self._half) + len(rest) > self._limit:
+        if len(self._partial) + len(rest) > self._limit:
             raise self._too_long(lines)
-        self._half += rest
+        self._partial += rest
         return lines
 
     def drop(self) -> int:
         """Drop the unfinished line; return its number of bytes."""
-        dropped = len(self._half)
-        self._half.clear()
+        dropped = len(self._partial)
+        self._partial.clear()
         return dropped
 
     def _too_long(self, before: Sequence[bytes]) -> LineTooLong:

@@ -283,12 +283,7 @@ class ProtocolSession:
 
     def not_reading(self, now: float) -> None:
         """Note that reading is paused, so the peer's silence does not count."""
-        self._heartbeat.heard(now)
-
-    @property
-    def has_spoken(self) -> bool:
-        """Whether the peer has sent a line."""
-        return self._heartbeat.spoken
+        self._heartbeat.received(now)
 
     def tick(self, now: float) -> None:
         """Send a PING or time out a silent peer, if due. It may be called at any time."""
@@ -304,7 +299,7 @@ class ProtocolSession:
 
     def _take_lines(self, lines: list[bytes], commands: list[Command], now: float) -> None:
         if lines:
-            self._heartbeat.spoke()
+            self._heartbeat.line_received()
         before = len(commands)
         handlers, sender = _HANDLERS, self._side.other
         # A client receives mostly RDATA, which does not change the session.
@@ -323,7 +318,7 @@ class ProtocolSession:
                 commands.append(command)
         finally:
             if len(commands) > before:
-                self._heartbeat.heard(now)
+                self._heartbeat.received(now)
 
     def _on_ping(self, command: Command) -> None:
         self._heartbeat.arm()

@@ -122,6 +122,9 @@ class WatchedBus(Bus):
 class Process:
     """The services of one process, which writes notes under its name and follows those of others.
 
+    They serve to test the connections, and are made here, not assembled: an assembled worker
+    follows itself, claims its name first, and does not receive USER_IP.
+
     :param clock: the clock of its connections; by default, real time
     """
 
@@ -196,15 +199,15 @@ class Process:
         """Wait until the bus is disconnected."""
         await self.site.happenings.until(lambda: not self.bus.is_connected)
 
-    async def say(self, *texts: str, facts: bool = True) -> None:
+    async def publish(self, *texts: str, facts: bool = True) -> None:
         """Append notes, as one fact each, or as the rows of one fact."""
         decode = RowCodec(NOTES).decode
         rows = [decode(json.dumps([text]).encode()) for text in texts]
         await self.writer.append(NOTES, [[row] for row in rows] if facts else [rows])
 
-    async def hears(self, writer: str, texts: Sequence[str]) -> None:
+    async def receives(self, writer: str, texts: Sequence[str]) -> None:
         """Wait until exactly these notes of another process have arrived."""
-        heard = self.handler.texts
-        await self.site.happenings.until(lambda: len(heard.get(writer, [])) >= len(texts))
-        if heard[writer] != list(texts):
-            raise AssertionError(f"{heard[writer][:9]}… instead of {list(texts)[:9]}…")
+        received = self.handler.texts
+        await self.site.happenings.until(lambda: len(received.get(writer, [])) >= len(texts))
+        if received[writer] != list(texts):
+            raise AssertionError(f"{received[writer][:9]}… instead of {list(texts)[:9]}…")

@@ -1,4 +1,4 @@
-"""Who has a place at a listener, and who makes room for whom."""
+"""The connection table: limits of connections, and which idle one is displaced."""
 
 from __future__ import annotations
 

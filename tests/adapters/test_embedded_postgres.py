@@ -31,6 +31,7 @@ from synrepl.storage.launch.postgres import (
     PostgresPortTaken,
     PostgresServer,
     StartFailed,
+    account_for,
 )
 from synrepl.storage.launch.postgres_binaries import (
     BinariesMissing,
@@ -38,6 +39,7 @@ from synrepl.storage.launch.postgres_binaries import (
     find_binaries,
 )
 from tests.driver.embedded_server import existing_data_dir, new_data_dir, query_one
+from tests.support.descriptors import descriptor_of
 
 ROOT = Path(synrepl.__file__).parent.parent
 
@@ -240,11 +242,12 @@ class ExistingCluster(FolderCase):
         self.assertIn(f":{port}/", self.server(port=port).start())
 
     def test_retries_when_a_free_port_is_taken_meanwhile(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            server = self.server()
-            server._port = other.getsockname()[1]  # chosen, and then taken
+        server = self.server()
+        port = int(extensions.parse_dsn(server.start())["port"])
+        server.stop()  # it keeps the port, which others may take now
+        with socket.create_server(("127.0.0.1", port)):
             self.assertEqual(query_one(server.start(), "SELECT 1"), 1)
-            self.assertNotIn(f":{other.getsockname()[1]}/", server.dsn)
+            self.assertNotIn(f":{port}/", server.dsn)
 
     def test_refuses_data_of_another_major_version(self) -> None:
         self.change("postgres/PG_VERSION", "11\n")
@@ -315,8 +318,9 @@ class LeftoverServers(SynchronousTestCase):
         former = PostgresServer(self.folder, fsync=False)
         query_one(former.start(), "CREATE TABLE outlived AS SELECT 5 AS n")
         assert former.child is not None
-        assert former._lock is not None
-        os.close(former._lock)  # as if the owner had died, and the server had not heard
+        os.close(
+            descriptor_of(self.folder / "postgres.lock")
+        )  # as if the owner had died, and the server had not heard
         self.assertEqual(query_one(self.server.start(), "SELECT n FROM outlived"), 5)
         self.assertTrue(former.child.gone())
 
@@ -331,7 +335,7 @@ class LeftoverServers(SynchronousTestCase):
     def test_ignores_a_pid_file_whose_pid_was_reused(self) -> None:
         self.server.start()
         assert self.server.child is not None
-        account = self.server._account
+        account = account_for(self.folder)
         self.server.child.end([(signal.SIGKILL, 30.0)])
         self.server.stop()
         # Of the same user: from another's, Postgres would see itself that it is stale.
@@ -403,7 +407,7 @@ class EmbeddedPostgresRestarts(TestCase):
         found = await database.run("read", read, read_only=True)
         self.assertEqual(written | unknown, set(range(total)))
         self.assertEqual(len(found), len(set(found)), "a row is there twice")
-        self.assertEqual(written - set(found), set(), "told to be written, and is not there")
+        self.assertEqual(written - set(found), set(), "acknowledged and missing")
         # At most what was being committed on the eight connections, at each of the crashes.
         self.assertLessEqual(len(unknown), 8 * len(kill_at))
         self.assertEqual(len(self.crashes), len(kill_at))

@@ -95,7 +95,7 @@ class HttpSourceCase(TestCase):
 
 
 class HttpSourcePages(HttpSourceCase):
-    """What is asked, and what becomes of the answer."""
+    """Requests for pages, and how their answers are processed."""
 
     async def test_requests_have_the_range_and_a_unique_id(self) -> None:
         await self.page(1, 9)

@@ -13,7 +13,7 @@ CHUNK = b"1\r\nx\r\n0\r\n\r\n"
 
 
 class RequestFraming(HttpServerCase):
-    """What comes behind a request is a request of its own, unless the first one was refused."""
+    """Bytes after a request are a request of their own, unless the first one was refused."""
 
     async def refused(self, data: bytes) -> None:
         """Bytes are answered by one 400, and no handler hears of them or of what is behind them."""

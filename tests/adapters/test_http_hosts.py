@@ -5,15 +5,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.http_headers import Headers
 
 from synrepl.adapters.http.hosts import HostNames, WrongHost
 from synrepl.adapters.http.messages import BadHeader
-from synrepl.adapters.http.server import HttpServer
 from tests.adapters.raw_http_client import Reply, request
 from tests.adapters.test_http_server import HttpServerCase
 
@@ -21,9 +17,7 @@ from tests.adapters.test_http_server import HttpServerCase
 class HostChecks(HttpServerCase):
     """Over a real connection, which comes from 127.0.0.1 and goes there."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.server._hosts = HostNames(["Shop.Example"])
+    hosts = ("Shop.Example",)
 
     async def with_host(self, *lines: str, path: str = "/public", version: str = "1.1") -> Reply:
         head = [f"GET {path} HTTP/{version}", *lines, "", ""]
@@ -109,8 +103,8 @@ class HostAddresses(SynchronousTestCase):
             HostNames().check(Headers({"Host": ["[" + "1" * 10_000]}), b"HTTP/1.1", "127.0.0.1")
 
     def test_accepts_the_name_that_the_listener_is_bound_to(self) -> None:
-        server = HttpServer(cast(Any, Clock()), [], hosts=["inside.example"])
-        server._hosts.check(Headers({"Host": ["inside.example:9393"]}), b"HTTP/1.1", "10.0.0.1")
+        hosts = HostNames(["inside.example"])
+        hosts.check(Headers({"Host": ["inside.example:9393"]}), b"HTTP/1.1", "10.0.0.1")
 
 
 class OriginChecks(HttpServerCase):

@@ -46,15 +46,26 @@ class HttpServerCase(TestCase):
         max_body=1000, max_requests=3, max_buffered=2500, max_queued=2, head_s=30.0, body_s=30.0
     )
     secret: str | None = None
+    hosts: Sequence[str] = ()
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.raised: Exception = AssertionError("no error was set")
         self.held: list[Deferred[None]] = []
         self.statuses: dict[type[SynreplError], int] = {UnknownStream: 400}
-        self.server = HttpServer(cast(Any, self.clock), self.routes(), self.secret, self.limits)
-        self.listening = ListeningServer(self.server)
         self.clients: list[RawHttpClient] = []
+        self.listen(self.limits)
+
+    def listen(self, limits: HttpLimits) -> None:
+        """Open the listener."""
+        clock: Any = self.clock
+        self.server = HttpServer(clock, self.routes(), self.secret, limits, hosts=self.hosts)
+        self.listening = ListeningServer(self.server)
+
+    async def listen_again(self, limits: HttpLimits) -> None:
+        """Replace the listener by one with other limits."""
+        await self.listening.stop()
+        self.listen(limits)
 
     async def tearDown(self) -> None:  # type: ignore[override]
         for client in self.clients:
@@ -268,7 +279,7 @@ class ServerLimits(HttpServerCase):
         reply = await client.reply()
         self.assertEqual((reply.status, reply.json["error"]), (413, "BodyTooLarge"))
         self.assertEqual(reply.headers["connection"], "close")
-        self.assertEqual(client.data, b"", "it was told to continue")
+        self.assertEqual(client.data, b"", "it got a 100 Continue")
         client.send(b"x" * 1001)
         await client.closed
 
@@ -314,7 +325,7 @@ class ServerLimits(HttpServerCase):
             self.assertEqual((await client.reply()).status, 200)
 
     async def test_bounds_concurrent_requests(self) -> None:
-        """Three are answered, two wait for that, the next one is told to come again."""
+        """Three are answered, two are queued, the next one is refused with Retry-After."""
         for _ in range(3):
             (await self.client()).send(request("GET", "/hold"))
         await self.until_held(3)
@@ -433,8 +444,7 @@ class ServerLimits(HttpServerCase):
         await client.closed
 
     async def test_a_body_may_take_long_while_it_arrives_fast_enough(self) -> None:
-        self.server.limits = replace(self.limits, body_s=10.0, body_rate=10.0)
-        self.server.admission._limits = self.server.limits
+        await self.listen_again(replace(self.limits, body_s=10.0, body_rate=10.0))
         fast, slow = await self.client(), await self.client()
         for client in (fast, slow):
             client.send(request("POST", "/echo/w", b"x" * 1000)[:-900])
@@ -489,10 +499,10 @@ class ServerLimits(HttpServerCase):
         unfinished.send(request("POST", "/echo/w", b"x" * 10)[:-1])
         while self.server.admission.buffered < 9:
             await turn()
-        for victim, told in ((silent, b""), (partly, b" 503 "), (unfinished, b" 503 ")):
+        for victim, answer in ((silent, b""), (partly, b" 503 "), (unfinished, b" 503 ")):
             (await self.client()).send(request("GET", "/hold"))
             await victim.closed
-            self.assertIn(told, victim.data)
+            self.assertIn(answer, victim.data)
         await self.until_held(3)
         late = await self.client()
         late.send(request("GET", "/now"))
@@ -506,8 +516,7 @@ class ServerLimits(HttpServerCase):
 
     async def test_some_connections_stay_free_for_requests_without_slots(self) -> None:
         limits = replace(self.limits, connections=ConnectionLimits(6, 6), max_requests=100)
-        self.server.limits = self.server.admission._limits = limits
-        self.server.connections.limits = limits.connections
+        await self.listen_again(limits)
         for _ in range(limits.max_busy):
             (await self.client()).send(request("GET", "/hold"))
         await self.until_held(limits.max_busy)
@@ -524,11 +533,10 @@ class ServerLimits(HttpServerCase):
 
     async def test_a_turn_answers_a_bounded_number_of_requests(self) -> None:
         """Of immediate ones it is more, and they do not wait behind the others."""
+        await self.listen_again(replace(self.limits, max_requests=100))
         scheduler = TwistedScheduler(cast(Any, self.clock))
         self.server.slices = Slices(scheduler, units=300)
         self.server.immediate_slices = Slices(scheduler, units=300)
-        limits = replace(self.limits, max_requests=100)
-        self.server.admission._limits = limits
         clients = [await self.client() for _ in range(10)]
         for client in clients[:9]:
             client.send(request("GET", "/public"))
@@ -545,8 +553,7 @@ class ServerLimits(HttpServerCase):
         self.assertEqual(self.server.responses["/public", 200], 9)
 
     async def test_a_client_that_does_not_read_is_aborted_when_memory_is_short(self) -> None:
-        limits = replace(self.limits, max_unread=10 * 2**20)
-        self.server.limits = self.server.admission._limits = limits
+        await self.listen_again(replace(self.limits, max_unread=10 * 2**20))
         clients = [await self.client() for _ in range(2)]
         for client in clients:
             transport: Any = client.transport
@@ -554,7 +561,7 @@ class ServerLimits(HttpServerCase):
             client.send(request("GET", "/large"))
             while not self.server.admission.unread:
                 await turn()
-        self.assertEqual(await self.unread_at_most(limits.max_unread), 1)
+        self.assertEqual(await self.unread_at_most(self.server.limits.max_unread), 1)
         for client in clients:
             transport = client.transport
             transport.resumeProducing()

@@ -40,10 +40,10 @@ class _Peer(LinePeer):
         limits = SessionLimits(line=LIMIT, peer_line=LIMIT)
         session = ProtocolSession(Side.SERVER, server_name="example.com", now=0.0, limits=limits)
         super().__init__(TwistedScheduler(Clock()), session)
-        self.heard: list[Command] = []
+        self.received: list[Command] = []
 
     def commands_received(self, commands: Sequence[Command]) -> None:
-        self.heard += commands
+        self.received += commands
 
 
 def connected() -> tuple[_Peer, _Transport]:
@@ -89,13 +89,13 @@ class LinePeerReading(SynchronousTestCase):
         peer, transport = connected()
         for part in parts:
             read(peer, part)
-        return peer.heard, peer.session.closed_reason, str(peer.session.fault), transport.value()
+        return peer.received, peer.session.closed_reason, str(peer.session.fault), transport.value()
 
     @given(lines, st.lists(st.integers(0, 1000), max_size=6), st.booleans())
     def test_reading_by_chunk_and_by_line_gives_the_same_commands(
-        self, told: list[bytes], cuts: list[int], whole: bool
+        self, lines: list[bytes], cuts: list[int], whole: bool
     ) -> None:
-        data = b"\n".join(told) + b"\n" * whole
+        data = b"\n".join(lines) + b"\n" * whole
         ends = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
         parts = [data[start:end] for start, end in pairwise(ends)]
         self.assertEqual(self.outcome(by_line, parts), self.outcome(by_read, parts))
@@ -109,7 +109,7 @@ class LinePeerReading(SynchronousTestCase):
         for read in (by_line, by_read):
             peer, transport = connected()
             read(peer, b"PING 1\n" + b"a" * (LIMIT + 1))
-            self.assertEqual(len(peer.heard), 1)
+            self.assertEqual(len(peer.received), 1)
             self.assertTrue(transport.disconnecting)
             self.assertIn(b"ERROR Line length exceeded", transport.value())
 

@@ -428,7 +428,7 @@ class LostConnections(DatabaseCase):
         self.assertEqual(await self.database.run("obstinate", work), 5)
 
     async def cut(self, cut: Cut, read_only: bool = False) -> tuple[int, list[tuple[int, int]]]:
-        """Cut the first COMMIT; how often the work ran, and what is in the table then."""
+        """Cut the first COMMIT; return how often the work ran, and the rows in the table."""
         proxy = self.proxy()
         database = self.open(at_port(self.dsn, proxy.port))
         proxy.cut = cut

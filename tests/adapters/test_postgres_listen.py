@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from psycopg2 import extensions
 from twisted.internet import reactor
@@ -24,16 +25,18 @@ class PostgresListenerNotifications(TestCase):
         self.dsn = await fresh_database(self)
         self.database = PostgresDatabase(reactor, self.dsn, "notifier")
         self.addCleanup(lambda: Deferred.fromCoroutine(self.database.close()))
-        self.heard: DeferredQueue[object] = DeferredQueue()
+        self.received: DeferredQueue[object] = DeferredQueue()
 
-    def listener(self, dsn: str, *channels: str) -> PostgresListener:
+    def listener(
+        self, dsn: str, *channels: str, on_notify: Callable[[str, str], object] | None = None
+    ) -> PostgresListener:
         listener = PostgresListener(
             reactor,
             dsn,
             "listener",
             channels,
-            lambda channel, payload: self.heard.put((channel, payload)),
-            lambda: self.heard.put("connected"),
+            on_notify or (lambda channel, payload: self.received.put((channel, payload))),
+            lambda: self.received.put("connected"),
         )
         self.addCleanup(lambda: Deferred.fromCoroutine(listener.stop()))
         return listener
@@ -49,26 +52,26 @@ class PostgresListenerNotifications(TestCase):
 
     async def test_delivers_notifications_in_order_by_channel(self) -> None:
         self.listener(self.dsn, "one", 'Odd "name"').start()
-        self.assertEqual(await self.heard.get(), "connected")
+        self.assertEqual(await self.received.get(), "connected")
         await self.sql(
             "SELECT pg_notify('one', n::text) FROM generate_series(1, 3) AS n;"
             """SELECT pg_notify('Odd "name"', 'x'); SELECT pg_notify('two', 'unheard');"""
             "SELECT pg_notify('one', 'last')"
         )
-        heard = [await self.heard.get() for _ in range(5)]
+        received = [await self.received.get() for _ in range(5)]
         self.assertEqual(
-            heard,
+            received,
             [("one", "1"), ("one", "2"), ("one", "3"), ('Odd "name"', "x"), ("one", "last")],
         )
 
     async def test_reconnects_and_calls_on_reconnect(self) -> None:
         self.listener(self.dsn, "one").start()
         for n in range(2):
-            self.assertEqual(await self.heard.get(), "connected")
+            self.assertEqual(await self.received.get(), "connected")
             await self.sql("SELECT pg_notify('one', %s)", str(n))
-            self.assertEqual(await self.heard.get(), ("one", str(n)))
+            self.assertEqual(await self.received.get(), ("one", str(n)))
             await self.terminate()
-        self.assertEqual(await self.heard.get(), "connected")
+        self.assertEqual(await self.received.get(), "connected")
 
     async def test_waits_for_a_database_that_is_away(self) -> None:
         proxy = FaultProxy(int(extensions.parse_dsn(self.dsn)["port"]))
@@ -83,24 +86,23 @@ class PostgresListenerNotifications(TestCase):
         proxy.on_refused = refused
         parts = {**extensions.parse_dsn(self.dsn), "port": str(proxy.port)}
         self.listener(extensions.make_dsn(**parts), "one").start()
-        self.assertEqual(await self.heard.get(), "connected")
+        self.assertEqual(await self.received.get(), "connected")
         self.assertEqual(len(refusals), 2)
 
     async def test_goes_on_after_an_error_in_a_callback(self) -> None:
-        listener = self.listener(self.dsn, "one")
         calls: list[str] = []
 
         def fail_first(channel: str, payload: str) -> None:
             calls.append(payload)
             if len(calls) == 1:
                 raise ValueError(payload)
-            self.heard.put(payload)
+            self.received.put(payload)
 
-        listener._on_notify = fail_first
+        listener = self.listener(self.dsn, "one", on_notify=fail_first)
         listener.start()
-        await self.heard.get()
+        await self.received.get()
         await self.sql("SELECT pg_notify('one', n) FROM unnest(ARRAY['a', 'b']) AS n")
-        self.assertEqual(await self.heard.get(), "b")
+        self.assertEqual(await self.received.get(), "b")
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     async def test_can_be_stopped_while_connecting(self) -> None:
@@ -108,7 +110,7 @@ class PostgresListenerNotifications(TestCase):
         listener = self.listener(self.dsn, "one")
         listener.start()
         await listener.stop()
-        self.assertEqual(self.heard.pending, [])
+        self.assertEqual(self.received.pending, [])
         self.assertEqual(set(threading.enumerate()) - before, set())
 
     async def test_can_be_stopped_between_attempts(self) -> None:

@@ -123,7 +123,7 @@ class SessionLocks(SessionCase):
 
 
 class LostSessions(SessionCase):
-    """Noticed at once, told once, never repaired."""
+    """A lost session is noticed at once, reported once, and never repaired."""
 
     async def test_notices_a_loss_while_idle(self) -> None:
         await self.session.run(lock)

@@ -18,6 +18,7 @@ from twisted.protocols.portforward import ProxyFactory
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.redis import connection as redis_connection
+from synrepl.adapters.redis import pubsub as redis_pubsub
 from synrepl.adapters.redis.address import BadCertificates, RedisAddress
 from synrepl.adapters.redis.connection import RedisPublisher
 from synrepl.adapters.redis.sentinel import Sentinels
@@ -51,25 +52,25 @@ class FactsOverRedis(OverRedis):
     async def test_processes_receive_each_others_facts_in_order(self) -> None:
         one, two = await self.two(self.server())
         texts = [f"note {n}" for n in range(500)]
-        await one.say(*texts[:250])
-        await two.say(*texts)
-        await one.say(*texts[250:])
-        await two.hears("one", texts)
-        await one.hears("two", texts)
+        await one.publish(*texts[:250])
+        await two.publish(*texts)
+        await one.publish(*texts[250:])
+        await two.receives("one", texts)
+        await one.receives("two", texts)
 
     async def test_facts_of_several_rows_and_rows_of_any_length(self) -> None:
         one, two = await self.two(self.server())
         texts = ["a", "", "ü" * 1_000_000, "b"]
-        await one.say(*texts, facts=False)
-        await one.say("x" * 3_000_000)
-        await two.hears("one", [*texts, "x" * 3_000_000])
+        await one.publish(*texts, facts=False)
+        await one.publish("x" * 3_000_000)
+        await two.receives("one", [*texts, "x" * 3_000_000])
         self.assertEqual(self.site.fetches, {})  # they came over the wire
 
     async def test_drops_its_own_echo(self) -> None:
         one, two = await self.two(self.server())
-        await one.say("a", "b")
-        await two.say("c")
-        await one.hears("two", ["c"])
+        await one.publish("a", "b")
+        await two.publish("c")
+        await one.receives("two", ["c"])
         await self.site.happenings.until(lambda: one.reader.echoes >= 2)
         self.assertNotIn("one", one.handler.texts)
 
@@ -77,12 +78,12 @@ class FactsOverRedis(OverRedis):
         """REPLICATE is answered by all, each for itself."""
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
-        await two.say("b")
+        await one.publish("a")
+        await two.publish("b")
         three = Process(self.site, "three", RedisAddress(port=redis.port))
         await three.start(self)
-        await three.hears("one", ["a"])
-        await three.hears("two", ["b"])
+        await three.receives("one", ["a"])
+        await three.receives("two", ["b"])
 
     async def test_publishes_on_a_channel_per_stream(self) -> None:
         redis = self.server()
@@ -90,8 +91,8 @@ class FactsOverRedis(OverRedis):
         channels = redis.command("PUBSUB", "CHANNELS", "*")
         assert isinstance(channels, list)
         self.assertIn(f"{SERVER_NAME}/stream/notes".encode(), channels)
-        await one.say("a")
-        await two.hears("one", ["a"])
+        await one.publish("a")
+        await two.receives("one", ["a"])
 
     async def test_commands_and_user_ip_go_where_they_belong(self) -> None:
         redis = self.server()
@@ -111,8 +112,8 @@ class FactsOverRedis(OverRedis):
         one, two = await self.two(redis)
         for message in (b"", b"FOO", b"\xff", b"RDATA notes", b"POSITION notes x 1 2\nREPLICATE "):
             redis.command("PUBLISH", SERVER_NAME, message)
-        await one.say("a")
-        await two.hears("one", ["a"])
+        await one.publish("a")
+        await two.receives("one", ["a"])
         self.assertEqual((two.reader.bad, two.pubsub.connections), (4, 1))
 
 
@@ -120,30 +121,30 @@ class RedisLosses(OverRedis):
     async def test_loses_no_fact_over_a_restart_of_redis(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
-        await two.hears("one", ["a"])
+        await one.publish("a")
+        await two.receives("one", ["a"])
         redis.stop()
         await one.falls()
-        await one.say("b", "c")  # nobody can hear it
+        await one.publish("b", "c")  # nobody can hear it
         redis.start()
         await one.stands(2)
-        await one.say("d")
+        await one.publish("d")
         await two.stands(2)
-        await two.hears("one", ["a", "b", "c", "d"])
+        await two.receives("one", ["a", "b", "c", "d"])
 
     async def test_a_disconnected_subscriber_catches_up(self) -> None:
         """As Redis does to one whose output buffer is full."""
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
-        await two.hears("one", ["a"])
+        await one.publish("a")
+        await two.receives("one", ["a"])
         two.bus.pause()  # so that what comes now is lost with its connection
-        await one.say("b", "c")
+        await one.publish("b", "c")
         redis.command("CLIENT", "KILL", "TYPE", "pubsub")
         two.bus.resume()
         await one.stands(2)
-        await one.say("d")
-        await two.hears("one", ["a", "b", "c", "d"])
+        await one.publish("d")
+        await two.receives("one", ["a", "b", "c", "d"])
         self.assertEqual(two.pubsub.connections, 2)
 
     async def test_a_paused_subscriber_over_its_limit_is_reported_as_too_slow(self) -> None:
@@ -152,34 +153,34 @@ class RedisLosses(OverRedis):
         two.bus.pause()
         texts = [str(n) * 200_000 for n in range(10, 70)]
         for count, text in enumerate(texts, 1):
-            await one.say(text)
+            await one.publish(text)
             await self.site.happenings.until(lambda n=count: one.reader.echoes >= n)
         two.bus.resume()
-        await two.hears("one", texts)
+        await two.receives("one", texts)
         self.assertEqual((one.pubsub.connections, two.pubsub.connections), (1, 2))
         self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 1))
-        (told,) = (line for line in two.logged if "CUT OFF FROM REDIS" in line)
-        self.assertRegex(told, "this process had not read for .* client-output-buffer-limit")
+        (message,) = (line for line in two.logged if "CUT OFF FROM REDIS" in line)
+        self.assertRegex(message, "this process had not read for .* client-output-buffer-limit")
 
     async def test_a_lost_publisher_connection_loses_no_fact(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
         redis.command("CLIENT", "KILL", "TYPE", "normal")
-        await one.say("a", "b")
-        await two.hears("one", ["a", "b"])
+        await one.publish("a", "b")
+        await two.receives("one", ["a", "b"])
         self.assertEqual((one.pubsub.cut_off, two.pubsub.cut_off), (0, 0))
 
     async def test_a_refused_message_aborts_the_connection(self) -> None:
         redis = self.server()
         one, two = await self.two(redis)
-        await one.say("a")
-        await two.hears("one", ["a"])
+        await one.publish("a")
+        await two.receives("one", ["a"])
         redis.command("ACL", "SETUSER", "default", "-publish")
-        await one.say("b")
+        await one.publish("b")
         await one.falls()
         self.assertIn("NOPERM", one.logged[-1])
         redis.command("ACL", "SETUSER", "default", "+publish")
-        await two.hears("one", ["a", "b"])
+        await two.receives("one", ["a", "b"])
 
     async def test_a_server_that_hangs_is_noticed_within_15_seconds(self) -> None:
         redis = self.server()
@@ -201,11 +202,11 @@ class RedisLosses(OverRedis):
         self.addCleanup(redis.thaw)
         texts = [str(n) * 250_000 for n in range(10, 60)]
         for text in texts:
-            await one.say(text)
+            await one.publish(text)
         await one.falls()
         self.assertIn("wait, and it does not read", one.logged[-1])
         redis.thaw()
-        await two.hears("one", texts)
+        await two.receives("one", texts)
 
     async def test_waits_for_room_while_the_server_does_not_read(
         self,
@@ -219,7 +220,7 @@ class RedisLosses(OverRedis):
         Deferred.fromCoroutine(one.bus.room()).addCallback(room.append)
         self.assertEqual(room, [])
         redis.thaw()
-        await two.hears("one", texts)
+        await two.receives("one", texts)
         await self.site.happenings.until(lambda: room == [None])
         self.assertFalse(one.bus.full)
 
@@ -241,35 +242,39 @@ class RedisLosses(OverRedis):
         while not process.bus.full:
             self.assertLess(len(texts), 200)
             texts.append(str(len(texts) % 10) * 250_000)
-            await process.say(texts[-1])
+            await process.publish(texts[-1])
             await turn()
         return texts
 
-    def pongs(self, process: Process) -> list[object]:
-        """The PONGs on the connection on which a process speaks, as they come."""
-        (speaker,) = [link for link in process.pubsub._links if isinstance(link, RedisPublisher)]
-        answers: list[object] = []
+    async def start_recording_pongs(
+        self, name: str, address: RedisAddress, clock: Any
+    ) -> tuple[Process, list[object]]:
+        """Start a process; also returns the PONGs of the connection on which it publishes."""
+        pongs: list[object] = []
+        happened = self.site.happenings.happened
 
-        def reply_received(reply: object) -> None:
-            RedisPublisher.replyReceived(speaker, reply)
-            if reply == b"PONG":  # and not how many heard a message
-                answers.append(reply)
-                self.site.happenings.happened()
+        class PongRecorder(RedisPublisher):
+            def replyReceived(self, reply: object) -> None:
+                super().replyReceived(reply)
+                if reply == b"PONG":  # and not how many heard a message
+                    pongs.append(reply)
+                    happened()
 
-        self.patch(speaker, "replyReceived", reply_received)
-        return answers
+        patched = self.patch(redis_pubsub, "RedisPublisher", PongRecorder)
+        process = await Process(self.site, name, address, clock=clock).start(self)
+        patched.restore()
+        return process, pongs
 
     async def test_pings_keep_an_idle_connection_alive(self) -> None:
         redis = self.server()
         clock: Any = Clock()
         address = RedisAddress(port=redis.port)
-        silent = await Process(self.site, "silent", address, clock=clock).start(self)
+        silent, pongs = await self.start_recording_pongs("silent", address, clock)
         other = await Process(self.site, "other", address).start(self)
-        pongs = self.pongs(silent)
         for count in range(1, 21):
             clock.advance(4.9)
-            await other.say("x", "y")
-            await silent.hears("other", ["x", "y"] * count)
+            await other.publish("x", "y")
+            await silent.receives("other", ["x", "y"] * count)
             await self.site.happenings.until(lambda n=count: len(pongs) >= n)
         self.assertEqual((silent.pubsub.connections, silent.bus.is_connected), (1, True))
 
@@ -293,8 +298,8 @@ class RedisConnecting(OverRedis):
     async def stands(self, address: RedisAddress) -> None:
         one = await Process(self.site, "one", address).start(self)
         two = await Process(self.site, "two", address).start(self)
-        await one.say("a")
-        await two.hears("one", ["a"])
+        await one.publish("a")
+        await two.receives("one", ["a"])
 
     async def test_connects_over_a_unix_socket_and_selects_a_database(self) -> None:
         await self.stands(RedisAddress(path=self.server().path, database=3))
@@ -337,15 +342,15 @@ class RedisConnecting(OverRedis):
         where = Sentinels([away, RedisAddress(port=sentinel.port)], "ours", RedisAddress())
         one = await Process(self.site, "one", where).start(self)
         two = await Process(self.site, "two", where).start(self)
-        await one.say("a")
-        await two.hears("one", ["a"])
+        await one.publish("a")
+        await two.receives("one", ["a"])
         while sentinel.command("SENTINEL", "FAILOVER", "ours") != b"OK":
             await self.site.scheduler.sleep(0.05)  # until it knows the replica, too
         await one.falls()
-        await one.say("b")
+        await one.publish("b")
         await one.stands(2)
-        await one.say("c")
-        await two.hears("one", ["a", "b", "c"])
+        await one.publish("c")
+        await two.receives("one", ["a", "b", "c"])
         role = replica.command("ROLE")
         assert isinstance(role, list)
         self.assertEqual(role[0], b"master")

@@ -26,7 +26,7 @@ class RecordingSubscriber:
     """Hears a channel, and says what a test wants."""
 
     def __init__(self, site: Site) -> None:
-        self.heard_lines: list[bytes] = []
+        self.received_lines: list[bytes] = []
         self.wires: RedisBusConnections | None = None
         self._site = site
 
@@ -35,13 +35,13 @@ class RecordingSubscriber:
         self._site.happenings.happened()
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
-        self.heard_lines += messages
+        self.received_lines += messages
         self._site.happenings.happened()
 
     def disconnected(self) -> None:
         self.wires = None
 
-    def say(self, channel: str, lines: Iterable[bytes]) -> None:
+    def publish(self, channel: str, lines: Iterable[bytes]) -> None:
         assert self.wires is not None
         self.wires.publish(channel, lines)
 
@@ -73,16 +73,16 @@ class RecordedMessages(TestCase):
         found = list(records("1.163.2", "redis"))
         for channel, some in groupby(found, lambda record: record["channel"]):
             lines = [record["line"].encode() for record in some]
-            spy.say(channel.replace(RECORDED, SERVER_NAME), lines)
+            spy.publish(channel.replace(RECORDED, SERVER_NAME), lines)
         commands = [parse_line(r["line"].encode(), CURRENT, Side.CLIENT) for r in found]
         rows = Counter(c.stream for c in commands if isinstance(c, Rdata))
-        said = Counter(c.verb for c in commands)
-        heard = one.bus.counts
+        published = Counter(c.verb for c in commands)
+        received = one.bus.counts
         # Its own REPLICATE comes back too.
         await self.site.happenings.until(
-            lambda: sum(heard.values()) > len(found) and one.handler.rows.total() >= rows.total()
+            lambda: sum(received.values()) > len(found) and one.handler.rows.total() >= rows.total()
         )
-        self.assertEqual({verb: heard[verb] for verb in said}, said | {"REPLICATE": 2})
+        self.assertEqual({verb: received[verb] for verb in published}, published | {"REPLICATE": 2})
         self.assertEqual(one.handler.rows, rows)
         counts = one.follower.counts
         self.assertEqual((counts.duplicates, counts.bad_rows, one.reader.bad), ({}, {}, 0))
@@ -90,8 +90,8 @@ class RecordedMessages(TestCase):
     async def test_a_new_process_asks_for_positions_and_announces_its_own(self) -> None:
         spy = await self.spy()
         await Process(self.site, "one", self.address).start(self)
-        await self.site.happenings.until(lambda: len(spy.heard_lines) >= 3)
+        await self.site.happenings.until(lambda: len(spy.received_lines) >= 3)
         start = [b"REPLICATE ", b"POSITION notes one 0 0"]
         # Its own REPLICATE comes back, and is answered.
-        self.assertEqual(spy.heard_lines, [*start, start[1]])
+        self.assertEqual(spy.received_lines, [*start, start[1]])
         self.assertEqual(parse_line(start[0], CURRENT, Side.CLIENT), Replicate())

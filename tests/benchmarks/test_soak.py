@@ -79,7 +79,7 @@ class AccidentSequence(PlainTestCase):
 
 
 class ExpectedPositions(PlainTestCase):
-    """Where everybody has to be in the end."""
+    """The final positions expected of all processes."""
 
     def test_are_the_masters_over_tcp_and_each_writers_over_redis(self) -> None:
         positions: dict[str, Positions] = {

@@ -69,6 +69,11 @@ class Source:
         found, waiting = self._pending.pop(0)
         found.chainDeferred(waiting)
 
+    def answer_newest(self) -> None:
+        """Give the newest answer that somebody waits for."""
+        found, waiting = self._pending.pop()
+        found.chainDeferred(waiting)
+
     def answer_all(self) -> None:
         """Give every answer that somebody waits for."""
         while self._pending:

@@ -43,7 +43,7 @@ def size_of(value: tuple[Key, int]) -> int:
 
 
 class AgainstTheModel(RuleBasedStateMachine):
-    """What is true changes, and is always told; loads bring what was true when they began.
+    """True values change, always with an invalidation; loads return the value from their beginning.
 
     The model keeps entries in the order of their last use, and forgets nothing else.
     """
@@ -166,12 +166,10 @@ class AgainstTheModel(RuleBasedStateMachine):
             self.assert_equal(counts["bytes"], sum(size_of((key, 0)) for key in self.kept))
 
     @invariant()
-    def the_parts_of_keys_are_those_of_entries(self) -> None:
-        below: dict[Key, set[Key]] = {}
-        for key in self.kept if self.declared.tree else ():
-            for length in range(1, ARITY):
-                below.setdefault(key[:length], set()).add(key)
-        self.assert_equal(self.cache._below, below)
+    def the_index_has_the_prefixes_of_entries(self) -> None:
+        kept = self.kept if self.declared.tree else ()
+        prefixes = {key[:length] for key in kept for length in range(1, ARITY)}
+        self.assert_equal(self.cache.prefixes, len(prefixes))
 
     def entries(self) -> dict[Key, Any]:
         # As the library looks at them below the LRU: this is no use of an entry.
@@ -227,7 +225,7 @@ class TreeOfKeys(TestCase):
             with self.subTest(str(key)):
                 fill(self.cache, *self.keys)
                 self.cache.invalidate(key)  # type: ignore[arg-type]
-                self.assertEqual((self.left(), self.cache._below), ([], {}))
+                self.assertEqual((self.left(), self.cache.prefixes), ([], 0))
 
     def test_a_prefix_invalidates_loads_in_progress(self) -> None:
         loads = {key: self.cache.begin(key) for key in self.keys}
@@ -243,7 +241,7 @@ class TreeOfKeys(TestCase):
         cache.invalidate(("a",))
         self.assertEqual(list(cache.entries), [("b",)])
         cache.invalidate(("b", "more"))
-        self.assertEqual((list(cache.entries), cache._below), ([], {}))
+        self.assertEqual((list(cache.entries), cache.prefixes), ([], 0))
 
     def test_works_without_arguments(self) -> None:
         cache = tree(arity=0)

@@ -109,7 +109,7 @@ class CachedContract(Declared):
         self.got(11)
         self.assertEqual(self.source.asked.count((11, "b")), 2)
 
-    def test_a_size_that_cannot_be_told_is_an_error_of_the_call(self: Any) -> None:
+    def test_a_size_that_cannot_be_computed_is_an_error_of_the_call(self: Any) -> None:
         for error in (Failing, ValueError):
             with self.subTest(error):
                 self.setUp()
@@ -270,8 +270,7 @@ class AsynchronousContract(CachedContract):
         self.caches.invalidate("get", ("a", "b"))
         self.source.version = 2
         new = self.ask("a")
-        self.source._pending.reverse()  # the second load is answered first
-        self.source.answer()
+        self.source.answer_newest()
         self.source.answer()
         self.assertEqual((self.successResultOf(old)[1], self.successResultOf(new)[1]), (1, 2))
         self.assertEqual(self.got("a")[1], 2)

@@ -68,21 +68,21 @@ class ChangeIndexMachine(RuleBasedStateMachine):
             exact = self.begun and since >= self.horizon
             above = self.above(since)
             for entity in (*self.truth, "!never"):
-                unsure = NO if exact else MAYBE
+                unknown = NO if exact else MAYBE
                 known = self.begun and entity in above and (exact or entity in kept)
-                assert self.index.has_changed(entity, since) is (YES if known else unsure)
+                assert self.index.has_changed(entity, since) is (YES if known else unknown)
             asked = ["!never", *self.truth]
             among = self.index.changed_among(asked, since)
             assert among == [each for each in asked if each in above or not exact]
-            told = self.index.all_since(since)
+            changed = self.index.all_since(since)
             anything = self.index.any_since(since)
             if exact:
-                assert told is not None
-                assert set(told) == set(above)
-                assert [above[each] for each in told] == sorted(above.values())
+                assert changed is not None
+                assert set(changed) == set(above)
+                assert [above[each] for each in changed] == sorted(above.values())
                 assert anything is (YES if above else NO)
             else:
-                assert told is None
+                assert changed is None
                 assert anything is (YES if self.begun and kept else MAYBE)
 
 

@@ -75,9 +75,9 @@ class Command(ProcessProtocol):
         """Close its stdout, as a reader that goes away does."""
         self._process().closeChildFD(1)
 
-    def signal(self, name: str) -> None:
-        """Send it a signal."""
-        self._process().signalProcess(name)
+    def signal(self, signal: str | int) -> None:
+        """Send it a signal, by its number or its name without ``SIG``."""
+        self._process().signalProcess(signal)
 
     async def kill(self) -> None:
         """Kill it, if it is running, and wait for its end."""

@@ -142,7 +142,7 @@ class InitCommand(WorkingDirectoryCase):
         for config in (master, worker):
             self.assertEqual(list(catalogue(config)), list(SYNAPSE_STREAMS))
 
-    def test_the_help_says_whom_synapse_is_for(self) -> None:
+    def test_the_help_mentions_the_option_synapse(self) -> None:
         self.assertIn("--synapse", run("init", "--help").output)
 
     def test_streams_named_on_the_command_line_are_declared_in_both_files(self) -> None:

@@ -328,9 +328,8 @@ class DemoProgressDisplay(TestCase):
 
     def test_shows_lines_elsewhere(self) -> None:
         console = Console(file=io.StringIO(), width=20)
-        display = ProgressDisplay(console)
-        with patch("synrepl.cli.demo.progress._LINE_INTERVAL_S", 0.0):
-            display.update(50, 100, {"slow": WorkerProgress(20, 0, "killed")})
+        display = ProgressDisplay(console, line_interval_s=0.0)
+        display.update(50, 100, {"slow": WorkerProgress(20, 0, "killed")})
         display.close()
         self.assertEqual(
             console.file.getvalue(),  # type: ignore[attr-defined]

@@ -21,11 +21,11 @@ from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.caches.registry import Caches
 from synrepl.cli import cli
-from synrepl.cli.doctor.tables import tables
+from synrepl.cli.doctor.caches import tables
 from synrepl.cli.terminal import show
 from synrepl.daemon.config.config import AuditCachesConfig, load_master, load_worker
 from synrepl.daemon.config.decode import BadSetting
-from synrepl.daemon.http.caches import BadAudit, _keys
+from synrepl.daemon.http.caches import BadAudit, requested_keys
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.worker import RunningWorker, WorkerProcess
 from synrepl.storage.database import Database, Transaction
@@ -356,7 +356,10 @@ class DoctorWithoutProcesses(SynchronousTestCase):
 
     def test_parses_the_body_of_an_audit_request(self) -> None:
         self.assertEqual(
-            [_keys(body) for body in (b"", b" \n", b"{}", b'{"keys": 1}', b'{"keys": 10000}')],
+            [
+                requested_keys(body)
+                for body in (b"", b" \n", b"{}", b'{"keys": 1}', b'{"keys": 10000}')
+            ],
             [100, 100, 100, 1, 10_000],
         )
         for body in (
@@ -375,7 +378,7 @@ class DoctorWithoutProcesses(SynchronousTestCase):
             b'{"keys": ' + b"9" * 5000 + b"}",
         ):
             with self.subTest(body[:30]):
-                self.assertRaises(BadAudit, _keys, body)
+                self.assertRaises(BadAudit, requested_keys, body)
 
     def load(self, audit: str) -> AuditCachesConfig:
         """Load the setting from a file."""

@@ -1,4 +1,4 @@
-"""Commands that take a DSN send nothing in plain text to another machine, unless told to."""
+"""Commands that take a DSN send nothing in plain text to another machine, unless --insecure is given."""
 
 from __future__ import annotations
 

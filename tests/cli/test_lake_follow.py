@@ -116,8 +116,8 @@ class LandWithFollow(LakeCase):
         self.append_notes(self.dsn, "three")
         errors = await command.stderr_containing("the database is back")
         self.assertEqual(errors.count("\n"), 2, errors)
-        told = [json.loads(line) for line in await command.lines(2)]
-        lost = told[1]["lost_in_failover"]["notes"]
+        reports = [json.loads(line) for line in await command.lines(2)]
+        lost = reports[1]["lost_in_failover"]["notes"]
         self.assertEqual([(each["writer"], each["rows"]) for each in lost], [("sql", 1)])
         command.signal("TERM")
         await command.done()

@@ -8,8 +8,7 @@ from unittest import TestCase
 from twisted.internet.defer import Deferred
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.raw_follower import RawFollower
-from synrepl.cli.raw_peer import HIGH_WATER, CommandInbox, NoMaster
+from synrepl.cli.raw_peer import HIGH_WATER, CommandInbox, NoMaster, RawFollower
 from synrepl.core.errors import SynreplError
 from synrepl.core.retry import BackOff
 from synrepl.wire.closing import CloseReason
@@ -51,7 +50,7 @@ class _RecordingListener:
 
     def __init__(self, scheduler: TwistedScheduler) -> None:
         self._scheduler = scheduler
-        self._heard = False
+        self._received = False
         self.enough = 1_000
         self.happened: list[str] = []
         self.times: list[float] = []
@@ -60,11 +59,11 @@ class _RecordingListener:
         self._note("unreachable")
 
     def connected(self, upstream: _FakeUpstream) -> None:
-        self._heard = False
+        self._received = False
         self._note("connected")
 
     async def received(self, upstream: _FakeUpstream, commands: Sequence[Command]) -> bool:
-        self._heard = True
+        self._received = True
         self.enough -= len(commands)
         self._note(f"received {len(commands)}")
         return self.enough > 0
@@ -73,7 +72,7 @@ class _RecordingListener:
         self._note("disconnected")
 
     def dialect_understood(self, upstream: _FakeUpstream) -> bool:
-        return self._heard
+        return self._received
 
     def _note(self, what: str) -> None:
         self.happened.append(what)

@@ -16,7 +16,7 @@ class RedisFromOptions(TestCase):
     def setUp(self) -> None:
         self.patch(os, "environ", {})
 
-    def test_parses_urls(self) -> None:
+    def test_parses_urls_into_a_redis_configuration(self) -> None:
         for url, expected in {
             "redis://127.0.0.1": RedisConfig(),
             "redis://localhost:7000/3": RedisConfig(host="localhost", port=7000, database=3),

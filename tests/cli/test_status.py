@@ -18,7 +18,7 @@ from tests.cli.cli_case import CliCase, CommandResult, free_port
 class StatusCommand(CliCase):
     """``synrepl status`` of a running master."""
 
-    async def test_shows_tables(self) -> None:
+    async def test_shows_a_running_master_as_tables(self) -> None:
         master = await self.master(catalogue="[events]")
         await master.append([["a", 1]], [["b", 2]])
         tail = self.start("tail", master.address, "--commands")
@@ -40,7 +40,7 @@ synrepl-tail  127.0.0.1:_  modern   all                        0 _
         out = re.sub(r"127\.0\.0\.1:\d+(.*\S) +\d+\.\d s", r"127.0.0.1:_\1 _", out)
         self.assertEqual(CommandResult(done.code, out, done.err), CommandResult(0, golden, ""))
 
-    async def test_prints_json(self) -> None:
+    async def test_prints_the_status_document_as_json(self) -> None:
         master = await self.master()
         done = await self.run_command("status", "-c", master.path, "--json")
         self.assertEqual((done.code, done.err, done.out.count("\n")), (0, "", 1))
@@ -232,7 +232,7 @@ class StatusTables(SynchronousTestCase):
             ],
         )
 
-    def test_shows_caches(self) -> None:
+    def test_shows_only_caches_that_were_used(self) -> None:
         counts = {"size": 7, "hits": 999, "misses": 1, "evictions": 2, "invalidations": 3}
         unused = dict.fromkeys(counts, 0)
         status = {

@@ -39,7 +39,7 @@ class TailOfNewRows(CliCase):
             await command.lines(command.out.count(b"\n") + 1)
         return command
 
-    async def test_prints_text(self) -> None:
+    async def test_prints_new_rows_as_text_lines(self) -> None:
         master = await self.master()
         await master.append(order(1))
         command = await self.ready(master.address, "--count", "3")
@@ -59,7 +59,7 @@ class TailOfNewRows(CliCase):
         for line, pattern in zip(lines, golden, strict=True):
             self.assertRegex(line, f"^{pattern}$")
 
-    async def test_prints_json(self) -> None:
+    async def test_prints_new_rows_as_json_lines(self) -> None:
         master = await self.master()
         command = await self.ready(master.address, "--count", "2", "--json")
         await master.append(order(1), order(2))
@@ -348,8 +348,8 @@ class TailOfScriptedServers(CliCase):
                 *(*legacy, "--count", len(sent)),
             )
             rows = [json.loads(line)["row"] for line in done.out.splitlines()]
-            told = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
-            self.assertEqual((rows, done.err), (told, ""), version)
+            sent_rows = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
+            self.assertEqual((rows, done.err), (sent_rows, ""), version)
 
     async def test_shows_rows_that_are_not_json(self) -> None:
         script = "SERVER x\nPOSITION s m 0 0\nRDATA s m 1 [\x9b31m\u202e\n".encode()
@@ -411,13 +411,13 @@ class _ScriptedServer(Protocol):
 
     def __init__(self, script: bytes) -> None:
         self._script = script
-        self._heard = b""
+        self._received = b""
 
     def dataReceived(self, data: bytes) -> None:
         transport: Any = self.transport
-        self._heard += data
-        if b"REPLICATE" in self._heard:
-            self._heard = b""
+        self._received += data
+        if b"REPLICATE" in self._received:
+            self._received = b""
             transport.write(self._script)
             if not self._script or b"ERROR" in self._script:
                 transport.loseConnection()

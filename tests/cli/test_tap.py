@@ -14,9 +14,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
 from synrepl.cli.tap.record_tcp import TcpRecordingSource
-from synrepl.cli.tap.recording_source import RecordingEnded
 from synrepl.tools.judge.rules import RULES
-from synrepl.tools.tap.recording import RecordingFile, read_recording
+from synrepl.tools.tap.recording import RecordingEnded, RecordingFile, read_recording
 from synrepl.tools.tap.recording_judge import RecordingJudge
 from synrepl.wire.dialects import DIALECTS
 from tests.cli.cli_case import CliCase, free_port
@@ -284,11 +283,11 @@ class _ScriptedServer(Protocol):
 
     def __init__(self, script: bytes) -> None:
         self._script = script
-        self._heard = b""
+        self._received = b""
 
     def dataReceived(self, data: bytes) -> None:
-        self._heard += data
-        if b"REPLICATE" in self._heard:
+        self._received += data
+        if b"REPLICATE" in self._received:
             self.transport.write(self._script)
             self.transport.loseConnection()
 

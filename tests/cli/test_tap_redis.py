@@ -20,12 +20,11 @@ from synrepl.cli.tap.record_redis import RedisRecordingSource
 from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.tap.replay_redis import RedisReplay, ReplayEnded
 from synrepl.testing.redis import RedisTestServer
-from synrepl.tools.tap.bus_recorder import Published
 from synrepl.tools.tap.bus_replay import BusReplay
+from synrepl.tools.tap.recorders import Published
 from synrepl.tools.tap.recording import RecordingFile, read_recording
 from synrepl.tools.tap.recording_judge import RecordingJudge
-from synrepl.tools.tap.replay import PlaybackLine
-from synrepl.tools.tap.replay_plan import plan_replay
+from synrepl.tools.tap.replay import PlaybackLine, plan_replay
 from tests.adapters.redis_fixture import SERVER_NAME, EventWaiter, Process, Site
 from tests.cli.cli_case import CliCase, Command, free_port
 from tests.wire.recordings import CAPTURES
@@ -118,7 +117,7 @@ class TapRecordOnRedis(RedisCase):
         self.assertEqual((channel, up), (f"{main}/USER_IP", f"REMOTE_SERVER_UP {main}"))
         self.assertNotIn("x.org", line)
 
-    async def test_warns_when_nobody_is_heard(self) -> None:
+    async def test_warns_when_no_process_is_heard(self) -> None:
         command = self.record("r", "--server-name", "x.org", "--seconds", "0.2")
         done = await command.done()
         self.assertEqual((done.code, self.lines("r")), (0, [("x.org", "REPLICATE ")]))
@@ -234,7 +233,7 @@ class TapReplayOnRedis(RedisCase):
         self.publish(NAME, b"RDATA events master 5 []")
         done = await replayed.done()
         self.assertEqual((done.code, done.out), (1, ""))
-        self.assertIn(f"somebody speaks on the channel {NAME} already", done.err)
+        self.assertIn(f"another process publishes on the channel {NAME} already", done.err)
 
     async def test_ends_when_redis_goes_away(self) -> None:
         for arguments, words in (((), "waits"), (("--unasked",), "plays")):
@@ -273,11 +272,11 @@ class TapLinkBackPressure(RedisCase):
         scheduler, happenings = TwistedScheduler(reactor), EventWaiter()
         link = TapLink(reactor, scheduler, RedisAddress(path=self.redis.path))
         self.addCleanup(lambda: Deferred.fromCoroutine(link.close()))
-        heard: list[bytes] = []
+        received: list[bytes] = []
         read = 0
 
-        def hear(messages: Sequence[Published]) -> None:
-            heard.extend(message.text for message in messages)
+        def receive(messages: Sequence[Published]) -> None:
+            received.extend(message.text for message in messages)
             happenings.happened()
 
         def part() -> Iterator[PlaybackLine]:
@@ -286,14 +285,14 @@ class TapLinkBackPressure(RedisCase):
                 yield PlaybackLine(0, b"RDATA a m %d %s" % (read, b"x" * 2_000))
 
         publisher = await link.publisher()
-        await link.listen(["x"], hear)
+        await link.listen(["x"], receive)
         self.redis.freeze()
         replay = BusReplay(scheduler, "x", publisher.publish_some, True)
         playing = Deferred.fromCoroutine(replay.play(part(), 0.0))
         self.assertLess(read, 40)
         self.redis.thaw()
         self.assertEqual(await playing, 1_000)
-        await happenings.until(lambda: len(heard) == 1_000)
+        await happenings.until(lambda: len(received) == 1_000)
 
     async def test_nothing_is_acknowledged_once_redis_is_gone(self) -> None:
         link = TapLink(reactor, TwistedScheduler(reactor), RedisAddress(path=self.redis.path))
@@ -310,24 +309,24 @@ class TapLinkBackPressure(RedisCase):
 
     async def test_does_not_report_unacknowledged_lines_as_played(self) -> None:
         stage = RedisReplay(RedisAddress(path=self.redis.path), NAME, unasked=True)
-        said: list[str] = []
+        notices: list[str] = []
         begun: Deferred[None] = Deferred()
 
-        def say(text: str) -> None:
-            said.append(text)
+        def notify(text: str) -> None:
+            notices.append(text)
             if not begun.called:
                 self.redis.freeze()
                 begun.callback(None)
 
         playing = Deferred.fromCoroutine(
-            stage.play(reactor, plan_replay(REDIS, 0.0, None, None, None), say)
+            stage.play(reactor, plan_replay(REDIS, 0.0, None, None, None), notify)
         )
         await begun
         self.redis.stop()
         with self.assertRaises(ReplayEnded):
             await playing
         await TwistedScheduler(reactor).sleep(0)  # let pending calls run
-        self.assertEqual([text.partition(" ")[0] for text in said], ["plays"])
+        self.assertEqual([text.partition(" ")[0] for text in notices], ["plays"])
 
 
 class TapOfOwnProcesses(RedisCase):
@@ -339,23 +338,23 @@ class TapOfOwnProcesses(RedisCase):
         source = RedisRecordingSource(address, SERVER_NAME, silent=False, pseudonyms=None)
         begun: Deferred[None] = Deferred()
 
-        def said(text: str) -> None:
+        def notify(text: str) -> None:
             if text.startswith("recording"):
                 begun.callback(None)
 
-        running = Deferred.fromCoroutine(source.record(reactor, file, None, said))
+        running = Deferred.fromCoroutine(source.record(reactor, file, None, notify))
         await begun
         two = await Process(site, "two", address).start(self)
         texts = [f"{number}" for number in range(200)]
-        await one.say(*texts[:100])
-        await two.say(*texts[:100], facts=False)
-        await one.hears("two", texts[:100])
+        await one.publish(*texts[:100])
+        await two.publish(*texts[:100], facts=False)
+        await one.receives("two", texts[:100])
         await two.stop()
         again = await Process(site, "two", address).start(self)
-        await again.say(*texts[100:])
-        await one.say(*texts[100:], facts=False)
-        await one.hears("two", texts)
-        await again.hears("one", texts)
+        await again.publish(*texts[100:])
+        await one.publish(*texts[100:], facts=False)
+        await one.receives("two", texts)
+        await again.receives("one", texts)
         # The recorder has a connection of its own: what others heard, it may not have read yet.
         self.publish(SERVER_NAME, b"REMOTE_SERVER_UP the.end")
         await self.until_recorded(path, b"the.end")

@@ -16,7 +16,7 @@ from twisted.protocols.basic import LineReceiver
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.testing.postgres import fresh_database
-from synrepl.tools.watch import committed_positions
+from synrepl.tools.watch.lag_monitor import read_committed
 from tests.cli.cli_case import CliCase, CommandResult, free_port
 from tests.storage.foreign_databases import foreign_database
 
@@ -47,18 +47,18 @@ class _ScriptedConnection(LineReceiver):
     factory: Any
 
     def connectionMade(self) -> None:
-        self.say("SERVER example.com", "PING 1")
+        self.send("SERVER example.com", "PING 1")
 
     def lineReceived(self, line: bytes) -> None:
         text = line.decode().strip()
         if text == self.factory.asked:
-            self.say(*self.factory.answers)
+            self.send(*self.factory.answers)
         elif text.startswith("REPLICATE"):
             self.factory.refused.append(text)
-            self.say(f"ERROR failed to parse line: {text}")
+            self.send(f"ERROR failed to parse line: {text}")
             self.transport.loseConnection()
 
-    def say(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         for line in lines:
             self.sendLine(line.encode())
 
@@ -169,7 +169,7 @@ class WatchWithDatabase(WatchCase):
         self.dsn_path.write_text(self.dsn)
         database = PostgresDatabase(reactor, self.dsn, "test", DatabaseLimits(connections=1))
         try:
-            found = await committed_positions.read(ForeignStore(database), announces_moves=False)
+            found = await read_committed(ForeignStore(database), announces_moves=False)
             self.positions = found.positions
         finally:
             await database.close()

@@ -49,7 +49,7 @@ class FakeServerProcesses:
         await self.happenings.until(lambda: self.wires is not None)
         return self
 
-    def say(self, *lines: str | bytes) -> None:
+    def publish(self, *lines: str | bytes) -> None:
         """Publish lines."""
         assert self.wires is not None
         self.wires.publish(NAME, [x if isinstance(x, bytes) else x.encode() for x in lines])
@@ -57,7 +57,7 @@ class FakeServerProcesses:
     def connected(self, wires: RedisBusConnections) -> None:
         """Announce the positions, once the subscription is established."""
         self.wires = wires
-        self.say(*self.positions)
+        self.publish(*self.positions)
         self.happenings.happened()
 
     def messages_received(self, messages: Sequence[bytes]) -> None:
@@ -65,7 +65,7 @@ class FakeServerProcesses:
         own = {line.encode() for line in self.positions}
         self.asked += [message for message in messages if message not in own]
         if any(message.strip() == b"REPLICATE" for message in messages):
-            self.say(*self.positions)
+            self.publish(*self.positions)
         self.happenings.happened()
 
     def disconnected(self) -> None:
@@ -124,7 +124,7 @@ class WatchOverRedis(WatchRedisCase):
         self.assertEqual(self.streams(look), {("events", "w1"): (2, 0), ("x", "w2"): (5, 0)})
         self.assertEqual((look["trouble"], look["alarms"], look["bad"]), ([], [], 0))
         self.assertEqual(there.asked, [b"REPLICATE "])
-        there.say('RDATA events w1 batch ["a"]', 'RDATA events w1 3 ["b"]', "POSITION y w3 1 1")
+        there.publish('RDATA events w1 batch ["a"]', 'RDATA events w1 3 ["b"]', "POSITION y w3 1 1")
         look = await looks.until('"y"')
         self.assertEqual(self.streams(look)["events", "w1"], (3, 2))
         self.assertEqual(there.asked[:1], [b"REPLICATE "])
@@ -139,12 +139,12 @@ class WatchOverRedis(WatchRedisCase):
         looks = WatchOutput(self.start(*self.arguments(redis)))
         await looks.until('"w2"')
         await other.pubsub.stop()
-        one.say("REPLICATE ")  # as any process does that starts
+        one.publish("REPLICATE ")  # as any process does that starts
         look = await looks.until('"alarms":["')
         (alarm,) = look["alarms"]
         self.assertTrue(alarm.startswith("w2 has not answered REPLICATE for "), alarm)
         self.assertEqual([each["writer"] for each in look["silent_writers"]], ["w2"])
-        one.say("POSITION events w2 3 3")
+        one.publish("POSITION events w2 3 3")
         await looks.until('"alarms":[]')
 
     async def test_counts_messages_that_cannot_be_parsed(self) -> None:
@@ -152,7 +152,9 @@ class WatchOverRedis(WatchRedisCase):
         there = await FakeServerProcesses(redis, ["POSITION events w1 2 2"]).start(self)
         looks = WatchOutput(self.start(*self.arguments(redis)))
         await looks.until('"events"')
-        there.say("FOO bar", b"POSITION \xff", "RDATA events w1 3 [\n]", "POSITION events w1 2 4")
+        there.publish(
+            "FOO bar", b"POSITION \xff", "RDATA events w1 3 [\n]", "POSITION events w1 2 4"
+        )
         look = await looks.until('"heard":4')
         self.assertEqual((look["bad"], look["connected"]), (3, True))
         (trouble,) = look["trouble"]
@@ -297,7 +299,7 @@ class WatchOfARecording(WatchRedisCase):
         path = self.secret(await foreign_database("1.163.2"))
         looks = WatchOutput(self.start(*self.arguments(redis), "--database-path", path))
         await looks.until('"committed":612')
-        there.say(*lines, "POSITION done w 1 1")
+        there.publish(*lines, "POSITION done w 1 1")
         look = await looks.until('"done"')
         found = {key: at for key, (at, _) in self.streams(look).items() if key != ("done", "w")}
         self.assertEqual(found, positions)

@@ -7,7 +7,7 @@ from unittest import TestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.raw_peer import NoMaster
-from synrepl.cli.watch.tcp import TcpLiveSource
+from synrepl.cli.watch.sources import TcpLiveSource
 from synrepl.tools.watch.announcements import Announcements
 from synrepl.wire.dialects import Dialect
 from tests.services.world import manual_clock

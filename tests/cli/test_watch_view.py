@@ -40,7 +40,7 @@ typing    (all)      1         -     0     0.0         0  0.0 s""".splitlines(),
         view = WatchView("here", None, False, [], 0, [])
         self.assertEqual(self.lines(view), ["here, nothing heard", "", "nothing heard yet"])
 
-    def test_renders_metrics(self) -> None:
+    def test_renders_metrics_of_the_watched_streams(self) -> None:
         body, _ = WatchView("here", "current", True, [], 3, [WELL, SILENT]).metrics()
         lines = body.decode().splitlines()
         for line in (

@@ -12,7 +12,7 @@ from tests.daemon.writers_case import WritersCase
 
 
 class AppendLoad:
-    """Appends at a process, one after the other, until told to stop.
+    """Appends at a process, one after the other, until it is stopped.
 
     :ivar tokens: of the facts that were appended
     :ivar refused: the other answers

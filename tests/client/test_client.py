@@ -233,9 +233,9 @@ class ClientRefusals(ListenerCase):
         for body in (b"", b"<html>", b"[]", b"\xff", b"[" * 100_000):
             self.answers = [lambda request, body=body: HttpAnswer(200, body)]  # type: ignore[misc]
             await self.refused(UnusableAnswer, "status")
-        for told in ({}, {"ids": [1]}, {"ids": ["1"], "writer": "w"}, {"ids": [], "writer": "w"},
+        for body in ({}, {"ids": [1]}, {"ids": ["1"], "writer": "w"}, {"ids": [], "writer": "w"},
                      {"ids": 1, "writer": "w"}, {"ids": [1], "writer": 2}):  # fmt: skip
-            self.answers = [lambda request, told=told: json_answer(told)]  # type: ignore[misc]
+            self.answers = [lambda request, body=body: json_answer(body)]  # type: ignore[misc]
             error = await self.refused(AppendUnconfirmed, "append", "jobs", [[1]])
             self.assertIn("cannot be used", str(error))
         await self.refused(UnusableAnswer, "wait_for", "jobs", "w", 1)
@@ -256,8 +256,8 @@ class ClientRefusals(ListenerCase):
         self.assertEqual(self.requests, [])
 
     async def test_a_wait_that_times_out_is_named(self) -> None:
-        told = {"error": "WaitTimedOut", "message": "waited 1 s; handler mail holds it up"}
-        self.answers = [lambda request: json_answer(told, 504)]
+        body = {"error": "WaitTimedOut", "message": "waited 1 s; handler mail holds it up"}
+        self.answers = [lambda request: json_answer(body, 504)]
         error = await self.refused(WaitExpired, "wait_for", "jobs", "w", 7)
         self.assertIn("handler mail holds it up", str(error))
         self.assertEqual(len(self.requests), 1)
@@ -285,7 +285,7 @@ class ClientRetries(ListenerCase):
         self.assertEqual(left, sorted(left, reverse=True))
         self.assertLess(left[2], left[0])
 
-    async def test_reports_at_once_that_the_process_is_busy_when_told_not_to_retry(self) -> None:
+    async def test_reports_at_once_that_the_process_is_busy_without_retries(self) -> None:
         self.options["retries"] = False
         self.answers = [raising(Unavailable())]
         error = await self.refused(ServerBusy, "status")

@@ -170,7 +170,7 @@ class ExchangeRetries(TestCase):
 class RetryAfter(TestCase):
     """The header, in both of its forms."""
 
-    def test_reads_seconds(self) -> None:
+    def test_reads_a_number_of_seconds(self) -> None:
         self.assertEqual([retry_after(text) for text in ("0", " 7 ", "120")], [0.0, 7.0, 120.0])
 
     def test_reads_a_date(self) -> None:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from synrepl.adapters.caches import make_caches
 from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.publisher import Publisher
-from synrepl.services.serving.master import Master
-from synrepl.services.writing.commit_listener import CommitListener, NullCommitListener
+from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
-from synrepl.streams.rows import RowCodec
 from synrepl.wire.dialects import MODERN
 from synrepl.wire.lines import DEFAULT_LINE_LIMIT
 from tests.contract.follower import ONE
 from tests.contract.world import CATALOGUE, SERVER_NAME, ContractStore, FollowerProcess, Transport
+from tests.support.masters import build_listener, build_master
+from tests.support.workers import build_worker
 
 
 class LineTransport(Transport):
-    """The master is the writer ``one``, and announces the facts of others."""
+    """The master is the writer ``one``, and announces the facts of workers."""
 
     longest = DEFAULT_LINE_LIMIT
 
@@ -33,20 +32,14 @@ class LineTransport(Transport):
     async def begin(self) -> None:
         """Start a master."""
         site = self.site
-        publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
-        self._announcer = Announcer(site.scheduler, site.store, CATALOGUE, publisher, site.log)
-        await self._writer(ONE, self._announcer)
-        await self._announcer.start()
-        self._master = Master(
-            site.scheduler,
-            CATALOGUE,
-            self._announcer.states,
-            publisher,
-            site.store,
-            lambda name, command: None,
-            site.log,
+        coherence = Coherence(make_caches(), CATALOGUE, site.log)
+        self._services = build_master(
+            site.scheduler, site.store, coherence, CATALOGUE, site.log, name=ONE
         )
-        self.serve(MasterFactory(site.scheduler, self._master, SERVER_NAME))
+        await self._services.take_name()
+        await self._services.begin()
+        self._writers[ONE] = self._services.writer
+        self.serve(build_listener(self._services))
 
     def serve(self, factory: MasterFactory) -> None:
         """Accept clients."""
@@ -54,17 +47,16 @@ class LineTransport(Transport):
 
     async def end(self) -> None:
         """Stop the master and all writers."""
-        self._master.shut_down()
-        await self._announcer.stop()
+        await self._services.stop()
         for writer in self._writers.values():
             await writer.stop()
         self._writers.clear()
 
     async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
         """Append, and wake the master."""
-        writer = self._writers.get(name) or await self._writer(name, NullCommitListener())
+        writer = self._writers.get(name) or await self._writer(name)
         written = await writer.append(stream, facts)
-        self._announcer.wake(stream.name)
+        self._services.announcer.wake(stream.name)
         return written.tokens[-1]
 
     async def waste(self, name: str, stream: Stream, count: int) -> Token:
@@ -72,15 +64,31 @@ class LineTransport(Transport):
         async with await self._writers[name].reserve(stream, count) as reservation:
             return reservation.tokens[-1]
 
-    async def _writer(self, name: str, settled: CommitListener) -> StreamWriter:
+    async def _writer(self, name: str) -> StreamWriter:
+        """Start a worker that only writes."""
         site = self.site
-        writer = StreamWriter(site.scheduler, site.store, name, list(CATALOGUE), settled, site.log)
-        await writer.start()
-        self._writers[name] = writer
-        return writer
+        services = build_worker(
+            site.scheduler,
+            CATALOGUE,
+            site,
+            (),
+            site.log,
+            name=name,
+            follows=False,
+            store=site.store,
+            own=list(CATALOGUE),
+        )
+        assert services.writer is not None
+        await services.take_names()
+        self._writers[name] = services.writer
+        return services.writer
 
     def client(self, following: FollowerProcess) -> WorkerFactory:
-        """The factory that connects a follower."""
+        """The factory that connects a follower.
+
+        It is made here, not assembled, because lines pass through ``following``, which can lose
+        and repeat them.
+        """
         site = self.site
         return WorkerFactory(
             site.scheduler, following, following.name, SERVER_NAME, MODERN, site.log.info

@@ -6,20 +6,19 @@ from collections.abc import Sequence
 
 from twisted.trial.unittest import TestCase
 
-from synrepl.adapters.redis.address import RedisAddress
-from synrepl.adapters.redis.pubsub import RedisPubSub
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.publisher import Publisher
-from synrepl.services.bus.bus import Bus, BusSubscriber
+from synrepl.daemon.assemble import WorkerServices
+from synrepl.daemon.config.redis import RedisConfig
+from synrepl.daemon.process_bus import publisher_of
+from synrepl.daemon.redis_pubsub import make_pubsub
+from synrepl.services.bus.bus import Bus
 from synrepl.services.bus.bus_publisher import LONGEST_LINE, BusPublisher
 from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.master_subscriber import MasterBusSubscriber
 from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
-from synrepl.streams.rows import RowCodec
 from synrepl.testing.redis import RedisTestServer
 from tests.contract.follower import ONE, FollowerContract
 from tests.contract.world import (
@@ -30,41 +29,43 @@ from tests.contract.world import (
     Transport,
     reactor,
 )
+from tests.support.workers import build_worker
 
 CHANNELS = Channels(SERVER_NAME)
 
 
-class BusMember:
-    """A process's bus connection, not started."""
+class BusFollower:
+    """A follower's bus connection, not started.
 
-    def __init__(
-        self, site: ContractStore, redis: RedisTestServer, name: str, subscriber: BusSubscriber
-    ) -> None:
+    It is made here, not assembled, because messages pass through ``following``, which can lose
+    and repeat them.
+    """
+
+    def __init__(self, site: ContractStore, redis: RedisConfig, following: FollowerProcess) -> None:
         names = [stream.name for stream in CATALOGUE]
-        publisher = Publisher(site.scheduler, {each.name: RowCodec(each) for each in CATALOGUE})
-        self.own = OwnWriter(publisher)
-        bus_publisher = BusPublisher(publisher, CHANNELS, self.own)
-        bus = self.bus = Bus(CHANNELS, names, BusReader(name, site.log), subscriber, bus_publisher)
-        self.pubsub = RedisPubSub(
-            reactor,
-            site.scheduler,
-            RedisAddress(path=redis.path),
-            CHANNELS.subscriptions(names, user_ip=False),
-            bus,
-            site.log.info,
+        publisher = publisher_of(site.scheduler, CATALOGUE)
+        bus = Bus(
+            CHANNELS,
+            names,
+            BusReader(following.name, site.log),
+            following,
+            BusPublisher(publisher, CHANNELS, OwnWriter(publisher)),
         )
+        channels = CHANNELS.subscriptions(names, user_ip=False)
+        self.pubsub = make_pubsub(reactor, site.scheduler, redis, channels, bus, site.log.info)
 
 
 class RedisTransport(Transport):
-    """Each writer is a process that announces itself."""
+    """Each writer is a worker that announces itself."""
 
     longest = LONGEST_LINE
 
-    def __init__(self, site: ContractStore, redis: RedisTestServer) -> None:
+    def __init__(self, site: ContractStore, server: RedisTestServer) -> None:
         super().__init__(site)
-        self._redis = redis
-        self._writers: dict[str, tuple[StreamWriter, BusMember]] = {}
-        self._followers: dict[FollowerProcess, BusMember] = {}
+        self._server = server
+        self._redis = RedisConfig(path=server.path)
+        self._writers: dict[str, WorkerServices] = {}
+        self._followers: dict[FollowerProcess, BusFollower] = {}
 
     async def begin(self) -> None:
         """Start the first writer."""
@@ -72,9 +73,11 @@ class RedisTransport(Transport):
 
     async def end(self) -> None:
         """Stop all writers."""
-        for writer, member in self._writers.values():
-            await member.pubsub.stop()
-            await writer.stop()
+        for services in self._writers.values():
+            assert services.bus is not None
+            assert services.writer is not None
+            await services.bus.stop()
+            await services.writer.stop()
         self._writers.clear()
 
     async def append(self, name: str, stream: Stream, facts: Sequence[Sequence[Row]]) -> Token:
@@ -89,28 +92,44 @@ class RedisTransport(Transport):
 
     async def _writer(self, name: str) -> StreamWriter:
         if name not in self._writers:
-            site = self.site
-            member = BusMember(site, self._redis, name, MasterBusSubscriber(lambda command: None))
-            writer = StreamWriter(
-                site.scheduler, site.store, name, list(CATALOGUE), member.own, site.log
-            )
-            await writer.start()
-            member.pubsub.start()
-            self._writers[name] = (writer, member)
-        writer, member = self._writers[name]
-        while not member.bus.is_connected:  # else facts would be fetched, not received
+            self._writers[name] = await self._start(name)
+        services = self._writers[name]
+        while not services.is_connected:  # else facts would be fetched, not received
             await self.site.scheduler.sleep(0.005)
-        return writer
+        assert services.writer is not None
+        return services.writer
+
+    async def _start(self, name: str) -> WorkerServices:
+        """Start a worker that only writes."""
+        site = self.site
+        services = build_worker(
+            site.scheduler,
+            CATALOGUE,
+            site,
+            (),
+            site.log,
+            name=name,
+            follows=False,
+            store=site.store,
+            own=list(CATALOGUE),
+            redis=self._redis,
+            connect_bus=lambda channels, bus: make_pubsub(
+                reactor, site.scheduler, self._redis, channels, bus, site.log.info
+            ),
+        )
+        await services.take_names()
+        services.follow()
+        return services
 
     def join(self, following: FollowerProcess) -> None:
         """Connect to the bus."""
-        member = BusMember(self.site, self._redis, following.name, following)
+        member = BusFollower(self.site, self._redis, following)
         self._followers[following] = member
         member.pubsub.start()
 
     def cut(self, following: FollowerProcess) -> None:
         """Disconnect everybody, as Redis disconnects slow clients."""
-        self._redis.command("CLIENT", "KILL", "TYPE", "pubsub")
+        self._server.command("CLIENT", "KILL", "TYPE", "pubsub")
 
     async def leave(self, following: FollowerProcess) -> None:
         """Disconnect from the bus."""

@@ -140,6 +140,7 @@ class FollowerProcess:
         )
         self._waiters = worker.waiters
         self.follower = worker.follower
+        self._link = worker.commands.link
         self._to_lose = 0
         self._broken: tuple[int, Callable[[], object]] | None = None
         self._ups: list[Deferred[None]] = []
@@ -177,8 +178,8 @@ class FollowerProcess:
     # -- callbacks of the transport ----------------------------------------------------
 
     def connected(self, upstream: Upstream) -> None:
-        """Forward to the follower."""
-        self.follower.connected(upstream)
+        """Forward to the worker."""
+        self._link.connected(upstream)
         _fire(self._ups)
 
     def received(self, commands: Sequence[Command]) -> None:
@@ -189,7 +190,7 @@ class FollowerProcess:
                 self._to_lose -= 1
             elif not self._is_lost(command):
                 arriving += [command] * (1 + self.duplicates_lines)
-        self.follower.received(arriving)
+        self._link.received(arriving)
         self.most_waiting = max(self.most_waiting, self.follower.waiting_rows)
 
     def _is_lost(self, command: Command) -> bool:
@@ -203,9 +204,9 @@ class FollowerProcess:
         return rows <= 0
 
     def disconnected(self) -> None:
-        """Forward to the follower."""
+        """Forward to the worker."""
         self._broken = None
-        self.follower.disconnected()
+        self._link.disconnected()
         _fire(self._downs)
 
 

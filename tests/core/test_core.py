@@ -63,7 +63,7 @@ class Names(TestCase):
 
 
 class Tokens(TestCase):
-    def test_parses_tokens(self) -> None:
+    def test_parses_tokens_within_their_limits(self) -> None:
         self.assertEqual([parse_token("0"), parse_token(str(MAX_TOKEN))], [0, MAX_TOKEN])
         for text in ("", "-1", "+1", "1_0", "1.5", "٣", str(MAX_TOKEN + 1), "9" * 40):
             with self.subTest(text), self.assertRaises(BadToken):

@@ -248,10 +248,10 @@ class Beside(CliCase):
         self.assertEqual(findings.keys(), set(expected))
         return [findings[each] for each in expected]
 
-    def check_idle(self, told: str, backend: str, application: str) -> None:
-        """What is told of an idle transaction."""
-        self.assertIn(f" holds receipts: {backend} ({application}), idle in transaction ", told)
-        self.assertIn("UPDATE receipts_linearized SET data = '…' WHERE stream_id = 1", told)
+    def check_idle(self, finding: str, backend: str, application: str) -> None:
+        """Check the finding about an idle transaction."""
+        self.assertIn(f" holds receipts: {backend} ({application}), idle in transaction ", finding)
+        self.assertIn("UPDATE receipts_linearized SET data = '…' WHERE stream_id = 1", finding)
 
 
 class Legacy(Beside):
@@ -266,8 +266,8 @@ class Legacy(Beside):
         database.add_receipts(3, "master")
         doctor = await self.doctor_of_old(database)
         await self.sees(watching, _alarms, [_alarm("receipts", "(all)", 99, 96)])
-        (told,) = await self.check_findings(doctor, transaction)
-        self.check_idle(told, transaction[1], "synapse master")
+        (finding,) = await self.check_findings(doctor, transaction)
+        self.check_idle(finding, transaction[1], "synapse master")
 
 
 class Modern(Beside):
@@ -330,7 +330,7 @@ class Current(Beside):
         )
         self.assertIn("sequence events_stream_seq gave out 582, its tables go up to 614", behind)
         self.check_idle(idle, transaction[1], "synapse persister1")
-        # A follower that comes late is told the positions, and ends with 1 for the silence.
+        # A follower that connects late receives the positions, and ends with 1 for the silence.
         done = await ending.done()
         self.assertEqual((done.code, done.err), (1, ""))
         self.assertEqual(_alarms(json.loads(done.out.splitlines()[-1])), alarms)
@@ -338,8 +338,8 @@ class Current(Beside):
 
 def _alarm(stream: str, writer: str, committed: int, heard: int) -> str:
     """How an alarm begins."""
-    told = f"is at {committed} in the database and was announced only up to {heard}"
-    return f"{stream} of {writer} {told}, for "
+    finding = f"is at {committed} in the database and was announced only up to {heard}"
+    return f"{stream} of {writer} {finding}, for "
 
 
 def _positions(look: dict[str, Any]) -> object:

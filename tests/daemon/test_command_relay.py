@@ -23,13 +23,13 @@ USER_IP = 'USER_IP @u:x ["t","127.0.0.1","curl",null,5]'
 
 
 class RecordingHandler(Handler):
-    """Keeps what the master's handlers are told: from where, and which command."""
+    """Records the commands that the master's handlers receive, with their source."""
 
-    heard: ClassVar[list[tuple[str, str]]] = []
+    received: ClassVar[list[tuple[str, str]]] = []
 
     async def on_command(self, source: str, command: Command) -> None:
         """Keep it."""
-        self.heard.append((source, command.verb))
+        self.received.append((source, command.verb))
 
 
 class Client(LineOnlyReceiver):
@@ -43,7 +43,7 @@ class Client(LineOnlyReceiver):
         self.asked = False
         self._happenings = happenings
 
-    def say(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         """Say some lines."""
         self.sendLine("\n".join(lines).encode())
 
@@ -57,7 +57,7 @@ class Client(LineOnlyReceiver):
 
 
 class OnBus:
-    """Another process on the bus, which hears what is said on some channels, and speaks."""
+    """Another process on the bus, which subscribes to some channels and publishes."""
 
     def __init__(self, happenings: EventWaiter, address: RedisAddress, *channels: str) -> None:
         self.lines: list[str] = []
@@ -80,7 +80,7 @@ class OnBus:
     def disconnected(self) -> None:
         """It cannot."""
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Say a line on the main channel."""
         assert self.wires is not None
         self.wires.publish(MAIN, [line.encode()])
@@ -91,7 +91,7 @@ class CommandRelay(CliCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        RecordingHandler.heard.clear()
+        RecordingHandler.received.clear()
         self.happenings = EventWaiter()
         redis = RedisTestServer()
         self.addCleanup(redis.close)
@@ -119,12 +119,12 @@ class CommandRelay(CliCase):
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", self.server.port)
         client: Any = await connectProtocol(endpoint, Client(self.happenings))
         self.addCleanup(client.transport.loseConnection)
-        client.say(f"NAME {name}", *(asks or ("REPLICATE ",)))
+        client.send(f"NAME {name}", *(asks or ("REPLICATE ",)))
         await self.happenings.until(lambda: client.asked)
         return client  # type: ignore[no-any-return]
 
-    async def said(self, where: Client | OnBus, *lines: str) -> None:
-        """Wait until something has heard as many lines as these, which have to be them."""
+    async def until_received(self, where: Client | OnBus, *lines: str) -> None:
+        """Wait until as many lines have been received, and compare them."""
         await self.happenings.until(lambda: len(where.lines) >= len(lines))
         self.assertEqual(where.lines, list(lines))
 
@@ -137,47 +137,49 @@ class CommandRelay(CliCase):
             "CLEAR_USER_SYNC w3",
             "REMOTE_SERVER_UP other.org",  # the same again is not the same
         )
-        self.one.say(*lines[:-1])
+        self.one.send(*lines[:-1])
         # What still waits to be passed on is not passed on twice.
-        await self.said(self.two, "REMOTE_SERVER_UP other.org")
-        self.one.say(lines[-1], "REMOTE_SERVER_UP the.end")
+        await self.until_received(self.two, "REMOTE_SERVER_UP other.org")
+        self.one.send(lines[-1], "REMOTE_SERVER_UP the.end")
         over_bus = [lines[0].replace("@u:x", "@u:x None"), *lines[1:], "REMOTE_SERVER_UP the.end"]
-        await self.said(self.all, *over_bus)
-        await self.said(self.main, *[line for line in over_bus if line != USER_IP])
+        await self.until_received(self.all, *over_bus)
+        await self.until_received(self.main, *[line for line in over_bus if line != USER_IP])
         # Clients hear of servers, but not what they said themselves; also not by the bus.
-        self.all.say("REMOTE_SERVER_UP again.org")
+        self.all.send("REMOTE_SERVER_UP again.org")
         ups = ["other.org", "other.org", "the.end", "again.org"]
-        await self.said(self.two, *[f"REMOTE_SERVER_UP {up}" for up in ups])
-        await self.said(self.one, "REMOTE_SERVER_UP again.org")
-        # Nor are handlers told a second time.
+        await self.until_received(self.two, *[f"REMOTE_SERVER_UP {up}" for up in ups])
+        await self.until_received(self.one, "REMOTE_SERVER_UP again.org")
+        # Nor do handlers receive it a second time.
         verbs = [line.split()[0] for line in lines]
-        told = [("one", verb) for verb in (*verbs, "REMOTE_SERVER_UP")]
-        self.assertEqual(RecordingHandler.heard, [*told, ("bus", "REMOTE_SERVER_UP")])
+        expected = [("one", verb) for verb in (*verbs, "REMOTE_SERVER_UP")]
+        self.assertEqual(RecordingHandler.received, [*expected, ("bus", "REMOTE_SERVER_UP")])
 
     async def test_commands_from_the_bus_are_relayed_to_clients_whose_dialect_has_them(
         self,
     ) -> None:
         for line in ("USER_SYNC w9 @u:x None start 5", "NEW_ACTIVE_TASK t", "FEDERATION_ACK w9 1"):
-            self.all.say(line)
-        self.all.say('LOCK_RELEASED ["w9","lock","key"]')
+            self.all.send(line)
+        self.all.send('LOCK_RELEASED ["w9","lock","key"]')
         legacy = await self.client("old", "REPLICATE events NOW")
-        self.all.say("REMOTE_SERVER_UP other.org")
+        self.all.send("REMOTE_SERVER_UP other.org")
         for client in (self.one, self.two, legacy):
-            await self.said(client, "REMOTE_SERVER_UP other.org")
+            await self.until_received(client, "REMOTE_SERVER_UP other.org")
         verbs = ["USER_SYNC", "NEW_ACTIVE_TASK", "FEDERATION_ACK", "LOCK_RELEASED"]
-        self.assertEqual([verb for _, verb in RecordingHandler.heard], [*verbs, "REMOTE_SERVER_UP"])
-        # It went round in no loop: whoever is on the bus has heard each line once.
+        self.assertEqual(
+            [verb for _, verb in RecordingHandler.received], [*verbs, "REMOTE_SERVER_UP"]
+        )
+        # There was no loop: each process on the bus has received each line once.
         self.assertEqual(len(self.all.lines), 5)
 
     async def test_commands_of_the_oldest_clients_are_relayed_under_their_name(self) -> None:
         legacy = await self.client("old", "REPLICATE events NOW")
-        legacy.say("USER_SYNC @u:x start 5", "FEDERATION_ACK 3", "REMOVE_PUSHER app key @u:x")
-        legacy.say('INVALIDATE_CACHE users ["@u:x"]')
+        legacy.send("USER_SYNC @u:x start 5", "FEDERATION_ACK 3", "REMOVE_PUSHER app key @u:x")
+        legacy.send('INVALIDATE_CACHE users ["@u:x"]')
         nameless = await self.client("with spaces", "REPLICATE events NOW")
-        nameless.say("USER_SYNC @v:x start 6")
+        nameless.send("USER_SYNC @v:x start 6")
         await self.happenings.until(lambda: len(self.all.lines) == 3)
         legacy.transport.loseConnection()
-        await self.said(
+        await self.until_received(
             self.all,
             "USER_SYNC old @u:x None start 5",
             "FEDERATION_ACK old 3",

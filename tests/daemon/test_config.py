@@ -61,7 +61,7 @@ class ConfigFilesCase(TestCase):
 class MasterConfiguration(ConfigFilesCase):
     """A master's file."""
 
-    def test_defaults(self) -> None:
+    def test_a_master_has_documented_defaults(self) -> None:
         config = self.master()
         self.assertEqual(config.instance_name, "master")
         self.assertEqual(config.ping_timeout, 15)
@@ -130,7 +130,7 @@ log: {level: debug, format: json}
 class WorkerConfiguration(ConfigFilesCase):
     """A worker's file."""
 
-    def test_defaults(self) -> None:
+    def test_a_worker_has_documented_defaults(self) -> None:
         config = self.worker()
         self.assertEqual(config.name_as_follower, "w1")
         self.assertEqual((config.master.host, config.master.port), ("127.0.0.1", 9392))
@@ -282,15 +282,15 @@ class RefusedSettings(ConfigFilesCase):
                 os.chown(path, 65534, -1)
             with self.subTest(mode), self.assertRaises(ConfigError) as caught:
                 load([path])
-            told = str(caught.exception)
+            message = str(caught.exception)
             self.assertIn(
                 f"'database': there is a password in it, and this file can be read by {readers}",
-                told,
+                message,
             )
             self.assertIn(
-                "name that in 'database_path', or accept it by 'database_insecure: true'", told
+                "name that in 'database_path', or accept it by 'database_insecure: true'", message
             )
-            self.assertNotIn("sesame", told)
+            self.assertNotIn("sesame", message)
         # The other file has the permission, this one the password.
         extra = self.write("database_insecure: true\n", "b.yaml")
         load([path, extra])
@@ -409,7 +409,7 @@ class SeveralErrors(ConfigFilesCase):
 class YamlFiles(ConfigFilesCase):
     """What is not read at all."""
 
-    def test_refused(self) -> None:
+    def test_refuses_ambiguous_or_unusable_yaml(self) -> None:
         for text, reason in (
             (b"a: 1\na: 2", "key 'a' appears twice in one map"),
             (b"log: {level: info, level: info}", "key 'level' appears twice"),

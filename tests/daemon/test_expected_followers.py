@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
@@ -24,8 +23,8 @@ class FollowersCase(ShopCase):
         return await super().begin(name, **settings)
 
     async def health(self, name: str = "w1") -> Any:
-        told = (await self.ask("master", "/status"))["named_followers"]
-        return next((one["health"] for one in told if one["name"] == name), None)
+        followers = (await self.ask("master", "/status"))["named_followers"]
+        return next((one["health"] for one in followers if one["name"] == name), None)
 
     async def until_health(self, health: str) -> None:
         async def is_so() -> bool:
@@ -35,14 +34,14 @@ class FollowersCase(ShopCase):
 
 
 class Warnings(FollowersCase):
-    """By default the master stays ready: it takes facts, whoever follows."""
+    """By default the master stays ready: it accepts facts, whatever its followers do."""
 
     async def test_a_worker_that_hangs_or_is_killed_is_missing(self) -> None:
         worker = await self.worker(**LEASE)
         await self.until_health("ok")
         worker.signal("STOP")
         await self.until_health("missing")
-        os.kill(worker._process().pid, signal.SIGCONT)
+        worker.signal(signal.SIGCONT)
         await self.until_health("ok")
         await self.stop(worker, "KILL")
         await self.until_health("missing")
@@ -82,6 +81,6 @@ class Required(FollowersCase):
         await self.until_health("ok")
         await self.stop(worker, "TERM")
         await self.until_health("missing")
-        status, _, told = await self.ask("master", "/ready")
-        self.assertEqual((status, told["ready"], told["warnings"]), (503, False, []))
-        self.assertRegex(told["reasons"][0], "follower w1 is missing")
+        status, _, ready = await self.ask("master", "/ready")
+        self.assertEqual((status, ready["ready"], ready["warnings"]), (503, False, []))
+        self.assertRegex(ready["reasons"][0], "follower w1 is missing")

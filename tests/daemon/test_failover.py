@@ -61,7 +61,7 @@ class FailoverShop(ShopCase):
         return int((await self.until(ask))[-1])
 
     def losses(self, name: str = "mail") -> list[tuple[str, Range]]:
-        """What a mailer was told to be lost: writers and ranges."""
+        """The losses that were reported to a mailer: writers and ranges."""
         path = self.file(f"{name}.lost")
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [(w, Range(int(a), int(b))) for w, a, b in (line.rsplit(" ", 2) for line in lines)]
@@ -82,7 +82,7 @@ class FailoverShop(ShopCase):
 
 
 class Workers(FailoverShop):
-    """What becomes of a worker with a plain and a transactional handler."""
+    """A worker with a plain and a transactional handler."""
 
     async def test_handlers_learn_of_the_loss_while_the_master_keeps_running(self) -> None:
         await self.worker(self.careful(), self.totals())
@@ -91,9 +91,9 @@ class Workers(FailoverShop):
         new = await self.ordered("new")
         self.assertGreater(new, lost + MARGIN - 1)
         await self.until_all_is_well(new)
-        ((writer, told),) = self.losses()
-        self.assertEqual((writer, told.upto), ("master", lost))
-        self.assertLessEqual(told.after, kept + 1)
+        ((writer, loss),) = self.losses()
+        self.assertEqual((writer, loss.upto), ("master", lost))
+        self.assertLessEqual(loss.after, kept + 1)
         await self.until_ready("master")
         await self.until_ready("w1")
         database = (await self.ask("master", "/status"))["database"]
@@ -101,8 +101,8 @@ class Workers(FailoverShop):
         self.assertIn("synrepl_database_incarnation 2.0", await self.text("master", "/metrics"))
         doctor = await self.doctor()
         self.assertNotIn("nothing is wrong in the database", doctor)
-        self.assertIn(f"orders by master may lack facts above {told.after} up to {lost}", doctor)
-        self.assertIn("(told: w1/mail)", doctor)
+        self.assertIn(f"orders by master may lack facts above {loss.after} up to {lost}", doctor)
+        self.assertIn("(notified: w1/mail)", doctor)
 
     async def test_handlers_learn_of_the_loss_when_the_master_restarts(self) -> None:
         await self.worker(self.careful(), self.totals())
@@ -113,7 +113,7 @@ class Workers(FailoverShop):
         new = await self.ordered("new")
         self.assertGreater(new, lost)
         await self.until_all_is_well(new)
-        self.assertIn(("master", lost), [(w, told.upto) for w, told in self.losses()])
+        self.assertIn(("master", lost), [(w, loss.upto) for w, loss in self.losses()])
 
     async def test_handlers_learn_of_the_lost_facts_of_a_second_writer(self) -> None:
         await self.worker(self.careful(), self.totals())
@@ -123,8 +123,8 @@ class Workers(FailoverShop):
         new = await self.ordered("new", at="w2")
         self.assertGreater(new, lost)
         await self.until_all_is_well(new, "w2")
-        # The master may have been moved on over the same tokens, and it is not known of whom they are.
-        self.assertIn(("w2", lost), [(w, told.upto) for w, told in self.losses()])
+        # The master may have been moved on over the same tokens, and whose tokens they are is not known.
+        self.assertIn(("w2", lost), [(w, loss.upto) for w, loss in self.losses()])
 
     async def test_plain_sql_is_refused_after_a_failover_until_a_master_starts(self) -> None:
         await self.worker(self.careful(), self.totals())
@@ -150,16 +150,16 @@ class Workers(FailoverShop):
         losses = dict(self.losses())
         self.assertLessEqual(losses["master"].after, kept + 1)
         self.assertGreaterEqual(losses["master"].upto, lost)
-        told = self.sql(
+        notified = self.sql(
             "SELECT handler, lost_upto FROM synrepl._losses_told WHERE writer = 'master'"
         )
-        self.assertEqual(told, [("mail", losses["master"].upto)])
+        self.assertEqual(notified, [("mail", losses["master"].upto)])
         await self.stop(self.processes["w1"], "TERM")
         await self.worker(self.careful(), self.totals())
         await self.wait("w1", "orders", "master", await self.order("later"))
-        self.assertEqual(dict(self.losses()), losses)  # it is told once
+        self.assertEqual(dict(self.losses()), losses)  # it is notified once
 
-    async def test_a_handler_that_knows_of_no_ranges_is_told_that_it_lost_something(self) -> None:
+    async def test_a_handler_without_the_parameter_lost_is_notified_of_a_loss(self) -> None:
         await self.worker(self.mailer(cls="MailerWithoutRanges"), self.totals())
         await self.lose()
         self.servers.fail_over()
@@ -177,11 +177,11 @@ class Operators(FailoverShop):
         self.servers.fail_over()
         self.assertIn("was promoted or restored", await self.doctor())
 
-        async def says_so() -> bool:
-            _, _, told = await self.ask("w1", "/ready")
-            return "is not confirmed" in str(told)
+        async def is_unconfirmed() -> bool:
+            _, _, ready = await self.ask("w1", "/ready")
+            return "is not confirmed" in str(ready)
 
-        await self.until(says_so)
+        await self.until(is_unconfirmed)
         configuration = self.directory / "master.yaml"
         done = await self.run_command("schema", "confirm", "-c", configuration)
         self.assertIn("confirmed, as incarnation 2", done.out)
@@ -196,11 +196,11 @@ class Operators(FailoverShop):
         self.servers.standby.stop()
         self.servers.primary.start()
 
-        async def says_so() -> bool:
+        async def is_unconfirmed() -> bool:
             answer = await self.ask("master", "/ready")
             return "the server from before a failover" in str(answer)
 
-        await self.until(says_so)
+        await self.until(is_unconfirmed)
         answer = await self.append("master", "orders", ["old", 1, None])
         self.assertEqual(answer[0], 503)
         self.assertEqual((await self.ask("master", "/status"))["database"]["state"], "unconfirmed")

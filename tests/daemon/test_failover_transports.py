@@ -25,14 +25,14 @@ class OverRedis(FailoverShop):
         await self.until_ready(name)
         return process
 
-    async def test_a_worker_is_told_what_is_lost_and_misses_nothing_later(self) -> None:
+    async def test_a_worker_is_notified_of_losses_and_misses_nothing_later(self) -> None:
         await self.begin("w1", handlers=f"[{self.careful()}, {self.totals()}]")
         kept, lost = await self.lose()
         self.servers.fail_over()
         await self.until_all_is_well(await self.ordered("new"))
-        ((writer, told),) = self.losses()
-        self.assertEqual((writer, told.upto), ("master", lost))
-        self.assertLessEqual(told.after, kept + 1)
+        ((writer, loss),) = self.losses()
+        self.assertEqual((writer, loss.upto), ("master", lost))
+        self.assertLessEqual(loss.after, kept + 1)
         last = await self.order("later1", "later2")
         await self.wait("w1", "orders", "master", last)
         self.assertEqual(self.orders_of()[-3:], ["new", "later1", "later2"])
@@ -44,7 +44,7 @@ class OverRedis(FailoverShop):
         _, lost = await self.lose(by="w2")
         self.servers.fail_over()
         await self.until_all_is_well(await self.ordered("new", at="w2"), "w2")
-        self.assertIn(("w2", lost), [(w, told.upto) for w, told in self.losses()])
+        self.assertIn(("w2", lost), [(w, loss.upto) for w, loss in self.losses()])
         last = await self.ordered("later", at="w2")
         await self.wait("w1", "orders", "w2", last)
         last = await self.order("by-master")
@@ -71,15 +71,15 @@ class WithoutADatabase(FailoverShop):
             "w1", handlers=f"[{self.careful()}]", master=master, **without, **settings
         )
 
-    async def test_it_is_told_what_is_lost_and_misses_nothing_later(self) -> None:
+    async def test_it_is_notified_of_losses_and_misses_nothing_later(self) -> None:
         await self.over_http()
         kept, lost = await self.lose()
         self.servers.fail_over()
         new = await self.ordered("new")
         await self.wait("w1", "orders", "master", new)
-        ((writer, told),) = self.losses()
-        self.assertEqual((writer, told.upto), ("master", lost))
-        self.assertLessEqual(told.after, kept + 1)
+        ((writer, loss),) = self.losses()
+        self.assertEqual((writer, loss.upto), ("master", lost))
+        self.assertLessEqual(loss.after, kept + 1)
         await self.wait("w1", "orders", "master", await self.order("later"))
         self.assertEqual(self.orders_of()[-2:], ["new", "later"])
 
@@ -132,6 +132,6 @@ class OldServer(FailoverShop):
             side.transport.abortConnection()
         await self.until_all_is_well(new[-1])
         # To a legacy worker it is a loss of the linear view.
-        told = dict(self.losses())["" if "dialect" in settings else "master"]
-        self.assertEqual(told.upto, lost)
-        self.assertLessEqual(told.after, kept + 1)
+        loss = dict(self.losses())["" if "dialect" in settings else "master"]
+        self.assertEqual(loss.upto, lost)
+        self.assertLessEqual(loss.after, kept + 1)

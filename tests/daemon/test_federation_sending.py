@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import urllib.request
 from typing import Any
@@ -22,7 +21,7 @@ class FederationSendingCase(WritersCase):
 
     catalogue = "[federation]"
 
-    async def keeper(self, **settings: str) -> Command:
+    async def master_with_senders(self, **settings: str) -> Command:
         """Start the master."""
         return await self.begin(
             "master", **{"catalogue": self.catalogue, "stream_writers": "{}", **settings}
@@ -52,8 +51,12 @@ class FederationSendingCase(WritersCase):
         """Wait until all senders have acknowledged so much; what the status then says."""
 
         async def it_is() -> Any:
-            told = (await self.ask(name, "/status"))["federation"]
-            return told if (told["floor"], told["held_by"]) == (floor, held_by) else None
+            federation = (await self.ask(name, "/status"))["federation"]
+            return (
+                federation
+                if (federation["floor"], federation["held_by"]) == (floor, held_by)
+                else None
+            )
 
         return await self.until(it_is)
 
@@ -75,7 +78,7 @@ class FederationSendingCase(WritersCase):
 
 class OverTcp(FederationSendingCase):
     async def test_it_takes_nothing_while_sending_is_not_delegated(self) -> None:
-        await self.keeper()
+        await self.master_with_senders()
         code, error, message = await self.federate(1)
         self.assertEqual((code, error), (409, "SendingNotDelegated"))
         self.assertIn("federation_sender_instances", message)
@@ -85,17 +88,17 @@ class OverTcp(FederationSendingCase):
         )
 
     async def test_what_all_senders_have_acknowledged_is_dropped(self) -> None:
-        await self.keeper(federation_sender_instances=SENDERS)
+        await self.master_with_senders(federation_sender_instances=SENDERS)
         one = self.sender("sender1")
         await self.until_ready("sender1")
         await self.federate(5)
         await self.until_floor(None, "sender2")
         shown = await self.run_command("status", "-c", self.directory / "master.yaml")
-        told = " ".join(shown.out.split())
+        printed = " ".join(shown.out.split())
         self.assertIn(
             "federation is acknowledged up to -: sender1 5, sender2 -; held by sender2,"
             " which has acknowledged nothing",
-            told,
+            printed,
         )
         self.sender("sender2")
         self.assertEqual(
@@ -128,13 +131,13 @@ class OverTcp(FederationSendingCase):
             self.assertIn(line, scraped)
 
     async def test_after_a_restart_old_acknowledgements_lose_nothing(self) -> None:
-        master = await self.keeper(federation_sender_instances="[sender1]")
+        master = await self.master_with_senders(federation_sender_instances="[sender1]")
         self.sender("sender1", federation_sender_instances="[sender1]")
         await self.until_ready("sender1")
         await self.federate(5)
         await self.until_floor(5, "sender1")
         await self.stop(master)
-        await self.keeper(federation_sender_instances="[sender1]")
+        await self.master_with_senders(federation_sender_instances="[sender1]")
         await self.until_ready("sender1")
         status = await self.ask("master", "/status")
         self.assertEqual(status["federation"]["senders"], {"sender1": None})
@@ -149,12 +152,12 @@ class OverTcp(FederationSendingCase):
     ) -> None:
         """A known limit: nothing on the wire tells that the stream has started again."""
         one = "[sender1]"
-        master = await self.keeper(federation_sender_instances=one)
+        master = await self.master_with_senders(federation_sender_instances=one)
         sender = self.sender("sender1", federation_sender_instances=one)
         await self.until_ready("sender1")
         await self.federate(5)
         await self.until_floor(5, "sender1")
-        os.kill(sender._process().pid, signal.SIGSTOP)
+        sender.signal(signal.SIGSTOP)
         await self.stop(master)
         http = self.http["master"]
         self.process(
@@ -167,7 +170,7 @@ class OverTcp(FederationSendingCase):
         self.http["master"] = http
         await self.until_ready("master")
         await self.federate(7)
-        os.kill(sender._process().pid, signal.SIGCONT)
+        sender.signal(signal.SIGCONT)
         await self.until_floor(7, "sender1")
         acked = (self.directory / "sender1.acked").read_text().split()
         self.assertEqual(acked, ["5", "7"])  # it was given 6 and 7 only
@@ -185,7 +188,7 @@ class OverRedis(FederationSendingCase):
             "federation_sender_instances": "[sender1]",
             "stream_writers": "{federation: [w1]}",
         }
-        await self.keeper(**everybody)
+        await self.master_with_senders(**everybody)
         self.process("w1", catalogue=self.catalogue, **everybody)
         await self.until_ready("w1")
         self.sender("sender1", **everybody)

@@ -32,8 +32,8 @@ class ForeignWorker(WatchCase):
         )
         worker = self.start("worker", "-c", path)
         await worker.stderr_containing("all are there")
-        told = [json.loads(line) for line in rows.read_text().splitlines()]
-        self.assertEqual(sorted(told), sorted(facts))
+        printed = [json.loads(line) for line in rows.read_text().splitlines()]
+        self.assertEqual(sorted(printed), sorted(facts))
 
 
 class Refusals(CliCase):
@@ -43,14 +43,14 @@ class Refusals(CliCase):
         return str(self.assertRaises(BadSetting, load_worker, [path]))
 
     def test_requires_the_database_of_a_real_synapse(self) -> None:
-        told = self.refused("database: dbname=x\nmaster: {port: 1, foreign: true}\n")
-        self.assertIn("'master.database_path': required to catch up with a real Synapse", told)
+        message = self.refused("database: dbname=x\nmaster: {port: 1, foreign: true}\n")
+        self.assertIn("'master.database_path': required to catch up with a real Synapse", message)
 
     def test_refuses_a_master_database_without_a_real_synapse(self) -> None:
         secret = Path(self.mktemp())
         secret.touch(mode=0o600)
         secret.write_text("dbname=x")
-        told = self.refused(
+        message = self.refused(
             f"database: dbname=x\nmaster: {{port: 1, database_path: {secret.absolute()}}}\n"
         )
-        self.assertIn("for a real Synapse only", told)
+        self.assertIn("for a real Synapse only", message)

@@ -1,4 +1,4 @@
-"""Somebody publishes on an open Redis what no process said: nobody is moved, and all is told."""
+"""Forged messages on an open Redis move no position, and are reported."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ class ForgedCase(ShopCase):
         """What a worker tells about tokens, once it has refused one."""
 
         async def refused() -> Any:
-            told = (await self.ask(name, "/status"))["tokens"]
-            return told if told["refused"] else None
+            tokens = (await self.ask(name, "/status"))["tokens"]
+            return tokens if tokens["refused"] else None
 
         return await self.until(refused)
 
 
 class Forged(ForgedCase):
-    async def test_a_forged_position_moves_nobody_and_is_named(self) -> None:
+    async def test_a_forged_position_moves_no_follower_and_is_reported(self) -> None:
         await self.begin("w1", handlers=f"[{self.mailer()}, {self.totals()}]")
         await self.wait("w1", "orders", "master", await self.order("o1"))
         self.forge(
             f"POSITION orders master 1 {FAR}", f'RDATA orders master {FAR} ["fake", 1, null]'
         )
-        told = await self.tokens("w1")
-        self.assertEqual(told["last_refused"]["given_out"], 1)
+        tokens = await self.tokens("w1")
+        self.assertEqual(tokens["last_refused"]["given_out"], 1)
         await self.wait("w1", "orders", "master", await self.order("o2"))
         self.assertEqual(self.orders_of(), ["o1", "o2"])
         self.assertEqual(self.in_totals(), ["o1", "o2"])
@@ -123,6 +123,13 @@ class Commands(ShopCase):
 
     async def test_they_are_listed_moved_back_and_removed(self) -> None:
         await self.order("o1", "o2", "o3")
+
+        async def recorded() -> bool:
+            return self.sql("SELECT position FROM synrepl._streams WHERE stream = 'orders'") == [
+                (3,)
+            ]
+
+        await self.until(recorded)  # '--to now' means the recorded positions
         config = ("-c", self.file("master.yaml"))
         done = await self.run_command("followers", "list", *config)
         self.assertEqual((done.code, done.out), (0, "no named followers\n"))
@@ -145,7 +152,7 @@ class Commands(ShopCase):
         )
         done = await self.run_command("followers", "list", *config)
         self.assertRegex(done.out, r"(?m)^w1 +3 +0 ")
-        for arguments, told in (
+        for arguments, message in (
             (("reset", "w2", "--to", "now"), "there is no follower 'w2' on record; "),
             (("reset", "w1", "caches", "--to", "0"), "'w1' on record in stream 'caches'; "),
             (("reset", "w1", "--to", "-3"), "'-3' is no place to go back to"),
@@ -153,7 +160,7 @@ class Commands(ShopCase):
         ):
             done = await self.run_command("followers", *arguments, *config)
             self.assertEqual(done.code, 1)
-            self.assertIn(told, done.err)
+            self.assertIn(message, done.err)
         done = await self.run_command("followers", "remove", "w1", *config)
         self.assertEqual(done.out, "follower w1 is removed\n")
         done = await self.run_command("followers", "list", *config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synrepl.daemon import handlers
 from synrepl.daemon.config.config import load_worker
-from synrepl.daemon.handler_classes import HandlerUnusable
+from synrepl.daemon.handlers import HandlerUnusable
 from tests.cli.test_check_config import WORKER
 from tests.cli.test_cli import WorkingDirectoryCase
 from tests.daemon.bad_handlers import Independent

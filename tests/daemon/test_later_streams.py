@@ -61,7 +61,7 @@ class LaterStreams(CliCase):
         worker, _ = self.worker(master, "[groups]", 1)
         await worker.stderr_containing("all are there")
 
-    async def test_a_worker_is_told_of_streams_that_its_listener_leaves_out(self) -> None:
+    async def test_a_worker_logs_streams_that_its_listener_leaves_out(self) -> None:
         master = await self.listening("")
         worker, _ = self.worker(master, f"[{ROOMS}, typing]", 1)
         said = await worker.stderr_containing(f"the master does not announce stream {ROOMS}")

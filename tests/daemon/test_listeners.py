@@ -1,4 +1,4 @@
-"""The listeners of a real master: whom they answer, how many at a time, and what is told of it."""
+"""The listeners of a real master: which requests they answer, how many at a time, and what they log."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (trial's assertions have no types)

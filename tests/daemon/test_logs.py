@@ -57,7 +57,7 @@ class LogLines(TestCase):
         self.assertEqual((written["level"], written["namespace"]), ("info", "here"))
         self.assertEqual(stream.getvalue().count("\n"), 1)
 
-    def test_includes_tracebacks(self) -> None:
+    def test_a_logged_failure_includes_its_traceback(self) -> None:
         for log in (LogConfig(), LogConfig(format="json")):
             with self.subTest(log.format):
                 logger, stream = self.log(log)

@@ -45,7 +45,7 @@ class MemoryCase(WritersCase):
         return int(token)
 
     async def all_have(self, token: int, *names: str) -> None:
-        """Wait until processes stand at a token, however they have got there."""
+        """Wait until processes are at a token, live or by catching up."""
         for name in names or ("master", "w1", "w2", "w3"):
 
             async def there(name: str = name) -> bool:
@@ -134,7 +134,7 @@ class Typing(MemoryCase):
         await self.until(refused)
 
 
-class TypingApart(MemoryCase):
+class TypingOnAChannelOfItsOwn(MemoryCase):
     """Each stream in a channel of its own."""
 
     more_of_redis = ", channel_per_stream: true"

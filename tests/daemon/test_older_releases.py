@@ -1,4 +1,4 @@
-"""Peers of Synapse 1.0 to 1.21: followed without being told the dialect, and served."""
+"""Peers of Synapse 1.0 to 1.21: followed without a configured dialect, and served."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Netcat(LineOnlyReceiver):
             (_, enough), self._enough = self._enough, None
             enough.callback(None)
 
-    async def heard(self, count: int) -> list[str]:
+    async def received(self, count: int) -> list[str]:
         """So many lines, which are forgotten then."""
         if len(self.lines) < count:
             enough: Deferred[None] = Deferred()
@@ -77,7 +77,7 @@ class OlderClients(CliCase):
         known = [s.name for s in SYNAPSE_STREAMS if Generation.TRANSITIONAL in s.generations]
         self.assertIn("public_rooms", known)
         netcat = await self.connect(master, "REPLICATE")
-        positions = await netcat.heard(len(known) + 1)
+        positions = await netcat.received(len(known) + 1)
         self.assertEqual(positions, [f"POSITION {name} master 0" for name in (*known, "orders")])
         event = ["$e", "!r:x", "m.room.name", "", None, None, "join", True, True]
         for stream, row, sent in (
@@ -92,7 +92,7 @@ class OlderClients(CliCase):
             ("account_data", ["@u:x", None, "t", "{}"], ["@u:x", None, "t"]),
         ):
             await self.append(master, stream, row)
-            introduced, line = await netcat.heard(2)
+            introduced, line = await netcat.received(2)
             self.assertEqual(introduced, f"POSITION {stream} master 0")
             head, _, cells = line.partition(" [")
             self.assertEqual(head, f"RDATA {stream} master 1")
@@ -115,7 +115,7 @@ class OlderClients(CliCase):
             await master.start()
             await self.append(master, "account_data", ["@u:x", None, "m.direct", '{"a":1}'])
             netcat = await self.connect(master, "REPLICATE account_data 0")
-            line, position = await netcat.heard(2)
+            line, position = await netcat.received(2)
             head, _, cells = line.partition(" [")
             self.assertEqual((head, position), ("RDATA account_data 1", "POSITION account_data 1"))
             self.assertEqual(json.loads(f"[{cells}"), row)
@@ -141,8 +141,8 @@ class OlderMasters(CliCase):
             *("--count", len(sent)),
         )
         rows = [json.loads(line)["row"] for line in done.out.splitlines()]
-        told = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
-        self.assertEqual((done.err, rows), ("", told))
+        sent_rows = [json.loads(b"[" + text.split(b" [", 1)[1]) for text in sent]
+        self.assertEqual((done.err, rows), ("", sent_rows))
 
     async def test_tap_record_and_judge(self) -> None:
         for path, dialect, more in (

@@ -79,11 +79,11 @@ class Page(ShopCase):
         for width in WIDTHS:
             browser.size(width, 900)
             self.picture(browser, f"{name}-{width}")
-            told = (name, width)
+            where = (name, width)
             wide = browser.value("document.documentElement.scrollWidth")
-            self.assertLessEqual(wide, width, told)
-            self.assertEqual(browser.value(_BEYOND), [], told)
-            self.assertEqual(browser.value(_CUT_OFF), [], told)
+            self.assertLessEqual(wide, width, where)
+            self.assertEqual(browser.value(_BEYOND), [], where)
+            self.assertEqual(browser.value(_CUT_OFF), [], where)
 
     def picture(self, browser: Browser, name: str) -> None:
         """Keep a screenshot, for a person who wants one."""

@@ -8,7 +8,6 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from twisted.internet.threads import deferToThread
 from twisted.python.usage import UsageError
 
 from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.daemon.master_service import Options
-from synrepl.storage import startup
 from synrepl.storage.migrations import Schema, load, migrate
+from synrepl.storage.writers import claim_startup
 from synrepl.testing.postgres import fresh_database
 from tests.cli.cli_case import REPOSITORY, CliCase, Command, free_port
 from tests.driver.embedded_server import query_one
@@ -122,13 +122,14 @@ class Processes(CliCase):
 
     async def test_of_two_masters_that_start_at_once_one_is_refused(self) -> None:
         dsn = await fresh_database(self)
-        with closing(psycopg2.connect(dsn, application_name="the other")) as other:
-            with other.cursor() as cursor:
-                key = startup._CLASS << 32 | zlib.crc32(b"master")
-                cursor.execute("SELECT pg_advisory_lock(%s)", (key,))
+        other = await open_session(reactor, dsn, "the other")
+        try:
+            await other.run(lambda txn: claim_startup(txn, "master"))
             second = await self.run_command(
                 "master", "-c", self.configure("two", f"database: {dsn}\n")
             )
+        finally:
+            await other.close()
         self.assertEqual(second.code, 1)
         self.assertIn("the other, Postgres backend", second.err)
         self.assertIn("is just starting as 'master', too", second.err)
@@ -388,11 +389,11 @@ class Processes(CliCase):
             ("synrepl-master", self.configure("three", other), 2, f"listeners: port {taken}"),
         ):
             done = await self.twistd(plugin, path).done()
-            told = done.out + done.err
-            self.assertEqual(done.code, code, told)
-            self.assertIn("synrepl: error: ", told)
-            self.assertIn(message, told)
-            self.assertNotIn("Traceback", told)
+            output = done.out + done.err
+            self.assertEqual(done.code, code, output)
+            self.assertIn("synrepl: error: ", output)
+            self.assertIn(message, output)
+            self.assertNotIn("Traceback", output)
             self.assertFalse((self.directory / "pid").exists())
 
     def test_twistd_requires_a_file(self) -> None:

@@ -107,7 +107,7 @@ class ProcessesOverRedis(RedisCase):
                 bus,
                 {
                     "where": str(self.redis.path),
-                    "standing": True,
+                    "connected": True,
                     "fault": None,
                     "name_taken": False,
                     "connections": 1,
@@ -119,7 +119,7 @@ class ProcessesOverRedis(RedisCase):
             self.assertIn(f"bus on Redis at {self.redis.path} is connected\n", shown.out)
             self.assertIn("1 connections, ", shown.out)
             metrics = await self.metrics(name)
-            self.assertIn("synrepl_bus_standing 1.0\n", metrics)
+            self.assertIn("synrepl_bus_connected 1.0\n", metrics)
             self.assertIn('synrepl_bus_commands_heard_total{command="RDATA"} ', metrics)
         self.assertIsNone((await self.ask("w3", "/status"))["bus"])
         self.assertNotIn("synrepl_bus", await self.metrics("w3"))
@@ -128,12 +128,12 @@ class ProcessesOverRedis(RedisCase):
         for name in ("master", "w2"):
             await self.until_not_ready(name, f"no bus on Redis at {self.redis.path}: ")
             bus = (await self.ask(name, "/status"))["bus"]
-            self.assertFalse(bus["standing"])
+            self.assertFalse(bus["connected"])
             self.assertTrue(bus["fault"])
             shown = await self.run_command("status", "-c", self.directory / f"{name}.yaml")
             self.assertIn(f"bus on Redis at {self.redis.path} is not connected: ", shown.out)
             self.assertNotIn("sesame", shown.out + shown.err + json.dumps(bus))
-            self.assertIn("synrepl_bus_standing 0.0\n", await self.metrics(name))
+            self.assertIn("synrepl_bus_connected 0.0\n", await self.metrics(name))
         self.redis.start()
         for name in ("master", "w2"):
             await self.until_ready(name)

@@ -34,7 +34,7 @@ class SecretFiles(TestCase):
         self.assertNotIn("sesame", f"{secret} {secret!r}")
         self.assertIn(str(self.path), str(secret))
 
-    def test_refused(self) -> None:
+    def test_refuses_a_secret_file_that_is_readable_or_malformed(self) -> None:
         for data, mode, problem in (
             (b"x", 0o644, "can be read by everybody (mode 0644); chmod it to 0600"),
             (b"x", 0o604, "can be read by everybody"),
@@ -57,7 +57,7 @@ class SecretFiles(TestCase):
             (0o100640, 0, None),  # root:synrepl, as packages and configuration managers do
             (0o100640, 1000, "its group (mode 0640)"),
             (0o100444, 0, "everybody (mode 0444)"),  # Swarm, unless 'mode: 0400' is said
-            (0o100644, 0, "everybody (mode 0644)"),  # Kubernetes, unless told otherwise
+            (0o100644, 0, "everybody (mode 0644)"),  # Kubernetes by default
         ):
             with self.subTest(oct(mode), owner=owner):
                 self.assertEqual(readers(mode, owner), found)
@@ -95,7 +95,7 @@ class DsnSecrets(TestCase):
                 self.assertEqual(secret.reveal(), dsn)
                 self.assertNotIn("same", repr(secret))
 
-    def test_refused(self) -> None:
+    def test_refuses_a_dsn_of_an_unknown_form(self) -> None:
         for dsn in ("embeded", "mysql://h/db?x=1", "postgresql:/x"):
             with self.subTest(dsn), self.assertRaises(ValueError):
                 dsn_secret(dsn)

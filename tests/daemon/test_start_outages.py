@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +15,11 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from synrepl.core.retry import BackOff
-from synrepl.daemon import database, database_wait
+from synrepl.daemon import database
+from synrepl.daemon import master as daemon_master
+from synrepl.daemon import worker as daemon_worker
 from synrepl.daemon.config.config import load_master, load_worker
+from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.worker import WorkerProcess
@@ -38,8 +42,10 @@ class OutagesAtTheStart(TestCase):
     timeout = 400
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.patch(database, "GIVE_UP_S", 0.0)  # what is away is told of at once
-        self.patch(database_wait, "_BACK_OFF", BackOff(0.01, 5.0))
+        self.patch(database, "GIVE_UP_S", 0.0)  # an outage is reported at once
+        impatient = partial(DatabaseWait, back_off=BackOff(0.01, 5.0))
+        for process in (daemon_master, daemon_worker):
+            self.patch(process, "DatabaseWait", impatient)
         directory = TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)

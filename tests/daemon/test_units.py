@@ -14,7 +14,7 @@ from synrepl.daemon.config.units import LONGEST_SECONDS, duration, size
 class Durations(TestCase):
     """Text with a unit, or seconds."""
 
-    def test_units(self) -> None:
+    def test_reads_durations_with_units(self) -> None:
         for text, seconds in (
             ("500ms", 0.5),
             ("15s", 15),
@@ -28,7 +28,7 @@ class Durations(TestCase):
             with self.subTest(text):
                 self.assertEqual(duration(text), seconds)
 
-    def test_refused(self) -> None:
+    def test_refuses_malformed_or_unbounded_durations(self) -> None:
         values: tuple[object, ...] = (
             "", "15", "s", "-1s", "15 seconds", "1h30m", "15S", "١s", "1e3s", "9" * 16 + "s",
             True, None, [], -1, float("nan"), float("inf"), LONGEST_SECONDS + 1, "4000d",
@@ -50,7 +50,7 @@ class Durations(TestCase):
 class Sizes(TestCase):
     """Text with a binary unit, or bytes."""
 
-    def test_units(self) -> None:
+    def test_reads_sizes_with_units(self) -> None:
         for text, count in (
             ("1B", 1),
             ("64KiB", 65536),
@@ -61,7 +61,7 @@ class Sizes(TestCase):
             with self.subTest(text):
                 self.assertEqual(size(text), count)
 
-    def test_refused(self) -> None:
+    def test_refuses_malformed_sizes(self) -> None:
         for value in ("64", "64KB", "64k", "-1B", "0B", "0.5B", 0, -1, 1.5, True, None, "2000GiB"):
             with self.subTest(repr(value)), self.assertRaises(ValueError):
                 size(value)

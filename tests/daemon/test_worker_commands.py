@@ -43,21 +43,21 @@ class CommandsCase(WritersCase):
         """A file of the test's directory."""
         return self.directory / f"{name}.heard"
 
-    def heard(self, name: str) -> list[str]:
-        """What a process has heard."""
+    def received(self, name: str) -> list[str]:
+        """The commands that a process has received."""
         path = self.path(name)
         return path.read_text().splitlines() if path.exists() else []
 
-    async def until_heard(self, name: str, *patterns: str) -> None:
+    async def until_received(self, name: str, *patterns: str) -> None:
         """Wait until the last lines are these, in any order of the sources."""
 
-        async def is_heard() -> bool:
-            lines = self.heard(name)
+        async def is_received() -> bool:
+            lines = self.received(name)
             return len(lines) >= len(patterns) and all(
                 any(re.fullmatch(pattern, line) for line in lines) for pattern in patterns
             )
 
-        await self.until(is_heard)
+        await self.until(is_received)
 
     async def call(self, *calls: list[Any]) -> None:
         """Have the worker's handler call its commands."""
@@ -71,8 +71,8 @@ class CommandsCase(WritersCase):
         """Wait until a process says that so many users sync."""
 
         async def they_do() -> bool:
-            told = await self.syncing(name)
-            return bool(told["by_instance"] == by_instance)
+            users = await self.syncing(name)
+            return bool(users["by_instance"] == by_instance)
 
         await self.until(they_do)
 
@@ -112,12 +112,12 @@ class OverTcp(CommandsCase):
         named = [pattern for _, pattern in calls]
         if dialect == "legacy":  # it names no instance
             named = [pattern.replace(" w1 ", r" \(unnamed\) ") for pattern in named]
-        await self.until_heard("master", *(f"w1: {pattern} \\| .*" for pattern in named))
+        await self.until_received("master", *(f"w1: {pattern} \\| .*" for pattern in named))
         instance = "(unnamed)" if dialect == "legacy" else "w1"
         await self.until_syncing({instance: 1})
         shown = await self.run_command("status", "-c", self.directory / "master.yaml")
         self.assertIn(f"1 users are syncing: {instance} 1", shown.out)
-        self.assertEqual(self.heard("no"), [])
+        self.assertEqual(self.received("no"), [])
         await self.stop(worker)
         await self.until_syncing({})
         await self.stop(master)
@@ -131,7 +131,7 @@ class OverTcp(CommandsCase):
         self.path("master").unlink()
         await self.begin("master", handlers=f"[{self.listener('master')}]")
         await self.until_syncing({"w1": 2})
-        await self.until_heard(
+        await self.until_received(
             "master",
             r"w1: USER_SYNC w1 @u:x None start \d+ \| .*",
             r"w1: USER_SYNC w1 @v:x None start \d+ \| .*",
@@ -143,9 +143,9 @@ class OverTcp(CommandsCase):
         await self.call(["user_sync", "@u:x", True], ["invalidate_cache", "c", []])
         await self.until_syncing({"w1": 1})
         await worker.kill()
-        await self.until_heard("master", r"w1: CLEAR_USER_SYNC w1 \| ")
+        await self.until_received("master", r"w1: CLEAR_USER_SYNC w1 \| ")
         await self.until_syncing({})
-        (refusal,) = self.heard("no")
+        (refusal,) = self.received("no")
         self.assertRegex(refusal, "CommandNotInDialect: INVALIDATE_CACHE cannot be sent")
 
     async def test_the_masters_own_handlers_send_them_as_well(self) -> None:
@@ -153,7 +153,7 @@ class OverTcp(CommandsCase):
         config = f"{{path: {self.path('no')}}}"
         eager = f"{{class: 'tests.daemon.command_handlers:SendOnStart', config: {config}}}"
         await self.begin("master", handlers=f"[{eager}, {self.listener('master')}]")
-        await self.until_heard(
+        await self.until_received(
             "master", r"master: USER_SYNC master @boss:x None start \d+ \| @boss:x"
         )
         await self.until_syncing({"master": 1})
@@ -178,18 +178,18 @@ class OverRedis(CommandsCase):
         worker = await self.join("w1", self.speaker())
         await self.call(*(call for call, _ in [*CALLS, PUSHER]))
         patterns = [pattern for _, pattern in CALLS]
-        await self.until_heard("master", *(f"bus: {pattern} \\| .*" for pattern in patterns))
+        await self.until_received("master", *(f"bus: {pattern} \\| .*" for pattern in patterns))
         not_ip = [pattern for pattern in patterns if "USER_IP" not in pattern]
-        await self.until_heard("w2", *(f"master: {pattern} \\| .*" for pattern in not_ip))
+        await self.until_received("w2", *(f"master: {pattern} \\| .*" for pattern in not_ip))
         for name in ("master", "w1", "w2"):
             await self.until_syncing({"w1": 1}, name)
-        (refusal,) = self.heard("no")
+        (refusal,) = self.received("no")
         self.assertRegex(refusal, "CommandNotInDialect: REMOVE_PUSHER .* current dialect")
         await self.stop(worker)
         for name in ("master", "w2"):
             await self.until_syncing({}, name)
 
-    async def test_a_newcomer_is_told_who_syncs_and_a_restart_of_redis_changes_nothing(
+    async def test_a_newcomer_learns_who_syncs_and_a_restart_of_redis_changes_nothing(
         self,
     ) -> None:
         master = await self.join("master", self.listener("master"))
@@ -215,7 +215,7 @@ class OverRedis(CommandsCase):
         await self.join("w1", self.listener("w1"))
         await self.until_syncing({"w3": 1}, "w2")
 
-    async def test_users_of_a_killed_process_stay_until_somebody_says_that_it_is_gone(self) -> None:
+    async def test_users_of_a_killed_process_stay_until_a_clear_user_sync_for_it(self) -> None:
         await self.join("master", self.listener("master"))
         worker = await self.join("w1", self.speaker())
         await self.call(["user_sync", "@u:x", True])

@@ -65,19 +65,19 @@ class FailingHandlers(ShopCase):
         sentence = r"handler mail fails at orders \(0, 3\] of master: NoSuchCustomer: nobody has"
         sentence += r" ordered bad2 \(attempt \d+, failing for \d+ s, next attempt in \d+ s\)"
 
-        async def is_told() -> Any:
+        async def not_ready() -> Any:
             ready = await self.ask("w1", "/ready")
             return ready if isinstance(ready, tuple) and "handler mail" in str(ready) else None
 
-        code, _, told = await self.until(is_told)
-        self.assertEqual((code, told["ready"]), (503, False))
-        self.assertRegex("; ".join(told["reasons"]), sentence)
-        code, error, told = await self.ask(
+        code, _, answer = await self.until(not_ready)
+        self.assertEqual((code, answer["ready"]), (503, False))
+        self.assertRegex("; ".join(answer["reasons"]), sentence)
+        code, error, answer = await self.ask(
             "w1", "/streams/orders/wait?writer=master&token=3&timeout=0"
         )
         self.assertEqual((code, error), (504, "WaitTimedOut"))
-        self.assertIn("the master has announced it up to 3, and handler", told)
-        self.assertRegex(told, sentence)
+        self.assertIn("the master has announced it up to 3, and handler", answer)
+        self.assertRegex(answer, sentence)
         status = await self.ask("w1", "/status")
         failing = {one["handler"]: one for one in status["failing"]}
         self.assertEqual(set(failing), {"mail", "totals"})
@@ -134,13 +134,13 @@ class NewHandlers(ShopCase):
         self.assertEqual(self.orders_of("middle"), ["o2", "o3", "o4"])
         self.assertEqual(self.orders_of(), ["o1", "o2", "o3", "o4"])
         log = worker.err.decode()
-        for told in (
+        for line in (
             "handler totals joins follower w1: it starts at the oldest fact of orders",
             "handler late joins follower w1: it starts at the worker's position in orders, without",
             "handler late starts at token 3 of orders by master, without facts up to there",
             "handler middle joins follower w1: it starts at token 1 of orders, without facts",
         ):
-            self.assertIn(told, log)
+            self.assertIn(line, log)
         status = await self.ask("w1", "/status")
         began = {
             each["name"]: each["streams"]["orders"]["master"]["started_from"]
@@ -315,7 +315,7 @@ class RefusedHandlers(CliCase):
             (http + "handlers: ['tests.daemon.shop:Totals']", "it is transactional"),
             (
                 f"{http}handlers: [{{{mailer}, on_failure: {{attempts: 3}}}}]",
-                "'handlers[0].on_failure': facts are set aside in the database",
+                "'handlers[0].on_failure': dead letters are stored in the database",
             ),
             (
                 foreign + "handlers: ['tests.daemon.shop:PerWriterMailer']",

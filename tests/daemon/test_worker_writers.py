@@ -223,8 +223,8 @@ class RefusedWriters(TestCase):
             f"{writers}database: dbname=x\n",
             f"{writers}database: dbname=x\ninstance_name: w1\nmaster: {{port: 1}}\n",
         ):
-            told = self.refused(KeptByTheMaster, text)
-            self.assertIn("over TCP only the master can write it, not 'w1'", told)
+            message = self.refused(KeptByTheMaster, text)
+            self.assertIn("over TCP only the master can write it, not 'w1'", message)
             path = Path(self.mktemp())
             path.write_text(f"server_name: example.com\n{text}redis: {{}}\n")
             config = load([path])
@@ -237,12 +237,12 @@ class RefusedWriters(TestCase):
             self.assertIn("not 'master' and 'w1'", self.refused(KeptByOne, text))
 
     def test_refuses_a_writer_without_a_database(self) -> None:
-        told = self.refused(
+        message = self.refused(
             WriterNeedsDatabase,
             "stream_writers: {events: [w1]}\ninstance_name: w1\ncatch_up: http\n"
             "master: {port: 1, http_url: 'http://127.0.0.1:2'}\n",
         )
-        self.assertIn("stream_writers.events: 'w1' is this process", told)
+        self.assertIn("stream_writers.events: 'w1' is this process", message)
 
     def test_refuses_a_writer_that_follows_a_real_synapse(self) -> None:
         self.refused(

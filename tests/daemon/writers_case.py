@@ -85,8 +85,8 @@ class WritersCase(CliCase):
                     return json.load(answer)
             except HTTPError as error:
                 with error:
-                    told = json.load(error)
-                    return (error.code, told.get("error"), told.get("message", told))
+                    body = json.load(error)
+                    return (error.code, body.get("error"), body.get("message", body))
 
         return await deferToThread(ask)
 

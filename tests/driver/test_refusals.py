@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg2
 from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.driver import refusals
-from synrepl.driver.connection import DatabaseAddress, DatabaseRefused
+from synrepl.driver.connection import DatabaseAddress, DatabaseRefused, is_permanent
 from synrepl.storage.store import DatabaseAway
 from synrepl.testing.postgres import server
 from tests.driver.embedded_server import query_one
@@ -83,7 +84,7 @@ class PermanentRefusals(SynchronousTestCase):
                 self.assertEqual(isinstance(error, DatabaseRefused), refused, str(error))
 
     def test_without_the_codes_english_refusals_are_known(self) -> None:
-        self.patch(refusals, "_set_error_verbosity", lambda: None)
+        self.patch(ctypes, "CDLL", Mock(side_effect=OSError("libpq is linked statically")))
         self.assertIsInstance(self.outcome(password="hunter2"), DatabaseRefused)
         self.assertIsInstance(self.outcome(dbname="nowhere"), DatabaseRefused)
         with _Recorded(SHUTTING_DOWN) as port:
@@ -92,7 +93,7 @@ class PermanentRefusals(SynchronousTestCase):
     def test_a_server_that_takes_the_second_connection_was_away(self) -> None:
         parameters = extensions.parse_dsn(server().dsn)
         error = psycopg2.OperationalError("FATAL:  the database system is starting up")
-        self.assertFalse(refusals.is_permanent(error, parameters))
+        self.assertFalse(is_permanent(error, parameters))
 
 
 class _Recorded:

@@ -103,13 +103,17 @@ def _places(value: Any) -> Iterator[Place]:
                 stack.append(container[key])
 
 
-def _copy(value: Any) -> Any:
+def deep_copy(value: Any) -> Any:
+    """A deep copy of a JSON value.
+
+    :raises RecursionError: it is nested too deeply
+    """
     return json.loads(json.dumps(value))
 
 
 def _odd(place: Place, places: list[Place], random: Random) -> None:
     container, key = place
-    container[key] = _copy(random.choice(ODD))
+    container[key] = deep_copy(random.choice(ODD))
 
 
 def _word(place: Place, places: list[Place], random: Random) -> None:
@@ -120,7 +124,7 @@ def _word(place: Place, places: list[Place], random: Random) -> None:
 def _from_elsewhere(place: Place, places: list[Place], random: Random) -> None:
     container, key = place
     other, at = random.choice(places)
-    container[key] = _copy(other[at])
+    container[key] = deep_copy(other[at])
 
 
 def _drop(place: Place, places: list[Place], random: Random) -> None:
@@ -134,7 +138,7 @@ def _add(place: Place, places: list[Place], random: Random) -> None:
     inner = container[key]
     into = inner if isinstance(inner, (dict, list)) else container
     other, at = random.choice(places)
-    value = _copy(other[at]) if random.random() < 0.5 else _copy(random.choice(ODD))
+    value = deep_copy(other[at]) if random.random() < 0.5 else deep_copy(random.choice(ODD))
     if isinstance(into, dict):
         into[random.choice(KEYS)] = value
     else:

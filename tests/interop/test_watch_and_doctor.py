@@ -94,7 +94,7 @@ FOUND = {
 
 
 class Diagnoses(TestCase):
-    """What the doctor said."""
+    """A diagnosis of the doctor."""
 
     def test_names_the_backend_and_its_process(self) -> None:
         diagnosis = Diagnosis(1, [FOUND])
@@ -202,11 +202,11 @@ class RedisWireTests(TestCase):
 class Output(TestCase):
     """For the report."""
 
-    def test_describes_differences(self) -> None:
+    def test_describes_how_two_counts_differ(self) -> None:
         self.assertEqual(difference({"a": 1, "b": 2}, {"b": 2, "a": 1}), "")
         section = difference({"a": 1, "b": 2}, {"b": 3, "c": 1})
         self.assertEqual(section, "a 0 instead of 1, b 3 instead of 2, c 1 instead of 0")
 
-    def test_tabulates_answers(self) -> None:
+    def test_counts_answers_by_request_and_status(self) -> None:
         table = answers_table({("join", 403): 1, ("join", 200): 5, ("a", 200): 2})
         self.assertEqual(table.rows, [("a", "2 x 200"), ("join", "5 x 200, 1 x 403")])

@@ -1,4 +1,4 @@
-"""What is told of ours beside a real server: what has to hold, and what shows when it does not."""
+"""The report on watch and doctor beside a real server: its checks, and how failures show."""
 
 from __future__ import annotations
 

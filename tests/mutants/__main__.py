@@ -28,15 +28,15 @@ def main(arguments: list[str]) -> int:
         return int(not chosen)
     if unfit := failing_without(chosen, options.jobs):
         for test, outcome in unfit.items():
-            print(f"{test} fails with nothing changed: {outcome.told}")
+            print(f"{test} fails with nothing changed: {outcome.reason}")
         return 1
     found: list[tuple[Mutant, Outcome]] = []
     for mutant, outcome in outcomes(chosen, options.jobs):
         found.append((mutant, outcome))
         if outcome.caught_by is not None:
             print(f"caught    {mutant.name}: {outcome.caught_by}", flush=True)
-        elif outcome.told:
-            print(f"NOT TRIED {mutant.name}: {outcome.told}", flush=True)
+        elif outcome.reason:
+            print(f"NOT TRIED {mutant.name}: {outcome.reason}", flush=True)
         else:
             print(f"SURVIVED  {mutant.name}: {mutant.drops}", flush=True)
     caught = sum(outcome.caught_by is not None for _, outcome in found)

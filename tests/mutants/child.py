@@ -31,12 +31,12 @@ def main(root: str, names: list[str]) -> None:
         unittest.defaultTestLoader.loadTestsFromName(name).run(result)
         if not result.wasSuccessful():
             break
-    told: dict[str, object] = {"ran": result.testsRun, "failed": None, "why": ""}
+    result_json: dict[str, object] = {"ran": result.testsRun, "failed": None, "why": ""}
     for test, trace in [*result.failures, *result.errors]:
-        told |= {"failed": test.id(), "why": trace.strip().splitlines()[-1][:200]}
+        result_json |= {"failed": test.id(), "why": trace.strip().splitlines()[-1][:200]}
         if "_FailedTest" in test.id():
             raise SystemExit(trace)
-    print(json.dumps(told))
+    print(json.dumps(result_json))
 
 
 if __name__ == "__main__":

@@ -25,11 +25,11 @@ class Outcome(NamedTuple):
     """What became of a mutant.
 
     :ivar caught_by: the test that failed; None if none did, or the mutant could not be tried
-    :ivar told: how it failed, or why the mutant could not be tried
+    :ivar reason: how it failed, or why the mutant could not be tried
     """
 
     caught_by: str | None
-    told: str
+    reason: str
 
 
 class Trials:
@@ -78,7 +78,7 @@ def trials(jobs: int) -> Iterator[Trials]:
 
 
 def outcomes(mutants: Iterable[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome]]:
-    """Try each, some at a time; told in their order."""
+    """Try all mutants, some at a time; yields the outcomes in order."""
     chosen = list(mutants)
     with trials(jobs) as room, ThreadPoolExecutor(jobs) as pool:
         yield from zip(chosen, pool.map(room.try_one, chosen), strict=True)
@@ -92,7 +92,7 @@ def failing_without(mutants: Iterable[Mutant], jobs: int) -> dict[str, Outcome]:
         return {
             name: outcome
             for name, outcome in zip(names, found, strict=True)
-            if outcome.caught_by is not None or outcome.told
+            if outcome.caught_by is not None or outcome.reason
         }
 
 
@@ -112,7 +112,7 @@ def run_tests(root: Path, tests: tuple[str, ...]) -> Outcome:
         return Outcome(tests[0], f"it did not end within {PATIENCE} seconds")
     if done.returncode:
         return Outcome(None, "the tests could not be run: " + done.stderr.strip()[-500:])
-    told = json.loads(done.stdout.splitlines()[-1])
-    if not told["ran"]:
+    result = json.loads(done.stdout.splitlines()[-1])
+    if not result["ran"]:
         return Outcome(None, "no test ran")
-    return Outcome(told["failed"], told["why"])
+    return Outcome(result["failed"], result["why"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,21 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.data_files import read_batches
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound
+from synrepl.pipeline.lake.land.task import land_part
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.sql import selected
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.reading.schema import arrow_schema
-from synrepl.positions.vector import PositionVector
 from tests.pipeline.source_case import SourceCase
 
 #: Called in a task instead of its work, with the work as an argument.
 Hook = Callable[[Callable[[], Iterator[pa.RecordBatch]]], Iterator[pa.RecordBatch]]
 
 
-class HookedLanding(Landing):
-    """A landing whose tasks are wrapped by a hook."""
-
-    hook: Hook
-
-    def _work(self, ends: Mapping[str, PositionVector]) -> partial[Iterator[object]]:
-        return partial(_hooked, self.hook, super()._work(ends))
-
-
-def _hooked(hook: Hook, work: Any, part: bytes) -> Iterator[object]:
-    return hook(partial(work, part))
+def land_in_hook(hook: Hook, *args: Any) -> Iterator[pa.RecordBatch]:
+    """Land a part as ``land_part`` does with these arguments, wrapped by a hook."""
+    return hook(partial(land_part, *args))
 
 
 class LandingCase(SourceCase):
@@ -59,11 +51,9 @@ class LandingCase(SourceCase):
 
     def landing(self, hook: Hook | None = None, **options: Any) -> Landing:
         """Create a landing."""
-        kind = Landing if hook is None else HookedLanding
-        made = kind(self.spark, self.lake, self.source, self.dsn, **options)
         if hook is not None:
-            made.hook = hook  # type: ignore[attr-defined]
-        return made
+            options["land"] = partial(land_in_hook, hook)
+        return Landing(self.spark, self.lake, self.source, self.dsn, **options)
 
     def land(self, hook: Hook | None = None, **options: Any) -> list[LandingRound]:
         """Land all settled facts; return the result of each round."""

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import landing
-from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
-from tests.pipeline.landing_case import Hook, HookedLanding, rows_of
+from tests.pipeline.landing_case import Hook, land_in_hook, rows_of
 from tests.pipeline.spark_fixture import CLUSTER, LOCAL
 
 Work = Callable[[], Iterator[pa.RecordBatch]]
@@ -111,9 +111,9 @@ def main(dsn: str, folder: str, point: str) -> None:
 def _land(spark: SparkSession, source: SourceDatabase, dsn: str, folder: str, hook: Hook) -> None:
     lake = Lake.open_or_create(Path(folder), source.server, source.is_lossy)
     with lake.write_lock():
-        landing = HookedLanding(spark, lake, source, dsn, task_rows=100)
-        landing.hook = hook
-        list(landing.rounds(source.streams))
+        land = partial(land_in_hook, hook)
+        made = landing.Landing(spark, lake, source, dsn, task_rows=100, land=land)
+        list(made.rounds(source.streams))
 
 
 def _tell(folder: str) -> None:
@@ -137,16 +137,16 @@ def _kill_after_tasks() -> None:
 
 
 def _kill_before_commit(number: int) -> None:
-    real = StreamTable._commit
+    real = DeltaTable.create_write_transaction
     left = [number]
 
-    def commit(*args: Any) -> None:
+    def commit(*args: Any, **options: Any) -> None:
         left[0] -= 1
         if not left[0]:
             _die()
-        real(*args)
+        real(*args, **options)
 
-    StreamTable._commit = commit  # type: ignore[method-assign]
+    DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

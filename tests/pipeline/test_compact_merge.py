@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from twisted.trial.unittest import TestCase
 
-from synrepl.pipeline.lake.compact.merge import MergeInput, merge_files
+from synrepl.pipeline.lake.compact.compact import MergeInput, merge_files
 from synrepl.pipeline.source.database.stream_schema import HEAD
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType

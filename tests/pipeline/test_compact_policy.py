@@ -9,7 +9,7 @@ from unittest import TestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synrepl.pipeline.lake.compact.policy import GROWTH, plan_compaction
+from synrepl.pipeline.lake.compact.compact import GROWTH, plan_compaction
 from synrepl.pipeline.lake.data_files import DataFile
 
 TARGET = 1000

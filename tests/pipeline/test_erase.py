@@ -42,10 +42,10 @@ BOB = "@bob:example.org"
 def holding(lake: Lake, text: str) -> list[Path]:
     """The files below a lake that contain a text anywhere."""
     files = (path for path in sorted(lake.path.rglob("*")) if path.is_file())
-    return [path for path in files if any(text in each for each in _told(path))]
+    return [path for path in files if any(text in each for each in _texts(path))]
 
 
-def _told(path: Path) -> Iterator[str]:
+def _texts(path: Path) -> Iterator[str]:
     data = path.read_bytes()
     yield data.decode(errors="replace")
     if path.suffix == ".parquet":

@@ -9,8 +9,7 @@ from unittest import TestCase
 import pyarrow as pa
 
 from synrepl.pipeline.lake.erase.erasures import Erasures
-from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
-from synrepl.pipeline.lake.erase.text_search import strings
+from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined, strings
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns

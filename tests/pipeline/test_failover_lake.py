@@ -7,9 +7,11 @@ from functools import partial
 
 import pyarrow as pa
 
+from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.check.check import EVERYTHING, Extent, check
 from synrepl.pipeline.lake.check.report import CheckReport, Outcome
 from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.storage.incarnations import MARGIN
 from synrepl.storage.store import NotConfirmed, OlderServer
 from tests.driver.embedded_server import query_one
@@ -161,6 +163,6 @@ class LandingAfterAFailover(LandingCase, FailoverCase):
             error = self.assertRaises(OlderServer, each)
             self.assertIn("from before a failover", str(error))
         # A process that has not seen the newer server refuses it, too, because the lake has seen it.
-        self.source = self.opened(type(self.source)(self.source._database))  # type: ignore[attr-defined,call-arg]
+        self.source = self.opened(SynreplDatabase(BlockingDatabase(self.dsn, "tests")))
         for each in (self.land, self.checked):
             self.assertRaises(OlderServer, each)

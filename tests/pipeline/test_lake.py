@@ -14,6 +14,7 @@ from synrepl.pipeline.lake.lake import (
     LOCK,
     MARKER,
     Lake,
+    LakeAtUrl,
     LakeBusy,
     LakeOfAnother,
     LockFailed,
@@ -21,7 +22,6 @@ from synrepl.pipeline.lake.lake import (
     NotInTheLake,
     OtherFormat,
 )
-from synrepl.pipeline.lake.local_path import LakeAtUrl
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
@@ -60,7 +60,7 @@ class LakeMarkers(LakeCase):
             Lake.open_or_create(self.path / "below", "one", True),
         ):
             self.assertEqual(again.marker, made.marker)
-        self.assertEqual((made.marker.server, made.marker.erodes), ("one", True))
+        self.assertEqual((made.marker.server, made.marker.is_lossy), ("one", True))
         self.assertEqual(made.streams, [])
 
     def test_a_relative_path_is_resolved_when_the_lake_is_opened(self) -> None:

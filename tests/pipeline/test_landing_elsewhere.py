@@ -18,7 +18,7 @@ from synrepl.pipeline.lake.erase import erase as erasing
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.land import landing as landing
-from synrepl.pipeline.lake.land.landing import Landing, Vectors
+from synrepl.pipeline.lake.land.landing import Vectors
 from synrepl.pipeline.lake.land.task import land_part
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
@@ -175,13 +175,9 @@ class FolderMissingForTasks(LandingCase):
         self.assert_landed()
 
 
-class LandingFromAnotherDatabase(Landing):
-    """A landing whose tasks reach another database by the same DSN, such as ``localhost``."""
-
-    other: str
-
-    def _work(self, ends: Vectors) -> partial[Iterator[object]]:
-        return partial(land_part, self.other, *super()._work(ends).args[1:])
+def land_from_another_database(other: str, dsn: str, *args: Any) -> Iterator[pa.RecordBatch]:
+    """Land a part where the DSN leads to another database, as ``localhost`` does."""
+    return land_part(other, *args)
 
 
 class DsnLeadsElsewhereForTasks(LandingCase):
@@ -189,8 +185,8 @@ class DsnLeadsElsewhereForTasks(LandingCase):
 
     async def test_refuses_what_was_read_from_another_database(self) -> None:
         self.notes(1, 3)
-        landing = LandingFromAnotherDatabase(self.spark, self.lake, self.source, self.dsn)
-        landing.other = await fresh_database(self, prepare)
+        other = await fresh_database(self, prepare)
+        landing = self.landing(land=partial(land_from_another_database, other))
         rounds = landing.rounds(self.source.streams)
         error = self.assertRaises(ReadElsewhere, next, rounds)
         self.assertIn("another database", str(error))

@@ -84,7 +84,7 @@ class LandingASynapse(ForeignCase):
     """Landing of all streams."""
 
     def test_every_row_of_every_stream_is_landed(self) -> None:
-        self.assertTrue(self.lake.marker.erodes)
+        self.assertTrue(self.lake.marker.is_lossy)
         (landed,) = self.land()
         self.assertGreater(sum(landed.rows.values()), 500)
         self.assertEqual(landed.quarantined.total(), 0)

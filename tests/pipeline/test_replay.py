@@ -262,7 +262,7 @@ class Replays(LakeCase):
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
         self.replayed(copy)
-        heard = announcing.heard
-        await self.until(lambda: heard.linear >= 30)
-        announced = [(fact.token, fact.writer, len(fact.rows)) for fact in heard.linear_facts]
+        listener = announcing.listener
+        await self.until(lambda: listener.linear >= 30)
+        announced = [(fact.token, fact.writer, len(fact.rows)) for fact in listener.linear_facts]
         self.assertEqual(announced, [(n, "odd" if n % 2 else "even", 2) for n in range(1, 31)])

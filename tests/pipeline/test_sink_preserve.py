@@ -39,28 +39,28 @@ class FollowersOfASink(SinkCase):
 
     async def test_new_facts_are_announced(self) -> None:
         announcing = await self.announcing()
-        heard = announcing.heard
+        listener = announcing.listener
         self.write(self.frame("text string", *((str(n),) for n in range(100)), parts=3))
         await announcing.writer.append(NOTES, [[note("mine")]])
         self.write(self.frame("text string", ("last",)), writer="w1")
-        await self.until(lambda: heard.linear >= 102)
-        self.assertEqual(heard.linear_facts, await self.facts())
-        self.assertEqual(len([f for f in heard.facts if f.writer == "spark"]), 100)
-        self.assertEqual([f.rows[0].text for f in heard.facts if f.writer == "w1"], ["last"])  # type: ignore[attr-defined]
+        await self.until(lambda: listener.linear >= 102)
+        self.assertEqual(listener.linear_facts, await self.facts())
+        self.assertEqual(len([f for f in listener.facts if f.writer == "spark"]), 100)
+        self.assertEqual([f.rows[0].text for f in listener.facts if f.writer == "w1"], ["last"])  # type: ignore[attr-defined]
 
     async def test_preserved_rows_are_announced(self) -> None:
         announcing = await self.announcing()
-        heard = announcing.heard
+        listener = announcing.listener
         (mine,) = (await announcing.writer.append(NOTES, [[note("before")]])).tokens
         self.write(self.frame(DDL, *ROWS, parts=2), positions="preserve")
-        await self.until(lambda: heard.linear >= 9)
+        await self.until(lambda: listener.linear >= 9)
         before = Fact(mine, "master", (note("before"),))
-        self.assertEqual(heard.linear_facts, [before, *FACTS])
-        self.assertEqual([f for f in heard.facts if f.writer == "w1"], [FACTS[0], FACTS[2]])
-        self.assertGreaterEqual(heard.positions["w2"], 6)
+        self.assertEqual(listener.linear_facts, [before, *FACTS])
+        self.assertEqual([f for f in listener.facts if f.writer == "w1"], [FACTS[0], FACTS[2]])
+        self.assertGreaterEqual(listener.positions["w2"], 6)
         (after,) = (await announcing.writer.append(NOTES, [[note("after")]])).tokens
         self.assertGreater(after, 9)
-        await self.until(lambda: heard.linear >= after)
+        await self.until(lambda: listener.linear >= after)
 
     async def test_a_master_that_starts_later_announces_them(self) -> None:
         self.write(self.frame(DDL, *ROWS), positions="preserve")

@@ -19,7 +19,7 @@ from synrepl.pipeline.sink.target import resolve_target
 from synrepl.pipeline.sink.writers import OnlyAppends, batch_writer, stream_writer
 from synrepl.storage import membership
 from synrepl.storage.server_name import WrongServer
-from synrepl.storage.staging.staging import StagedLost, StagingJob
+from synrepl.storage.staging.staging import StagedRowsLost, StagingJob
 from synrepl.storage.store import Drained, WriterRemoved, WriterTaken
 from synrepl.streams.definition import Stream
 from tests.pipeline.sink_case import SinkCase
@@ -162,7 +162,7 @@ class SinkCommits(SinkCase):
     async def test_missing_staged_rows_are_refused(self) -> None:
         done = self.stage_rows("a", "b")
         self.sql("TRUNCATE synrepl._notes_staged")
-        with self.assertRaises(StagedLost) as caught:
+        with self.assertRaises(StagedRowsLost) as caught:
             self.commit_job(done)
         self.assertIn("0 of 2 rows", str(caught.exception))
         self.assertEqual(self.texts(), [])

@@ -101,7 +101,7 @@ class PushedFilters(SourceCase):
         self.assertEqual(frame.filter("n = 3").count(), 1)
         self.assertEqual(frame.count(), 9)
         self.assertEqual(frame.filter("n = 3 OR n = 4").count(), 2)
-        # The defect in Spark because of which filters are pushed only on request. If this
+        # The defect in Spark that is the reason for pushing filters only on request. If this
         # fails, it has been fixed.
         frame = self.read(push_filters=True)
         self.assertEqual(frame.filter("n = 3").count(), 1)

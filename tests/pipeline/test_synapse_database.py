@@ -181,10 +181,11 @@ class Looking(ForeignCase):
         )
         self.addCleanup(self.execute, dsn, "DROP OWNED BY onlooker; DROP ROLE onlooker")
         parts = {**extensions.parse_dsn(dsn), "user": "onlooker", "password": "p"}
-        source = open_source_database(extensions.make_dsn(**parts), "tests")
-        self.addCleanup(source.close)
-        assert isinstance(source, SynapseDatabase)
-        source._settle_s = 0.0
+        dsn_of_onlooker = extensions.make_dsn(**parts)
+        recognised = open_source_database(dsn_of_onlooker, "tests")
+        self.addCleanup(recognised.close)
+        self.assertIsInstance(recognised, SynapseDatabase)
+        source = self.source(dsn_of_onlooker)
         with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
             cursor.execute("SELECT nextval('events_stream_seq')")
             self.assertFalse(source.observe(["events"])["events"].is_complete)

@@ -219,7 +219,7 @@ class TablePositions(TableCase):
         self.assertEqual(self.ids(), [1, 2, 3, 4])
 
     def test_survives_checkpoints_of_the_log_and_its_clearing(self) -> None:
-        self.table._delta.alter.set_table_properties(
+        DeltaTable(self.table.path).alter.set_table_properties(
             {
                 "delta.checkpointInterval": "5",
                 "delta.logRetentionDuration": "interval 0 seconds",
@@ -228,9 +228,9 @@ class TablePositions(TableCase):
         self.table.append([], PositionVector(), PositionVector({"gone": 3}, 0))
         for high in range(1, 25):
             self.add(high, high)
-        table = self.again()
-        table._delta.create_checkpoint()
-        table._delta.cleanup_metadata()
+        table = DeltaTable(self.table.path)
+        table.create_checkpoint()
+        table.cleanup_metadata()
         self.assertLess(len(self.commits()), 20)  # the first ones have been removed
         self.assertEqual(self.again().position, PositionVector({"gone": 3, "w": 24}, 24))
         self.assertEqual(self.ids(), list(range(1, 25)))
@@ -241,7 +241,7 @@ class TablePositions(TableCase):
         self.assertEqual(self.again().position["w"], 25)
 
     def test_a_table_object_in_use_survives_the_clearing_of_its_log(self) -> None:
-        self.table._delta.alter.set_table_properties(
+        DeltaTable(self.table.path).alter.set_table_properties(
             {"delta.checkpointInterval": "5", "delta.logRetentionDuration": "interval 0 seconds"}
         )
         for high in range(1, 25):

@@ -249,7 +249,7 @@ class FollowingMachine(RuleBasedStateMachine):
         self.landed: list[int] = []
         self.cursor = Cursor(0, unordered=self.unordered)
 
-    def say(self, *lines: Line) -> None:
+    def announce(self, *lines: Line) -> None:
         if self.link is not None:
             self.link.extend(lines)
 
@@ -261,26 +261,26 @@ class FollowingMachine(RuleBasedStateMachine):
             tokens.append(self.written)
         self.log += tokens
         if lost:  # say, too long for a line: a POSITION takes its place
-            self.say(("POSITION", self.written, self.written))
+            self.announce(("POSITION", self.written, self.written))
             self.sent = self.written
             return
         burst = tokens[::-1] if self.unordered else tokens
-        self.say(*(("RDATA", token, 0) for token in burst))
+        self.announce(*(("RDATA", token, 0) for token in burst))
         self.sent = burst[-1]
 
     @rule(step=st.integers(1, 3))
     def move_without_rows(self, step: int) -> None:
         self.written += step
-        self.say(("POSITION", self.sent, self.written))
+        self.announce(("POSITION", self.sent, self.written))
         self.sent = self.written
 
     @precondition(lambda self: self.link is None)
     @rule(early=st.booleans())
     def connect(self, early: bool) -> None:
         self.link = deque()
-        if early and self.log:  # a real master sends RDATA to whoever is there
-            self.say(("RDATA", self.log[-1], 0))
-        self.say(("POSITION", self.sent, self.written))
+        if early and self.log:  # a real master sends RDATA to every connection
+            self.announce(("RDATA", self.log[-1], 0))
+        self.announce(("POSITION", self.sent, self.written))
         self.sent = self.written
 
     @precondition(lambda self: self.link is not None)
@@ -288,7 +288,7 @@ class FollowingMachine(RuleBasedStateMachine):
     def repeat(self) -> None:
         assert self.link is not None
         if self.link and self.link[-1][0] == "RDATA":
-            self.say(self.link[-1])
+            self.announce(self.link[-1])
 
     @precondition(lambda self: self.link is not None)
     @rule()

@@ -74,7 +74,7 @@ class SettlementTrackerTests(TestCase):
         settling.observe(5, ["a"])
         for newcomer in range(MAX_PENDING):
             settling.observe(5, ["a", newcomer])
-        self.assertEqual(len(settling._pending), 1)
+        self.assertEqual(settling.pending, 1)
         self.assertEqual(settling.observe(5, ["b"]), 5)
 
     def test_the_bound_never_goes_back(self) -> None:
@@ -93,7 +93,7 @@ class SettlementTrackerTests(TestCase):
         settling = SettlementTracker()
         for last in range(1, 10 * MAX_PENDING):
             settling.observe(last, range(last))  # holder n leaves never, more come
-        self.assertLessEqual(len(settling._pending), MAX_PENDING)
+        self.assertLessEqual(settling.pending, MAX_PENDING)
         self.assertEqual(settling.observe(1000, range(1, 1000)), 1)
         self.assertEqual(settling.observe(1000, [999]), 10 * MAX_PENDING - 1)
 
@@ -126,10 +126,10 @@ class SequenceMachine(RuleBasedStateMachine):
         self.last_given += 1
         self.held[holder].append(self.last_given)
 
-    @rule(holder=consumes(holders), told=st.booleans())
-    def let_go(self, holder: int, told: bool) -> None:
+    @rule(holder=consumes(holders), notified=st.booleans())
+    def let_go(self, holder: int, notified: bool) -> None:
         tokens = self.held.pop(holder)
-        if told:
+        if notified:
             for token in tokens:
                 self.tracker.settled(token)
 

@@ -54,7 +54,7 @@ class VectorLaws(TestCase):
 
     @quick
     @given(any_vectors)
-    def test_round_trips(self, a: PositionVector) -> None:
+    def test_a_vector_survives_encoding_and_decoding(self, a: PositionVector) -> None:
         self.assertEqual(PositionVector.parse(str(a)), a)
         self.assertEqual(PositionVector.from_json(json.loads(json.dumps(a.to_json()))), a)
         self.assertRegex(str(a), r"\A[A-Za-z0-9_.:~-]+\Z")
@@ -73,7 +73,7 @@ class VectorTests(TestCase):
         self.assertEqual(str(vector), "10~writer1.12~writer2.15")
         self.assertEqual(PositionVector.parse("7"), PositionVector(linear=7))
 
-    def test_is_immutable(self) -> None:
+    def test_a_vector_cannot_be_changed(self) -> None:
         given_writers = {"w1": 1}
         vector = PositionVector(given_writers)
         given_writers["w1"] = 2

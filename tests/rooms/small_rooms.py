@@ -12,7 +12,7 @@ from synrepl.rooms.state import StateKey
 from tests.rooms.auth_rooms import ALICE, CAROL
 from tests.rooms.auth_rooms import Room as Made
 
-US = "@us:here"
+LOCAL_USER = "@us:here"
 
 
 class SmallRoom:
@@ -86,6 +86,6 @@ class SmallRoom:
         """
         state = [*self.base, *more]
         follows = self.event("m.room.message", {}, (), ()) if after is None else after
-        join = self.member(US, "join", [follows], [self.create, self.rules])
+        join = self.member(LOCAL_USER, "join", [follows], [self.create, self.rules])
         answer = PartialJoin(join, state, [], frozenset({"a"}))
         return join_partially(Room(self.version), answer, "here"), join

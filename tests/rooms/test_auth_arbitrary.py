@@ -68,7 +68,7 @@ class AuthoriseArbitraryEvents(TestCase):
 
     @settings(max_examples=400)
     @given(st.data())
-    def test_never_raises(self, data: st.DataObject) -> None:
+    def test_arbitrary_events_never_raise(self, data: st.DataObject) -> None:
         room = Room(data.draw(st.sampled_from(sorted(ROOM_VERSIONS))))
         events = data.draw(st.lists(_events(room), max_size=5))
         if data.draw(st.booleans()):

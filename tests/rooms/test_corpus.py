@@ -1,15 +1,13 @@
 """Events of real servers: their IDs, content hashes and signatures.
 
-The repository has a part of them; ``SYNREPL_TEST_CORPUS`` may name a folder with all of them.
+The repository has a part of them; ``SYNREPL_TEST_CORPUS`` may name a folder with more.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import TestCase
 
@@ -18,10 +16,9 @@ from synrepl.rooms.auth.state_independent import check_state_independent
 from synrepl.rooms.receipt import ReceiptVerdict, check_on_receipt
 from synrepl.rooms.signatures import keys_of, signing_servers
 from synrepl.rooms.versions import room_version
+from tests.rooms.vector_files import VECTORS, extra_folder
 
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"
-_WHOLE = Path(os.environ.get("SYNREPL_TEST_CORPUS") or _BESIDE)
-_CORPUS = _WHOLE if _WHOLE.is_dir() else Path(__file__).parent / "vectors" / "corpus"
+_CORPUS = extra_folder("SYNREPL_TEST_CORPUS") or VECTORS / "corpus"
 
 RELEASES = ("1.11.1", "1.43.0", "1.163.2")
 

@@ -287,7 +287,7 @@ class EventParsing(TestCase):
         for version in (V10, V12):
             self.assertIsNone(event_of(fields, version).redacts, "it is a message")
 
-    def test_is_immutable(self) -> None:
+    def test_a_parsed_event_cannot_be_changed(self) -> None:
         event = event_of(FIELDS, V10)
         with self.assertRaises(AttributeError):
             event.sender = "@b:b"  # type: ignore[misc]

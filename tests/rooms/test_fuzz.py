@@ -46,7 +46,7 @@ class FuzzSeeds(TestCase):
                     self.assertIsNotNone(changed(seed, random))
 
     def test_a_document_too_deep_to_copy_is_refused(self) -> None:
-        with mock.patch("tests.fuzz.changes._copy", side_effect=RecursionError):
+        with mock.patch("tests.fuzz.changes.deep_copy", side_effect=RecursionError):
             outcomes = [changed(b'{"a": [1, {"b": 2}]}', Random(seed)) for seed in range(20)]
         self.assertIn(None, outcomes)
 

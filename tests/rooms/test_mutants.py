@@ -48,7 +48,7 @@ class MutantCatalogue(TestCase):
 
     def test_results_are_written_only_for_all_mutants(self) -> None:
         """Those of a few would take the place of the others."""
-        told = StringIO()
-        with redirect_stderr(told), self.assertRaises(SystemExit):
+        printed = StringIO()
+        with redirect_stderr(printed), self.assertRaises(SystemExit):
             main(["--write-results", MUTANTS[0].name])
-        self.assertIn("takes no NAME", told.getvalue())
+        self.assertIn("takes no NAME", printed.getvalue())

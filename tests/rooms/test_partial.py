@@ -23,14 +23,14 @@ from synrepl.rooms.send_join_response import IncompleteAnswer
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.versions import room_version
 from tests.rooms.dags import apply_delta, hash_of, state_of
-from tests.rooms.vector_files import VECTORS, files
+from tests.rooms.vector_files import files, path_of
 
 
 class Story:
-    """A scenario, told up to some point."""
+    """A scenario, played up to some point."""
 
     def __init__(self, name: str) -> None:
-        with gzip.open(VECTORS / name) as file:
+        with gzip.open(path_of(name)) as file:
             self.data: dict[str, Any] = json.load(file)
         self.version = room_version(self.data["room_version"])
         self.pdus = {event_id: self.event(pdu) for event_id, pdu in self.data["pdus"].items()}
@@ -259,9 +259,9 @@ class PartialStateQueries(TestCase):
 
     def test_servers_are_provisional_until_the_resync(self) -> None:
         servers, certainty = self.partial.servers()
-        told = set(self.story.data["send_join_response_partial"]["servers_in_room"])
+        listed = set(self.story.data["send_join_response_partial"]["servers_in_room"])
         self.assertEqual(certainty, Certainty.PROVISIONAL)
-        self.assertLessEqual(told | {"obs.example"}, servers)
+        self.assertLessEqual(listed | {"obs.example"}, servers)
         self.finish()
         servers, certainty = self.partial.servers()
         self.assertEqual(certainty, Certainty.FINAL)

@@ -1,16 +1,14 @@
 """Rooms of real servers: replaying their events comes to the states that the servers kept.
 
 The recordings are of Synapse 1.11.1, 1.43.0 and 1.163.2, which federated with each other. ``vectors/corpus`` has a
-part of them; ``SYNREPL_TEST_CORPUS`` may name a folder with all of them.
+part of them; ``SYNREPL_TEST_CORPUS`` may name a folder with more.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import TestCase
 
@@ -22,10 +20,9 @@ from synrepl.rooms.state import StateKey
 from synrepl.rooms.state_groups import StateGroup, read_group
 from synrepl.rooms.state_map import Delta
 from synrepl.rooms.versions import room_version
+from tests.rooms.vector_files import VECTORS, extra_folder
 
-_HERE = Path(__file__).parent / "vectors" / "corpus"
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"
-_WHOLE = Path(os.environ.get("SYNREPL_TEST_CORPUS") or _BESIDE)
+_MORE = extra_folder("SYNREPL_TEST_CORPUS")
 
 SERVERS = ("1.11.1", "1.43.0", "1.163.2")
 
@@ -36,7 +33,7 @@ FORKED = "!SbFNrMnTtXWUe"
 #: - 1.11.1 resolved the fork before ``$Mn97X`` otherwise than 1.43.0 did at the same event, and than the
 #:   specification says: it let a join of somebody who was kicked stand; the others follow that event.
 #: - 1.43.0 got ``$0zrcY`` before the events that it follows. It filled the gap with a state that the
-#:   other server told, in which newer join rules are missing.
+#:   other server sent, in which newer join rules are missing.
 KNOWN = {
     "1.11.1": "$Mn97X $hUu1X $ep_-m $ZMv5P $5ClU- $of8Ud $YX04v $dbZcs $mmPyN $JzXVB $Prb6c $Z5OkE $G_zDY",
     "1.43.0": "$0zrcY $A5ThP $rn4o5",
@@ -88,9 +85,9 @@ def recorded_rooms() -> Iterator[Recorded]:
 
 
 def _lines(server: str, kind: str) -> Iterator[dict[str, Any]]:
-    path = _WHOLE / server / f"{kind}.jsonl.gz"
-    if not path.exists():
-        path = _HERE / f"rooms_{server}_{kind}.jsonl.gz"
+    path = VECTORS / "corpus" / f"rooms_{server}_{kind}.jsonl.gz"
+    if _MORE is not None:
+        path = _MORE / server / f"{kind}.jsonl.gz"
     with gzip.open(path, "rt") as file:
         for line in file:
             yield json.loads(line)

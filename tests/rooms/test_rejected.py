@@ -1,4 +1,4 @@
-"""Events that were rejected are no state, whoever tells of them."""
+"""Rejected events are not part of a state, even if another server lists them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = ("m.room.topic", "")
 
 
 class RejectedEventsInReportedStates(TestCase):
-    """States that another server told."""
+    """States that another server sent."""
 
     def setUp(self) -> None:
         self.small = small = SmallRoom()

@@ -18,7 +18,7 @@ from synrepl.rooms.resolution.sorting import (
 )
 from synrepl.rooms.resolution.v1 import union_without_conflicts
 from tests.rooms.resolution_rooms import MadeRoom, VectorRoom, shuffled, state_map
-from tests.rooms.vector_files import VECTORS, files, lines
+from tests.rooms.vector_files import files, lines, path_of
 
 
 @cache
@@ -113,7 +113,7 @@ class EventGraphs(TestCase):
     """Small facts about graphs of a few letters."""
 
     def setUp(self) -> None:
-        self.facts = json.loads((VECTORS / "state_res/graphs.json").read_text())
+        self.facts = json.loads(path_of("state_res/graphs.json").read_text())
         self.room = MadeRoom()
         for event_id, cites in self.facts["auth_edges"].items():
             self.room.add(event_id, "t", cites=cites)

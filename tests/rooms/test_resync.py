@@ -118,7 +118,7 @@ class Cycles(TestCase):
 
 
 class OutliersDuringTheResync(TestCase):
-    """What was taken in, and what waited for it, is told."""
+    """A resync returns the events that it judged, and those that waited for them."""
 
     def test_events_that_waited_are_resynced(self) -> None:
         small = SmallRoom()

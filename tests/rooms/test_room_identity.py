@@ -88,18 +88,18 @@ class OutliersJudgedAgain(TestCase):
             room.receive(event)
         (outlier,) = room.receive_outlier(late)
         self.assertTrue(outlier.accepted)
-        with mock.patch.object(ResolutionCache, "forget") as forget:
+        with mock.patch.object(ResolutionCache, "clear") as clear:
             (judged,) = room.receive(late)
             self.assertFalse(judged.accepted)
-            forget.assert_called_once_with()
+            clear.assert_called_once_with()
 
     def test_cached_resolutions_stay_when_the_verdict_is_the_same(self) -> None:
         small = SmallRoom()
         room = Room(small.version)
         room.receive_outlier(small.create)
-        with mock.patch.object(ResolutionCache, "forget") as forget:
+        with mock.patch.object(ResolutionCache, "clear") as clear:
             room.receive(small.create)
-            forget.assert_not_called()
+            clear.assert_not_called()
 
 
 class WaitingEventLimits(TestCase):

@@ -1,7 +1,8 @@
-"""Whole rooms: what becomes of each event, and the state before it (``dags/`` of the vectors)."""
+"""Whole rooms: the verdict on each event, and the state before it (``dags/`` of the vectors)."""
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from typing import Any
@@ -96,13 +97,11 @@ class RoomVectors(TestCase):
                 self.assertEqual(shuffled.keys(), in_order.keys())
                 for line in room_dag.lines:
                     event_id = line.event.event_id
-                    ours, theirs = shuffled[event_id], in_order[event_id]
-                    self.assertEqual(verdict(ours), verdict(theirs), event_id)
-                    self.assertEqual(verdict(ours)[:2], expected(line.row, False)[:2], event_id)
-                    self.assertEqual(ours.state_before, theirs.state_before, event_id)
-                    self.assertEqual(
-                        ours.ordering.topological, theirs.ordering.topological, event_id
-                    )
+                    got, first = shuffled[event_id], in_order[event_id]
+                    self.assertEqual(verdict(got), verdict(first), event_id)
+                    self.assertEqual(verdict(got)[:2], expected(line.row, False)[:2], event_id)
+                    self.assertEqual(got.state_before, first.state_before, event_id)
+                    self.assertEqual(got.ordering.topological, first.ordering.topological, event_id)
                 self.assertEqual(
                     set(room.forward_extremities),
                     room_of(room_dag.events, room_dag.version, False)[0].forward_extremities,
@@ -130,14 +129,14 @@ class RoomMemory(TestCase):
         for name in present:
             room_dag = dag(name)
             room, _ = room_of(room_dag.events, room_dag.version, live=False)
-            ours, copies = sizes(room)
-            self.assertLess(ours * (10 if len(room) > 1000 else 3), copies, name)
+            got, copies = sizes(room)
+            self.assertLess(got * (10 if len(room) > 1000 else 3), copies, name)
 
 
 def sizes(room: Room) -> tuple[int, int]:
     """Bytes of a room's state maps, all that they share counted once, and of full copies."""
     seen: dict[int, object] = {}
-    ours = copies = 0
+    got = copies = 0
     for judged in room:
         for state in (judged.state_before, judged.state_after):
             assert state is not None
@@ -146,11 +145,11 @@ def sizes(room: Room) -> tuple[int, int]:
                 each = ahead.pop()
                 if id(each) not in seen and isinstance(each, (tuple, CompactStateMap)):
                     seen[id(each)] = each
-                    ours += sys.getsizeof(each) + GC_HEAD
-                    ahead.extend(each if isinstance(each, tuple) else [each._root])
+                    got += sys.getsizeof(each) + GC_HEAD
+                    ahead += gc.get_referents(each)
         copies += sys.getsizeof(dict(judged.state_before or {})) + GC_HEAD
     slots = room.current_state().slots
-    return ours + sys.getsizeof(slots.numbers) + sys.getsizeof(slots.keys), copies
+    return got + sys.getsizeof(slots.numbers) + sys.getsizeof(slots.keys), copies
 
 
 ids = st.integers(0, 9).map("$e{}:a.example".format)

@@ -11,7 +11,7 @@ from synrepl.rooms.partial import PartialJoin, join_partially
 from synrepl.rooms.room import Room
 from synrepl.rooms.send_join_response import IncompleteAnswer
 from tests.rooms.auth_rooms import ALICE
-from tests.rooms.small_rooms import US, SmallRoom
+from tests.rooms.small_rooms import LOCAL_USER, SmallRoom
 
 VERSIONS = ("1", "10", "12")
 
@@ -24,7 +24,9 @@ class SendJoinResponses(TestCase):
 
     def answer(self, small: SmallRoom, state: list[Event], **parts: Any) -> PartialJoin:
         """An answer with a part of the state; whatever the state leaves out is in the auth chain."""
-        join = small.member(US, "join", [small.rules], [small.create, small.rules, small.levels])
+        join = small.member(
+            LOCAL_USER, "join", [small.rules], [small.create, small.rules, small.levels]
+        )
         chain = [each for each in small.base if each not in state]
         return PartialJoin(join, state, chain, OTHERS)._replace(**parts)
 
@@ -71,8 +73,8 @@ class SendJoinResponses(TestCase):
     def test_accepts_a_room_that_never_had_power_levels_or_join_rules(self) -> None:
         small = SmallRoom("10")
         joins = small.event("m.room.member", {"membership": "invite"}, [small.alice],
-                            [small.create, small.alice], ALICE, US)  # fmt: skip
-        join = small.member(US, "join", [joins], [small.create, joins])
+                            [small.create, small.alice], ALICE, LOCAL_USER)  # fmt: skip
+        join = small.member(LOCAL_USER, "join", [joins], [small.create, joins])
         answer = PartialJoin(join, [small.create, small.alice, joins], [], OTHERS)
         partial = join_partially(Room(small.version), answer, "here")
         self.assertIsNone(partial.state_entry((POWER_LEVELS, "")).event_id)

@@ -98,7 +98,7 @@ class SigningVectors(TestCase):
                     self.assertIn(refusal.code, ("no-server", "not-signed"))
 
     def test_verifies_every_event_of_generated_rooms(self) -> None:
-        """Every event of the small generated rooms is signed by whom it must be."""
+        """Every event of the small generated rooms is signed by the servers that must sign it."""
         for name in files("dags/v*_30.jsonl.gz"):
             room, *events = lines(name)
             keys = keys_of(room["server_keys"])
@@ -198,24 +198,24 @@ class SignatureChecks(TestCase):
     def test_one_valid_signature_is_enough(self) -> None:
         event = signed("b")
         of_server = {"ed25519:0": "x", **event.signatures["b"], "rsa:1": 7}
-        both = event_of({**event.fields, "signatures": {"b": of_server}}, V10)
-        self.assertIsNone(self.code(both))
+        doubly_signed = event_of({**event.fields, "signatures": {"b": of_server}}, V10)
+        self.assertIsNone(self.code(doubly_signed))
         other = {"ed25519:0": server_key("ed25519:0", PUBLIC), **KEYS["b"]}
-        self.assertIsNone(self.code(both, {"b": other}))
+        self.assertIsNone(self.code(doubly_signed, {"b": other}))
 
     def test_refusals_that_more_keys_may_resolve_come_first(self) -> None:
-        """Whoever fetches keys does so for what is unknown or has expired."""
+        """Callers fetch keys that are unknown or expired."""
         fields = signed("b", version=V5).fields
         good = fields["signatures"]["b"]
         old = {"b": {"ed25519:old": server_key("ed25519:old", PUBLIC)}}
         gone = {"b": {"ed25519:gone": server_key("ed25519:gone", PUBLIC, 0)}}
-        both = {"b": {**old["b"], **gone["b"]}}
+        old_and_gone = {"b": {**old["b"], **gone["b"]}}
         for key_ids, keys, code in (
             (("old", "new"), old, "unknown-key"),
             (("new", "old"), old, "unknown-key"),
             (("gone", "new"), gone, "unknown-key"),
-            (("gone", "old"), both, "expired-key"),
-            (("old", "gone"), both, "expired-key"),
+            (("gone", "old"), old_and_gone, "expired-key"),
+            (("old", "gone"), old_and_gone, "expired-key"),
             (("old",), old, "bad-signature"),
         ):
             bad = {f"ed25519:{each}": "A" * 86 for each in key_ids}
@@ -303,17 +303,19 @@ class SigningEvents(TestCase):
     """Signatures beside others."""
 
     def test_signing_another_servers_event_keeps_its_id(self) -> None:
-        """Whoever vouches for a join signs it as it came, however its hashes are written."""
+        """A server that vouches for a join signs it as received, however its hashes are written."""
         own = sign_event(FIELDS, V10, "b", signing_key())
         digest = own["hashes"]["sha256"]
         for hashes in ({"sha256": digest + "="}, {"sha256": digest, "sha512": "x"}, {}, None, 7):
             with self.subTest(hashes):
-                theirs = add_signature({**FIELDS, "hashes": hashes}, V10, "b", signing_key())
-                both = add_signature(theirs, V10, "c", signing_key())
-                self.assertEqual(both["hashes"], hashes)
-                self.assertEqual(list(both["signatures"]), ["b", "c"])
-                self.assertEqual(event_of(both, V10).event_id, event_of(theirs, V10).event_id)
-                self.assertIsNone(check_signatures(event_of(both, V10), KEYS))
+                signed_once = add_signature({**FIELDS, "hashes": hashes}, V10, "b", signing_key())
+                signed_twice = add_signature(signed_once, V10, "c", signing_key())
+                self.assertEqual(signed_twice["hashes"], hashes)
+                self.assertEqual(list(signed_twice["signatures"]), ["b", "c"])
+                self.assertEqual(
+                    event_of(signed_twice, V10).event_id, event_of(signed_once, V10).event_id
+                )
+                self.assertIsNone(check_signatures(event_of(signed_twice, V10), KEYS))
 
     def test_replaces_malformed_signatures(self) -> None:
         for signatures in (None, [], "x", {"b": "x"}, {"b": None}, {"b": []}):

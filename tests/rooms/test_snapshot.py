@@ -22,7 +22,7 @@ def through_bytes(snapshot: RoomSnapshot) -> RoomSnapshot:
     return msgspec.json.decode(msgspec.json.encode(snapshot), type=RoomSnapshot)
 
 
-def told(judged: Judged) -> tuple[object, ...]:
+def summary(judged: Judged) -> tuple[object, ...]:
     """All of a verdict that can be compared."""
     return (
         judged.event.event_id,
@@ -53,10 +53,12 @@ class SnapshotsOfWholeRooms(TestCase):
             with self.subTest(name):
                 for event in events[cut:-1]:
                     self.assertEqual(
-                        [told(each) for each in loaded.receive(event)],
-                        [told(each) for each in room.receive(event)],
+                        [summary(each) for each in loaded.receive(event)],
+                        [summary(each) for each in room.receive(event)],
                     )
-                self.assertEqual([told(each) for each in loaded], [told(each) for each in room])
+                self.assertEqual(
+                    [summary(each) for each in loaded], [summary(each) for each in room]
+                )
                 self.assertEqual(loaded.current_state(), room.current_state())
                 self.assertEqual(loaded.forward_extremities, room.forward_extremities)
                 self.assertEqual(list(loaded.waiting), list(room.waiting))
@@ -91,9 +93,9 @@ class SnapshotsOfNewestEvents(TestCase):
                     expected = room.receive(event)
                     ours = loaded.receive(event, live=False)
                     for each in ours:
-                        theirs = room[each.event.event_id]
-                        self.assertEqual(each.refusal, theirs.refusal)
-                        self.assertEqual(each.state_before, theirs.state_before)
+                        original = room[each.event.event_id]
+                        self.assertEqual(each.refusal, original.refusal)
+                        self.assertEqual(each.state_before, original.state_before)
                         compared += 1
                     self.assertEqual(len(expected), 1)
         self.assertGreater(compared, 500)

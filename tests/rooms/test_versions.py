@@ -34,8 +34,8 @@ class RoomVersions(TestCase):
     """The table, read in the other direction."""
 
     def test_each_property_changes_in_its_version(self) -> None:
-        told = {each.name for each in fields(RoomVersion)} - {"name", "event_ids", "resolution"}
-        self.assertEqual(told, SINCE.keys())
+        listed = {each.name for each in fields(RoomVersion)} - {"name", "event_ids", "resolution"}
+        self.assertEqual(listed, SINCE.keys())
         for difference, (first, last) in SINCE.items():
             for name, version in ROOM_VERSIONS.items():
                 wanted = int(first) <= int(name) <= int(last)

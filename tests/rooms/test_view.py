@@ -79,8 +79,8 @@ class StoredSubject:
         self.store.keep(self.judge_outlier(event))
 
     def take_partial(self, event: Event, state: StateMap) -> None:
-        told = self.store.heads().empty_state.with_delta(Delta(state))
-        self.store.keep(self.judge(event, state_before=told, partial=True, live=False))
+        known_state = self.store.heads().empty_state.with_delta(Delta(state))
+        self.store.keep(self.judge(event, state_before=known_state, partial=True, live=False))
 
     def entries(self, state: Any) -> StateMap:
         return self.store.entries(state)
@@ -276,9 +276,10 @@ class UnconflictedEntries(TestCase):
                 events.append(event)
             memory, stored = MemorySubject(small.version), StoredSubject(small.version)
             for event in events:
-                ours, theirs = memory.judge(event), stored.judge(event)
+                from_memory, from_store = memory.judge(event), stored.judge(event)
                 self.assertEqual(
-                    memory.entries(ours.state_before), stored.entries(theirs.state_before)
+                    memory.entries(from_memory.state_before),
+                    stored.entries(from_store.state_before),
                 )
                 memory.take(event)
                 stored.take(event)

@@ -16,6 +16,8 @@ from synrepl.rooms.versions import room_version
 from synrepl.rooms.visibility.audience import (
     EventAudience,
     HistoryVisibility,
+    Sight,
+    VisibilityReason,
     audience_of,
     membership_after,
 )
@@ -25,13 +27,12 @@ from synrepl.rooms.visibility.servers import (
     server_memberships_at,
     visible_to_server,
 )
-from synrepl.rooms.visibility.verdict import Sight, VisibilityReason
 from tests.rooms.vector_files import lines
 
 ROOMS = "visibility/random.jsonl.gz"
 
 
-class Told:
+class RoomWithStates:
     """A room of the vectors: each accepted event with the state before it."""
 
     def __init__(self, row: dict[str, Any]) -> None:
@@ -64,14 +65,14 @@ class VisibilityVectors(TestCase):
     def test_what_users_see_equals_the_vectors(self) -> None:
         seen = 0
         for row in lines(ROOMS):
-            room = Told(row)
+            room = RoomWithStates(row)
             for number, case in enumerate(row["client_cases"]):
                 with self.subTest(f"{row['id']} client case {number}"):
                     self.client_case(room, case)
                     seen += 1
         self.assertEqual(seen, 384)
 
-    def client_case(self, room: Told, case: dict[str, Any]) -> None:
+    def client_case(self, room: RoomWithStates, case: dict[str, Any]) -> None:
         viewer = Viewer(case["user"], case["is_peeking"], frozenset(case["ignored_users"]))
         found: dict[Sight, list[str]] = {sight: [] for sight in Sight}
         memberships = []
@@ -91,7 +92,7 @@ class VisibilityVectors(TestCase):
     def test_what_servers_see_equals_the_vectors(self) -> None:
         seen = 0
         for row in lines(ROOMS):
-            room = Told(row)
+            room = RoomWithStates(row)
             for number, case in enumerate(row["server_cases"]):
                 with self.subTest(f"{row['id']} server case {number}"):
                     verdicts = [
@@ -117,7 +118,7 @@ V10 = room_version("10")
 
 
 def event(kind: str, content: object, state_key: str | None = None, sender: str = "@a:x") -> Event:
-    """An event of which only this matters."""
+    """An event with only the fields that matter here."""
     fields: dict[str, Any] = {
         "type": kind,
         "sender": sender,
@@ -222,7 +223,7 @@ class VisibilityRules(TestCase):
         shared = audience_of(event("m.room.message", {}), {})
         self.assertEqual(
             visible_to_user(shared, Viewer("@b:x"), "leave", {"@a:x"}).explain("@b:x"),
-            "redacted: the history is shared with whoever is or was in the room; "
+            "redacted: the history is shared with everyone who is or was in the room; "
             "its sender has erased itself",
         )
         self.assertEqual(

@@ -134,7 +134,7 @@ class RowsClient(Client):
 
     def rows(self) -> list[str]:
         """The rows received since the last call."""
-        return [line for line in self.heard() if line.startswith("RDATA")]
+        return [line for line in self.received() if line.startswith("RDATA")]
 
 
 class CoherentMasterCase(SynchronousTestCase):
@@ -152,7 +152,7 @@ class CoherentMasterCase(SynchronousTestCase):
     def client(self, *said: str) -> RowsClient:
         """A client that has sent lines, and has read the immediate answer."""
         client = RowsClient(self, *said)  # type: ignore[arg-type]
-        client.heard()
+        client.received()
         return client
 
     def turn(self) -> None:

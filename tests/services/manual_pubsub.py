@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.publisher import Publisher
+from synrepl.daemon.config.redis import RedisConfig
+from synrepl.daemon.process_bus import PubSubConnections
 from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import BusPublisher
-from synrepl.services.bus.bus_reader import BusReader
 from synrepl.services.bus.channels import Channels
-from synrepl.services.bus.own_writer import OwnWriter
+from synrepl.services.bus.instance_guard import QUESTIONS
 from synrepl.services.following.consumer import Subscription
-from synrepl.services.following.delivery import Delivery
-from synrepl.services.following.follower import Follower
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 from tests.services.world import RecordingLog, done, manual_clock
+from tests.support.workers import build_worker
 
 NOTES = declare("notes", {"text": "text"})
 OTHERS = declare("others", {"text": "text"})
@@ -35,14 +32,14 @@ CHANNELS = Channels("example.org")
 class ManualPubSub:
     """Carries messages in two steps, like a server: from the sender, and to each subscriber.
 
-    :ivar said: the messages that have left their sender, in order
+    :ivar published: the messages that have left their sender, in order
     """
 
     def __init__(self) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
         self.store = MemoryStore(self.scheduler)
-        self.said: list[tuple[str, bytes]] = []
+        self.published: list[tuple[str, bytes]] = []
         self.wires: list[ManualConnections] = []
 
     def settle(self) -> None:
@@ -88,7 +85,7 @@ class ManualConnections:
         """Move messages to the server, which queues them for all subscribers."""
         for _ in range(min(count, len(self.leaving))):
             channel, line = self.leaving.popleft()
-            self._pubsub.said.append((channel, line))
+            self._pubsub.published.append((channel, line))
             for wires in self._pubsub.wires:
                 if channel in wires._channels:
                     wires.arriving.append(line)
@@ -118,42 +115,72 @@ class RecordingHandler(Handler):
         self.facts.setdefault((batch.stream, batch.writer), []).extend(batch.facts)
 
 
-class PubSubProcess:
-    """A process that writes and follows, connected from the start."""
+class ManualBusPort:
+    """The connections of one assembled process, which tests lose and make again.
 
-    def __init__(self, pubsub: ManualPubSub, name: str, channels: Channels = CHANNELS) -> None:
+    :ivar bus: what uses them
+    :ivar wires: the present ones, or the last
+    """
+
+    fault: str | None = None
+    connections = 0
+    cut_off = 0
+
+    def __init__(self, pubsub: ManualPubSub) -> None:
+        self._pubsub = pubsub
+
+    def connect_bus(self, channels: Collection[str], bus: Bus) -> PubSubConnections:
+        """Connect a process; see :data:`synrepl.daemon.process_bus.ConnectToBus`."""
+        self._channels, self.bus = channels, bus
+        return self
+
+    def start(self) -> None:
+        """Make the first connections."""
+        self.connect()
+
+    async def stop(self) -> None:
+        """Lose the connections."""
+        self.wires.cut()
+
+    def connect(self) -> ManualConnections:
+        """Make new connections, and get the name; its claims are left out of ``published``."""
+        self.wires = ManualConnections(self._pubsub, self._channels, self.bus)
+        self._pubsub.wires.append(self.wires)
+        self.bus.connected(self.wires)
+        for _ in range(QUESTIONS):
+            self.wires.leave(1)
+            self.wires.arrive(1)
+        del self._pubsub.published[-QUESTIONS:]
+        assert self.bus.is_connected
+        return self.wires
+
+
+class PubSubProcess(ManualBusPort):
+    """A worker that writes and follows all streams, and is connected from the start."""
+
+    def __init__(self, pubsub: ManualPubSub, name: str, *, per_stream: bool = False) -> None:
+        super().__init__(pubsub)
         self.name = name
         self.log = RecordingLog()
         self.handler = RecordingHandler()
-        self._pubsub = pubsub
-        self._channels = channels
-        codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
-        self.publisher = Publisher(pubsub.scheduler, codecs)
-        self.own = OwnWriter(self.publisher)
-        self.writer = StreamWriter(
-            pubsub.scheduler, pubsub.store, name, CATALOGUE, self.own, self.log
-        )
-        self.follower = Follower(
+        services = build_worker(
             pubsub.scheduler,
             CATALOGUE,
             pubsub.store,
-            Delivery(pubsub.scheduler, [Subscription(self.handler)], self.log),
+            [Subscription(self.handler)],
             self.log,
+            name=name,
+            store=pubsub.store,
+            own=list(CATALOGUE),
+            redis=RedisConfig(channel_per_stream=per_stream),
+            connect_bus=self.connect_bus,
         )
-        self.reader = BusReader(name, self.log)
-        names = [stream.name for stream in CATALOGUE]
-        bus_publisher = BusPublisher(self.publisher, channels, self.own)
-        self.bus = Bus(channels, names, self.reader, self.follower, bus_publisher)
-        self._heard = channels.subscriptions(names, user_ip=False)
-        done(self.writer.start())
-        self.wires = self.connect()
-
-    def connect(self) -> ManualConnections:
-        """Make new connections."""
-        self.wires = ManualConnections(self._pubsub, self._heard, self.bus)
-        self._pubsub.wires.append(self.wires)
-        self.bus.connected(self.wires)
-        return self.wires
+        assert services.writer is not None
+        self.writer = services.writer
+        self.follower = services.follower
+        done(services.take_names())
+        done(services.begin())
+        services.follow()
 
     def append(self, *texts: str, stream: Any = NOTES) -> None:
         """Append one fact with a row for each text."""

@@ -59,7 +59,7 @@ class RecordedTables:
 
 
 class RecordingHandler(Handler):
-    """Records rows, and the streams of which facts are reported as lost."""
+    """Records rows, and the streams whose facts are reported as lost."""
 
     def __init__(self, generation: Generation = Generation.MODERN) -> None:
         self.rows: Rows = defaultdict(list)
@@ -103,7 +103,7 @@ class ForeignFollowerCase(SynchronousTestCase):
     def lose(self) -> None:
         self.peer.connectionLost(ConnectionLostReason)
 
-    def say(self, *lines: str) -> None:
+    def receive(self, *lines: str) -> None:
         self.peer.dataReceived("".join(f"{line}\n" for line in lines).encode())
         self.clock.advance(0)
 
@@ -163,29 +163,29 @@ class FollowingAnInMemoryStream(ForeignFollowerCase):
     def following(self) -> RecordingHandler:
         handler = RecordingHandler()
         self.follow(handler, {}, MODERN)
-        self.say("POSITION typing master 8 8", self.typing(9)[0])
+        self.receive("POSITION typing master 8 8", self.typing(9)[0])
         self.clock.pump([0.1] * 40)
         self.assertEqual([token for token, _ in handler.rows["typing"]], [9])
         return handler
 
     def test_delivers_rows_that_come_after_the_position(self) -> None:
         handler = self.following()
-        self.say("POSITION typing master 12 12")
+        self.receive("POSITION typing master 12 12")
         self.clock.pump([0.1] * 5)
         lines, rows = zip(*map(self.typing, (10, 12, 13)), strict=True)
-        self.say(lines[0], "POSITION typing master 12 12", *lines[1:])
+        self.receive(lines[0], "POSITION typing master 12 12", *lines[1:])
         self.clock.pump([0.1] * 5)
         self.assertEqual(handler.rows["typing"][1:], list(rows))
         self.assertEqual(handler.resets, [])
 
     def test_does_not_report_a_token_without_rows_as_lost(self) -> None:
         handler = self.following()
-        self.say("POSITION typing master 12 12")
+        self.receive("POSITION typing master 12 12")
         self.clock.pump([0.1] * 40)
         self.assertEqual(handler.resets, [])
         self.assertEqual(self.follower.positions["typing", "master"], 12)
         line, row = self.typing(13)
-        self.say(line)
+        self.receive(line)
         self.assertEqual(handler.rows["typing"][1:], [row])
 
     def test_reports_rows_missed_between_connections_as_lost(self) -> None:
@@ -193,7 +193,7 @@ class FollowingAnInMemoryStream(ForeignFollowerCase):
         self.lose()
         self.connect()
         line, row = self.typing(19)
-        self.say("POSITION typing master 20 20", line)
+        self.receive("POSITION typing master 20 20", line)
         self.clock.pump([0.1] * 5)
         self.assertEqual(handler.resets, [("typing", 18)])  # a connection may lose its last lines
         self.assertEqual(handler.rows["typing"][1:], [row])

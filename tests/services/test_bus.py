@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from synrepl.core.slices import Slices
 from synrepl.services.bus.bus_publisher import LONGEST_LINE
 from synrepl.services.bus.bus_reader import BusReader
-from synrepl.services.bus.bus_relay import MAX_UNSENT, BusRelay
+from synrepl.services.bus.bus_relay import MAX_UNSENT, BusRelay, SyncingRepeater
 from synrepl.services.bus.channels import Channels
 from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.syncing_repeater import SyncingRepeater
 from synrepl.services.sending.outgoing_commands import REPEAT_S
 from synrepl.services.serving.user_sync import UserSyncs
 from synrepl.wire.closing import CloseReason
@@ -39,35 +38,35 @@ class SendingOnTheBus(TestCase):
     def setUp(self) -> None:
         self.pubsub = ManualPubSub()
 
-    def said(self) -> list[str]:
-        """What was said since the last time, on the main channel."""
+    def published(self) -> list[str]:
+        """Lines published since the last call, on the main channel."""
         self.pubsub.settle()
-        said, self.pubsub.said = self.pubsub.said, []
-        self.assertEqual({channel for channel, _ in said} - {MAIN}, set())
-        return [line.decode() for _, line in said]
+        published, self.pubsub.published = self.pubsub.published, []
+        self.assertEqual({channel for channel, _ in published} - {MAIN}, set())
+        return [line.decode() for _, line in published]
 
     def test_sends_replicate_and_then_its_own_positions_on_joining(self) -> None:
         one = PubSubProcess(self.pubsub, "one")
         positions = ["POSITION notes one 0 0", "POSITION others one 0 0"]
         # The second time it answers itself, as everybody does.
-        self.assertEqual(self.said(), ["REPLICATE ", *positions, *positions])
+        self.assertEqual(self.published(), ["REPLICATE ", *positions, *positions])
         one.append("a")
-        self.assertEqual(self.said(), ["POSITION notes one 0 0", 'RDATA notes one 1 ["a"]'])
+        self.assertEqual(self.published(), ["POSITION notes one 0 0", 'RDATA notes one 1 ["a"]'])
 
     def test_answers_many_simultaneous_requests_once(self) -> None:
         one, _ = PubSubProcess(self.pubsub, "one"), PubSubProcess(self.pubsub, "two")
         one.append("a")
-        self.said()
+        self.published()
         one.bus.messages_received([b"REPLICATE ", b"REPLICATE", b"REPLICATE "])
         answer = ["POSITION notes one 1 1", "POSITION others one 0 0"]
-        self.assertEqual(self.said(), answer)
+        self.assertEqual(self.published(), answer)
 
     def test_sends_collected_rows_before_a_position(self) -> None:
         one = PubSubProcess(self.pubsub, "one")
-        self.said()
+        self.published()
         one.append("a")
         one.bus.messages_received([b"REPLICATE "])  # in the same turn
-        lines = self.said()
+        lines = self.published()
         self.assertLess(
             lines.index('RDATA notes one 1 ["a"]'), lines.index("POSITION notes one 1 1")
         )
@@ -75,27 +74,26 @@ class SendingOnTheBus(TestCase):
     def test_announces_a_row_that_is_too_long_by_its_position(self) -> None:
         one = PubSubProcess(self.pubsub, "one")
         one.append("a")
-        self.said()
+        self.published()
         one.append("b", "c")
         one.append("x" * LONGEST_LINE)
         lines = ['RDATA notes one batch ["b"]', 'RDATA notes one 2 ["c"]', "POSITION notes one 3 3"]
-        self.assertEqual(self.said(), lines)
+        self.assertEqual(self.published(), lines)
 
     def test_publishes_each_stream_on_a_channel_of_its_own_if_configured(self) -> None:
-        channels = Channels(MAIN, per_stream=True)
-        one = PubSubProcess(self.pubsub, "one", channels)
+        one = PubSubProcess(self.pubsub, "one", per_stream=True)
         self.pubsub.settle()
-        self.pubsub.said.clear()
+        self.pubsub.published.clear()
         one.append("a", stream=OTHERS)
         one.bus.send(RemoteServerUp("other.org"))
         self.pubsub.settle()
-        heard = {line.decode(): channel for channel, line in self.pubsub.said}
-        self.assertEqual(heard['RDATA others one 1 ["a"]'], "example.org/stream/others")
-        self.assertEqual(heard["REMOTE_SERVER_UP other.org"], MAIN)
+        received = {line.decode(): channel for channel, line in self.pubsub.published}
+        self.assertEqual(received['RDATA others one 1 ["a"]'], "example.org/stream/others")
+        self.assertEqual(received["REMOTE_SERVER_UP other.org"], MAIN)
 
     def test_sends_nothing_while_disconnected(self) -> None:
         one = PubSubProcess(self.pubsub, "one")
-        self.said()
+        self.published()
         one.wires.cut()
         one.append("a")
         one.bus.send(RemoteServerUp("other.org"))
@@ -104,11 +102,11 @@ class SendingOnTheBus(TestCase):
         one.bus.close(CloseReason.LOCAL)
         self.assertFalse(one.bus.is_connected)
         one.connect()
-        self.assertEqual(self.said()[:2], ["REPLICATE ", "POSITION notes one 1 1"])
+        self.assertEqual(self.published()[:2], ["REPLICATE ", "POSITION notes one 1 1"])
 
     def test_reconnects_after_the_follower_closed_the_connection(self) -> None:
         one, two = PubSubProcess(self.pubsub, "one"), PubSubProcess(self.pubsub, "two")
-        self.said()
+        self.published()
         two.bus.messages_received([b'RDATA notes one 1 [["no text"]', b"RDATA notes one 2 7"])
         two.bus.close(CloseReason.PROTOCOL_ERROR, "a row that is none")
         self.assertEqual((one.bus.is_connected, two.bus.is_connected), (True, False))
@@ -118,12 +116,12 @@ class RelayingCommandsOfClients(TestCase):
     """What a TCP client says goes on the bus if the bus has it."""
 
     def test_drops_commands_that_the_bus_lacks_without_logging(self) -> None:
-        said: list[Command] = []
+        published: list[Command] = []
         log = RecordingLog()
-        relay = BusRelay("master", said.append, log)
+        relay = BusRelay("master", published.append, log)
         relay.from_client("old", RemovePusher("app", "key", "@u:x"))
         relay.from_client("old", InvalidateCache("users", ("@u:x",)))
-        self.assertEqual((said, log.lines), ([], []))
+        self.assertEqual((published, log.lines), ([], []))
 
     def test_logs_a_command_that_cannot_be_encoded(self) -> None:
         log = RecordingLog()
@@ -133,14 +131,14 @@ class RelayingCommandsOfClients(TestCase):
         self.assertIn("not relayed to the bus: REMOTE_SERVER_UP server", log.lines[0][1])
 
     def test_queues_events_while_disconnected(self) -> None:
-        said: list[Command] = []
+        published: list[Command] = []
         stands = [True]
 
-        def say(command: Command) -> None:
+        def publish(command: Command) -> None:
             if stands[0]:
-                said.append(command)
+                published.append(command)
 
-        relay = BusRelay("master", say, RecordingLog(), lambda: stands[0])
+        relay = BusRelay("master", publish, RecordingLog(), lambda: stands[0])
         start = UserSync("w1", "@u:x", None, True, 5)
         relay.from_client("w1", start)
         relay.from_client("w2", UserSync("w2", "@u:x", None, True, 5))
@@ -149,20 +147,20 @@ class RelayingCommandsOfClients(TestCase):
         for number in range(MAX_UNSENT + 5):
             relay.from_client("w1", RemoteServerUp(f"s{number}"))
         stands[0] = True
-        said.clear()
+        published.clear()
         relay.joined()
-        self.assertEqual(said[:2], [ClearUserSync("w1"), ClearUserSync("w2")])
-        self.assertEqual(len(said), 2 + MAX_UNSENT)
-        self.assertEqual(said[2], RemoteServerUp("s5"))
+        self.assertEqual(published[:2], [ClearUserSync("w1"), ClearUserSync("w2")])
+        self.assertEqual(len(published), 2 + MAX_UNSENT)
+        self.assertEqual(published[2], RemoteServerUp("s5"))
         relay.from_client("w1", start)
         relay.from_client("w1", ClearUserSync("w1"))
-        said.clear()
+        published.clear()
         relay.joined()
-        self.assertEqual(said, [])
+        self.assertEqual(published, [])
 
     def test_repeats_syncing_users_for_newcomers_but_not_too_often(self) -> None:
-        pubsub, said = ManualPubSub(), list[Command]()
-        relay = BusRelay("master", said.append, RecordingLog())
+        pubsub, published = ManualPubSub(), list[Command]()
+        relay = BusRelay("master", published.append, RecordingLog())
         users: UserSyncs[str] = UserSyncs(
             pubsub.scheduler,
             Slices(pubsub.scheduler),
@@ -179,17 +177,17 @@ class RelayingCommandsOfClients(TestCase):
         for _ in range(50):
             repeater.process_joined()
         pubsub.clock.advance(REPEAT_S - 0.1)
-        self.assertEqual(said, [])
+        self.assertEqual(published, [])
         pubsub.clock.advance(0.1)
-        self.assertEqual(said, own)
-        said.clear()
+        self.assertEqual(published, own)
+        published.clear()
         repeater.joined()
-        self.assertEqual(said, [ClearUserSync("w1"), ClearUserSync("old"), *own])
-        said.clear()
+        self.assertEqual(published, [ClearUserSync("w1"), ClearUserSync("old"), *own])
+        published.clear()
         repeater.process_joined()
         repeater.stop()
         pubsub.clock.advance(REPEAT_S)
-        self.assertEqual(said, [ClearUserSync("w1"), ClearUserSync("old")])
+        self.assertEqual(published, [ClearUserSync("w1"), ClearUserSync("old")])
 
 
 class ReceivingFromTheBus(TestCase):
@@ -238,14 +236,14 @@ class ReceivingFromTheBus(TestCase):
         self.assertEqual(len(commands) + reader.bad + reader.echoes + blank, len(messages))
 
     def test_a_master_sends_replicate_and_gets_only_commands(self) -> None:
-        heard: list[Command] = []
-        attendant, pubsub = MasterBusSubscriber(heard.append), ManualPubSub()
+        received: list[Command] = []
+        subscriber, pubsub = MasterBusSubscriber(received.append), ManualPubSub()
         one = PubSubProcess(pubsub, "one")
         pubsub.settle()
-        pubsub.said.clear()
-        attendant.connected(one.bus)
+        pubsub.published.clear()
+        subscriber.connected(one.bus)
         pubsub.settle()
-        self.assertEqual(pubsub.said[0], (MAIN, b"REPLICATE "))
+        self.assertEqual(pubsub.published[0], (MAIN, b"REPLICATE "))
         up = RemoteServerUp("other.org")
-        attendant.received([Rdata(NOTES.name, "two", 1, b"[]"), up, Position("a", "b", 0, 1)])
-        self.assertEqual(heard, [up])
+        subscriber.received([Rdata(NOTES.name, "two", 1, b"[]"), up, Position("a", "b", 0, 1)])
+        self.assertEqual(received, [up])

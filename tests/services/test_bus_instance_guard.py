@@ -30,7 +30,10 @@ MACHINE = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 class TwinProcess:
-    """A process that calls itself ``twin``."""
+    """A bus and its guard alone, of a process that calls itself ``twin``.
+
+    They are made here, not assembled, because a test chooses the mark.
+    """
 
     def __init__(self, pubsub: ManualPubSub, mark: str) -> None:
         self.log = RecordingLog()
@@ -39,8 +42,8 @@ class TwinProcess:
         names = [stream.name for stream in CATALOGUE]
         publisher = Publisher(pubsub.scheduler, {s.name: RowCodec(s) for s in CATALOGUE})
         reader = self.reader = BusReader("twin", self.log, unparsed=self.name_guard.handle)
-        self.heard: list[Command] = []
-        subscriber = MasterBusSubscriber(self.heard.append)
+        self.received: list[Command] = []
+        subscriber = MasterBusSubscriber(self.received.append)
         bus_publisher = BusPublisher(publisher, CHANNELS, OwnWriter(publisher))
         self.bus = Bus(CHANNELS, names, reader, subscriber, bus_publisher, self.name_guard)
         self.connect()
@@ -63,50 +66,50 @@ class ClaimingAName(TestCase):
     def setUp(self) -> None:
         self.pubsub = ManualPubSub()
 
-    def said(self) -> list[tuple[str, str]]:
+    def published(self) -> list[tuple[str, str]]:
         self.pubsub.settle()
-        said, self.pubsub.said = self.pubsub.said, []
-        return [(channel, line.decode()) for channel, line in said]
+        published, self.pubsub.published = self.pubsub.published, []
+        return [(channel, line.decode()) for channel, line in published]
 
     def test_claims_its_name_before_it_sends_anything_else(self) -> None:
         one = TwinProcess(self.pubsub, "1")
         self.assertFalse(one.bus.is_connected)
         asked = [(PRIVATE, "HERE 1")] * QUESTIONS
-        self.assertEqual(self.said(), [*asked, ("example.org", "REPLICATE ")])
+        self.assertEqual(self.published(), [*asked, ("example.org", "REPLICATE ")])
         self.assertTrue(one.bus.is_connected)
         self.assertEqual((one.reader.bad, one.log.lines), (0, []))
 
     def test_a_second_process_is_refused_until_the_first_is_gone(self) -> None:
         first = TwinProcess(self.pubsub, "2")
-        self.said()
+        self.published()
         second = TwinProcess(self.pubsub, "1")
         up = b"REMOTE_SERVER_UP other.org"
         for twin in (first, second):
             twin.bus.messages_received([up])
-        self.assertEqual((len(first.heard), second.heard, second.bus.counts), (1, [], {}))
-        said = self.said()
-        self.assertEqual({channel for channel, _ in said}, {PRIVATE})
-        self.assertIn((PRIVATE, "TAKEN 1"), said)
+        self.assertEqual((len(first.received), second.received, second.bus.counts), (1, [], {}))
+        published = self.published()
+        self.assertEqual({channel for channel, _ in published}, {PRIVATE})
+        self.assertIn((PRIVATE, "TAKEN 1"), published)
         self.assertTrue(first.bus.is_connected)
         self.assertEqual((second.away, second.name_guard.taken), (True, True))
         second.connect()
-        self.said()
+        self.published()
         self.assertEqual((second.away, second.name_guard.taken), (True, True))
-        told = "another process has come to the bus as 'twin', and is sent away"
-        self.assertEqual(first.log.lines, [("warn", told)])  # once
+        message = "another process has come to the bus as 'twin', and is sent away"
+        self.assertEqual(first.log.lines, [("warn", message)])  # once
         first.wires.cut()
         second.connect()
-        self.said()
+        self.published()
         self.assertEqual((second.bus.is_connected, second.name_guard.taken), (True, False))
 
     def test_claims_its_name_again_on_new_connections(self) -> None:
         one = TwinProcess(self.pubsub, "1")
-        self.said()
+        self.published()
         one.wires.cut()
         two = TwinProcess(self.pubsub, "2")
-        self.said()
+        self.published()
         one.connect()
-        self.said()
+        self.published()
         self.assertEqual((one.bus.is_connected, two.bus.is_connected), (False, True))
 
 
@@ -148,10 +151,10 @@ class ClaimingMachine(RuleBasedStateMachine):
                 if twin.away:
                     twin.connect()
             self.pubsub.settle()
-        standing = [twin.bus.is_connected for twin in self.all]
-        assert sum(standing) == 1, standing
-        told = [not twin.name_guard.taken for twin in self.all]
-        assert told == standing, told
+        connected = [twin.bus.is_connected for twin in self.all]
+        assert sum(connected) == 1, connected
+        free_names = [not twin.name_guard.taken for twin in self.all]
+        assert free_names == connected, free_names
 
 
 class ClaimingANameInAnyOrder(TestCase):

@@ -18,9 +18,8 @@ from hypothesis.stateful import (
 
 from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.mirror import Mirror, NotHeardYet
-from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
+from synrepl.services.bus.master_subscriber import MasterBusSubscriber, Mirror, NotHeardYet
+from synrepl.services.serving.stream_updates import page_skipping_trimmed
 from synrepl.storage.store import Trimmed
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Fact, Stream
@@ -48,7 +47,7 @@ class RecordingListener:
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        assert prev == self.position, "a gap that nobody was told of"
+        assert prev == self.position, "an unannounced gap"
         self.position = new
         for fact in facts:
             self.known[fact.token] = [row.text for row in fact.rows]  # type: ignore[attr-defined]
@@ -76,14 +75,14 @@ class MirrorMachine(RuleBasedStateMachine):
         self.mirror.begin({"notes": self.state}, self.follows.stream_restarted)
         self.facts: list[list[str]] = []
         self.count = 0
-        self.said: Token = 0
-        self.heard = False
-        self.started_unheard = False
+        self.announced: Token = 0
+        self.connected = False
+        self.started_unconnected = False
         self.come_back()
 
-    def say(self, *commands: Command) -> None:
-        """The writer says something, which is heard or lost."""
-        if self.heard:
+    def publish(self, *commands: Command) -> None:
+        """Publish commands of the writer, which are received or lost."""
+        if self.connected:
             self.mirror.received(commands)
 
     @rule(rows=st.integers(1, 3), skip=st.booleans())
@@ -91,63 +90,63 @@ class MirrorMachine(RuleBasedStateMachine):
         """A fact; perhaps one was rolled back before it."""
         if skip:
             self.facts.append([])
-            self.say(Position("notes", "w1", self.said, len(self.facts)))
+            self.publish(Position("notes", "w1", self.announced, len(self.facts)))
         texts = [f"{self.count}.{n}" for n in range(rows)]
         self.count += 1
         self.facts.append(texts)
         *others, last = [Rdata("notes", "w1", None, row(text)) for text in texts]
-        self.say(*others, replace_token(last, len(self.facts)))
-        self.said = len(self.facts)
+        self.publish(*others, replace_token(last, len(self.facts)))
+        self.announced = len(self.facts)
 
     @rule(extra=st.booleans())
     def somebody_asks(self, extra: bool) -> None:
-        """Whoever asks, all hear the answer; others say things that are not of the writer."""
-        self.say(Position("notes", "w1", self.said, self.said))
+        """All processes receive an answer; other processes' messages are not the writer's."""
+        self.publish(Position("notes", "w1", self.announced, self.announced))
         if extra:
-            self.say(Position("notes", "w2", 0, 999), Rdata("other", "w1", 999, row("x")))
-            self.say(Rdata("notes", "w2", 999, row("x")))
+            self.publish(Position("notes", "w2", 0, 999), Rdata("other", "w1", 999, row("x")))
+            self.publish(Rdata("notes", "w2", 999, row("x")))
 
     @rule()
     def start_again(self) -> None:
         """The writer's process starts again."""
-        self.facts, self.said = [], 0
-        self.started_unheard = self.started_unheard or not self.heard
-        self.say(Position("notes", "w1", 0, 0))
+        self.facts, self.announced = [], 0
+        self.started_unconnected = self.started_unconnected or not self.connected
+        self.publish(Position("notes", "w1", 0, 0))
 
     @rule(half=st.booleans())
     def lose(self, half: bool) -> None:
         """The bus is lost, perhaps amid a fact."""
         if half:
-            self.say(Rdata("notes", "w1", None, row("half")))
-        self.heard = False
+            self.publish(Rdata("notes", "w1", None, row("half")))
+        self.connected = False
         self.mirror.disconnected()
 
     def distinguishable(self) -> bool:
         """A writer that started again and has got to just where it was looks as if nothing had been."""
-        return not self.started_unheard or self.said != self.follows.position
+        return not self.started_unconnected or self.announced != self.follows.position
 
-    @precondition(lambda self: not self.heard and self.distinguishable())
+    @precondition(lambda self: not self.connected and self.distinguishable())
     @rule()
     def come_back(self) -> None:
-        """It is heard again, and says where it is."""
-        self.heard, self.started_unheard = True, False
-        self.say(Position("notes", "w1", self.said, self.said))
+        """The bus is connected again, and the writer announces its position."""
+        self.connected, self.started_unconnected = True, False
+        self.publish(Position("notes", "w1", self.announced, self.announced))
         self.nothing_is_missing()
 
-    @precondition(lambda self: self.heard)
+    @precondition(lambda self: self.connected)
     @rule()
     def nothing_is_missing(self) -> None:
-        """What the master gives out is the writer's, all since followers were told to forget."""
+        """The master serves the writer's facts, all since the last reset of followers."""
         follows, all_of_it = self.follows, dict(enumerate(self.facts, 1))
-        assert follows.position == self.said == self.state.positions["w1"]
-        assert follows.linear == self.state.linear == self.said
+        assert follows.position == self.announced == self.state.positions["w1"]
+        assert follows.linear == self.state.linear == self.announced
         since = {t: texts for t, texts in all_of_it.items() if t > follows.after and texts}
         assert follows.known == since
-        span = Range(follows.after, self.said)
+        span = Range(follows.after, self.announced)
         page = done(self.mirror.page_if_connected(NOTES, span, "w1", 1000))
         assert {fact.token: [r.text for r in fact.rows] for fact in page.facts} == since  # type: ignore[attr-defined]
 
-    @precondition(lambda self: not self.heard)
+    @precondition(lambda self: not self.connected)
     @rule()
     def nobody_is_sure(self) -> None:
         """Who may know better is not answered."""
@@ -192,16 +191,16 @@ class MirroringAnInMemoryStream(TestCase):
             def close(self, reason: object, text: str | None = None) -> None:
                 closed.append(text or "")
 
-        attendant = MasterBusSubscriber(
+        subscriber = MasterBusSubscriber(
             lambda command: None, Mirror([(NOTES, "w1")], RecordingLog())
         )
-        attendant.connected(Closing())
-        attendant.received([Rdata("notes", "w1", None, row("a"))] * (DEFAULT_MAX_ROWS + 1))
+        subscriber.connected(Closing())
+        subscriber.received([Rdata("notes", "w1", None, row("a"))] * (DEFAULT_MAX_ROWS + 1))
         self.assertIn("unfinished batches", closed[0])
 
 
 class ServingMirroredStreamsToClients(MasterCase):
-    """A master's TCP clients of both kinds hear it."""
+    """A master's TCP clients of both dialects receive them."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -212,9 +211,9 @@ class ServingMirroredStreamsToClients(MasterCase):
         self.modern = Client(self, "REPLICATE ")
         self.legacy = Client(self, "REPLICATE pushers 0")
         for client in (self.modern, self.legacy):
-            client.heard()
+            client.received()
 
-    def hear(self, *commands: Command) -> None:
+    def receive(self, *commands: Command) -> None:
         self.mirror.received(commands)
         self.world.clock.advance(0)
 
@@ -222,18 +221,18 @@ class ServingMirroredStreamsToClients(MasterCase):
         return Rdata("pushers", "w1", token, b'["@u:x","app","key",false]')
 
     def about(self, client: Client) -> list[str]:
-        return [line for line in client.heard() if line.split()[1] == "pushers"]
+        return [line for line in client.received() if line.split()[1] == "pushers"]
 
     def test_clients_get_facts_and_restarts(self) -> None:
-        self.hear(Position("pushers", "w1", 4, 4))
+        self.receive(Position("pushers", "w1", 4, 4))
         self.assertEqual(self.about(self.modern), ["POSITION pushers w1 4 4"])
         self.assertEqual(self.about(self.legacy), ["POSITION pushers 4"])
-        self.hear(self.rdata(5))
+        self.receive(self.rdata(5))
         cells = '["@u:x","app","key",false]'
         self.assertEqual(self.about(self.modern), [f"RDATA pushers w1 5 {cells}"])
         self.assertEqual(self.about(self.legacy), [f"RDATA pushers 5 {cells}"])
         # It has started again: lower, and what was missed of it is gone.
-        self.hear(Position("pushers", "w1", 1, 1), self.rdata(2))
+        self.receive(Position("pushers", "w1", 1, 1), self.rdata(2))
         self.assertEqual(
             self.about(self.modern), ["POSITION pushers w1 1 1", f"RDATA pushers w1 2 {cells}"]
         )
@@ -242,6 +241,6 @@ class ServingMirroredStreamsToClients(MasterCase):
         )
         with self.assertRaises(Trimmed):
             done(self.mirror.page(self.stream, Range(0, 2), "w1", 10))
-        # Who comes now is told the same.
+        # A new client gets the same answer.
         late = Client(self, "REPLICATE ")
         self.assertIn("POSITION pushers w1 2 2", self.about(late))

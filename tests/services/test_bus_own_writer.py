@@ -41,10 +41,10 @@ class AnnouncingTheOwnWriter(TestCase):
     def test_reports_the_announced_position(self) -> None:
         self.reserve(5, 6)
         self.settle(6)
-        self.assertEqual([standing.position for standing in self.own.announced_positions()], [4])
+        self.assertEqual([announced.position for announced in self.own.announced_positions()], [4])
         self.settle(5)
         self.assertEqual(
-            [standing[1:3] for standing in self.own.announced_positions()], [("one", 6)]
+            [announced[1:3] for announced in self.own.announced_positions()], [("one", 6)]
         )
 
     def test_announces_recovered_facts_once_after_acquiring_the_lease_again(self) -> None:

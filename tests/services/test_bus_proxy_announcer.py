@@ -4,70 +4,59 @@ from __future__ import annotations
 
 from unittest import TestCase
 
-from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publisher import Publisher
-from synrepl.services.bus.bus import Bus
-from synrepl.services.bus.bus_publisher import BusPublisher
-from synrepl.services.bus.bus_reader import BusReader
-from synrepl.services.bus.master_subscriber import MasterBusSubscriber
-from synrepl.services.bus.proxy_announcer import CHECK_S, ProxyAnnouncer, announce_dead_writers
-from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.adapters.caches import make_caches
+from synrepl.daemon.config.redis import RedisConfig
+from synrepl.services.bus.proxy_announcer import CHECK_S
+from synrepl.services.coherence.coherence import Coherence
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.store import Draft
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 from tests.services.manual_pubsub import (
     CATALOGUE,
-    CHANNELS,
     NOTES,
-    ManualConnections,
+    ManualBusPort,
     ManualPubSub,
     PubSubProcess,
 )
 from tests.services.world import RecordingLog, done
+from tests.support.masters import build_master
 
 
 class AnnouncingForOthers(TestCase):
     def setUp(self) -> None:
         self.pubsub, log = ManualPubSub(), RecordingLog()
         scheduler = self.pubsub.scheduler
-        codecs = {stream.name: RowCodec(stream) for stream in CATALOGUE}
-        publisher = Publisher(scheduler, codecs)
-        self.over_tcp = Publisher(scheduler, codecs)
-        proxy = ProxyAnnouncer("master", publisher)
-        movements = FanOut((self.over_tcp, proxy))
-        self.announcer = Announcer(scheduler, self.pubsub.store, CATALOGUE, movements, log)
-        proxy.begin(self.announcer.states)
-        self.writer = StreamWriter(
-            scheduler, self.pubsub.store, "master", [NOTES], self.announcer, log
-        )
-        done(self.writer.start())
-        done(self.announcer.start())
         self.addCleanup(scheduler.stop)
-        bus_publisher = BusPublisher(publisher, CHANNELS, proxy)
-        names = [stream.name for stream in CATALOGUE]
-        subscriber = MasterBusSubscriber(lambda command: None)
-        bus = Bus(CHANNELS, names, BusReader("master", log), subscriber, bus_publisher)
-        wires = ManualConnections(self.pubsub, CHANNELS.subscriptions(names, user_ip=True), bus)
-        self.pubsub.wires.append(wires)
-        bus.connected(wires)
-        scheduler.spawn(
-            "announce dead writers", announce_dead_writers(scheduler, proxy, bus_publisher)
+        services = build_master(
+            scheduler,
+            self.pubsub.store,
+            Coherence(make_caches(), CATALOGUE, log),
+            CATALOGUE,
+            log,
+            own=[NOTES],
+            redis=RedisConfig(),
+            connect_bus=ManualBusPort(self.pubsub).connect_bus,
         )
+        assert services.bus is not None
+        self.announcer = services.announcer
+        self.writer = services.writer
+        done(services.take_name())
+        done(services.begin())
+        services.bus.start()
         self.worker = PubSubProcess(self.pubsub, "worker")
         self.look()
-        self.said()
+        self.published()
 
     def look(self) -> None:
         """The announcer looks at the store, as it does all the time."""
         self.announcer.wake_all()
         self.pubsub.settle()
 
-    def said(self) -> list[str]:
+    def published(self) -> list[str]:
         self.pubsub.settle()
-        said, self.pubsub.said = self.pubsub.said, []
-        return [line.decode() for _, line in said]
+        published, self.pubsub.published = self.pubsub.published, []
+        return [line.decode() for _, line in published]
 
     def rows(self, text: str) -> list[list[Row]]:
         return [[RowCodec(NOTES).decode(b'["%b"]' % text.encode())]]
@@ -80,35 +69,35 @@ class AnnouncingForOthers(TestCase):
 
     def test_announces_its_own_facts(self) -> None:
         done(self.writer.append(NOTES, self.rows("a")))
-        self.assertIn('RDATA notes master 1 ["a"]', self.said())
+        self.assertIn('RDATA notes master 1 ["a"]', self.published())
 
     def test_does_not_announce_live_writers(self) -> None:
         self.worker.append("a")
         self.look()
         own = ["POSITION notes worker 0 0", 'RDATA notes worker 1 ["a"]']
-        self.assertEqual(self.said(), own)  # once, by itself
+        self.assertEqual(self.published(), own)  # once, by itself
         self.assertEqual(self.announcer.states["notes"].positions["worker"], 1)
 
     def test_announces_facts_that_a_dead_writer_left_unannounced(self) -> None:
         lease = self.other("mortal")
         self.look()
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.published(), [])
         lease.kill()
         self.look()
         self.pubsub.clock.advance(CHECK_S)
-        self.assertIn("POSITION notes mortal 1 1", self.said())
+        self.assertIn("POSITION notes mortal 1 1", self.published())
         facts = self.worker.handler.facts["notes", "mortal"]
         self.assertEqual([fact.token for fact in facts], [1])
 
     def test_announces_only_the_position_of_a_dead_writer(self) -> None:
-        """They would hide what the process had committed before, and never said."""
+        """They would hide what the process had committed before without announcing it."""
         lease = self.other("mortal")
         self.look()
         done(lease.append(NOTES, [Draft(self.rows("more"))], 0))
         lease.kill()
         self.look()
         self.pubsub.clock.advance(CHECK_S)
-        about = [line for line in self.said() if "mortal" in line]
+        about = [line for line in self.published() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 2 2"])
         facts = self.worker.handler.facts["notes", "mortal"]
         self.assertEqual([fact.token for fact in facts], [1, 2])
@@ -117,12 +106,12 @@ class AnnouncingForOthers(TestCase):
         self.other("mortal").kill()
         self.look()
         self.pubsub.clock.advance(CHECK_S)
-        self.said()
+        self.published()
         done(self.writer.append(NOTES, self.rows("a")))
-        for _ in range(3):  # settled, on record, told
+        for _ in range(3):  # settled, on record, announced
             self.look()
             self.pubsub.clock.advance(CHECK_S)
-        about = [line for line in self.said() if "mortal" in line]
+        about = [line for line in self.published() if "mortal" in line]
         self.assertEqual(about, ["POSITION notes mortal 1 2"])
 
     def test_announces_a_dead_writer_once(self) -> None:
@@ -130,5 +119,5 @@ class AnnouncingForOthers(TestCase):
         for _ in range(5):
             self.look()
             self.pubsub.clock.advance(CHECK_S)
-        about = [line for line in self.said() if "mortal" in line]
+        about = [line for line in self.published() if "mortal" in line]
         self.assertEqual(about.count("POSITION notes mortal 1 1"), 1)

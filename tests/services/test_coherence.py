@@ -494,8 +494,8 @@ class RecordingMoments(CoherenceCase):
         get("between")
         self.apply("push_rules", 7, PushRulesRow("@a"), writer="other")
         other = ("push_rules", "other")  # which begins at 6
-        told = [tuple(moment) for moment in self.coherent.moments]
-        self.assertEqual(told, [(1, "caches", "master", 5), (2, *other, 6), (3, *other, 7)])
+        moments = [tuple(moment) for moment in self.coherent.moments]
+        self.assertEqual(moments, [(1, "caches", "master", 5), (2, *other, 6), (3, *other, 7)])
         (cache,) = self.caches.named("get_user")
         moments = [cache.entries[key,].moment for key in ("before", "between")]
         self.assertEqual((moments, self.caches.moment), ([0, 1], 3))

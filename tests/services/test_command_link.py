@@ -88,7 +88,7 @@ class Linked(TestCase):
         link.received([Position("federation", "master", 7, 3)])
         self.assertIsNone(self.sender.outgoing.acknowledged)
 
-    def test_on_redis_handlers_find_who_syncs_when_they_are_told(self) -> None:
+    def test_on_redis_handlers_find_who_syncs_when_they_are_called(self) -> None:
         link = self.begin(CURRENT)
         link.connected(self.peer)
         self.assertEqual(self.peer.verbs(), ["REPLICATE", "CLEAR_USER_SYNC"])

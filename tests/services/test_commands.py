@@ -172,7 +172,7 @@ class MatchingRealWorkers(TestCase):
                     sender = CommandSender(dialect, instance, clears_first=False)
                     senders[instance] = sender, sender.connect()
                 sender, connection = senders[instance]
-                if self.say(sender.commands, command):
+                if self.send(sender.commands, command):
                     self.assertEqual(connection.lines(), [line.decode()], (version, name))
                     same[command.verb] += 1
         wanted = {"FEDERATION_ACK": 164, "USER_IP": 90, "USER_SYNC": 15, "REMOVE_PUSHER": 6}
@@ -188,10 +188,10 @@ class MatchingRealWorkers(TestCase):
             "USER_SYNC LmUjK @u13_2:localhost:18401 end 1795169230977",
         ]
         for line in lines:
-            self.say(sender.commands, parse_line(line.encode(), TRANSITIONAL, Side.CLIENT))
+            self.send(sender.commands, parse_line(line.encode(), TRANSITIONAL, Side.CLIENT))
         self.assertEqual(connection.lines(), lines)
 
-    def say(self, commands: Commands, command: Command) -> bool:
+    def send(self, commands: Commands, command: Command) -> bool:
         """Call what sends this command; False for those that handlers cannot send."""
         match command:
             case UserSync():

@@ -39,7 +39,7 @@ class DeadLetterCase(HandlersCase):
         )
         await worker.delivery.dead_letters.poll()
 
-    async def set_aside(
+    async def store_dead_letter(
         self, handler: RecordingHandler | InsertingHandler, attempts: int = 2
     ) -> WorkerProcess:
         """A worker whose handler failed at two facts out of seven."""
@@ -56,7 +56,7 @@ class AddingDeadLetters(DeadLetterCase):
 
     async def test_a_plain_handler_gets_all_other_facts(self) -> None:
         plain = RecordingHandler()
-        worker = await self.set_aside(plain)
+        worker = await self.store_dead_letter(plain)
         self.assertEqual(plain.texts, ["a", "b", "c", "d", "e"])
         first, second = await self.letters()
         self.assertEqual(
@@ -69,7 +69,7 @@ class AddingDeadLetters(DeadLetterCase):
         )
         self.assertIn("handler_fixtures.py", first.fact.reason.traceback)
         self.assertIn(
-            "set aside as a dead letter after 2 attempts (CannotProcess: not bad1)", worker.logged
+            "stored as a dead letter after 2 attempts (CannotProcess: not bad1)", worker.logged
         )
         status = worker.delivery.dead_letters.to_json()
         self.assertEqual((status["count"], len(status["newest"])), (2, 2))
@@ -77,7 +77,7 @@ class AddingDeadLetters(DeadLetterCase):
         self.assertEqual(worker.delivery.failures.failing, {})
 
     async def test_a_transactional_handler_keeps_the_effects_of_all_other_facts(self) -> None:
-        await self.set_aside(InsertingHandler())
+        await self.store_dead_letter(InsertingHandler())
         self.assertEqual(self.seen(), ["a", "b", "c", "d", "e"])
         self.assertEqual([letter.fact.token for letter in await self.letters()], [3, 5])
         self.assertEqual((await self.places())["h", "notes", ONE].position, self.last)
@@ -186,7 +186,7 @@ class ReplayingDeadLetters(DeadLetterCase):
 
     async def test_deletes_a_letter_that_the_handler_processes(self) -> None:
         plain = RecordingHandler()
-        worker = await self.set_aside(plain)
+        worker = await self.store_dead_letter(plain)
         plain.bad.clear()
         await self.replay(worker, DeadLetterFilter(token=5))
         self.assertEqual(plain.replayed, ["bad2"])
@@ -199,7 +199,7 @@ class ReplayingDeadLetters(DeadLetterCase):
 
     async def test_a_transactional_handler_applies_a_letter_exactly_once(self) -> None:
         exact = InsertingHandler()
-        worker = await self.set_aside(exact)
+        worker = await self.store_dead_letter(exact)
         exact.bad.clear()
         (first, _) = await self.letters()
         await self.replay(worker)
@@ -211,7 +211,7 @@ class ReplayingDeadLetters(DeadLetterCase):
     async def test_keeps_a_letter_that_fails_again_with_the_new_reason(self) -> None:
         for handler in (RecordingHandler(), InsertingHandler()):
             with self.subTest(handler):
-                worker = await self.set_aside(handler)
+                worker = await self.store_dead_letter(handler)
                 handler.bad = {"bad1"}
                 await self.replay(worker)
                 (letter,) = await self.letters()
@@ -224,7 +224,7 @@ class ReplayingDeadLetters(DeadLetterCase):
 
     async def test_does_not_apply_a_letter_that_was_discarded_meanwhile(self) -> None:
         exact = InsertingHandler()
-        worker = await self.set_aside(exact)
+        worker = await self.store_dead_letter(exact)
         exact.bad.clear()
         letters = await self.letters()
         await self.master.database.run(
@@ -236,7 +236,7 @@ class ReplayingDeadLetters(DeadLetterCase):
 
     async def test_does_not_replay_letters_of_other_followers(self) -> None:
         plain = RecordingHandler()
-        await self.set_aside(plain)
+        await self.store_dead_letter(plain)
         other = await self.worker(Subscription(plain, "h"), name="worker2")
         await other.delivery.dead_letters.poll()
         self.assertEqual(other.delivery.dead_letters.counts, {})
@@ -251,7 +251,7 @@ class DeadLettersLostInAFailover(DeadLetterCase):
     """A failover has lost the fact of one of two dead letters."""
 
     async def lose(self, plain: RecordingHandler) -> WorkerProcess:
-        worker = await self.set_aside(plain)
+        worker = await self.store_dead_letter(plain)
         self.sql(
             "INSERT INTO synrepl._incarnations VALUES (2, '', '', now(), now(), 'test');"
             "INSERT INTO synrepl._lost_ranges VALUES (2, 'notes', '', 2, 1000, 7);"

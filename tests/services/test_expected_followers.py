@@ -80,10 +80,10 @@ class FollowersWithLeases(ExpectedFollowersCase):
         self.assertEqual(self.expected.trouble(), "follower w1 is missing: no sign of it for 40 s")
         self.wait(5, "w1")
         self.assertEqual(self.health("w1"), "ok")
-        told = [line for _, line in self.log.lines]
-        self.assertEqual(len(told), 2)  # once each
-        self.assertIn("follower w1 is missing", told[0])
-        self.assertEqual(told[1], "follower w1 is back")
+        message = [line for _, line in self.log.lines]
+        self.assertEqual(len(message), 2)  # once each
+        self.assertIn("follower w1 is missing", message[0])
+        self.assertEqual(message[1], "follower w1 is back")
 
     def test_no_follower_is_missing_before_the_master_has_run_long_enough(self) -> None:
         self.world.clock.advance(CHECK_S)
@@ -155,9 +155,9 @@ class FollowersWithLeases(ExpectedFollowersCase):
         names = [f"w{n}" for n in range(8)]
         self.wait(60, *names)
         self.wait(40)
-        told = str(self.expected.trouble())
-        self.assertEqual(told.count("is missing"), 5)
-        self.assertTrue(told.endswith("; and 3 more"))
+        message = str(self.expected.trouble())
+        self.assertEqual(message.count("is missing"), 5)
+        self.assertTrue(message.endswith("; and 3 more"))
 
 
 class ConfiguredFollowers(ExpectedFollowersCase):

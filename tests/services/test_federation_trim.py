@@ -18,7 +18,7 @@ from tests.services.world import MasterWorld, RecordingLog, done, started
 
 
 class TrimmingAcknowledgedFacts(SynchronousTestCase):
-    """A stream of which so many rows are kept at most."""
+    """A federation stream with a maximum number of rows."""
 
     def begin(self, max_rows: int = 100_000) -> MasterWorld:
         """A world with two senders."""

@@ -35,7 +35,7 @@ ONE = ("jobs", "one")
 
 
 class RecordingHandler(Handler):
-    """Records the tokens of its facts, and the losses that it is told of.
+    """Records the tokens of its facts, and the losses reported to it.
 
     :ivar failures: number of calls that will still fail
     """
@@ -232,12 +232,12 @@ class LossesOfAnEarlierProcess(FollowingCase):
         encode = RowCodec(self.jobs).encoder(Generation.CURRENT)
         return [Rdata("jobs", "one", fact.token, encode(fact.rows[0])) for fact in facts]
 
-    def test_the_next_process_tells_handlers_of_lost_facts(self) -> None:
+    def test_the_next_process_notifies_handlers_of_lost_facts(self) -> None:
         self.follower.received([Position("jobs", "one", self.floor, self.floor)])
         self.assertEqual(self.handler.lost, [Range(0, self.floor - 1)])
         self.assertEqual(self.follower.positions, {("jobs", "one"): self.floor})
 
-    def test_tells_handlers_only_once(self) -> None:
+    def test_notifies_handlers_only_once(self) -> None:
         for _ in range(2):
             self.follower.disconnected()
             self.follower.connected(FakeUpstream(MODERN))
@@ -312,7 +312,7 @@ class FailingOverInTheLinearView(FollowingCase):
         done(store.confirm({}))
         self.floors["jobs"] = done(store.observe([self.jobs]))["jobs"].floor
 
-    def test_tells_a_handler_that_was_ahead_of_the_new_server(self) -> None:
+    def test_notifies_a_handler_that_was_ahead_of_the_new_server(self) -> None:
         facts = self.append(9)
         done(self.world.store.record_positions(self.jobs, 7, {"one": 7}))
         self.follow(self.handler)
@@ -324,7 +324,7 @@ class FailingOverInTheLinearView(FollowingCase):
         self.assertEqual(self.handler.lost, [Range(7, 12)])
         self.assertEqual(self.follower.positions, {("jobs", ""): 7 + MARGIN})
 
-    def test_tells_a_handler_that_gets_old_and_new_facts_in_one_turn(self) -> None:
+    def test_notifies_a_handler_that_gets_old_and_new_facts_in_one_turn(self) -> None:
         facts = self.append(9)
         done(self.world.store.record_positions(self.jobs, 7, {"one": 7}))
         self.follow(self.handler)

@@ -50,9 +50,9 @@ class DescribingFailures(TestCase):
             "handler mail fails at notes (3, 7] of one: KeyError: 'why'"
             " (attempt 2, failing for 2 s, next attempt in 5 s)",
         )
-        told = failure.to_json(self.clock.seconds())
-        self.assertEqual((told["attempts"], told["failing_s"], told["after"]), (2, 2.0, 3))
-        self.assertEqual(told["sentence"], failure.sentence(self.clock.seconds()))
+        shown = failure.to_json(self.clock.seconds())
+        self.assertEqual((shown["attempts"], shown["failing_s"], shown["after"]), (2, 2.0, 3))
+        self.assertEqual(shown["sentence"], failure.sentence(self.clock.seconds()))
 
     def test_the_summary_omits_a_failure_that_a_retry_cures(self) -> None:
         self.fail()
@@ -74,9 +74,9 @@ class DescribingFailures(TestCase):
     def test_lists_a_few_failures_and_counts_the_others(self) -> None:
         for number in range(MAX_LISTED + 2):
             self.fail(f"h{number}", attempts=2)
-        told = self.failures.summary() or ""
-        self.assertEqual(told.count("fails at"), MAX_LISTED)
-        self.assertTrue(told.endswith("; and 2 more"))
+        shown = self.failures.summary() or ""
+        self.assertEqual(shown.count("fails at"), MAX_LISTED)
+        self.assertTrue(shown.endswith("; and 2 more"))
 
     def test_logs_a_traceback_once_per_place(self) -> None:
         for attempts in (1, 2, 3):

@@ -85,7 +85,7 @@ class RecordingPositions(HandlersCase):
         places = await self.places()
         self.assertEqual({at.started_from for at in places.values()}, {None})
 
-        # That was then: one that comes later begins where it is told to.
+        # A handler that is added later begins at its own `start`.
         late = RecordingHandler()
         worker = await self.worker(
             Subscription(plain, "plain"), Subscription(late, "late", StartAt.EARLIEST)
@@ -266,7 +266,7 @@ class JoiningAFollower(HandlersCase):
         await self.until(lambda: "x" in self.new.texts)
         self.assertEqual((self.new.texts, self.new.resets), (["x"], []))
 
-    async def test_is_told_of_trimmed_facts_of_a_writer_that_came_while_it_was_away(self) -> None:
+    async def test_is_notified_of_trimmed_facts_of_a_writer_added_while_it_was_away(self) -> None:
         worker = await self.worker(Subscription(self.new, "new", StartAt.EARLIEST))
         await self.reaches(worker, self.last)
         await worker.record()
@@ -344,8 +344,8 @@ class CatchingUp(HandlersCase):
         bad.bad.clear()
         await self.until(lambda: bad.texts == ["a", "b"])
 
-    async def test_is_told_of_facts_trimmed_before_delivery(self) -> None:
-        """Only that handler is told."""
+    async def test_is_notified_of_facts_trimmed_before_delivery(self) -> None:
+        """Only that handler is notified."""
         bad, good = RecordingHandler(), RecordingHandler()
         bad.bad = {"b"}
         worker = await self.worker(Subscription(bad, "bad"), Subscription(good, "good"))

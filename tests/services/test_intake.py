@@ -37,7 +37,7 @@ class IntakeCase(TestCase):
 
 
 class AppendingRows(IntakeCase):
-    """What is accepted, and what comes back."""
+    """Accepted bodies, and their answers."""
 
     def test_appends_each_row_as_a_fact(self) -> None:
         for body in ([[1], [2, "x"]], {"rows": [[1], [2, "x"]]}):

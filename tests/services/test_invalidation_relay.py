@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from synrepl.adapters.tcp.master import MasterFactory
 from synrepl.core.tokens import Range
 from synrepl.services.coherence.invalidation_relay import (
     MAX_WAITING,
     ROWS_OF_A_FACT,
     TooManyInvalidations,
 )
+from synrepl.services.serving.master import Master
 from synrepl.streams.definition import Fact
 from synrepl.streams.synapse.caches import CACHES
-from synrepl.wire.commands import InvalidateCache
-from tests.services.coherent_master import CoherentMasterCase
+from synrepl.wire.commands import Command, InvalidateCache
+from tests.services.coherent_master import CATALOGUE, CoherentMasterCase
 from tests.services.world import done
 
 
@@ -32,21 +34,21 @@ class RelayingInvalidations(CoherentMasterCase):
 
     def test_applies_an_invalidation_and_streams_it_to_all(self) -> None:
         other = self.client("REPLICATE")
-        self.asking.say('INVALIDATE_CACHE get_user ["@a"]')
+        self.asking.send('INVALIDATE_CACHE get_user ["@a"]')
         self.assertEqual(self.site.cached("get_user"), [("@b",)])
         self.assertEqual(other.rows(), ['RDATA caches master 1 ["get_user",["@a"],0]'])
         # As from a real master: the one who asked hears of it too.
         self.assertEqual(self.asking.rows(), ['RDATA caches 1 ["get_user",["@a"],0]'])
         self.assertEqual([command.verb for command in self.site.events], ["INVALIDATE_CACHE"])
 
-    def test_relays_expansions(self) -> None:
+    def test_a_synapse_pseudo_cache_is_expanded_to_its_caches(self) -> None:
         rooms = self.site.caches.index("caches", "room_state")
         self.site.coherence.apply("caches", "master", 0, [Fact(1, "master", ())])
-        self.asking.say('INVALIDATE_CACHE cs_cache_fake ["!r", "@a:x"]')
+        self.asking.send('INVALIDATE_CACHE cs_cache_fake ["!r", "@a:x"]')
         self.assertEqual(rooms.all_since(rooms.horizon or 0), ["!r"])
 
     def test_the_empty_key_invalidates_the_whole_cache(self) -> None:
-        self.asking.say("INVALIDATE_CACHE get_user []")
+        self.asking.send("INVALIDATE_CACHE get_user []")
         self.assertEqual((self.keys(), self.site.cached("get_user")), ([[None]], []))
 
     def test_an_invalid_command_closes_the_connection(self) -> None:
@@ -57,20 +59,20 @@ class RelayingInvalidations(CoherentMasterCase):
         ):
             with self.subTest(line[:40]):
                 client = self.client("REPLICATE caches NOW")
-                client.say(line)
-                (error,) = client.heard()
+                client.send(line)
+                (error,) = client.received()
                 self.assertRegex(error, f"^ERROR .*{reason}")
                 self.assertTrue(client.transport.disconnecting)
                 client.lost()
         self.assertEqual(self.site.master.closed, {"invalidation_refused": 3})
         self.assertEqual((self.facts(), self.site.events), ([], []))
-        self.asking.say('INVALIDATE_CACHE get_user ["@a"]')  # which is not held up by those
+        self.asking.send('INVALIDATE_CACHE get_user ["@a"]')  # which is not held up by those
         self.assertEqual(self.keys(), [[["@a"]]])
 
     def test_retries_until_the_database_comes_back(self) -> None:
         self.site.store.away = True
         for user in ("@a", "@b", "@a"):
-            self.asking.say(f'INVALIDATE_CACHE get_user ["{user}"]')
+            self.asking.send(f'INVALIDATE_CACHE get_user ["{user}"]')
         self.site.clock.pump([0.1] * 20)
         self.assertEqual((self.site.relay.waiting, len(self.site.cached("get_user"))), (2, 2))
         self.assertFalse(self.asking.transport.disconnecting)
@@ -84,7 +86,7 @@ class RelayingInvalidations(CoherentMasterCase):
         """The row being written may be applied before the change that the second one reports."""
         self.site.store.stop = ["append committed"]
         for _ in range(3):
-            self.asking.say('INVALIDATE_CACHE get_user ["@a"]')
+            self.asking.send('INVALIDATE_CACHE get_user ["@a"]')
         self.assertEqual(self.site.relay.waiting, 1)
         self.site.store.stopped.pop().callback(None)
         self.turn()
@@ -103,7 +105,7 @@ class RelayingInvalidations(CoherentMasterCase):
         for away, left in ((False, 0), (True, 2)):
             self.site.store.away = True
             for user in ("@a", "@b"):
-                self.asking.say(f'INVALIDATE_CACHE get_user ["{user}"]')
+                self.asking.send(f'INVALIDATE_CACHE get_user ["{user}"]')
             self.site.store.away = away
             done(self.site.relay.stop())
             self.assertEqual(self.site.relay.waiting, left)
@@ -119,11 +121,23 @@ class RelayingInvalidations(CoherentMasterCase):
         with self.assertRaisesRegex(TooManyInvalidations, "10000 invalidations already wait"):
             self.site.relay.take(InvalidateCache("get_user", ("one more",)))
         self.site.relay.take(InvalidateCache("get_user", (5,)))  # which waits already
-        self.asking.say('INVALIDATE_CACHE get_user ["one more"]')
-        (error,) = self.asking.heard()
+        self.asking.send('INVALIDATE_CACHE get_user ["one more"]')
+        (error,) = self.asking.received()
         self.assertIn("ERROR 10000 invalidations already wait for the database", error)
 
     def test_ignores_invalidations_on_a_master_that_does_not_write_the_stream(self) -> None:
-        self.site.master._invalidate = None
-        self.asking.say('INVALIDATE_CACHE get_user ["@a"]')
-        self.assertEqual((self.facts(), len(self.site.events)), ([], 1))
+        site = self.site
+        events: list[Command] = []
+        master = Master(
+            site.scheduler,
+            CATALOGUE,
+            site.announcer.states,
+            site.publisher,
+            site.store,
+            lambda _, command: events.append(command),
+            site.log,
+        )
+        self.factory = MasterFactory(site.scheduler, master, "example.org")
+        self.client("REPLICATE caches NOW").send('INVALIDATE_CACHE get_user ["@a"]')
+        self.assertEqual(self.facts(), [])
+        self.assertEqual(events, [InvalidateCache("get_user", ("@a",))])

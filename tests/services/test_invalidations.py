@@ -83,9 +83,9 @@ class CommittingChanges(CoherentMasterCase):
         order: list[Any] = []
         announced = self.site.announcer.settled
 
-        def settled(*told: Any) -> None:
-            order.append(("announced", told[0].name, self.site.cached("get_user")))
-            announced(*told)
+        def settled(*arguments: Any) -> None:
+            order.append(("announced", arguments[0].name, self.site.cached("get_user")))
+            announced(*arguments)
 
         self.site.announcer.settled = settled  # type: ignore[method-assign]
         self.run_changes(self.change)
@@ -113,9 +113,10 @@ class CommittingChanges(CoherentMasterCase):
 
         client = self.client("REPLICATE")
         self.run_changes(work, ORDERS)
-        heard = sorted(client.rows())
+        positions_seen = sorted(client.rows())
         self.assertEqual(
-            heard, ['RDATA caches master 1 ["get_user",["@a"],0]', 'RDATA orders master 1 ["c1"]']
+            positions_seen,
+            ['RDATA caches master 1 ["get_user",["@a"],0]', 'RDATA orders master 1 ["c1"]'],
         )
         self.assertEqual(
             (self.site.cached("get_user"), self.site.cached("get_orders")), ([("@b",)], [])
@@ -304,9 +305,9 @@ class ChangesOfOtherWriters(CoherentMasterCase):
         seen: list[Any] = []
         publish = self.site.publisher.writer_advanced
 
-        def watching(*told: Any) -> None:
+        def watching(*arguments: Any) -> None:
             seen.append(self.site.cached("get_user"))
-            publish(*told)
+            publish(*arguments)
 
         self.site.publisher.writer_advanced = watching  # type: ignore[method-assign]
 
@@ -369,8 +370,8 @@ class ChangesInPostgres(PostgresCase):
 
         self.get_age = get_age
         coherence = Coherence(self.caches, CATALOGUE, log)
-        self.heard = RecordingPositionListener()
-        announcer = Announcer(process.scheduler, process.store, [CACHES], self.heard, log)
+        self.positions_seen = RecordingPositionListener()
+        announcer = Announcer(process.scheduler, process.store, [CACHES], self.positions_seen, log)
         self.writer = StreamWriter(
             process.scheduler,
             process.store,
@@ -414,7 +415,7 @@ class ChangesInPostgres(PostgresCase):
             [(row["stream_id"], row["cache_func"], row["keys"]) for row in rows],
             [(1, "get_age", ["@a"]), (1, "elsewhere", ["@a", 7])],
         )
-        self.assertEqual(self.heard.moves, [("caches", 0, 1, 2)])
+        self.assertEqual(self.positions_seen.moves, [("caches", 0, 1, 2)])
 
     async def test_a_rollback_changes_nothing(self) -> None:
         with self.assertRaises(ZeroDivisionError):

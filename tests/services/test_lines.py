@@ -71,8 +71,8 @@ class Encoding(TestCase):
         new = max([fact.token for fact in facts], default=5) + beyond
         chunks = list(encoder(MODERN).live(JOBS, "w", 5, new, facts))
         self.check(chunks)
-        told = list(commands(chunks, MODERN))
-        rows = [c for c in told if isinstance(c, Rdata)]
+        parsed = list(commands(chunks, MODERN))
+        rows = [c for c in parsed if isinstance(c, Rdata)]
         wanted = [
             (fact.token if number == len(fact.rows) else None, b'["%b"]' % row.name.encode())  # type: ignore[attr-defined]
             for fact in facts
@@ -80,11 +80,11 @@ class Encoding(TestCase):
             for number, row in enumerate(fact.rows, 1)
         ]
         self.assertEqual([(c.token, c.row) for c in rows], wanted)
-        # Whoever has taken part in all of it stands at the new position.
-        last = told[-1] if told else None
+        # A client that has received all of it is at the new position.
+        last = parsed[-1] if parsed else None
         reached = last.new if isinstance(last, Position) else last.token if last else 5
         self.assertEqual(reached, new)
-        positions = {c.new for c in told if isinstance(c, Position)}
+        positions = {c.new for c in parsed if isinstance(c, Position)}
         self.assertLessEqual({f.token for f in facts if f.rows and not fits(f)}, positions)
 
     @SOME
@@ -95,14 +95,14 @@ class Encoding(TestCase):
         facts = facts_of(shapes, after=0)
         chunks = list(encoder(LEGACY).catch_up(JOBS, facts))
         self.check(chunks)
-        told = [(c.token, c.row) for c in commands(chunks, LEGACY) if isinstance(c, Rdata)]
+        parsed = [(c.token, c.row) for c in commands(chunks, LEGACY) if isinstance(c, Rdata)]
         wanted = [
             (fact.token, b'["%b"]' % row.name.encode())  # type: ignore[attr-defined]
             for fact in facts
             if all(len(row.name) < LIMIT for row in fact.rows)  # type: ignore[attr-defined]
             for row in fact.rows
         ]
-        self.assertEqual(told, wanted)
+        self.assertEqual(parsed, wanted)
 
     def test_cuts_many_lines_near_the_size_of_a_chunk(self) -> None:
         facts = [Fact(token, "w", (ROW("x" * 1000),) * 2) for token in range(2, 602)]

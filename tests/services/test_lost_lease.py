@@ -58,7 +58,7 @@ class LosingTheLease(SynchronousTestCase):
         return self.successResultOf(deferred)
 
     def append(self) -> Any:
-        """What becomes of an append."""
+        """The outcome of an append."""
         deferred = Deferred.fromCoroutine(self.writer.append(JOBS, [[Job("a")]]))
         self.clock.advance(0)
         return deferred

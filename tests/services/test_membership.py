@@ -125,9 +125,9 @@ class Draining(MembershipCase):
     async def test_waits_for_a_writer_to_settle_what_it_has_reserved(self) -> None:
         _, leaving = await self.writing("leaving")
         async with await leaving.writer.reserve(NOTES, 2) as reservation:
-            told = await self.is_refused(StillOpen, self.membership.drain(NOTES, "leaving", 0.0))
-            self.assertIn("backend", told)
-            self.assertIn("leaving", told)
+            message = await self.is_refused(StillOpen, self.membership.drain(NOTES, "leaving", 0.0))
+            self.assertIn("backend", message)
+            self.assertIn("leaving", message)
             self.assertIs((await self.member("leaving")).state, State.DRAINING)
             await reservation.write([[note("reserved before")]])
         await self.membership.drain(NOTES, "leaving", LONG)
@@ -212,8 +212,8 @@ class Removing(MembershipCase):
 
     async def test_refuses_to_remove_a_writer_that_may_write(self) -> None:
         _, living = await self.writing("living")
-        told = await self.is_refused(WriterLives, self.membership.remove(NOTES, "living"))
-        self.assertIn("it is living, Postgres backend", told)
+        message = await self.is_refused(WriterLives, self.membership.remove(NOTES, "living"))
+        self.assertIn("it is living, Postgres backend", message)
         await self.membership.drain(NOTES, "living", LONG)
         await self.is_refused(WriterLives, self.membership.remove(NOTES, "living"))
         await self.membership.add(NOTES, "idle")
@@ -247,14 +247,14 @@ class Removing(MembershipCase):
         await self.membership.drain(NOTES, "leaving", LONG)
         await self.membership.remove(NOTES, "leaving")  # perhaps before the observer has looked
         (above,) = (await observer.writer.append(NOTES, [[note("above")]])).tokens
-        await self.until(lambda: observer.heard.linear >= above)
+        await self.until(lambda: observer.listener.linear >= above)
         page = await self.operator.store.page(NOTES, Range(0, above), None, 100)
-        self.assertEqual(observer.heard.linear_facts, list(page.facts))
+        self.assertEqual(observer.listener.linear_facts, list(page.facts))
         self.assertEqual(len(page.facts), 6)
         *left, _ = page.facts
-        self.assertEqual([f for f in observer.heard.facts if f.writer == "leaving"], left)
+        self.assertEqual([f for f in observer.listener.facts if f.writer == "leaving"], left)
         # Once it is idle, it may go on with the linear position.
-        self.assertIn(observer.heard.positions["leaving"], (left[-1].token, above))
+        self.assertIn(observer.listener.positions["leaving"], (left[-1].token, above))
 
     async def test_a_dead_writer_that_is_removed_holds_no_position_back(self) -> None:
         process = self.process("doomed")
@@ -266,7 +266,7 @@ class Removing(MembershipCase):
         observer = await self.announcing()
         (above,) = (await observer.writer.append(NOTES, [[note("above")]])).tokens
         self.assertGreater(above, tokens[-1])
-        await self.until(lambda: observer.heard.linear >= above)
+        await self.until(lambda: observer.listener.linear >= above)
 
     async def test_a_fenced_writer_is_dead_until_a_process_takes_its_name(self) -> None:
         process = self.process("doomed")
@@ -286,8 +286,8 @@ class Removing(MembershipCase):
         await self.kill(process)
         await self.membership.remove(NOTES, "late")
         late = Fact(tokens[0], "late", (note("late"),))
-        told = await self.is_refused(Fenced, lease.write(NOTES, [late]))
-        self.assertIn("it was removed", told)
+        message = await self.is_refused(Fenced, lease.write(NOTES, [late]))
+        self.assertIn("it was removed", message)
         await self.is_refused(WriterRemoved, process.store.open_writer("late", [NOTES]))
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 0)
 
@@ -315,13 +315,13 @@ class Removing(MembershipCase):
         await writing.writer.stop()
         await self.membership.drain(NOTES, "seasonal", LONG)
         await self.membership.remove(NOTES, "seasonal")
-        await self.until(lambda: observer.heard.positions.get("seasonal", 0) >= first)
+        await self.until(lambda: observer.listener.positions.get("seasonal", 0) >= first)
         self.assertTrue(await self.membership.add(NOTES, "seasonal"))
         _, again = await self.writing("seasonal")
         (second,) = (await again.writer.append(NOTES, [[note("winter")]])).tokens
-        await self.until(lambda: observer.heard.linear >= second)
+        await self.until(lambda: observer.listener.linear >= second)
         self.assertEqual(
-            [fact.rows for fact in observer.heard.facts], [(note("summer"),), (note("winter"),)]
+            [fact.rows for fact in observer.listener.facts], [(note("summer"),), (note("winter"),)]
         )
 
     async def test_a_process_that_starts_meanwhile_is_refused_or_keeps_the_writer(self) -> None:

@@ -1,4 +1,4 @@
-"""When clients that know writers are told of one that has not written yet."""
+"""When clients that know writers receive a position of one that has not written yet."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Lines(Protocol):
         """Keep it."""
         self._data += data
 
-    def heard(self) -> list[str]:
-        """What it heard of the stream since it was asked last."""
+    def received(self) -> list[str]:
+        """Lines of the stream received since the last call."""
         lines, self._data = self._data.decode().splitlines(), b""
         return [line for line in lines if line.split(" ")[1:2] == [self._stream]]
 
 
 class AnnouncingNewWriters(TestCase):
-    """Real workers go back to 0 when they are told of a writer there (seen with 1.43)."""
+    """Real workers go back to 0 when a writer is announced there (seen with 1.43)."""
 
     def setUp(self) -> None:
         self.world = MasterWorld()
@@ -48,10 +48,10 @@ class AnnouncingNewWriters(TestCase):
         self.addCleanup(self.world.stop)
 
     def test_does_not_announce_a_writer_that_never_wrote(self) -> None:
-        self.assertEqual(self.client.heard(), ["POSITION jobs master 0 0"])
+        self.assertEqual(self.client.received(), ["POSITION jobs master 0 0"])
 
     def test_introduces_a_writer_before_its_first_row(self) -> None:
-        self.client.heard()
+        self.client.received()
         lease = done(self.world.store.open_writer("other", [self.jobs]))
         row = self.jobs.kinds[""](7, None, None)
         for _ in range(2):
@@ -59,7 +59,7 @@ class AnnouncingNewWriters(TestCase):
             self.world.announcer.wake("jobs")
             self.world.clock.pump([0.1] * 4)
         self.assertEqual(
-            [line for line in self.client.heard() if " other " in line],
+            [line for line in self.client.received() if " other " in line],
             [
                 "POSITION jobs other 0 0",
                 "RDATA jobs other 1 [7,null,null]",
@@ -68,17 +68,17 @@ class AnnouncingNewWriters(TestCase):
         )
 
     def test_an_announced_writer_advances_with_the_others(self) -> None:
-        """Or a real worker would stand where the writer is that is furthest behind."""
-        self.client.heard()
+        """Otherwise a real worker's position would be that of the writer furthest behind."""
+        self.client.received()
         done(self.world.intake.append("jobs", b"[[7],[8]]"))
         self.world.clock.pump([0.1] * 30)
-        self.assertEqual(self.client.heard()[3:], [])
+        self.assertEqual(self.client.received()[3:], [])
         lease = done(self.world.store.open_writer("other", [self.jobs]))
         done(lease.append(self.jobs, [Draft([[self.jobs.kinds[""](9, None, None)]])], 0))
         self.world.announcer.wake("jobs")
         self.world.clock.pump([0.1] * 30)
         self.assertEqual(
-            self.client.heard(),
+            self.client.received(),
             [
                 "POSITION jobs other 0 0",
                 "RDATA jobs other 3 [9,null,null]",

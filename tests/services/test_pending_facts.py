@@ -7,7 +7,7 @@ from unittest import TestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synrepl.services.announcing.pending_facts import PendingFacts
+from synrepl.services.announcing.stream_state import PendingFacts
 from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
 

@@ -97,7 +97,7 @@ class RefusingTokens(TestCase):
         done(self.world.intake.append("jobs", b"[" + b",".join([b"[1]"] * count) + b"]"))
         return list(range(1, self.world.last("jobs") + 1))
 
-    def hear(self, *commands: Command) -> None:
+    def receive(self, *commands: Command) -> None:
         self.follower.received(commands)
         self.world.clock.pump([LOOK_EVERY_S] * (len(commands) + 1))
 
@@ -110,11 +110,11 @@ class RefusingTokens(TestCase):
     def test_refuses_a_position_beyond_the_sequence_and_loses_nothing(self) -> None:
         self.append(3)
         self.follow()
-        self.hear(Position("jobs", "master", 3, 3))
-        self.hear(Position("jobs", "master", 3, FAR))
+        self.receive(Position("jobs", "master", 3, 3))
+        self.receive(Position("jobs", "master", 3, FAR))
         self.assertEqual(self.position(), 3)
         every = self.append(2)
-        self.hear(self.row(4), self.row(5))
+        self.receive(self.row(4), self.row(5))
         self.assertEqual((self.position(), self.handler.tokens), (5, every))
         self.assertEqual(self.tokens.refused, {"jobs": 1})
         self.assertEqual(self.follower.announced["jobs", "master"], 5)
@@ -126,12 +126,12 @@ class RefusingTokens(TestCase):
     def test_refuses_a_row_beyond_the_sequence(self) -> None:
         self.append(3)
         self.follow()
-        self.hear(Position("jobs", "master", 3, 3), self.row(FAR))
+        self.receive(Position("jobs", "master", 3, 3), self.row(FAR))
         self.assertEqual((self.position(), self.handler.tokens), (3, [1, 2, 3]))
         self.assertEqual(self.follower.waiting_rows, 0)
         self.assertEqual(self.follower.announced["jobs", "master"], 3)
         every = self.append(2)
-        self.hear(self.row(4), self.row(FAR + 1), self.row(5))
+        self.receive(self.row(4), self.row(FAR + 1), self.row(5))
         self.assertEqual((self.position(), self.handler.tokens), (5, every))
         self.assertEqual(self.tokens.refused, {"jobs": 2})
         self.assertEqual(len(self.log.lines), 1)  # logged once
@@ -139,46 +139,46 @@ class RefusingTokens(TestCase):
     def test_checks_the_first_position_of_a_new_follower(self) -> None:
         self.append(3)
         self.follow()
-        self.hear(Position("jobs", "master", FAR, FAR))
+        self.receive(Position("jobs", "master", FAR, FAR))
         self.assertNotEqual(self.position(), FAR)
-        self.hear(Position("jobs", "master", 3, 3))
+        self.receive(Position("jobs", "master", 3, 3))
         self.assertEqual((self.position(), self.handler.tokens), (3, [1, 2, 3]))
 
     def test_refuses_a_legacy_position_beyond_the_sequence(self) -> None:
         self.append(3)
         self.follow(LEGACY)
         for token in (1, 2, 3):
-            self.hear(Rdata("jobs", None, token, b"[1]"))
-        self.hear(Position("jobs", None, None, FAR))
-        self.hear(Position("jobs", None, None, 3))
+            self.receive(Rdata("jobs", None, token, b"[1]"))
+        self.receive(Position("jobs", None, None, FAR))
+        self.receive(Position("jobs", None, None, 3))
         self.assertEqual(self.follower.positions["jobs", ""], 3)
         self.assertEqual(self.tokens.refused, {"jobs": 1})
 
     def test_fetches_wrongly_refused_rows_with_the_next_ones(self) -> None:
         self.append(3)
         self.follow()
-        self.hear(Position("jobs", "master", 3, 3))
+        self.receive(Position("jobs", "master", 3, 3))
         self.append(2)
         self.source.behind = 2
-        self.hear(self.row(4))
+        self.receive(self.row(4))
         self.source.behind = 0
-        self.hear(self.row(5))
+        self.receive(self.row(5))
         self.assertEqual(self.handler.tokens, [1, 2, 3, 4, 5])
         self.append(2)
         self.source.behind = 2
-        self.hear(self.row(6))
+        self.receive(self.row(6))
         self.source.behind = 0
-        self.hear(Position("jobs", "master", 5, 7))
+        self.receive(Position("jobs", "master", 5, 7))
         self.assertEqual(self.handler.tokens, [1, 2, 3, 4, 5, 6, 7])
 
     def test_waits_for_a_source_that_learns_of_tokens_late(self) -> None:
         self.source.is_late = True
         self.append(3)
         self.follow()
-        self.hear(Position("jobs", "master", 3, 3))
+        self.receive(Position("jobs", "master", 3, 3))
         self.append()
         self.source.behind = 1
-        self.hear(self.row(4))
+        self.receive(self.row(4))
         self.source.behind = 0
         self.world.clock.advance(2)
         self.assertEqual(self.handler.tokens, [1, 2, 3, 4])
@@ -188,10 +188,10 @@ class RefusingTokens(TestCase):
         """As after a failover that lost commits."""
         self.append(3)
         self.follow()
-        self.hear(Position("jobs", "master", 3, 3))
+        self.receive(Position("jobs", "master", 3, 3))
         jobs = self.world.catalogue["jobs"]
         self.world.store.set_sequence(jobs, 10**9)
-        self.hear(Position("jobs", "master", 10**9, 10**9))
+        self.receive(Position("jobs", "master", 10**9, 10**9))
         self.assertEqual(self.position(), 10**9)
         self.assertEqual(self.tokens.refused, {})
 
@@ -199,29 +199,29 @@ class RefusingTokens(TestCase):
         self.append(5)
         self.world.store.set_sequence(self.world.catalogue["jobs"], 2)
         self.follow()
-        self.hear(Position("jobs", "master", 5, 5))
+        self.receive(Position("jobs", "master", 5, 5))
         self.assertEqual(self.position(), 5)
 
     def test_does_not_look_up_tokens_known_to_be_possible(self) -> None:
         self.append(500)
         self.follow()
-        self.hear(Position("jobs", "master", 0, 0), *map(self.row, range(1, 501)))
+        self.receive(Position("jobs", "master", 0, 0), *map(self.row, range(1, 501)))
         self.assertEqual(self.handler.tokens, list(range(1, 501)))
         self.assertEqual(self.source.looks, 1)
 
     def test_looks_up_once_for_tokens_that_arrive_together(self) -> None:
         self.append(1)
         self.follow()
-        self.hear(Position("jobs", "master", 1, 1))
+        self.receive(Position("jobs", "master", 1, 1))
         looks = self.source.looks
         self.append(300)
-        self.hear(*map(self.row, range(2, 302)))
+        self.receive(*map(self.row, range(2, 302)))
         self.assertEqual((self.position(), self.source.looks), (301, looks + 1))
 
     def test_limits_the_rate_of_lookups(self) -> None:
         self.append(1)
         self.follow()
-        self.hear(Position("jobs", "master", 1, 1))
+        self.receive(Position("jobs", "master", 1, 1))
         looks = self.source.looks
         for token in range(2, 102):
             self.append(1)
@@ -234,20 +234,20 @@ class RefusingTokens(TestCase):
     def test_one_lookup_serves_many_rows_where_only_this_server_can_send(self) -> None:
         self.append(1)
         self.follow(near=50)
-        self.hear(Position("jobs", "master", 1, 1))
+        self.receive(Position("jobs", "master", 1, 1))
         looks = self.source.looks
         for token in range(2, 203):
             self.append(1)
-            self.hear(self.row(token))
+            self.receive(self.row(token))
         self.assertEqual(self.handler.tokens, list(range(1, 203)))
         self.assertEqual(self.source.looks - looks, 3)
-        self.hear(self.row(FAR), Position("jobs", "master", 202, 203))
+        self.receive(self.row(FAR), Position("jobs", "master", 202, 203))
         self.assertEqual((self.position(), self.tokens.refused), (202, {"jobs": 2}))
 
     def test_reports_a_position_that_an_unchecked_row_has_moved_too_far(self) -> None:
         self.append(1)
         self.follow(near=50)
-        self.hear(Position("jobs", "master", 1, 1), self.row(40))
+        self.receive(Position("jobs", "master", 1, 1), self.row(40))
         streams = {stream.name: stream for stream in self.world.catalogue}
         positions = [(None, key, at) for key, at in self.follower.positions.items()]
         done(self.tokens.check(streams, positions))
@@ -258,7 +258,7 @@ class RefusingTokens(TestCase):
     def test_refuses_a_flood_of_forged_positions_with_few_lookups(self) -> None:
         self.append(1)
         self.follow()
-        self.hear(Position("jobs", "master", 1, 1))
+        self.receive(Position("jobs", "master", 1, 1))
         looks = self.source.looks
         self.append(1)
         forged = [Position("jobs", "master", 1, FAR + n) for n in range(5_000)]
@@ -284,10 +284,10 @@ class RefusingTokens(TestCase):
     def test_processes_nothing_while_tokens_cannot_be_looked_up(self) -> None:
         self.append(1)
         self.follow()
-        self.hear(Position("jobs", "master", 1, 1))
+        self.receive(Position("jobs", "master", 1, 1))
         self.append(1)
         self.world.store.away = True
-        self.hear(self.row(2))
+        self.receive(self.row(2))
         self.assertEqual(self.position(), 1)
         self.assertIn("cannot look up which tokens were given out", self.log.lines[-1][1])
         self.world.store.away = False
@@ -297,25 +297,25 @@ class RefusingTokens(TestCase):
     def test_drops_items_of_a_connection_that_is_lost_during_a_lookup(self) -> None:
         self.append(1)
         self.follow()
-        self.hear(Position("jobs", "master", 1, 1))
+        self.receive(Position("jobs", "master", 1, 1))
         self.append(1)
         self.world.store.away = True
-        self.hear(self.row(2))
+        self.receive(self.row(2))
         self.follower.disconnected()
         self.world.store.away = False
         self.world.clock.advance(1)
         self.assertEqual((self.position(), self.follower.waiting_rows), (1, 0))
         self.follower.connected(FakeUpstream(CURRENT))
-        self.hear(Position("jobs", "master", 2, 2))
+        self.receive(Position("jobs", "master", 2, 2))
         self.assertEqual(self.handler.tokens, [1, 2])
 
     def test_accepts_every_token_of_streams_in_memory(self) -> None:
         """The next POSITION of their writer is a new start."""
         self.follow()
-        self.hear(Position("typing", "master", FAR, FAR))
+        self.receive(Position("typing", "master", FAR, FAR))
         self.assertEqual(self.follower.positions["typing", "master"], FAR)
         self.assertEqual(self.source.looks, 0)
-        self.hear(Position("typing", "master", 0, 0))
+        self.receive(Position("typing", "master", 0, 0))
         self.assertEqual(self.follower.positions["typing", "master"], 0)
 
     def test_warns_of_refusals_for_a_while(self) -> None:
@@ -323,7 +323,7 @@ class RefusingTokens(TestCase):
         self.follow(MODERN)
         check = none_refused(self.tokens, self.world.clock.seconds)
         self.assertIsNone(check())
-        self.hear(Position("jobs", "master", FAR, FAR))
+        self.receive(Position("jobs", "master", FAR, FAR))
         self.assertIn("the last one 1000000 in jobs, where 3 has been", str(check()))
         status = self.tokens.to_json()
         self.assertEqual(status["refused"], {"jobs": 1})
@@ -339,9 +339,11 @@ class RefusingTokens(TestCase):
         done(self.tokens.check(streams, [(None, key, 3), ("mail", key, 3)]))
         self.assertIsNone(not_ahead(self.tokens)())
         done(self.tokens.check(streams, [(None, key, 3), ("mail", key, FAR)]))
-        told = str(not_ahead(self.tokens)())
-        self.assertIn("the position in jobs of master (handler mail) is 1000000, and only 3", told)
-        self.assertIn("synrepl followers reset", told)
+        message = str(not_ahead(self.tokens)())
+        self.assertIn(
+            "the position in jobs of master (handler mail) is 1000000, and only 3", message
+        )
+        self.assertIn("synrepl followers reset", message)
         self.assertEqual(len(self.log.lines), 1)
 
     @given(
@@ -360,21 +362,21 @@ class RefusingTokens(TestCase):
         """Real rows come in order, mixed with tokens that were never given out."""
         self.setUp()
         self.follow()
-        self.hear(Position("jobs", "master", 0, 0))
+        self.receive(Position("jobs", "master", 0, 0))
         last = 0
         for step in steps:
             if step == "append":
                 self.append()
                 last += 1
-                self.hear(self.row(last))
+                self.receive(self.row(last))
             elif step[0] == "row" and step[1] > 0:
-                self.hear(self.row(last + step[1]))
+                self.receive(self.row(last + step[1]))
             elif step[0] == "position" and step[2] > 0:
-                self.hear(Position("jobs", "master", max(0, last + step[1]), last + step[2]))
+                self.receive(Position("jobs", "master", max(0, last + step[1]), last + step[2]))
             position = self.position()
             assert position is not None
             assert position <= last
-        self.hear(Position("jobs", "master", last, last))
+        self.receive(Position("jobs", "master", last, last))
         self.assertEqual(self.handler.tokens, list(range(1, last + 1)))
 
     def test_accepts_every_token_without_a_source(self) -> None:
@@ -388,6 +390,6 @@ class RefusingTokens(TestCase):
         row = self.world.catalogue["jobs"].kinds[""](1, None, None)
         done(lease.append(self.world.catalogue["jobs"], [Draft([[row]])], 0))
         self.follow()
-        self.hear(Position("jobs", "other", 2, 2), Position("jobs", "master", 2, 2))
+        self.receive(Position("jobs", "other", 2, 2), Position("jobs", "master", 2, 2))
         self.assertEqual(self.handler.tokens, [2, 1])
         done(lease.close())

@@ -133,7 +133,7 @@ class ReplayingRecordedCaches(SynchronousTestCase):
         if line.startswith("SERVER") and self.peer.session.peer_server is not None:
             return
         if not line.startswith("RDATA caches "):
-            self.say(line)
+            self.receive(line)
             return
         name, keys = row_of(line)
         self.counted[name] += 1
@@ -144,13 +144,13 @@ class ReplayingRecordedCaches(SynchronousTestCase):
         for cache, key in concerned:
             self.get[cache](*key)
             self.get[cache](*nobody(len(key)))
-        self.say(line)
+        self.receive(line)
         for cache, key in concerned:
             (held,) = self.caches.named(cache)
             self.assertNotIn(key, held.entries, line)
             self.assertEqual(nobody(len(key)) in held.entries, keys is not None, line)
 
-    def say(self, line: str) -> None:
+    def receive(self, line: str) -> None:
         self.peer.dataReceived(line.encode() + b"\n")
         self.assertFalse(self.peer.session.closing, line)
 

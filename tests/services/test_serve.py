@@ -7,13 +7,12 @@ from typing import Any
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.adapters.tcp.master import ClientPeer, MasterFactory
-from synrepl.services.sending.commands import Commands
+from synrepl.adapters.tcp.master import ClientPeer
 from synrepl.services.serving.federation_acks import FederationAcks, UnexpectedSender
-from synrepl.services.serving.master import COMMAND_HANDLERS, Master, NoCachesStream
+from synrepl.services.serving.master import COMMAND_HANDLERS, NoCachesStream
 from synrepl.wire.commands import ClearUserSync, Command, UserSync
-from synrepl.wire.session import SessionLimits
-from tests.services.world import MasterWorld, RecordingLog, done, started
+from tests.services.world import MasterWorld, done, started
+from tests.support.masters import build_listener
 
 
 class Transport(StringTransport):
@@ -29,19 +28,19 @@ class Transport(StringTransport):
 class Client:
     """The other end of one connection."""
 
-    def __init__(self, case: MasterCase, *said: str) -> None:
+    def __init__(self, case: MasterCase, *sent: str) -> None:
         self.case = case
         self.transport = Transport()
         self.peer: Any = case.factory.buildProtocol(None)
         self.peer.makeConnection(self.transport)
-        self.say(*said)
+        self.send(*sent)
 
-    def say(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         """Say lines, and let the master act."""
         self.peer.dataReceived("".join(f"{line}\n" for line in lines).encode())
         self.case.world.clock.advance(0)
 
-    def heard(self, *, greeting: bool = False) -> list[str]:
+    def received(self, *, greeting: bool = False) -> list[str]:
         """The lines since the last time."""
         lines = self.transport.value().decode().splitlines()
         self.transport.clear()
@@ -61,46 +60,39 @@ ConnectionLostReason: Any = _Reason()
 
 
 class MasterCase(SynchronousTestCase):
+    """A master and its listener.
+
+    :ivar events: the commands that its handler got, each with its source
+    """
+
     def setUp(self) -> None:
-        self.world: MasterWorld = started()
+        self.world: MasterWorld = started(senders=("sender1", "sender2"), queued_lines=20)
         self.addCleanup(self.world.stop)
-        self.events: list[tuple[str, Command]] = []
-        self.log = RecordingLog()
-        world = self.world
-        self.master = Master(
-            world.scheduler,
-            world.catalogue,
-            world.announcer.states,
-            world.publisher,
-            world.store,
-            lambda name, command: self.events.append((name, command)),
-            self.log,
-            senders=["sender1", "sender2"],
-        )
-        self.factory = MasterFactory(
-            world.scheduler, self.master, "example.org", limits=SessionLimits(queued_lines=20)
-        )
+        self.events: list[tuple[str, Command]] = self.world.recorder.commands
+        self.log = self.world.log
+        self.master = self.world.master
+        self.factory = build_listener(self.world.services)
 
     def append(self, *notes: str) -> None:
         rows = ",".join(f'[{n},"{note}",null]' for n, note in enumerate(notes))
         done(self.world.intake.append("jobs", f"[{rows}]".encode()))
         self.world.clock.advance(0)
 
-    def client(self, *said: str) -> Client:
-        return Client(self, *said)
+    def client(self, *sent: str) -> Client:
+        return Client(self, *sent)
 
 
 class Replicate(MasterCase):
     def test_greets_a_client_with_its_server_name(self) -> None:
-        server, ping = self.client().heard(greeting=True)
+        server, ping = self.client().received(greeting=True)
         self.assertEqual((server, ping.split()[0]), ("SERVER example.org", "PING"))
 
     def test_a_legacy_client_gets_rows_after_its_token(self) -> None:
         self.append("a", "b")
         client = self.client("REPLICATE jobs 1")
-        self.assertEqual(client.heard(), ['RDATA jobs 2 [1,"b",null]', "POSITION jobs 2"])
+        self.assertEqual(client.received(), ['RDATA jobs 2 [1,"b",null]', "POSITION jobs 2"])
         self.append("c")
-        self.assertEqual(client.heard(), ['RDATA jobs 3 [0,"c",null]'])
+        self.assertEqual(client.received(), ['RDATA jobs 3 [0,"c",null]'])
 
     def test_a_legacy_client_may_start_now_beyond_or_before_everything(self) -> None:
         self.append("a")
@@ -112,41 +104,41 @@ class Replicate(MasterCase):
         ):
             with self.subTest(token):
                 client = self.client(f"REPLICATE jobs {token}")
-                self.assertEqual(client.heard(), [*rows, "POSITION jobs 1"])
+                self.assertEqual(client.received(), [*rows, "POSITION jobs 1"])
 
     def test_a_legacy_client_may_request_all_streams(self) -> None:
         self.append("a")
-        heard = self.client("REPLICATE ALL 0").heard()
-        self.assertIn('RDATA jobs 1 [0,"a",null]', heard)
-        positions = [line.split()[1] for line in heard if line.startswith("POSITION")]
+        received = self.client("REPLICATE ALL 0").received()
+        self.assertIn('RDATA jobs 1 [0,"a",null]', received)
+        positions = [line.split()[1] for line in received if line.startswith("POSITION")]
         self.assertEqual(len(positions), len(set(positions)))
         self.assertNotIn("presence_federation", positions)  # those servers did not have it
 
     def test_a_legacy_client_may_request_a_stream_again(self) -> None:
         self.append("a")
         client = self.client("REPLICATE jobs NOW", "REPLICATE jobs 0")
-        self.assertEqual(client.heard()[-1], "POSITION jobs 1")
+        self.assertEqual(client.received()[-1], "POSITION jobs 1")
         self.append("b")
-        self.assertEqual(client.heard(), ['RDATA jobs 2 [0,"b",null]'])
+        self.assertEqual(client.received(), ['RDATA jobs 2 [0,"b",null]'])
 
     def test_a_modern_client_gets_positions_and_then_live_rows(self) -> None:
         self.append("a")
         client, silent = self.client("REPLICATE "), self.client()
-        self.assertIn("POSITION jobs master 1 1", client.heard())
-        silent.heard()
+        self.assertIn("POSITION jobs master 1 1", client.received())
+        silent.received()
         self.append("b")
-        self.assertEqual(client.heard(), ['RDATA jobs master 2 [0,"b",null]'])
-        self.assertEqual(silent.heard(), [])  # it has not asked
+        self.assertEqual(client.received(), ['RDATA jobs master 2 [0,"b",null]'])
+        self.assertEqual(silent.received(), [])  # it has not asked
 
     def test_answers_only_the_client_that_asked(self) -> None:
         first = self.client("REPLICATE")
-        first.heard()
+        first.received()
         self.client("REPLICATE")
-        self.assertEqual(first.heard(), [])
+        self.assertEqual(first.received(), [])
 
     def test_refuses_an_unknown_stream(self) -> None:
         client = self.client("REPLICATE job 0", "REPLICATE jobs 0")
-        self.assertEqual(client.heard(), ["ERROR there is no stream 'job'; did you mean jobs?"])
+        self.assertEqual(client.received(), ["ERROR there is no stream 'job'; did you mean jobs?"])
         self.assertTrue(client.transport.disconnecting)
         client.lost()
         self.assertEqual(self.master.closed, {"replicate_refused": 1})
@@ -156,9 +148,9 @@ class Replicate(MasterCase):
         self.addCleanup(small.stop)
         self.world, before = small, self.world
         self.addCleanup(setattr, self, "world", before)
-        self.factory = MasterFactory(small.scheduler, small.master, "example.org")
+        self.factory = build_listener(small.services)
         self.append("a", "b", "c")
-        (error,) = self.client("REPLICATE jobs 0").heard()
+        (error,) = self.client("REPLICATE jobs 0").received()
         self.assertRegex(error, "^ERROR stream 'jobs' has been trimmed up to 2;")
 
     def test_skips_trimmed_rows_of_an_ephemeral_stream(self) -> None:
@@ -168,27 +160,27 @@ class Replicate(MasterCase):
         self.world.clock.advance(1)
         done(self.world.store.trim(self.world.catalogue["caches"], 2, 0, 10))
         client = self.client("NAME old", "REPLICATE caches 1")
-        self.assertEqual(client.heard(), ['RDATA caches 3 ["f",["c"],3]', "POSITION caches 3"])
+        self.assertEqual(client.received(), ['RDATA caches 3 ["f",["c"],3]', "POSITION caches 3"])
         lost = "old asks for caches above 1, which is trimmed up to 2; it misses these facts"
         self.assertEqual(self.log.lines, [("warn", lost)])
         done(self.world.store.trim(self.world.catalogue["caches"], 3, 0, 10))
-        self.assertEqual(self.client("REPLICATE caches 0").heard(), ["POSITION caches 3"])
+        self.assertEqual(self.client("REPLICATE caches 0").received(), ["POSITION caches 3"])
 
 
 class LiveAndCatchUpLanes(MasterCase):
-    def test_tells_a_slow_client_why_it_is_disconnected(self) -> None:
+    def test_sends_a_slow_client_the_reason_for_disconnecting_it(self) -> None:
         client = self.client("NAME slowpoke", "REPLICATE jobs NOW")
-        client.heard()
+        client.received()
         client.peer.pauseProducing()  # as a full transport does
         for _ in range(2):
             self.append(*"abcdefghij")
         self.world.clock.advance(7)
         self.append(*"abcdefghij")
-        heard = client.heard()
-        self.assertEqual(heard[-1], "ERROR Failed to keep up")
-        self.assertEqual(len([line for line in heard if line.startswith("RDATA")]), 20)
+        received = client.received()
+        self.assertEqual(received[-1], "ERROR Failed to keep up")
+        self.assertEqual(len([line for line in received if line.startswith("RDATA")]), 20)
         self.assertTrue(client.transport.disconnecting)
-        # The operator is told at once, however long the client takes to go.
+        # The operator is informed at once, however long the client takes to go.
         (line,) = (line for level, line in self.log.lines if level == "warn")
         self.assertRegex(
             line, r"SLOW CLIENT CUT OFF: \S+ at \S+ does not read: 20 lines \(\d+ bytes\)"
@@ -203,30 +195,30 @@ class LiveAndCatchUpLanes(MasterCase):
         for _ in range(10):
             self.append(*"abcdefghij")
         client = self.client()
-        client.heard()
+        client.received()
         client.peer.pauseProducing()
-        client.say("REPLICATE jobs 0")
+        client.send("REPLICATE jobs 0")
         self.append("later")
-        self.assertEqual(client.heard(), [])
+        self.assertEqual(client.received(), [])
         client.peer.resumeProducing()
         self.world.clock.advance(0)
-        heard = client.heard()
-        self.assertEqual(len(heard), 102)
-        self.assertEqual(heard[-1], "POSITION jobs 101")
+        received = client.received()
+        self.assertEqual(len(received), 102)
+        self.assertEqual(received[-1], "POSITION jobs 101")
 
-    def test_tells_every_client_that_it_is_shutting_down(self) -> None:
+    def test_informs_every_client_that_it_is_shutting_down(self) -> None:
         clients = [self.client("REPLICATE"), self.client("REPLICATE jobs NOW"), self.client()]
         for client in clients:
-            client.heard()
+            client.received()
         self.master.shut_down()
         for client in clients:
-            self.assertEqual(client.heard(), ["ERROR server shutting down"])
+            self.assertEqual(client.received(), ["ERROR server shutting down"])
 
     def test_disconnects_a_client_that_stopped_pinging(self) -> None:
         armed, free = self.client("PING 1"), self.client("NAME netcat")
         self.world.clock.pump([1.0] * 16)
-        self.assertEqual(armed.heard(), ["ERROR ping timeout"])
-        self.assertEqual(free.heard(), [])
+        self.assertEqual(armed.received(), ["ERROR ping timeout"])
+        self.assertEqual(free.received(), [])
         free.lost()
 
 
@@ -240,19 +232,19 @@ class RelayingCommands(MasterCase):
     def test_relays_remote_server_up_to_the_other_clients(self) -> None:
         clients = [self.client("REPLICATE jobs NOW") for _ in range(2)] + [self.client("REPLICATE")]
         for client in clients:
-            client.heard()
-        clients[0].say("REMOTE_SERVER_UP far.example")
-        heard = [client.heard() for client in clients]
-        self.assertEqual(heard, [[], *[["REMOTE_SERVER_UP far.example"]] * 2])
+            client.received()
+        clients[0].send("REMOTE_SERVER_UP far.example")
+        received = [client.received() for client in clients]
+        self.assertEqual(received, [[], *[["REMOTE_SERVER_UP far.example"]] * 2])
 
     def test_tracks_syncing_users(self) -> None:
         legacy = self.client("NAME old", "REPLICATE jobs NOW", "USER_SYNC @a:x start 5")
         modern = self.client("NAME new", "REPLICATE", "USER_SYNC i1 @b:x start 6")
-        modern.say(
+        modern.send(
             "USER_SYNC i2 @c:x start 7", "USER_SYNC i2 @d:x start 8", "USER_SYNC i2 @d:x end 9"
         )
         self.assertEqual(self.master.user_syncs.users(), {"@a:x", "@b:x", "@c:x"})
-        modern.say("CLEAR_USER_SYNC i1")
+        modern.send("CLEAR_USER_SYNC i1")
         self.assertEqual(self.master.user_syncs.users(), {"@a:x", "@c:x"})
         self.events.clear()
         modern.lost()
@@ -277,7 +269,7 @@ class RelayingCommands(MasterCase):
         self.assertEqual((acks.floor, acks.held_by), (None, "sender2"))
         self.client("REPLICATE", "FEDERATION_ACK sender2 5")
         self.assertEqual((acks.floor, acks.held_by), (5, "sender2"))
-        one.say("FEDERATION_ACK sender1 3")  # it has started again
+        one.send("FEDERATION_ACK sender1 3")  # it has started again
         self.assertEqual((acks.floor, acks.held_by), (3, "sender1"))
         one.lost()
         self.assertEqual((acks.floor, acks.held_by), (3, "sender1"))
@@ -285,7 +277,7 @@ class RelayingCommands(MasterCase):
     def test_ignores_an_acknowledgement_beyond_the_stream(self) -> None:
         self.federate(3)
         client = self.client("NAME w", "REPLICATE", "FEDERATION_ACK sender1 4")
-        client.say("FEDERATION_ACK sender3 2", "FEDERATION_ACK sender1 5")
+        client.send("FEDERATION_ACK sender3 2", "FEDERATION_ACK sender1 5")
         self.assertEqual(
             dict(self.master.federation_acks.senders), {"sender1": None, "sender2": None}
         )
@@ -310,17 +302,15 @@ class RelayingCommands(MasterCase):
 
     def test_carries_out_commands_of_its_own_handlers(self) -> None:
         client = self.client("REPLICATE")
-        client.heard()
-        commands = Commands("master", self.master, self.world.scheduler.seconds)
+        client.received()
+        commands = self.world.services.access.commands
         commands.user_sync("@u:x", True, at=5)
         commands.remote_server_up("far.example")
         commands.remove_pusher("app", "key", "@u:x")
         with self.assertRaisesRegex(UnexpectedSender, "'master' acknowledges"):
             commands.federation_ack(0)
-        with self.assertRaisesRegex(NoCachesStream, "does not write the stream 'caches'"):
-            commands.invalidate_cache("users", ["@u:x"])
         self.world.clock.advance(0)
-        self.assertEqual(client.heard(), ["REMOTE_SERVER_UP far.example"])
+        self.assertEqual(client.received(), ["REMOTE_SERVER_UP far.example"])
         self.assertEqual(self.master.user_syncs.by_instance(), {"master": {"@u:x"}})
         self.assertEqual(
             [(name, command.verb) for name, command in self.events],
@@ -328,6 +318,11 @@ class RelayingCommands(MasterCase):
         )
         commands.clear_user_syncs()
         self.assertFalse(self.master.user_syncs.is_syncing("@u:x"))
+
+    def test_refuses_to_invalidate_a_cache_if_another_process_writes_caches(self) -> None:
+        commands = MasterWorld(others=("caches",)).services.access.commands
+        with self.assertRaisesRegex(NoCachesStream, "does not write the stream 'caches'"):
+            commands.invalidate_cache("users", ["@u:x"])
 
     def test_passes_events_to_handlers(self) -> None:
         client = self.client("NAME worker", "REPLICATE jobs NOW")
@@ -337,7 +332,7 @@ class RelayingCommands(MasterCase):
             'USER_IP @a:x ["token", "10.0.0.1", "agent", "DEV", 5]',
             "FEDERATION_ACK 4",
         ]
-        client.say(*lines)
+        client.send(*lines)
         self.assertEqual(
             [(name, command.verb) for name, command in self.events],
             [("worker", line.split()[0]) for line in lines],

@@ -27,7 +27,7 @@ class FollowingWithSeveralSpeakers(TestCase):
         rows = [[decode(b'["%b"]' % row.encode()) for row in fact] for fact in facts]
         done(self.writer.writer.append(NOTES, rows))
 
-    def hear(self, *lines: bytes) -> None:
+    def receive(self, *lines: bytes) -> None:
         self.reader.bus.messages_received(lines)
         self.pubsub.clock.advance(0)
 
@@ -37,7 +37,7 @@ class FollowingWithSeveralSpeakers(TestCase):
 
     def test_fetches_a_batch_that_a_position_interrupts(self) -> None:
         self.write("ab", "c")
-        self.hear(
+        self.receive(
             b'RDATA notes writer batch ["a"]',
             b"POSITION notes writer 0 0",
             b'RDATA notes writer 1 ["b"]',
@@ -47,10 +47,10 @@ class FollowingWithSeveralSpeakers(TestCase):
 
     def test_delivers_a_batch_of_the_next_connection_without_fetching_it(self) -> None:
         self.write("ab", "cd")
-        self.hear(b'RDATA notes writer batch ["a"]', b"POSITION notes writer 0 0")
+        self.receive(b'RDATA notes writer batch ["a"]', b"POSITION notes writer 0 0")
         self.reader.wires.cut()
         self.reader.connect()
-        self.hear(
+        self.receive(
             b"POSITION notes writer 1 1",
             b'RDATA notes writer batch ["c"]',
             b'RDATA notes writer 2 ["d"]',
@@ -60,14 +60,14 @@ class FollowingWithSeveralSpeakers(TestCase):
 
     def test_fetches_facts_that_an_outdated_first_position_hides(self) -> None:
         self.write("a", "b", "c")
-        self.hear(b"POSITION notes writer 1 1")
+        self.receive(b"POSITION notes writer 1 1")
         self.reader.wires.cut()
         self.reader.connect()
-        self.hear(b"POSITION notes writer 1 1", b'RDATA notes writer 3 ["c"]')
+        self.receive(b"POSITION notes writer 1 1", b'RDATA notes writer 3 ["c"]')
         self.assertEqual(self.read(), [(1, "a"), (2, "b"), (3, "c")])
 
     def test_checks_only_the_first_fact_of_a_connection_for_a_gap(self) -> None:
         self.write("a", "b", "c", "d")
-        self.hear(b"POSITION notes writer 1 1", b'RDATA notes writer 2 ["b"]')
-        self.hear(b'RDATA notes writer 4 ["d"]')  # 3 would be another writer's
+        self.receive(b"POSITION notes writer 1 1", b'RDATA notes writer 2 ["b"]')
+        self.receive(b'RDATA notes writer 4 ["d"]')  # 3 would be another writer's
         self.assertEqual(self.read(), [(1, "a"), (2, "b"), (4, "d")])

@@ -12,6 +12,7 @@ from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.store import Draft
+from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 from tests.services.manual_pubsub import NOTES, ManualPubSub, RecordingMoves
@@ -22,6 +23,15 @@ class SkippingIdleWriters(TestCase):
     def setUp(self) -> None:
         self.pubsub, log = ManualPubSub(), RecordingLog()
         self.store: MemoryStore = self.pubsub.store
+        self.leases: list[MemoryLease] = []
+        open_writer = self.store.open_writer
+
+        async def recorded_lease(writer: str, streams: Sequence[Stream]) -> MemoryLease:
+            lease = await open_writer(writer, streams)
+            self.leases.append(lease)
+            return lease
+
+        self.store.open_writer = recorded_lease  # type: ignore[method-assign]
         self.moves = RecordingMoves()
         scheduler = self.pubsub.scheduler
         self.addCleanup(scheduler.stop)
@@ -55,10 +65,7 @@ class SkippingIdleWriters(TestCase):
         self.assertEqual(self.moves.kept[1:], [(2, 4, [4])])
 
     def test_follows_a_successor_that_it_does_not_know(self) -> None:
-        term = self.writer._lease.term
-        assert term is not None
-        assert isinstance(term.lease, MemoryLease)
-        term.lease.kill()
+        self.leases[0].kill()
         self.append(done(self.store.open_writer("one", [NOTES])))
         self.settled(1)
         self.assertTrue(self.writer.is_open)

@@ -129,7 +129,7 @@ class MeasuringLag(TestCase):
         assert oldest is not None
         self.assertEqual(oldest.seconds, 0.0)
 
-    def test_measures_periodically(self) -> None:
+    def test_measures_once_a_second_until_it_is_stopped(self) -> None:
         self.now = StreamProgress("s", 0, 3)
         self.watch.start()
         self.clock.pump([1, 1, 1])
@@ -139,8 +139,8 @@ class MeasuringLag(TestCase):
 
     def test_measures_a_worker_at_the_writer_that_is_furthest_behind(self) -> None:
         heard = {("s", "a"): 10, ("s", "b"): 12, ("t", ""): 4}
-        standings = worker_progress({("s", "a"): 7, ("s", "b"): 12, ("t", ""): 4}, heard)
-        self.assertEqual(standings, [StreamProgress("s", 7, 12), StreamProgress("t", 4, 4)])
+        progress = worker_progress({("s", "a"): 7, ("s", "b"): 12, ("t", ""): 4}, heard)
+        self.assertEqual(progress, [StreamProgress("s", 7, 12), StreamProgress("t", 4, 4)])
         self.assertEqual(worker_progress({}, {("s", "a"): 3}), [StreamProgress("s", 0, 3)])
         own = {("s", "a"): 7, ("s", "b"): 9}
         self.assertEqual(worker_progress(own, heard)[0], StreamProgress("s", 7, 12))
@@ -149,7 +149,7 @@ class MeasuringLag(TestCase):
 class MasterStatus(TestCase):
     """A master, with a follower."""
 
-    def test_shows_streams(self) -> None:
+    def test_shows_each_streams_position_and_lag(self) -> None:
         world = started()
         done(world.intake.append("jobs", b"[[1],[2]]"))
         world.reserved_by_other("jobs", 3)
@@ -190,7 +190,7 @@ class MasterStatus(TestCase):
         self.assertEqual(status["appends"], {"jobs": {"ok": 1}})
         world.stop()
 
-    def test_shows_followers(self) -> None:
+    def test_shows_connected_followers(self) -> None:
         world = started()
         factory = MasterFactory(world.scheduler, world.master, "example.org")
         peer = factory.buildProtocol(None)
@@ -214,7 +214,7 @@ class MasterStatus(TestCase):
 class RemovedWriters(TestCase):
     """Those whose facts are left, and nothing else."""
 
-    def test_are_shown_apart_from_present_writers(self) -> None:
+    def test_are_shown_separately_from_present_writers(self) -> None:
         world = started()
         jobs = world.catalogue["jobs"]
         lease = done(world.store.open_writer("other", [jobs]))

@@ -42,7 +42,7 @@ NOTHING_WRITTEN = (WriterAway, DatabaseAway, Fenced)
 
 
 class InterruptibleStore(MemoryStore):
-    """Suspends operations, and loses their answers, at the steps it is told.
+    """Suspends operations, and loses their answers, at chosen steps.
 
     :ivar stop: steps at which the next operations are suspended
     """
@@ -62,20 +62,20 @@ class InterruptibleStore(MemoryStore):
 
 
 class RecordingAnnouncer(Announcer):
-    """Announces, and remembers what it was told by the writer."""
+    """Announces, and records what the writer reported."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.unsure_of: list[tuple[str, tuple[Row, ...]]] = []
-        self.told: list[str] = []
+        self.unknown_outcomes: list[tuple[str, tuple[Row, ...]]] = []
+        self.announced: list[str] = []
 
     def settled(self, stream: Stream, tokens: Sequence[int], facts: Sequence[Fact]) -> None:
         if facts:
-            self.told.append(stream.name)
+            self.announced.append(stream.name)
         super().settled(stream, tokens, facts)
 
     def outcome_unknown(self, stream: Stream, rows: Sequence[Row]) -> None:
-        self.unsure_of.append((stream.name, tuple(rows)))
+        self.unknown_outcomes.append((stream.name, tuple(rows)))
         super().outcome_unknown(stream, rows)
 
 
@@ -103,10 +103,10 @@ class WriterSite:
         self.clock = Clock()
         self.scheduler = TwistedScheduler(self.clock)  # type: ignore[arg-type]
         self.store = make_store(self.scheduler)
-        self.heard = RecordingListener()
+        self.listener = RecordingListener()
         streams = [JOBS, LOGS, TYPING]
         self.announcer = RecordingAnnouncer(
-            self.scheduler, self.store, streams, self.heard, NullLog()
+            self.scheduler, self.store, streams, self.listener, NullLog()
         )
         self.writer = StreamWriter(
             self.scheduler, self.store, "master", streams, self.announcer, NullLog()
@@ -182,7 +182,7 @@ class TransactCase(TestCase):
         self.place.pump()
         for stream in (JOBS, LOGS):
             stored = list(dict(self.place.stored(stream)))
-            self.assertEqual(self.place.heard.tokens[stream.name], stored)
+            self.assertEqual(self.place.listener.tokens[stream.name], stored)
             ledger = self.writer.ledger(stream.name)
             self.assertEqual((ledger.open_requests, ledger.outstanding), (0, 0))
 
@@ -197,10 +197,10 @@ class SettlingTransactions(TransactCase):
             outbox.append(JOBS, [])
             return "result"
 
-        told: list[list[str]] = []
+        announced: list[list[str]] = []
         running = Deferred.fromCoroutine(self.writer.transact("a test", [JOBS, LOGS], run))
-        running.addCallback(lambda _: told.append(list(self.place.announcer.told)))
-        self.assertEqual(told, [["jobs", "logs"]])
+        running.addCallback(lambda _: announced.append(list(self.place.announcer.announced)))
+        self.assertEqual(announced, [["jobs", "logs"]])
         self.assertEqual(self.store.table, ["changed"])
         self.assertEqual(self.place.stored(LOGS), [(1, "x"), (1, "y")])
         self.assertEqual(self.writer.ledger("jobs").position, 3)
@@ -229,20 +229,20 @@ class SettlingTransactions(TransactCase):
         self.store.stop = ["transact reserved"]
         running = self.place.transact(work(), JOBS, LOGS)
         self.place.append("meanwhile")
-        self.assertEqual(self.place.heard.tokens["jobs"], [])
+        self.assertEqual(self.place.listener.tokens["jobs"], [])
         self.store.stopped[0].callback(None)
         self.assertEqual(running, ["changed"])
-        self.assertEqual(self.place.heard.tokens["jobs"], [1])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1])
         self.check_nothing_is_stuck()
 
     def test_a_position_does_not_wait_for_the_work(self) -> None:
         self.store.stop = ["transact"]
         running = self.place.transact(work("a"))
         self.place.append("meanwhile")
-        self.assertEqual(self.place.heard.tokens["jobs"], [1])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1])
         self.store.stopped[0].callback(None)
         self.assertEqual(running, ["changed"])
-        self.assertEqual(self.place.heard.tokens["jobs"], [1, 2])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1, 2])
         self.check_nothing_is_stuck()
 
     def test_commits_may_be_out_of_order(self) -> None:
@@ -251,9 +251,9 @@ class SettlingTransactions(TransactCase):
         (appended,) = self.place.append("c")
         self.store.stopped[1].callback(None)
         self.assertEqual((one, two, appended.tokens), ([], ["changed"], [3]))
-        self.assertEqual(self.place.heard.tokens["jobs"], [])
+        self.assertEqual(self.place.listener.tokens["jobs"], [])
         self.store.stopped[0].callback(None)
-        self.assertEqual(self.place.heard.tokens["jobs"], [1, 2, 3])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1, 2, 3])
         self.check_nothing_is_stuck()
 
     def test_cancelling_the_wait_does_not_end_the_transaction(self) -> None:
@@ -262,7 +262,7 @@ class SettlingTransactions(TransactCase):
         running.cancel()
         self.raised(self.place.outcome_of(running), CancelledError)
         self.place.append("b")
-        self.assertEqual(self.place.heard.tokens["jobs"], [])
+        self.assertEqual(self.place.listener.tokens["jobs"], [])
         self.store.stopped[0].callback(None)
         self.assertEqual(self.store.table, ["changed"])
         self.check_nothing_is_stuck()
@@ -282,7 +282,7 @@ class LosingTheAnswerToACommit(TransactCase):
     def test_returns_the_result_if_it_was_committed(self) -> None:
         outcome = self.lose("transact committed", lambda: self.place.transact(work("a", "b")))
         self.assertEqual((outcome, self.store.table), (["changed"], ["changed"]))
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"), Job("b")))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"), Job("b")))])
         self.check_nothing_is_stuck()
 
     def test_runs_again_if_it_was_rolled_back(self) -> None:
@@ -300,7 +300,7 @@ class LosingTheAnswerToACommit(TransactCase):
                 self.lose("transact committed", lambda: self.place.transact(silent)),  # noqa: B023
                 CommitUnknown,
             )
-            self.assertEqual(self.place.announcer.unsure_of, [])
+            self.assertEqual(self.place.announcer.unknown_outcomes, [])
             self.place.append("goes on")
             self.check_nothing_is_stuck()
 
@@ -391,7 +391,7 @@ class LosingTheAnswerToACommit(TransactCase):
             ),
             CommitUnknown,
         )
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
     def test_raises_if_the_writer_is_stopped_meanwhile(self) -> None:
@@ -402,7 +402,7 @@ class LosingTheAnswerToACommit(TransactCase):
         self.place.start(self.writer.stop())
         self.raised(outcome, CommitUnknown)
         self.store.stopped.pop().callback(None)
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
 
 
 class LosingTheLease(TransactCase):
@@ -416,11 +416,11 @@ class LosingTheLease(TransactCase):
         outcome = self.place.transact(work("a"))
         self.lose_name()
         self.place.pump()
-        self.assertEqual(self.place.heard.tokens["jobs"], [1])  # found
-        self.assertEqual(self.place.announcer.unsure_of, [])
+        self.assertEqual(self.place.listener.tokens["jobs"], [1])  # found
+        self.assertEqual(self.place.announcer.unknown_outcomes, [])
         self.store.stopped[0].callback(None)
         self.assertEqual(outcome, ["changed"])
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
     def test_a_transaction_that_is_fenced_fails(self) -> None:
@@ -451,7 +451,7 @@ class LosingTheLease(TransactCase):
         def late() -> Request:
             ledger.request = request  # type: ignore[method-assign]
             made = request()
-            self.place.start(self.writer.append(JOBS, [[]]))  # of which there is no trace
+            self.place.start(self.writer.append(JOBS, [[]]))  # which leaves no trace
             self.place.start(self.writer.append(LOGS, [[Line("a")]]))
             self.store.set_sequence(JOBS, 0)
             return made
@@ -460,7 +460,7 @@ class LosingTheLease(TransactCase):
         outcome = self.place.transact(both, LOGS, JOBS)
         self.assertEqual(outcome, [None])
         self.assertEqual(
-            self.place.announcer.unsure_of, [("logs", (Line("x"),)), ("jobs", (Job("x"),))]
+            self.place.announcer.unknown_outcomes, [("logs", (Line("x"),)), ("jobs", (Job("x"),))]
         )
         self.place.pump()
         self.assertEqual(self.place.stored(LOGS), [(1, "a"), (2, "x")])
@@ -473,7 +473,7 @@ class LosingTheLease(TransactCase):
                 self.lose_name()
 
         self.place.outcome_of(Deferred.fromCoroutine(reserve()))
-        self.assertEqual(self.place.announcer.unsure_of, [("jobs", (Job("a"),))])
+        self.assertEqual(self.place.announcer.unknown_outcomes, [("jobs", (Job("a"),))])
         self.check_nothing_is_stuck()
 
 
@@ -503,7 +503,7 @@ class UnreliableStore(InterruptibleStore):
 
 
 class TellingTheTruth(TestCase):
-    """Whatever breaks, every caller is told the truth, and everything is announced."""
+    """Whatever breaks, every caller gets the true outcome, and everything is announced."""
 
     @settings(max_examples=150, deadline=None)
     @given(st.integers(0, 2**32))
@@ -548,7 +548,7 @@ class TellingTheTruth(TestCase):
         found = Counter(stored.values())
         self.assertEqual(certain - found, Counter())
         self.assertEqual(found - possible, Counter())
-        self.assertEqual(place.heard.tokens["jobs"], list(stored))
+        self.assertEqual(place.listener.tokens["jobs"], list(stored))
         ledger = place.writer.ledger("jobs")
         self.assertEqual((ledger.open_requests, ledger.outstanding), (0, 0))
         place.stop()

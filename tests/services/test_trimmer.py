@@ -1,4 +1,4 @@
-"""Ephemeral streams are trimmed, leases hold facts, and followers are told of lost facts."""
+"""Ephemeral streams are trimmed, leases hold facts, and followers are notified of lost facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_lease import HEARTBEAT_S, FollowerLease
 from synrepl.services.handlers import Batch, Handler
-from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
+from synrepl.services.serving.stream_updates import page_skipping_trimmed
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import DatabaseAway, Draft, Page, Trimmed
 from synrepl.streams.definition import Stream
@@ -208,7 +208,7 @@ class RecordingHandler(Handler):
 
 
 class FollowingATrimmedStream(TrimmingCase):
-    """A follower is told of trimmed facts that matter to it."""
+    """A follower is notified of trimmed facts that matter to it."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -232,7 +232,7 @@ class FollowingATrimmedStream(TrimmingCase):
         self.world.clock.advance(1)
         done(self.world.store.trim(self.caches, upto, 0, 100))
 
-    def test_a_new_follower_is_told_of_no_loss(self) -> None:
+    def test_a_new_follower_is_notified_of_no_loss(self) -> None:
         self.append(5)
         self.trim(3)
         follower = self.follow((5, 5))
@@ -242,7 +242,7 @@ class FollowingATrimmedStream(TrimmingCase):
         self.assertEqual(level, "info")
         self.assertIn("'caches' has been trimmed up to 3", line)
 
-    def test_a_follower_with_a_recorded_position_is_told_of_the_loss(self) -> None:
+    def test_a_follower_with_a_recorded_position_is_notified_of_the_loss(self) -> None:
         self.stood("master", 0)
         self.append(5)
         self.trim(3)
@@ -250,7 +250,7 @@ class FollowingATrimmedStream(TrimmingCase):
         self.assertEqual((self.handler.resets, self.handler.tokens), ([("master", 5)], [4, 5]))
         self.assertEqual(follower.counts.resets, {"caches": 1})
 
-    def test_a_follower_that_was_at_zero_in_this_process_is_told_of_the_loss(self) -> None:
+    def test_a_follower_that_was_at_zero_in_this_process_is_notified_of_the_loss(self) -> None:
         follower = self.follow((0, 0))
         self.append(5)
         self.trim(3)
@@ -284,7 +284,7 @@ class FollowingATrimmedStream(TrimmingCase):
         self.assertEqual(self.legacy(), [Replicate("caches", 3)])
         self.assertEqual(self.handler.resets, [("", 3)])
 
-    def test_a_legacy_follower_that_has_lost_nothing_is_told_of_no_loss(self) -> None:
+    def test_a_legacy_follower_that_has_lost_nothing_is_notified_of_no_loss(self) -> None:
         self.append(5)
         self.stood("", 3)
         self.trim(3)
@@ -326,7 +326,7 @@ class TrimmedByAnotherMaster(TrimmingCase):
         self.assertEqual(self.lost, [])
 
     def three_more(self, trim: Token) -> None:
-        """Commit three facts, some of which are trimmed before this master reads them."""
+        """Commit three facts; some are trimmed before this master reads them."""
         rows = [CachesRow("get_user", [str(n)], 0) for n in range(3)]
         (written,) = done(self.lease.append(self.caches, [Draft([[row] for row in rows])], 0))
         done(self.world.store.record_positions(self.caches, written.tokens[-1], {}))

@@ -1,4 +1,4 @@
-"""Appends whose COMMIT was not answered: nothing is doubled or lost, and callers are told the truth."""
+"""Appends whose COMMIT was not answered: nothing is doubled or lost, and callers get the true outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Job = JOBS.kinds[UNTAGGED]
 
 
 class UnansweredStore(MemoryStore):
-    """Loses the answer to the next append, at the step it is told."""
+    """Loses the answer to the next append, at a chosen step."""
 
     at: str | None = None
     hang: str | None = None
@@ -60,8 +60,8 @@ class LosingTheAnswerToAnAppend(SynchronousTestCase):
         self.clock = Clock()
         scheduler = TwistedScheduler(self.clock)
         self.store = UnansweredStore(scheduler)
-        self.heard = RecordingListener()
-        announcer = Announcer(scheduler, self.store, [JOBS], self.heard, Logger())
+        self.listener = RecordingListener()
+        announcer = Announcer(scheduler, self.store, [JOBS], self.listener, Logger())
         self.writer = StreamWriter(scheduler, self.store, "master", [JOBS], announcer, Logger())
         self.wait(self.writer.start())
         self.wait(announcer.start())
@@ -84,7 +84,7 @@ class LosingTheAnswerToAnAppend(SynchronousTestCase):
         self.store.at = "append committed"
         self.assertEqual(self.append("b", "c"), AppendResult([2, 3], "master"))
         self.assertEqual(self.stored(), [(1, "a"), (2, "b"), (3, "c")])
-        self.assertEqual(self.heard.tokens, [1, 2, 3])
+        self.assertEqual(self.listener.tokens, [1, 2, 3])
 
     def test_appends_again_if_it_was_not_committed(self) -> None:
         self.append("a")
@@ -92,7 +92,7 @@ class LosingTheAnswerToAnAppend(SynchronousTestCase):
         written = self.append("b")
         self.assertEqual([name for _, name in self.stored()], ["a", "b"])
         self.assertEqual(self.stored()[-1], (written.tokens[0], "b"))  # type: ignore[attr-defined]
-        self.assertEqual(self.heard.tokens, [token for token, _ in self.stored()])
+        self.assertEqual(self.listener.tokens, [token for token, _ in self.stored()])
 
     def test_answers_all_callers_of_a_shared_transaction(self) -> None:
         for lost_at in ("append reserved", "append committed"):
@@ -110,7 +110,7 @@ class LosingTheAnswerToAnAppend(SynchronousTestCase):
                 stored = dict(self.stored()[before:])
                 self.assertEqual([stored[tokens[0]] for tokens in answers], ["x", "y", "z"])
                 self.assertEqual(sorted(stored.values()), ["first", "x", "y", "z"])
-                self.assertEqual(self.heard.tokens, [token for token, _ in self.stored()])
+                self.assertEqual(self.listener.tokens, [token for token, _ in self.stored()])
 
     def test_a_key_that_was_used_before_is_replayed(self) -> None:
         self.append("a", key="k")

@@ -89,7 +89,7 @@ class WaitingForPositions(SynchronousTestCase):
         self.waiters.moved(A, 4)
         self.waiters.moved(B, 9)
         self.waiters.moved(A, 7)
-        self.assertEqual(woken, [])  # whoever moves the position is not run into
+        self.assertEqual(woken, [])  # not within the call that moves the position
         self.clock.advance(0)
         self.assertEqual((woken, waits[0].result, waits[2].result), ([1, 0], [7], []))
         self.waiters.moved(A, 9)
@@ -257,12 +257,12 @@ class WaitingOnAMaster(SynchronousTestCase):
         self.assertEqual(wait.result, [1])
 
     def test_wakes_after_the_lines_are_published(self) -> None:
-        told: list[str] = []
+        message: list[str] = []
         publisher, world = self.world.publisher, self.world
 
         class Peer:
             def write_live(self, chunk: Any) -> None:
-                told.append("line")
+                message.append("line")
 
             def left_behind(self, stream: Stream, after: Token) -> None:
                 """Do nothing."""
@@ -271,9 +271,9 @@ class WaitingOnAMaster(SynchronousTestCase):
         publisher.subscribe(Peer(), audience, None)
         for writer in ("master", None):
             wait = self.wait(1, writer)
-            wait._deferred.addCallback(lambda _: told.append("woken"))
+            wait._deferred.addCallback(lambda _: message.append("woken"))
         self.append()
-        self.assertEqual(told, ["line", "woken", "woken"])
+        self.assertEqual(message, ["line", "woken", "woken"])
         self.assertEqual(len(world.waiters), 0)
 
     def test_says_that_the_token_was_not_taken(self) -> None:
@@ -317,8 +317,8 @@ class WaitingOnAMaster(SynchronousTestCase):
     def test_names_its_own_writer_that_holds_the_position(self) -> None:
         stream = self.world.catalogue["jobs"]
         done(self.world.writer.reserve(stream, 1))
-        told = self.timed_out(self.wait(1, timeout_s=0))  # nobody has looked at the database
-        self.assertIn("held by this process's own writer 'master', which has not settled", told)
+        message = self.timed_out(self.wait(1, timeout_s=0))  # nobody has looked at the database
+        self.assertIn("held by this process's own writer 'master', which has not settled", message)
         self.assertRegex(self.timed_out(self.wait(1)), r"held by writer 'master' \(")
 
     def test_says_that_the_database_is_unavailable(self) -> None:
@@ -390,7 +390,7 @@ class WaitingFollowerCase(SynchronousTestCase):
     def wait(self, token: Token, writer: str | None = "w", stream: str = "jobs") -> Wait:
         return Wait(self.waiting.wait_for(stream, writer, token, 5))
 
-    def hear(self, *commands: Command) -> None:
+    def receive(self, *commands: Command) -> None:
         self.follower.received(commands)
         self.world.clock.advance(0)
 
@@ -405,12 +405,12 @@ class WaitingOnAFollower(WaitingFollowerCase):
     """On a follower of the modern dialect."""
 
     def test_wakes_once_handlers_have_processed_the_rows(self) -> None:
-        self.hear(Position("jobs", "w", 0, 0))
+        self.receive(Position("jobs", "w", 0, 0))
         self.handler.fails = True
         waits = [self.wait(1), self.wait(1, None), self.wait(2), self.wait(1, "x")]
         seen: list[list[Token]] = []
         waits[0]._deferred.addCallback(lambda _: seen.append(list(self.handler.done)))
-        self.hear(Rdata("jobs", "w", 1, b"[1]"))
+        self.receive(Rdata("jobs", "w", 1, b"[1]"))
         self.assertEqual([wait.result for wait in waits], [[], [], [], []])
         self.handler.fails = False
         self.world.clock.advance(0.5)
@@ -421,65 +421,65 @@ class WaitingOnAFollower(WaitingFollowerCase):
 
     def test_wakes_at_a_position(self) -> None:
         wait = self.wait(7)
-        self.hear(Position("jobs", "w", 0, 0), Position("jobs", "w", 0, 8))
+        self.receive(Position("jobs", "w", 0, 0), Position("jobs", "w", 0, 8))
         self.assertEqual(wait.result, [8])
 
     def test_wakes_when_a_gap_is_filled(self) -> None:
         done(self.world.intake.append("jobs", b"[[1],[2],[3]]"))
         wait = self.wait(3, "master")
-        self.hear(Position("jobs", "master", 2, 3))
+        self.receive(Position("jobs", "master", 2, 3))
         self.assertEqual((wait.result, self.handler.done), ([3], [1, 2, 3]))
 
     def test_wakes_when_the_handler_has_already_moved(self) -> None:
         """As a transactional handler does."""
-        self.hear(Position("jobs", "w", 0, 0))
+        self.receive(Position("jobs", "w", 0, 0))
         wait = self.wait(1)
         self.delivery.consumers[0].trackers["jobs", "w"].reach(1)
-        self.hear(Rdata("jobs", "w", 1, b"[1]"))
+        self.receive(Rdata("jobs", "w", 1, b"[1]"))
         self.assertEqual(wait.result, [1])
 
-    def test_a_reset_wakes_nobody(self) -> None:
-        self.hear(Position("typing", "w", 5, 5))
+    def test_a_reset_wakes_no_waiter(self) -> None:
+        self.receive(Position("typing", "w", 5, 5))
         wait = self.wait(7, stream="typing")
-        self.hear(Position("typing", "w", 0, 3))
+        self.receive(Position("typing", "w", 0, 3))
         self.assertEqual((wait.result, self.wait(3, stream="typing").result), ([], [3]))
-        self.hear(Position("typing", "w", 3, 7))
+        self.receive(Position("typing", "w", 3, 7))
         self.assertEqual(wait.result, [7])
 
     def test_says_how_far_the_master_has_announced(self) -> None:
-        self.hear(Position("jobs", "w", 3, 3))
+        self.receive(Position("jobs", "w", 3, 3))
         self.assertEqual(
             self.timed_out(self.wait(4)),
             "waited 5 s for token 4 of 'jobs' by 'w', which is at 3: "
             "the master has announced it only up to 3",
         )
         self.connected = False
-        told = self.timed_out(self.wait(4))
-        self.assertIn("only up to 3; there is no connection to the master now", told)
+        message = self.timed_out(self.wait(4))
+        self.assertIn("only up to 3; there is no connection to the master now", message)
 
     def test_describes_the_failing_handler(self) -> None:
-        self.hear(Position("jobs", "w", 0, 0))
+        self.receive(Position("jobs", "w", 0, 0))
         self.handler.fails = True
-        self.hear(Rdata("jobs", "w", 1, b"[1]"))
-        told = self.timed_out(self.wait(1))
+        self.receive(Rdata("jobs", "w", 1, b"[1]"))
+        message = self.timed_out(self.wait(1))
         self.assertIn(
             f"up to 1, and handler {__name__}:SwitchableHandler fails at jobs (0, 1] of w: RuntimeError: not now"
             " (attempt 2, failing for 5 s, next attempt in 1 s)",
-            told,
+            message,
         )
 
     def test_says_that_facts_are_being_fetched(self) -> None:
-        self.hear(Position("jobs", "master", 0, 0))
+        self.receive(Position("jobs", "master", 0, 0))
         self.world.store.away = True
-        self.hear(Position("jobs", "master", 1, 2))
-        told = self.timed_out(self.wait(2, "master"))
-        self.assertIn("up to 2, and it is being fetched or handled here", told)
+        self.receive(Position("jobs", "master", 1, 2))
+        message = self.timed_out(self.wait(2, "master"))
+        self.assertIn("up to 2, and it is being fetched or handled here", message)
 
     def test_asks_for_a_writer_unless_there_is_one(self) -> None:
         (error,) = self.wait(1, None).result
         self.assertIsInstance(error, NameAWriter)
         self.assertIn("has heard of none yet: name", str(error))
-        self.hear(Position("jobs", "w", 1, 1), Position("jobs", "v", 0, 0))
+        self.receive(Position("jobs", "w", 1, 1), Position("jobs", "v", 0, 0))
         (error,) = self.wait(1, None).result
         self.assertIn("has heard of v, w: name", str(error))
 
@@ -491,7 +491,7 @@ class WaitingOnAFollowerOfSomeStreams(WaitingFollowerCase):
         (error,) = self.wait(1, stream="typing").result
         self.assertIsInstance(error, NotFollowed)
         self.assertIsInstance(error, InputError)
-        self.hear(Position("jobs", "w", 1, 1))
+        self.receive(Position("jobs", "w", 1, 1))
         self.assertEqual(self.wait(1).result, [1])
 
 
@@ -500,10 +500,10 @@ class WaitingOnALinearFollower(WaitingFollowerCase):
 
     def test_wakes_at_the_linear_position_for_any_writer(self) -> None:
         waits = [self.wait(2, writer) for writer in ("w", None)]
-        self.hear(Position("jobs", None, None, 1))
-        self.hear(Rdata("jobs", None, 2, b"[1]"))
+        self.receive(Position("jobs", None, None, 1))
+        self.receive(Rdata("jobs", None, 2, b"[1]"))
         self.assertEqual([wait.result for wait in waits], [[2], [2]])
 
     def test_calls_the_linear_position_all(self) -> None:
-        self.hear(Position("jobs", None, None, 1))
+        self.receive(Position("jobs", None, None, 1))
         self.assertIn("by '(all)', which is at 1", self.timed_out(self.wait(2)))

@@ -14,6 +14,7 @@ from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import Range, Token
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.following.consumer import Subscription
 from synrepl.services.serving.stream_updates import StreamUpdates
 from synrepl.services.status.readiness import (
     Readiness,
@@ -34,7 +35,7 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command
 from synrepl.wire.dialects import MODERN, Dialect
-from tests.support.masters import build_master
+from tests.support.masters import CommandRecorder, build_master
 
 T = TypeVar("T")
 
@@ -112,16 +113,21 @@ class UnavailableStore(MemoryStore):
 
 
 class MasterWorld:
-    """A master named ``master``, which writes all streams but ``pushers``.
+    """A master named ``master``.
 
     :param max_rows_per_stream: rows of each stream kept in memory
     :param senders: the federation senders of the configuration
+    :param queued_lines: maximum number of lines queued for a client that does not read
+    :param others: the streams that it does not write
+    :ivar recorder: its handler
     """
 
     def __init__(
         self,
         max_rows_per_stream: int = MAX_ROWS_PER_STREAM,
         senders: tuple[str, ...] = ("sender1",),
+        queued_lines: int = 10_000,
+        others: tuple[str, ...] = ("pushers",),
     ) -> None:
         self.clock = manual_clock()
         self.scheduler = TwistedScheduler(self.clock)
@@ -129,14 +135,17 @@ class MasterWorld:
         self.catalogue = Catalogue((*SYNAPSE_STREAMS, declare("jobs", JOBS)))
         self.log = RecordingLog()
         self.coherence = Coherence(make_caches(), self.catalogue, self.log)
+        self.recorder = CommandRecorder()
         self.services = build_master(
             self.scheduler,
             self.store,
             self.coherence,
             self.catalogue,
             self.log,
-            own=[stream for stream in self.catalogue if stream.name != "pushers"],
+            own=[stream for stream in self.catalogue if stream.name not in others],
+            handlers=[Subscription(self.recorder, name="recorder")],
             senders=senders,
+            queued_lines=queued_lines,
         )
         self.publisher = self.services.publisher
         self.throughput = self.services.throughput
@@ -214,8 +223,12 @@ def done(coroutine: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def started(max_rows_per_stream: int = MAX_ROWS_PER_STREAM) -> MasterWorld:
-    """A started master."""
-    world = MasterWorld(max_rows_per_stream)
+def started(
+    max_rows_per_stream: int = MAX_ROWS_PER_STREAM,
+    senders: tuple[str, ...] = ("sender1",),
+    queued_lines: int = 10_000,
+) -> MasterWorld:
+    """A started master; see :class:`MasterWorld`."""
+    world = MasterWorld(max_rows_per_stream, senders, queued_lines)
     done(world.start())
     return world

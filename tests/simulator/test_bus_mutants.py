@@ -25,7 +25,7 @@ class BusMutantTestCase(MutantTestCase):
 
 
 class SubscriberDefects(BusMutantTestCase):
-    """In what is heard."""
+    """Mutants of receiving."""
 
     def test_only_the_first_position_of_a_writer_counts(self) -> None:
         commands = BusReader.commands
@@ -82,10 +82,10 @@ class SubscriberDefects(BusMutantTestCase):
 
 
 class PublisherDefects(BusMutantTestCase):
-    """In what is said."""
+    """Mutants of the messages."""
 
     def test_positions_are_not_announced_on_a_new_connection(self) -> None:
-        join, tell = BusPublisher.join, BusPublisher.announce
+        join, announce = BusPublisher.join, BusPublisher.announce
 
         def quietly(bus_publisher: BusPublisher, wires: Any, streams: Iterable[str]) -> None:
             joining.append(bus_publisher)
@@ -97,7 +97,7 @@ class PublisherDefects(BusMutantTestCase):
             announced_positions: Iterable[AnnouncedPosition] | None = None,
         ) -> None:
             if bus_publisher not in joining:
-                tell(bus_publisher, announced_positions)
+                announce(bus_publisher, announced_positions)
 
         joining: list[BusPublisher] = []
         self.assert_caught(
@@ -105,14 +105,14 @@ class PublisherDefects(BusMutantTestCase):
         )
 
     def test_positions_are_announced_before_buffered_rows(self) -> None:
-        tell, flush = BusPublisher.announce, Publisher.flush
+        announce, flush = BusPublisher.announce, Publisher.flush
 
         def early(
             bus_publisher: BusPublisher,
             announced_positions: Iterable[AnnouncedPosition] | None = None,
         ) -> None:
             telling.append(bus_publisher._publisher)
-            tell(bus_publisher, announced_positions)
+            announce(bus_publisher, announced_positions)
             telling.clear()
 
         def later(publisher: Publisher) -> None:
@@ -150,8 +150,8 @@ class PublisherDefects(BusMutantTestCase):
         def chained(proxy: ProxyAnnouncer) -> list[AnnouncedPosition]:
             before = dict(proxy._announced)
             return [
-                standing._replace(prev=before.get((standing.stream.name, standing.writer)))
-                for standing in unannounced(proxy)
+                announced._replace(prev=before.get((announced.stream.name, announced.writer)))
+                for announced in unannounced(proxy)
             ]
 
         self.assert_caught("R3 LIVENESS", (ProxyAnnouncer, "unannounced", chained))

@@ -166,7 +166,7 @@ class TrimCheckerTests(CheckerTestCase):
 
 
 class FollowerLosses(CheckerTestCase):
-    """What a follower may lack, and when it must be told."""
+    """Facts that a follower may lack, and when it must be notified."""
 
     def setUp(self) -> None:
         super().setUp()

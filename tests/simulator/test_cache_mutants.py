@@ -77,7 +77,7 @@ class WriterDefects(MutantTestCase):
 
     def test_the_master_skips_other_writers(self) -> None:
         def writer_advanced(
-            movements: CoherentPositionListener,
+            position_listener: CoherentPositionListener,
             stream: Stream,
             writer: str,
             prev: Token,
@@ -223,7 +223,7 @@ class IndexDefects(MutantTestCase):
 
 
 class TrimDefects(MutantTestCase):
-    """Of what is deleted, and of who is told."""
+    """Mutants of trimming, and of notifying followers."""
 
     def test_unacknowledged_facts_are_trimmed(self) -> None:
         def nobody(store: MemoryStore, stream: Stream) -> list[Any]:

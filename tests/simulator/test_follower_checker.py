@@ -18,7 +18,7 @@ KEPT, FLOOR = 3, 1000
 
 
 class RecordedPositionsAfterAFailover(TestCase):
-    """A handler had the facts up to 5, and was told that those above 3 may be lost; they are not."""
+    """A handler had the facts up to 5, and a notification that those above 3 may be lost; they are not."""
 
     def setUp(self) -> None:
         self.violations = Violations(Transcript(lambda: 0.0))

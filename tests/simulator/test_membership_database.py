@@ -134,13 +134,13 @@ class MembershipDatabaseTests(TestCase):
         real = self.jobs.observation()
         self.assertEqual((seen.last, seen.recorded, seen.trimmed), (1, 0, 0))
         for name, writer in real.writers.items():
-            told = seen.writers[name]
+            writer = seen.writers[name]
             self.assertEqual(
-                (told.epoch, told.is_held, told.is_alive),
+                (writer.epoch, writer.is_held, writer.is_alive),
                 (writer.epoch, writer.is_held, writer.is_alive),
             )
             self.assertEqual(
-                [holder.describe for holder in told.holders],
+                [holder.description for holder in writer.holders],
                 [holder.description for holder in writer.holders],
             )
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from unittest import TestCase
 
+from synrepl.adapters.caches import make_caches
 from synrepl.core.tokens import Range, Token
-from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.services.coherence.coherence import Coherence
+from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from tests.storage.postgres import Process
 from tests.storage.samples import NOTES
+from tests.support.masters import build_master
 
 
 class RecordingListener:
@@ -74,23 +76,27 @@ class RecordingLog:
 
 
 class AnnouncingProcess:
-    """One process that writes :data:`NOTES` and announces them."""
+    """A master that writes :data:`NOTES` and announces them, without clients.
+
+    The recorder has the place of the publisher.
+    """
 
     def __init__(self, case: TestCase, process: Process, writer: str, poll_s: float = 1.0) -> None:
         self.log = RecordingLog()
-        self.heard = RecordingListener(case)
-        self.announcer = Announcer(
+        self.listener = RecordingListener(case)
+        catalogue = Catalogue([NOTES])
+        services = build_master(
             process.scheduler,
             process.store,
-            [NOTES],
-            self.heard,
+            Coherence(make_caches(), catalogue, self.log),
+            catalogue,
             self.log,
-            poll_s,
-            failed_over=lambda incarnation: self.writer.failed_over(incarnation),
+            name=writer,
+            poll_s=poll_s,
+            watched=lambda publisher: self.listener,
         )
-        self.writer = StreamWriter(
-            process.scheduler, process.store, writer, [NOTES], self.announcer, self.log
-        )
+        self.announcer = services.announcer
+        self.writer = services.writer
 
     async def start(self) -> None:
         """Start or stop, as a master does."""

@@ -452,7 +452,7 @@ class FactStoreContract(Base):
             await lease.release(NOTES, tokens[at : at + 1])
         self.assertEqual((await self.look()).writers["w1"].holders, ())
 
-    async def test_holders_can_be_told_apart_and_followed(self) -> None:
+    async def test_holders_can_be_distinguished_and_followed(self) -> None:
         lease, other = await self.lease("w1"), await self.lease("w2")
         first = await lease.reserve(NOTES, 1, 0)
         (one,) = (await self.look()).writers["w1"].holders

@@ -16,13 +16,14 @@ from twisted.logger import Logger
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import Transaction
+from synrepl.storage.writers import Claim, register
 from tests.storage.postgres import Process, reactor
 from tests.storage.samples import NOTES, note
 
 WRITER = "doomed"
 
 
-def tell(tokens: Sequence[Token]) -> None:
+def report(tokens: Sequence[Token]) -> None:
     """Print the held tokens."""
     print(*tokens, flush=True)
 
@@ -32,12 +33,13 @@ async def hold(dsn: str, how: str) -> None:
     process = Process(dsn, "doomed")
     lease = await process.store.open_writer(WRITER, [NOTES])
     if how == "reserved":
-        tell(await lease.reserve(NOTES, 3, 0))
+        report(await lease.reserve(NOTES, 3, 0))
         return
-    table, claim = process.store.table(NOTES), lease._claims[NOTES.name]
+    table, epoch = process.store.table(NOTES), lease.epoch(NOTES)
 
     def insert(txn: Transaction) -> None:
-        tell(table.append(txn, claim, WRITER, [[note("never")], [note("committed")]], 0))
+        claim = Claim(register(txn, NOTES.name, WRITER), epoch, notify=False)
+        report(table.append(txn, claim, WRITER, [[note("never")], [note("committed")]], 0))
         threading.Event().wait()
 
     await process.database.run("insert", insert)

@@ -62,7 +62,7 @@ class Process:
 
     def session_of(self, lease: PostgresLease) -> PostgresSession:
         """The session behind a lease of this process."""
-        return next(session for session in self.sessions if session is lease._session)
+        return next(s for s in self.sessions if s.backend_pid == lease.backend_pid)
 
     async def close(self) -> None:
         """Stop waiting calls, and close every connection."""

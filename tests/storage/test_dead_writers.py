@@ -31,13 +31,13 @@ class DoomedProcess(ProcessProtocol):
     def __init__(self) -> None:
         self.holds: Deferred[list[Token]] = Deferred()
         self.ended: Deferred[int | None] = Deferred()
-        self._said = b""
+        self._output = b""
         self._errors = b""
 
     def outReceived(self, data: bytes) -> None:
-        self._said += data
-        if self._said.endswith(b"\n"):
-            self.holds.callback([int(word) for word in self._said.split()])
+        self._output += data
+        if self._output.endswith(b"\n"):
+            self.holds.callback([int(word) for word in self._output.split()])
 
     def errReceived(self, data: bytes) -> None:
         self._errors += data
@@ -61,7 +61,7 @@ class DeadWriters(PostgresCase):
         await super().setUp()
         self.observer = self.process("observer")
         self.announcing = AnnouncingProcess(self, self.observer, "observer")
-        self.heard = self.announcing.heard
+        self.listener = self.announcing.listener
         await self.announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(self.announcing.stop()))
 
@@ -88,9 +88,9 @@ class DeadWriters(PostgresCase):
         """Append a fact, and check that the linear position does not reach it."""
         above: Token = (await self.announcing.writer.append(NOTES, [[note("above")]])).tokens[0]
         self.assertGreater(above, held[-1])
-        self.assertEqual(self.heard.positions["observer"], above)
+        self.assertEqual(self.listener.positions["observer"], above)
         await self.until(lambda: self.announcing.sees(doomed_writer.WRITER))
-        self.assertLess(self.heard.linear, held[0])
+        self.assertLess(self.listener.linear, held[0])
         return above
 
     async def check_killed(self, how: str) -> None:
@@ -98,10 +98,10 @@ class DeadWriters(PostgresCase):
         above = await self.fact_above(await child.holds)
         child.kill()
         killed = reactor.seconds()
-        await self.until(lambda: self.heard.linear >= above)
+        await self.until(lambda: self.listener.linear >= above)
         self.assertLess(reactor.seconds() - killed, FENCED_WITHIN_S)
-        self.assertEqual([f.rows for f in self.heard.linear_facts], [(note("above"),)])
-        self.assertEqual(await self.facts(), self.heard.linear_facts)
+        self.assertEqual([f.rows for f in self.listener.linear_facts], [(note("above"),)])
+        self.assertEqual(await self.facts(), self.listener.linear_facts)
 
     async def test_a_writer_killed_with_a_reservation_is_fenced(self) -> None:
         await self.check_killed("reserved")
@@ -120,7 +120,7 @@ class DeadWriters(PostgresCase):
         tokens = await lease.reserve(NOTES, 1, 0)
         self.assertGreater(tokens[0], held[-1])
         await lease.release(NOTES, tokens)
-        await self.until(lambda: self.heard.linear >= tokens[0])
+        await self.until(lambda: self.listener.linear >= tokens[0])
 
     async def test_a_late_writer_is_fenced(self) -> None:
         process = self.process("late")
@@ -129,12 +129,12 @@ class DeadWriters(PostgresCase):
         above = await self.fact_above(held)
         backend = process.session_of(lease).backend_pid
         self.sql("SELECT pg_terminate_backend(%s, 10000)", backend)
-        await self.until(lambda: self.heard.linear >= above)
+        await self.until(lambda: self.listener.linear >= above)
         with self.assertRaises(Fenced):
             await lease.write(NOTES, [Fact(held[0], lease.writer, (note("late"),))])
         self.assertEqual([f.rows for f in await self.facts()], [(note("above"),)])
 
-    async def test_a_late_service_is_told_that_its_reservation_is_void(self) -> None:
+    async def test_a_late_service_learns_that_its_reservation_is_void(self) -> None:
         process = self.process("late")
         late = AnnouncingProcess(self, process, doomed_writer.WRITER)
         await late.writer.start()
@@ -143,11 +143,11 @@ class DeadWriters(PostgresCase):
             above = await self.fact_above(list(reservation.tokens))
             (session,) = process.sessions
             self.sql("SELECT pg_terminate_backend(%s, 10000)", session.backend_pid)
-            await self.until(lambda: self.heard.linear >= above)
+            await self.until(lambda: self.listener.linear >= above)
             with self.assertRaises((Fenced, ReservationVoid)):
                 await reservation.write([[note("late")]])
         self.assertEqual([f.rows for f in await self.facts()], [(note("above"),)])
         await self.until(lambda: late.writer.is_open)
         (token,) = (await late.writer.append(NOTES, [[note("again")]])).tokens
-        await self.until(lambda: self.heard.linear >= token)
-        self.assertEqual(self.heard.linear_facts, await self.facts())
+        await self.until(lambda: self.listener.linear >= token)
+        self.assertEqual(self.listener.linear_facts, await self.facts())

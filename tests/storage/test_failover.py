@@ -43,16 +43,16 @@ class MastersOverAFailover(FailoverCase):
     async def lose(self) -> tuple[list[Token], list[Token]]:
         """The tokens that survive, and those that are announced and lost."""
         kept = [*(await self.append(self.master.writer, 3)), self.sql(APPEND)]
-        await self.until(lambda: self.master.heard.linear >= kept[-1])
+        await self.until(lambda: self.master.listener.linear >= kept[-1])
         await self.disconnect()
         lost = [*(await self.append(self.master.writer, 40)), self.sql(APPEND)]
-        await self.until(lambda: self.master.heard.linear >= lost[-1])
+        await self.until(lambda: self.master.listener.linear >= lost[-1])
         return kept, lost
 
     async def confirmed(self) -> Token:
         """The floor, once the master has confirmed the server."""
-        await self.until(lambda: bool(self.master.heard.jumps))
-        return self.master.heard.jumps[0].upto
+        await self.until(lambda: bool(self.master.listener.jumps))
+        return self.master.listener.jumps[0].upto
 
     async def test_a_master_that_stays_moves_everything_on(self) -> None:
         _, lost = await self.lose()
@@ -62,9 +62,9 @@ class MastersOverAFailover(FailoverCase):
         new = await self.append(self.master.writer, 2)
         self.assertGreater(new[0], floor)
         sql = self.sql(APPEND)
-        await self.until(lambda: self.master.heard.linear >= sql)
-        heard = [fact.token for fact in self.master.heard.facts if fact.token > floor]
-        self.assertEqual(sorted(heard), [*new, sql])
+        await self.until(lambda: self.master.listener.linear >= sql)
+        received = [fact.token for fact in self.master.listener.facts if fact.token > floor]
+        self.assertEqual(sorted(received), [*new, sql])
 
     async def test_plain_sql_is_refused_until_a_master_has_confirmed(self) -> None:
         await self.lose()
@@ -86,8 +86,8 @@ class MastersOverAFailover(FailoverCase):
         (token,) = await self.append(second.writer)
         self.assertGreater(token, lost[-1] + MARGIN // 2)
         for each in (self.master, second):
-            await self.until(lambda each=each: each.heard.linear >= token)  # type: ignore[misc]
-            self.assertIn(token, [fact.token for fact in each.heard.facts])
+            await self.until(lambda each=each: each.listener.linear >= token)  # type: ignore[misc]
+            self.assertIn(token, [fact.token for fact in each.listener.facts])
 
     async def test_distinguishes_surviving_facts_from_those_that_may_be_lost(self) -> None:
         kept, lost = await self.lose()

@@ -154,8 +154,8 @@ class RowsOfRealServers(TestCase):
         for row in fact.rows:
             self.assertIn(comparable(row, version, changed), rows, fact)
         if isinstance(fact.rows[0], EventRow):  # no cell may be missing
-            sent_rows = {told_of(row) for _, row in seen}
-            self.assertEqual({told_of(row) for row in fact.rows}, sent_rows, fact)
+            sent_rows = {row_key(row) for _, row in seen}
+            self.assertEqual({row_key(row) for row in fact.rows}, sent_rows, fact)
         self.assertIn(fact.writer, {writer for writer, _ in seen})
 
     async def test_reads_the_rows_that_1_11_1_sends(self) -> None:
@@ -193,7 +193,7 @@ class RowsOfRealServers(TestCase):
         )
 
 
-def told_of(row: Any) -> tuple[str, str | None, str, str | None]:
+def row_key(row: Any) -> tuple[str, str | None, str, str | None]:
     """The columns of an ``events`` row that a redaction does not change."""
     return type(row).__name__, row.event_id, row.type, row.state_key
 

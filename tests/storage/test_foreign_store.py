@@ -51,10 +51,10 @@ IN_ALL = {
 ONLY_NEWEST = {"sticky_events", "thread_subscriptions", "quarantined_media", "profile_updates"}
 
 
-async def standing_of(store: ForeignStore) -> Mapping[str, ForeignProgress]:
+async def progress_of(store: ForeignStore) -> Mapping[str, ForeignProgress]:
     """The progress of each stream."""
     release = await store.release()
-    return await store.read("standing", lambda txn: observe(txn, release))
+    return await store.read("observe positions", lambda txn: observe(txn, release))
 
 
 class ForeignCase(TestCase):
@@ -133,10 +133,10 @@ class Pages(ForeignCase):
             self.assertEqual(page, Page((), max(span), is_limited=False))
 
     async def positions(self, version: str) -> Mapping[str, Mapping[str, int]]:
-        found = await standing_of(await self.store(version))
+        found = await progress_of(await self.store(version))
         return {name: each.positions for name, each in found.items()}
 
-    async def test_reads_positions(self) -> None:
+    async def test_reads_each_writers_position_of_old_and_new_releases(self) -> None:
         positions = await self.positions("1.163.2")
         self.assertEqual(positions["events"], {"persister1": 612, "persister2": 614})
         self.assertEqual(positions["backfill"], {"persister1": 22, "persister2": 43})
@@ -151,9 +151,9 @@ class IssuedTokens(ForeignCase):
 
     async def test_reads_the_last_token_of_a_sequence(self) -> None:
         store = await self.store("1.163.2")
-        standings = await standing_of(store)
+        progress_by_stream = await progress_of(store)
         for stream in (EVENTS, TO_DEVICE, ACCOUNT_DATA, BACKFILL, CACHES):
-            at = standings[stream.name]
+            at = progress_by_stream[stream.name]
             assert at.last is not None
             found = await store.given_out(stream)
             self.assertEqual(found, max(at.last, at.highest, *at.recorded.values()))
@@ -282,28 +282,28 @@ class Recognition(ForeignCase):
                 release = await store.release()
                 self.assertEqual((release.version, release.unknown), (schema, {}))
                 self.assertEqual(set(release.streams), (IN_ALL | more) - less)
-                self.assertEqual(set(await standing_of(store)), set(release.streams))
+                self.assertEqual(set(await progress_of(store)), set(release.streams))
 
     async def test_recognises_a_release_without_a_later_sequence(self) -> None:
         for version, sequence in (("1.30.1", None), ("1.43.0", "presence_stream_sequence")):
-            standing = await standing_of(await self.store(version))
-            self.assertEqual(standing["presence"].sequence, sequence)
+            progress = await progress_of(await self.store(version))
+            self.assertEqual(progress["presence"].sequence, sequence)
 
     async def test_tags_share_a_sequence_with_account_data_but_have_their_own_position(
         self,
     ) -> None:
         dsn = await foreign_database("1.43.0", self)
         self.sql(dsn, "UPDATE stream_positions SET stream_id = 57 WHERE stream_id = 56")
-        standing = await standing_of(self.store_at(dsn))
-        tags, others = standing["tag_account_data"], standing["account_data"]
+        progress = await progress_of(self.store_at(dsn))
+        tags, others = progress["tag_account_data"], progress["account_data"]
         self.assertEqual(tags.sequence, others.sequence)
         self.assertEqual((tags.positions, others.positions), ({"master": 56}, {"master": 57}))
         self.assertEqual(others.row_positions, {"master": 54})
 
     async def test_reads_the_position_of_rows_by_writer(self) -> None:
-        standing = await standing_of(await self.store("1.163.2"))
-        self.assertEqual(standing["events"].row_positions, standing["events"].positions)
-        self.assertEqual(standing["caches"].row_positions, standing["caches"].positions)
+        progress = await progress_of(await self.store("1.163.2"))
+        self.assertEqual(progress["events"].row_positions, progress["events"].positions)
+        self.assertEqual(progress["caches"].row_positions, progress["caches"].positions)
         alone = ForeignProgress("s", 9, {"": 5, "gone": 3, "new": 9}, {"w": 7})
         self.assertEqual(alone.row_positions, {"w": 5, "new": 9})
         several = ForeignProgress("s", 9, {"": 5, "w": 4}, {"w": 7, "v": 8})
@@ -320,7 +320,7 @@ class Recognition(ForeignCase):
         store = self.store_at(dsn)
         release = await store.release()
         self.assertEqual(release.unknown, {"pushers": "pushers.pushkey"})
-        self.assertNotIn("pushers", await standing_of(store))
+        self.assertNotIn("pushers", await progress_of(store))
         with self.assertRaisesRegex(
             UnknownSchema,
             r"schema 94 .* feeds stream 'pushers' .*: pushers\.pushkey is missing",
@@ -334,7 +334,7 @@ class Recognition(ForeignCase):
         self.addCleanup(holder.close)
         holder.cursor().execute("LOCK TABLE receipts_linearized IN ACCESS EXCLUSIVE MODE")
         with self.assertRaisesRegex(TableLocked, "table receipts_linearized could not be read"):
-            await standing_of(self.store_at(dsn))
+            await progress_of(self.store_at(dsn))
 
     async def test_refuses_streams_without_a_table(self) -> None:
         store = await self.store("1.163.2")

@@ -16,7 +16,6 @@ from synrepl.storage.staging import staging as staged
 from synrepl.storage.staging import with_ids as preserved
 from synrepl.storage.staging.staging import StagedAttempt, StagingJob
 from synrepl.storage.store import Drained
-from synrepl.storage.writers import Claim
 from synrepl.streams.columns import row_columns
 from synrepl.streams.definition import UNTAGGED
 from tests.storage.postgres import PostgresCase
@@ -112,22 +111,23 @@ class OldSnapshots(PostgresCase):
     # -- fencing and removal ------------------------------------------------------------
 
     async def test_a_fenced_writer_enters_by_no_old_snapshot(self) -> None:
-        claim = await self.become("w1")
+        number, epoch = await self.become("w1")
         self.end_process("w1")
         self.assertTrue(await self.operator.store.fence(NOTES, "w1"))
-        self.all_refused(ENTER, claim.number, claim.epoch)
+        self.all_refused(ENTER, number, epoch)
 
     async def test_a_name_that_was_given_back_is_entered_by_no_old_snapshot(self) -> None:
-        claim = await self.become("w1")
+        number, epoch = await self.become("w1")
         await self.leases[0].close()
-        self.all_refused(ENTER, claim.number, claim.epoch)
+        self.all_refused(ENTER, number, epoch)
 
-    async def become(self, writer: str) -> Claim:
-        """A process becomes a writer, and begins transactions."""
+    async def become(self, writer: str) -> tuple[int, int]:
+        """A process becomes a writer, and begins transactions; the writer's number and epoch."""
         lease = await self.process(writer).store.open_writer(writer, [NOTES])
         self.leases.append(lease)
         self.old = [self.begin(level) for level in LEVELS]
-        return lease._claims["notes"]
+        number = self.sql("SELECT number FROM synrepl._writers WHERE writer = %s", writer)
+        return number, lease.epoch(NOTES)
 
     async def test_a_name_whose_process_died_is_not_taken_by_an_old_snapshot(self) -> None:
         await self.process("billing").store.open_writer("billing", [NOTES])
@@ -183,7 +183,7 @@ class OldSnapshots(PostgresCase):
 
     # -- unaffected ---------------------------------------------------------------------
 
-    async def test_positions_that_go_on_record_refuse_nobody(self) -> None:
+    async def test_recording_positions_refuses_no_writer(self) -> None:
         for position in range(1, 4):
             await self.operator.store.record_positions(NOTES, position, {"billing": position})
         for connection in self.old:
@@ -194,7 +194,7 @@ class OldSnapshots(PostgresCase):
             connection.commit()
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.notes"), 2)
 
-    async def test_decisions_about_others_refuse_nobody(self) -> None:
+    async def test_decisions_about_other_writers_refuse_no_writer(self) -> None:
         await self.membership.add(NOTES, "another")
         await self.membership.drain(NOTES, "another", LONG)
         self.sql(APPEND, ROWS, on=self.old[0])

@@ -51,7 +51,7 @@ class PlainSql(PostgresCase):
 
     # -- accepted -----------------------------------------------------------------------
 
-    async def test_appends_rows(self) -> None:
+    async def test_plain_sql_appends_rows_as_facts(self) -> None:
         first = self.append({"text": "a"}, {"text": "b\t\\", "n": 2**63 - 1})
         second = self.append({"text": "c", "n": None})
         empty = self.append()
@@ -188,20 +188,20 @@ class PlainSql(PostgresCase):
         announcing = AnnouncingProcess(self, self.process("master"), "master", poll_s=0.05)
         await announcing.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(announcing.stop()))
-        heard = announcing.heard
+        listener = announcing.listener
         self.connection.autocommit = False
         for end in (self.connection.commit, self.connection.rollback):
             held = self.append({"text": "long"})
             (above,) = (await announcing.writer.append(NOTES, [[note("short")]])).tokens
             self.assertGreater(above, held)
-            self.assertEqual(heard.positions["master"], above)
+            self.assertEqual(listener.positions["master"], above)
             await self.until(lambda: announcing.sees("sql"))
-            self.assertLess(heard.linear, held)
+            self.assertLess(listener.linear, held)
             end()
-            await self.until(lambda above=above: heard.linear >= above)  # type: ignore[misc]
-        self.assertEqual(heard.linear_facts, await self.facts())
+            await self.until(lambda above=above: listener.linear >= above)  # type: ignore[misc]
+        self.assertEqual(listener.linear_facts, await self.facts())
         self.assertEqual(
-            [(f.writer, f.rows) for f in heard.linear_facts],
+            [(f.writer, f.rows) for f in listener.linear_facts],
             [("sql", (note("long"),)), ("master", (note("short"),)), ("master", (note("short"),))],
         )
 

@@ -8,9 +8,11 @@ import psycopg2
 from twisted.internet.defer import Deferred
 
 from synrepl.core.tokens import Token
+from synrepl.storage.postgres import lease as postgres_lease
 from synrepl.storage.postgres.store import PostgresStore
 from synrepl.storage.store import AppendResult, Draft, FactStore, Fenced, WriterState
 from synrepl.storage.tables import sequence_name, table_name
+from synrepl.storage.writers import FIRST_RESERVATION
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from tests.storage.announcing_process import AnnouncingProcess
@@ -43,7 +45,8 @@ class PostgresStoreContract(FailoverContract, FactStoreContract, PostgresCase):
         self.sql("UPDATE synrepl._stream_marks SET at = at - make_interval(secs => %s)", seconds)
 
     async def cut(self, lease: Any) -> None:
-        session = next(s for p in self.processes for s in p.sessions if s is lease._session)
+        sessions = (session for process in self.processes for session in process.sessions)
+        session = next(s for s in sessions if s.backend_pid == lease.backend_pid)
         lost: list[str] = []
         session.on_lost(lost.append)
         self.sql("SELECT pg_terminate_backend(%s, 10000)", session.backend_pid)
@@ -89,7 +92,8 @@ class PostgresSpecifics(PostgresCase):
         self.assertEqual((await self.state()).holders, ())
 
     async def test_lock_numbers_wrap_around(self) -> None:
-        self.lease._next_lock = 2**31 - 1
+        self.patch(postgres_lease, "LAST_RESERVATION", FIRST_RESERVATION + 1)
+        await self.lease.release(NOTES, await self.lease.reserve(NOTES, 1, 0))
         first = await self.lease.reserve(NOTES, 1, 0)
         second = await self.lease.reserve(NOTES, 1, 0)
         self.assertEqual(len({h.identity for h in (await self.state()).holders}), 2)

@@ -335,7 +335,7 @@ class Granting(RightsCase):
         await self.processes.store.prepare([LATER])
         self.refused(connection, "SELECT * FROM synrepl.later")
 
-    async def test_a_role_may_have_somebody_erased(self) -> None:
+    async def test_a_role_may_request_an_erasure(self) -> None:
         await self.grant(erase=True)
         connection = self.connect_as(self.shop)
         self.assertTrue(self.sql("SELECT synrepl.erase('@a:b')", on=connection))

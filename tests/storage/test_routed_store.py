@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Range
+from synrepl.storage.memory.lease import MemoryLease
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.store import AgedPositions, DatabaseAway, Draft, TrimResult, WriterTaken
+from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.typing import TYPING, TypingRow
 from tests.storage.samples import NOTES, note
 from tests.storage.skipping_scheduler import SkippingScheduler
@@ -38,7 +42,7 @@ class RoutedStoreTests(TestCase):
         self.assertEqual([fact.rows for fact in page.facts], [(typing,)])
         self.assertEqual(await self.store.reached(NOTES, Range(0, 9)), {"w1": 2})
 
-    async def test_routes_reservations(self) -> None:
+    async def test_routes_reservations_to_the_store_of_the_stream(self) -> None:
         lease = await self.store.open_writer("w1", [NOTES, TYPING])
         tokens = await lease.reserve(TYPING, 1, 0)
         self.assertEqual(len((await self.holders())["typing"]), 1)
@@ -50,12 +54,18 @@ class RoutedStoreTests(TestCase):
         return {name: observation.writers["w1"].holders for name, observation in seen.items()}
 
     async def test_the_name_is_lost_when_the_tables_lose_it(self) -> None:
+        in_tables: list[MemoryLease] = []
+        open_writer = self.tables.open_writer
+
+        async def recorded_lease(writer: str, streams: Sequence[Stream]) -> MemoryLease:
+            in_tables.append(await open_writer(writer, streams))
+            return in_tables[-1]
+
+        self.patch(self.tables, "open_writer", recorded_lease)
         lease = await self.store.open_writer("w1", [NOTES, TYPING])
         reasons: list[str] = []
         lease.on_lost(reasons.append)
-        in_tables = lease._tables
-        assert in_tables is not None
-        in_tables.crash("cut")  # type: ignore[attr-defined]
+        in_tables[0].crash("cut")
         self.assertEqual(reasons, ["cut"])
         with self.assertRaises(DatabaseAway):
             await lease.close()
@@ -94,7 +104,7 @@ class RoutedStoreTests(TestCase):
         self.assertEqual(await self.store.trim(NOTES, 1, 0, 9), TrimResult(0, 0, "f"))
         self.assertEqual(await self.store.trim(TYPING, 1, 0, 9), TrimResult(1, 1, None))
 
-    async def test_routes_fencing(self) -> None:
+    async def test_routes_fencing_to_the_store_of_the_stream(self) -> None:
         lease = await self.tables.open_writer("w1", [NOTES])
         lease.crash()
         self.assertTrue(await self.store.fence(NOTES, "w1"))

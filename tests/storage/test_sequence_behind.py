@@ -46,12 +46,12 @@ class SequencesSetBack(PostgresCase):
         facts = list((await store.page(NOTES, Range(0, 10**9), None, 10**6)).facts)
         texts = [note_.text for fact in facts for note_ in fact.rows]  # type: ignore[attr-defined]
         self.assertEqual(sorted(texts), sorted(self.written))
-        for heard in (each.heard for each in listening):
-            while heard.linear < facts[-1].token:
+        for listener in (each.listener for each in listening):
+            while listener.linear < facts[-1].token:
                 await self.tick()
-            seen = [fact for fact in facts if not heard.missed(fact)]
-            self.assertEqual(heard.linear_facts, seen)
-            self.assertEqual(sorted(heard.facts, key=lambda fact: fact.token), facts)
+            seen = [fact for fact in facts if not listener.missed(fact)]
+            self.assertEqual(listener.linear_facts, seen)
+            self.assertEqual(sorted(listener.facts, key=lambda fact: fact.token), facts)
 
     async def test_running_writers_go_on_above_a_sequence_that_was_set_back(self) -> None:
         for _ in range(25):
@@ -73,7 +73,7 @@ class SequencesSetBack(PostgresCase):
         for _ in range(25):
             await self.append(self.one)
             await self.append(self.two, 2)
-        positions = dict(self.one.heard.positions)
+        positions = dict(self.one.listener.positions)
         await self.one.stop()
         await self.two.stop()
         self.set_back()
@@ -82,5 +82,5 @@ class SequencesSetBack(PostgresCase):
         before = again.state.linear
         (token,) = await self.append(again)
         self.assertGreater(token, max(before, *positions.values()))
-        await self.until(lambda: again.heard.linear >= token)
+        await self.until(lambda: again.listener.linear >= token)
         await self.check_nothing_is_lost()

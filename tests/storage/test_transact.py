@@ -224,9 +224,9 @@ class OnlyInPostgres(PostgresCase):
         """Check that everything was announced in order, and nothing holds the position back."""
         stored = self.sql("SELECT array_agg(text ORDER BY stream_id) FROM synrepl.notes") or []
         self.assertEqual(sorted(stored), sorted(texts))
-        await self.until(lambda: len(self.here.heard.linear_facts) >= len(texts))
-        heard: list[Any] = [row for fact in self.here.heard.facts for row in fact.rows]
-        self.assertEqual([row.text for row in heard], stored)
+        await self.until(lambda: len(self.here.listener.linear_facts) >= len(texts))
+        received: list[Any] = [row for fact in self.here.listener.facts for row in fact.rows]
+        self.assertEqual([row.text for row in received], stored)
         self.assertEqual(self.here.writer.ledger("notes").open_requests, 0)
         self.assertEqual(self.here.writer.ledger("notes").outstanding, 0)
 
@@ -258,12 +258,12 @@ class OnlyInPostgres(PostgresCase):
         running = [self.transact(work(n)) for n in range(2)]
         written = await self.here.writer.append(NOTES, [[note("meanwhile")]])
         # Other processes do not wait for work that is still running.
-        heard = [fact.rows for fact in self.here.heard.facts]
-        self.assertEqual((written.tokens, heard), ([1], [(note("meanwhile"),)]))
+        received = [fact.rows for fact in self.here.listener.facts]
+        self.assertEqual((written.tokens, received), ([1], [(note("meanwhile"),)]))
         running.append(self.transact(work(2)))
         await gatherResults(running)
         await self.settled("meanwhile", *(f"transaction {n}" for n in range(3)))
-        self.assertEqual(self.here.heard.facts[0].token, written.tokens[0])
+        self.assertEqual(self.here.listener.facts[0].token, written.tokens[0])
 
     async def test_retries_when_the_connection_is_lost_in_the_middle(self) -> None:
         killer = self.connect()

@@ -32,7 +32,7 @@ class CatalogueTests(TestCase):
             self.catalogue["x" * 100_000]
         self.assertLess(len(str(caught.exception)), 200)
 
-    def test_refuses_duplicates(self) -> None:
+    def test_refuses_two_streams_of_one_name(self) -> None:
         with self.assertRaisesRegex(DuplicateStream, "'events' is declared twice"):
             Catalogue([EVENTS, TYPING, EVENTS])
         with self.assertRaisesRegex(DuplicateStream, "'events'"):

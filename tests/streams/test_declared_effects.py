@@ -21,14 +21,14 @@ class DeclaredEffectsTests(TestCase):
             marks={"orders": "customer"},
         )
         row = stream.kinds[UNTAGGED]("o1", 7, {}, [])
-        told = [
+        expected = [
             (effect.cache, list(effect.keys(row)))
             if isinstance(effect, Invalidates)
             else (effect.index, list(effect.entities(row)))
             for effect in stream.effects[stream.kinds[UNTAGGED]]
         ]
         self.assertEqual(
-            told,
+            expected,
             [("get_order", [("o1",)]), ("of", [(7, "o1")]), ("all", [()]), ("orders", [7])],
         )
         self.assertIsInstance(stream.effects[type(row)][-1], Marks)

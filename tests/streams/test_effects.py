@@ -44,7 +44,7 @@ OF_MEMBERS: dict[str, list[Any]] = {
     "get_rooms_for_user": [("@a:x",), ("@b:y:8448",)],
 }
 
-#: When it is not told who changed.
+#: When the row does not name who changed.
 OF_UNKNOWN_MEMBERS: dict[str, list[Any]] = {
     "is_host_joined": [("!r",)],
     "is_host_invited": [("!r",)],
@@ -188,8 +188,8 @@ class Pairs(TestCase):
                 kind = CATALOGUE[name].kinds[UNTAGGED]
                 row = kind(*[columns.get(field) for field in kind.__struct_fields__])
                 self.assertEqual(happens(CATALOGUE[name].effects[kind], row), (caches, marks))
-        told = {name for name, *_ in OTHERS} | {"events"}
-        self.assertEqual(told, {stream.name for stream in CATALOGUE if stream.effects})
+        expected = {name for name, *_ in OTHERS} | {"events"}
+        self.assertEqual(expected, {stream.name for stream in CATALOGUE if stream.effects})
 
     def test_handles_a_thousand_members(self) -> None:
         members = [f"@u{n}:host{n % 10}" for n in range(1_000)]
@@ -231,7 +231,7 @@ class Keys(TestCase):
             EXPANSIONS["cs_cache_fake"].check(["x" * 10_000, []])
         self.assertLess(len(str(raised.exception)), 300)
 
-    def test_recognises_scalars(self) -> None:
+    def test_only_finite_scalars_are_cache_keys(self) -> None:
         self.assertTrue(scalar(("a", 1, 2.5, True, None)))
         for bad in ([], {}, (), b"", object(), float("nan"), float("inf"), -float("inf")):
             self.assertFalse(scalar(("a", bad)))
@@ -247,8 +247,8 @@ class Declared(TestCase):
         )
         (effects,) = stream.effects.values()
         row = stream.kinds[UNTAGGED]("c1", 5)
-        told = {"get_order": [("c1", 5)], "all_orders": [()]}
-        self.assertEqual(happens(effects, row), (told, {"customers": ["c1"]}))
+        expected = {"get_order": [("c1", 5)], "all_orders": [()]}
+        self.assertEqual(happens(effects, row), (expected, {"customers": ["c1"]}))
 
     def test_columns_that_make_no_key(self) -> None:
         columns = {"customer": "text", "data": "json"}

@@ -155,7 +155,7 @@ class DecodeTests(TestCase):
         with self.assertRaises(BadRow):
             RowCodec(TYPING).decode(b"[" * 5000 + b"]" * 5000)
 
-    def test_what_is_not_json_is_told_apart_from_a_bad_row(self) -> None:
+    def test_invalid_json_is_distinguished_from_a_bad_row(self) -> None:
         codec = RowCodec(TYPING)
         for line in (b"", b"[", b"[1,", b'["!r",[]] x', b"[NaN]", b'["\xff",[]]', b'["\n",[]]'):
             with self.assertRaisesRegex(

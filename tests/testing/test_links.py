@@ -1,4 +1,4 @@
-"""Links behave as TCP does, and as badly as they are told to."""
+"""Links behave as TCP does, and fail as configured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RecordingProtocol(Protocol):
         self.pieces.append(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        assert self.ended is None, "told twice"
+        assert self.ended is None, "ended twice"
         self.ended = reason.type
 
     def pauseProducing(self) -> None:

@@ -1,4 +1,4 @@
-"""Redis in memory is as a real one is, and as bad as it is told to be."""
+"""The in-memory Redis behaves as a real one does, and fails as configured."""
 
 from __future__ import annotations
 
@@ -132,31 +132,31 @@ class MemoryRedisFaults(TestCase):
 
     async def test_a_cut_lets_the_first_messages_arrive(self) -> None:
         one, two = await self.two()
-        one.say("one 1", "one 2", "one 3")
+        one.publish("one 1", "one 2", "one 3")
         one.pubsub.cut_speaker(first=2)
         await self.server.until(lambda: one.stood == 2)
-        one.say("one 4")
-        await self.server.until(lambda: len(two.heard_all) == 3)
-        self.assertEqual(two.heard_of("one"), ["one 1", "one 2", "one 4"])
+        one.publish("one 4")
+        await self.server.until(lambda: len(two.all_received) == 3)
+        self.assertEqual(two.received_from("one"), ["one 1", "one 2", "one 4"])
 
     async def test_a_crashed_process_sends_and_receives_nothing(self) -> None:
         one, two = await self.two()
-        two.say("two 1", "two 2")
+        two.publish("two 1", "two 2")
         two.pubsub.crash(first=1)
-        one.say("one 1")
-        await self.server.until(lambda: len(one.heard_all) == 2)
-        self.assertEqual((one.heard_of("two"), two.heard_all, two.lost), (["two 1"], [], 0))
+        one.publish("one 1")
+        await self.server.until(lambda: len(one.all_received) == 2)
+        self.assertEqual((one.received_from("two"), two.all_received, two.lost), (["two 1"], [], 0))
 
     async def test_silence_is_noticed_unless_it_ends_in_time(self) -> None:
         one, two = await self.two()
         two.pubsub.silence(True)
-        two.say("two 1")
-        one.say("one 1")
+        two.publish("two 1")
+        one.publish("one 1")
         began = self.server.clock.seconds()
-        await self.server.until(lambda: len(one.heard_all) == 1)
+        await self.server.until(lambda: len(one.all_received) == 1)
         two.pubsub.silence(False)
-        await self.server.until(lambda: len(two.heard_all) == 2)
-        self.assertEqual(one.heard_of("two"), ["two 1"])
+        await self.server.until(lambda: len(two.all_received) == 2)
+        self.assertEqual(one.received_from("two"), ["two 1"])
         two.pubsub.silence(True)
         await self.server.until(lambda: two.lost == 1)
         self.assertTrue(10 <= self.server.clock.seconds() - began <= 15)

@@ -15,27 +15,20 @@ from synrepl.caches.cache import Cache
 from synrepl.caches.entries import Entry
 from synrepl.caches.registry import Caches
 from synrepl.caches.runtime import CacheRuntime
-from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.fan_out import FanOut
-from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.coherence.coherence import Coherence
-from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
-from synrepl.services.position_waiters import PositionWaiters, WakingPositionListener
 from synrepl.services.waiting.applied_positions import MasterPositions
-from synrepl.services.waiting.wait_for import WaitFor
-from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.store import Draft
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.effects import Key
 from synrepl.streams.row import Row
-from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from synrepl.streams.synapse.events import EVENTS
 from synrepl.tools.audit.audit import Auditor
 from synrepl.tools.audit.missed_rows import MissedRows
 from synrepl.tools.audit.settlement import Settlement
 from tests.services.world import RecordingLog, UnavailableStore, done, manual_clock
+from tests.support.masters import build_master
 
 #: Part of cached values, which must not appear in reports or logs.
 SECRET = "s3cret"
@@ -45,6 +38,8 @@ JOBS = declare("jobs", {"job_id": "bigint"})
 
 class AuditedProcess:
     """A master, another writer ``other``, and the cache ``name_of`` of :attr:`data`.
+
+    The auditor and its parts are made here, because a test needs samples that are not random.
 
     :ivar data: the contents of the "database"
     :ivar loads: number of loads
@@ -71,33 +66,19 @@ class AuditedProcess:
         declare_more(caches)
         self.coherence = Coherence(caches, self.catalogue, self.log)
         self.coherence.check()
-        waiters = PositionWaiters(self.scheduler)
-        publisher = Publisher(self.scheduler, {s.name: RowCodec(s) for s in self.catalogue})
-        self.announcer = Announcer(
-            self.scheduler,
-            self.store,
-            self.catalogue,
-            FanOut(
-                (
-                    CoherentPositionListener(self.coherence, "master"),
-                    publisher,
-                    WakingPositionListener(waiters),
-                )
-            ),
-            self.log,
+        services = build_master(
+            self.scheduler, self.store, self.coherence, self.catalogue, self.log
         )
-        self.writer = StreamWriter(
-            self.scheduler,
-            self.store,
-            "master",
-            list(self.catalogue),
-            CoherentCommitListener(self.coherence, "master", self.announcer),
-            self.log,
-        )
+        self.announcer = services.announcer
+        self.writer = services.writer
         own = MasterPositions(self.announcer, self.writer)
-        waiting = WaitFor(self.catalogue, own, waiters)
         self.settlement = Settlement(
-            self.clock, self.catalogue, self.store, own, waiting, has_in_memory_streams=True
+            self.clock,
+            self.catalogue,
+            self.store,
+            own,
+            services.waiting,
+            has_in_memory_streams=True,
         )
         self.rows = MissedRows(self.coherence, self.catalogue, self.store)
         self.auditor = Auditor(

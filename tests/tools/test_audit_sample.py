@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.caches.cache import Cache, Declaration
+from synrepl.tools.audit.audit import sample_caches
 from synrepl.tools.audit.sample import are_equal, describe, pick
-from synrepl.tools.audit.sample_caches import sample_caches
 from tests.tools.audit_fixtures import SECRET, AuditedProcess
 
 

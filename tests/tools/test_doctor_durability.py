@@ -6,9 +6,8 @@ from unittest import TestCase
 
 from twisted.internet.defer import Deferred
 
-from synrepl.storage.durability import Durability
 from synrepl.testing.postgres import with_durable_server
-from synrepl.tools.doctor.durability_findings import unsafe_settings
+from synrepl.tools.doctor.durability import Durability, unsafe_settings
 from synrepl.tools.doctor.examine import examine
 from synrepl.tools.doctor.thresholds import Thresholds
 from tests.storage.foreign_databases import foreign_database

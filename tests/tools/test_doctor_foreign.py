@@ -17,8 +17,7 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.storage.foreign.release import MayNotRead
 from synrepl.testing.postgres import fresh_database, with_durable_server
 from synrepl.tools.doctor.examine import NothingToExamine, NotOurs, examine
-from synrepl.tools.doctor.finding import Severity
-from synrepl.tools.doctor.report import ExaminationReport
+from synrepl.tools.doctor.report import ExaminationReport, Severity
 from synrepl.tools.doctor.thresholds import Thresholds
 from tests.storage.foreign_databases import foreign_database
 

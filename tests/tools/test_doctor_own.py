@@ -17,10 +17,8 @@ from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from synrepl.streams.synapse.tag_account_data import TAG_ACCOUNT_DATA, TagAccountDataRow
 from synrepl.testing.postgres import with_durable_server
-from synrepl.tools.doctor.cure import NoWriterToLend
-from synrepl.tools.doctor.examine import examine
-from synrepl.tools.doctor.finding import Severity
-from synrepl.tools.doctor.report import ExaminationReport
+from synrepl.tools.doctor.examine import NoWriterToLend, examine
+from synrepl.tools.doctor.report import ExaminationReport, Severity
 from synrepl.tools.doctor.thresholds import Thresholds
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.samples import NOTES, note

@@ -154,7 +154,6 @@ class MissedRowSearch(AuditCase):
 
     def test_searches_a_limited_number_of_rows(self) -> None:
         self.patch_bound("MOST_ROWS", 2)
-        self.patch_bound("_PAGE_ROWS", 1)
         for key in "xyza":
             self.process.commit_as_master(self.process.invalidation((key,)))
         self.store_outdated("a", "old", 0)

@@ -17,8 +17,7 @@ from synrepl.tools.judge.rules import RuleSeverity
 from synrepl.tools.tap.bus_replay import MOST_WRITERS, BusReplay, ChannelInUse, ReplayPositions
 from synrepl.tools.tap.recording import read_recording
 from synrepl.tools.tap.recording_judge import SYNAPSE_TRAITS
-from synrepl.tools.tap.replay import PlaybackLine, lines_for_bus
-from synrepl.tools.tap.replay_plan import NotForRedis, plan_replay
+from synrepl.tools.tap.replay import NotForRedis, PlaybackLine, lines_for_bus, plan_replay
 from synrepl.wire.dialects import CURRENT, Side
 from tests.wire.recordings import CAPTURES
 
@@ -83,7 +82,7 @@ class FirstRequest(BusReplayCase):
         playing.addErrback(lambda failure: found.append(failure.value))
         (error,) = found
         self.assertIsInstance(error, ChannelInUse)
-        self.assertIn("speaks on the channel x.org", str(error))
+        self.assertIn("publishes on the channel x.org", str(error))
 
 
 class LaterRequests(BusReplayCase):
@@ -157,7 +156,7 @@ class ReplayPositionsOfLines(TestCase):
             played.line_played(line)
         self.assertEqual(played.positions(), [b"POSITION backfill m 9 9", b"POSITION typing m 0 0"])
 
-    def test_are_bounded(self) -> None:
+    def test_the_number_of_writers_is_bounded(self) -> None:
         played = ReplayPositions()
         for number in range(MOST_WRITERS + 10):
             played.line_played(b"RDATA a w%d batch []" % number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,20 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synrepl.tools.judge.judge import Recorded
-from synrepl.tools.tap.recorded_session import RecordedSession
+from synrepl.tools.tap.recorders import RecordedSession
 from synrepl.tools.tap.recording import (
     NoRecording,
     NotARecording,
+    RecordingDialectUnknown,
     RecordingFile,
+    RecordingInfo,
     ScriptedRecording,
     read_recording,
+    recording_info,
 )
-from synrepl.tools.tap.recording_info import RecordingDialectUnknown, RecordingInfo, recording_info
 from synrepl.tools.tap.recording_judge import RecordingJudge, Tally
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import CURRENT, LEGACY, MODERN, TRANSITIONAL, Side
 from synrepl.wire.session import SessionLimits
+from tests.support.descriptors import descriptor_of
 from tests.wire.recordings import CAPTURES
 
 
@@ -262,8 +266,8 @@ class RecordedSessions(TemporaryDirectoryCase):
 
     def test_closes_when_the_disk_is_full(self) -> None:
         session = self.session()
-        self.file._raw.close()
-        self.file._raw = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+        with open("/dev/full", "wb") as full:
+            os.dup2(full.fileno(), descriptor_of(self.file.path))
         session.receive(b"SERVER x\n", 12.0)
         self.assertTrue(session.closing)
         assert session.failure is not None

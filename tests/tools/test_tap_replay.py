@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase as TrialCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.worker import WorkerFactory
-from synrepl.cli.tap.replay_tcp import MAX_CLIENTS, ReplayFactory
+from synrepl.cli.tap.replay import MAX_CLIENTS, ReplayFactory
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
@@ -28,8 +28,7 @@ from synrepl.streams.definition import Generation
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.tools.judge.judge import Recorded
-from synrepl.tools.tap.replay import Burst, lines_for_client, replay
-from synrepl.tools.tap.replay_plan import ReplayPlan
+from synrepl.tools.tap.replay import Burst, ReplayPlan, lines_for_client, replay
 from synrepl.wire.codec import parse_line
 from synrepl.wire.commands import Rdata
 from synrepl.wire.dialects import (

@@ -11,7 +11,7 @@ class ConnectionPair:
     """A server and a client. All bytes are delivered until both have nothing to say.
 
     :ivar transcript: every line, ``S> `` or ``C> `` in front
-    :ivar heard: the commands that each side's ``receive`` returned
+    :ivar received: the commands that each side's ``receive`` returned
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ConnectionPair:
             limits=limits,
         )
         self.transcript: list[str] = []
-        self.heard: dict[Side, list[Command]] = {Side.SERVER: [], Side.CLIENT: []}
+        self.received: dict[Side, list[Command]] = {Side.SERVER: [], Side.CLIENT: []}
         self.server.start()
         self.client.start()
 
@@ -54,7 +54,7 @@ class ConnectionPair:
                 if data:
                     moved = True
                     lines += [mark + line for line in data.decode().split("\n")[:-1]]
-                    self.heard[side] += receiver.receive(data, self.now)
+                    self.received[side] += receiver.receive(data, self.now)
         self.transcript += lines
         return lines
 

@@ -28,7 +28,7 @@ class BatchAssemblerTests(TestCase):
         self.assertEqual(self.rdata(6, b"[4]"), (6, [b"[4]"]))
         self.assertEqual(self.batches.pending, 0)
 
-    def test_writers_and_streams_are_kept_apart(self) -> None:
+    def test_writers_and_streams_are_assembled_separately(self) -> None:
         self.rdata(None, b"[1]", "w1")
         self.rdata(None, b"[2]", "w2")
         self.batches.add(Rdata("caches", "w1", None, b"[0]"))

@@ -105,7 +105,7 @@ class Reading(TestCase):
     def read(self, line: bytes, dialect: Dialect, sender: Side) -> c.Command:
         return parse_line(line, dialect, sender)
 
-    def test_parses_lines(self) -> None:
+    def test_parses_lines_into_commands(self) -> None:
         row = b'["ev", ["$e", null]]'
         examples: list[tuple[bytes, Dialect, Side, c.Command]] = [
             (b"RDATA events 5 " + row, LEGACY, SERVER, c.Rdata("events", None, 5, row)),

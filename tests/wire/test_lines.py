@@ -19,10 +19,10 @@ class LineSplitterTests(TestCase):
     def test_splits_lines_and_keeps_the_rest(self) -> None:
         splitter = LineSplitter()
         self.assertEqual(splitter.feed(b"a\nb\n\nc"), [b"a", b"b", b""])
-        self.assertEqual(splitter.half, 1)
+        self.assertEqual(splitter.partial_length, 1)
         self.assertEqual(splitter.feed(b"d"), [])
         self.assertEqual(splitter.feed(b"\r\n"), [b"cd\r"])
-        self.assertEqual(splitter.half, 0)
+        self.assertEqual(splitter.partial_length, 0)
 
     def test_the_limit_itself_is_accepted(self) -> None:
         longest = b"x" * DEFAULT_LINE_LIMIT
@@ -52,7 +52,7 @@ class LineSplitterTests(TestCase):
         splitter = LineSplitter()
         with self.assertRaises(LineTooLong):
             splitter.feed(b"A" * 1_000_000)
-        self.assertEqual(splitter.half, 0)
+        self.assertEqual(splitter.partial_length, 0)
 
     def test_refuses_to_be_without_a_limit(self) -> None:
         for limit in (0, -1, 255, MAX_LINE_LIMIT + 1, None, True, 1e9):
@@ -65,11 +65,11 @@ class LineSplitterTests(TestCase):
         lines = [line for piece in pieces for line in splitter.feed(piece)]
         *whole, rest = b"".join(pieces).split(b"\n")
         self.assertEqual(lines, whole)
-        self.assertEqual(splitter.half, len(rest))
+        self.assertEqual(splitter.partial_length, len(rest))
 
 
 class LineChunkTests(TestCase):
-    def test_measures_chunks(self) -> None:
+    def test_a_chunk_knows_its_lines_and_its_longest_one(self) -> None:
         self.assertEqual(LineChunk.of(b"ab\nabc\n"), LineChunk(b"ab\nabc\n", 2, 3))
         self.assertEqual(LineChunk.of(b"").lines, 0)
         self.assertEqual(LineChunk.of(b"a\nbcd").longest, 3)

@@ -17,7 +17,7 @@ from tests.wire.recordings import cases, sent_bytes
 
 OPEN = ""  # no ERROR, still open
 
-#: By case, what the ERROR begins with, for a server that has not been told its dialect.
+#: By case, what the ERROR begins with, for a server without a configured dialect.
 ANSWERS: Mapping[str, str] = {
     "name-only": OPEN,
     "ping-then-silence": "ping timeout",

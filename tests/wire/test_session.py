@@ -71,10 +71,10 @@ class Transcripts(TestCase):
         self.assertEqual(pair.server.peer_name, "w1")
         self.assertEqual(pair.client.peer_server, "example.com")
         self.assertEqual(
-            pair.heard[SERVER], [c.Name("w1"), c.Ping("1000000"), c.Replicate(None, None)]
+            pair.received[SERVER], [c.Name("w1"), c.Ping("1000000"), c.Replicate(None, None)]
         )
 
-    def test_legacy_is_told_from_its_replicate(self) -> None:
+    def test_legacy_clients_are_recognised_by_their_replicate(self) -> None:
         pair = ConnectionPair(LEGACY)
         pair.client.send(c.UserSync("ignored", "@a:b", None, True, 5), pair.now)
         pair.client.send(c.Replicate("events", 53), pair.now)
@@ -84,7 +84,7 @@ class Transcripts(TestCase):
         pair.server.send(c.Position("events", "master", 53, 54), pair.now)
         self.assertEqual(pair.deliver(), ["S> RDATA events 54 [1]", "S> POSITION events 54"])
         self.assertEqual(
-            pair.heard[SERVER][2:],
+            pair.received[SERVER][2:],
             [c.UserSync(None, "@a:b", None, True, 5), c.Replicate("events", 53)],
         )
 
@@ -127,7 +127,7 @@ class Transcripts(TestCase):
         pair.server.close(CloseReason.LOCAL, "again")
         self.assertEqual(pair.deliver(), ["S> ERROR server shutting down"])
         self.assertIs(pair.server.closed_reason, CloseReason.SHUTTING_DOWN)
-        self.assertEqual(pair.heard[CLIENT][-1], c.Error("server shutting down"))
+        self.assertEqual(pair.received[CLIENT][-1], c.Error("server shutting down"))
         self.assertFalse(pair.client.closing)
 
 
@@ -179,7 +179,7 @@ class Receiving(TestCase):
         session.receive(b"REPLICATE\n", NOW)
         self.assertIs(session.dialect, TRANSITIONAL)
 
-    def test_the_first_position_tells_a_client_its_servers_dialect(self) -> None:
+    def test_the_first_position_shows_a_client_its_servers_dialect(self) -> None:
         for line, position, dialect in (
             (b"POSITION events m 2\n", c.Position("events", "m", None, 2), TRANSITIONAL),
             (b"POSITION events m 1 2\n", c.Position("events", "m", 1, 2), MODERN),
@@ -195,7 +195,7 @@ class Receiving(TestCase):
             self.assertEqual(session.receive(other, NOW), [])
             self.assertIs(session.closed_reason, CloseReason.PROTOCOL_ERROR)
 
-    def test_what_a_client_says_needs_no_position_first(self) -> None:
+    def test_a_clients_commands_need_no_position_first(self) -> None:
         said = (
             c.Replicate(),
             c.UserSync("i", "@a:b", None, True, 5),
@@ -258,7 +258,7 @@ class Sending(TestCase):
         session.send(c.Rdata("a", "m", 1, row), NOW)
         self.assertEqual(len(session.data_to_send()), 16_385)
 
-    def test_sends_chunks(self) -> None:
+    def test_sends_a_chunk_without_copying_it(self) -> None:
         session = started(SERVER)
         data = b"RDATA a m 1 []\nRDATA a m 2 []\n"
         session.send_chunk(data, NOW)

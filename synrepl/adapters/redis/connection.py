@@ -100,13 +100,13 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
     def connectionMade(self) -> None:
         """Begin to watch the connection."""
         super().connectionMade()
-        self._heart.heard(self._scheduler.seconds())
+        self._heart.received(self._scheduler.seconds())
         self._heart.arm()
         self._watch()
 
     def dataReceived(self, data: bytes, unpause: bool = False) -> None:
         """Parse input; any input counts as a sign of life."""
-        self._heart.heard(self._scheduler.seconds())
+        self._heart.received(self._scheduler.seconds())
         try:
             super().dataReceived(data, unpause)
         except txredisapi.InvalidData as error:
@@ -141,12 +141,14 @@ class RedisConnection(txredisapi.RedisProtocol):  # type: ignore[misc]
 class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: ignore[misc]
     """Receives the messages of channels.
 
-    :param heard: gets the messages of one read of the socket, in order
+    :param on_messages: gets the messages of one read of the socket, in order
     """
 
-    def __init__(self, scheduler: Scheduler, heard: Callable[[Sequence[bytes]], object]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, on_messages: Callable[[Sequence[bytes]], object]
+    ) -> None:
         super().__init__(scheduler)
-        self._heard = heard
+        self._deliver = on_messages
         self._messages: list[bytes] = []
         #: When reading was last paused, and when it was resumed.
         self._paused_at: float | None = None
@@ -171,7 +173,7 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
         super().dataReceived(data, unpause)
         if self._messages:
             messages, self._messages = self._messages, []
-            self._heard(messages)
+            self._deliver(messages)
 
     def pause_reading(self) -> None:
         """Stop reading; the heartbeat stops too."""
@@ -182,7 +184,7 @@ class RedisSubscriber(RedisConnection, txredisapi.SubscriberProtocol):  # type: 
     def resume_reading(self) -> None:
         """Resume reading."""
         self._resumed_at = self._scheduler.seconds()
-        self._heart.heard(self._resumed_at)
+        self._heart.received(self._resumed_at)
         self.transport.resumeProducing()
         self._stop_watching()
         self._watch()

@@ -127,7 +127,7 @@ class LinePeer(LineOnlyReceiver):
         self._transport().pauseProducing()
 
     def resume_reading(self) -> None:
-        """Resume reading; the ping timeout starts anew."""
+        """Resume reading; the ping timeout restarts."""
         self.is_reading_paused = False
         if self._connected and not self.closing:
             self.session.not_reading(self.scheduler.seconds())

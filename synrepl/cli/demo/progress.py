@@ -21,7 +21,7 @@ from synrepl.services.status.stream_progress import writer_label
 COUNTERS = ("rows", "duplicates", "gaps", "fetched_rows", "resets")
 
 #: Seconds between two lines of progress where there is no terminal.
-_LINE_INTERVAL_S = 5.0
+LINE_INTERVAL_S = 5.0
 
 
 class StatusPoller:
@@ -105,9 +105,13 @@ class ProgressDisplay:
     """Shows events, and progress: as bars on a terminal, as a line every few seconds elsewhere.
 
     :param console: where to show them; None for stderr
+    :param line_interval_s: seconds between two lines
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, line_interval_s: float = LINE_INTERVAL_S
+    ) -> None:
+        self._line_interval_s = line_interval_s
         self._console = Console(stderr=True) if console is None else console
         self._progress = Progress(
             TextColumn("{task.description:>8}"),
@@ -141,7 +145,7 @@ class ProgressDisplay:
             self._move_bar("appended", appended, total, "")
             for name, worker in workers.items():
                 self._move_bar(name, worker.applied, total, str(worker))
-        elif time.monotonic() - self._line_shown_at >= _LINE_INTERVAL_S:
+        elif time.monotonic() - self._line_shown_at >= self._line_interval_s:
             self._line_shown_at = time.monotonic()
             applied = "; ".join(
                 f"{name} applied {each.applied:,} ({each})" for name, each in workers.items()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import rich.console
+from rich.text import Text
 
 from synrepl.cli.addresses import HttpAddress, own_http
 from synrepl.cli.conventions import config_option, json_option, print_json
-from synrepl.cli.doctor.tables import tables
-from synrepl.cli.terminal import interruptible, show
+from synrepl.cli.terminal import cell, interruptible, plain_table, printable, show
 from synrepl.client.client import Client
+from synrepl.core import jsons
 from synrepl.daemon.config.config import load
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.daemon.http.caches import DEFAULT_KEYS
@@ -93,3 +94,68 @@ def audit_caches(address: HttpAddress, keys: int = DEFAULT_KEYS) -> Audited:
     ):
         counts = client.caches().get("caches")
         return Audited(counts if isinstance(counts, dict) else {}, client.audit_caches(keys))
+
+
+#: The words for the verdicts on entries.
+_VERDICTS = {
+    "coherent": "coherent",
+    "in_flight": "with an invalidation on its way",
+    "behind": "not known, for the process was behind",
+    "failed": "could not be loaded",
+    "incomparable": "with values that cannot be compared",
+    "incoherent": "stale",
+}
+
+
+def tables(counts: Mapping[str, Any], audit: Mapping[str, Any]) -> rich.console.Group:
+    """Caches, verdicts and stale entries, for the console.
+
+    :param counts: the counters of each cache, as in ``GET /caches``
+    :param audit: the report
+    """
+    parts: list[rich.console.RenderableType] = []
+    if counts:
+        parts += [_caches(counts), Text()]
+    parts += _verdicts(counts, audit)
+    for entry in audit.get("stale", []):
+        parts += [Text(), *_stale(entry)]
+    return rich.console.Group(*parts)
+
+
+def _caches(counts: Mapping[str, Any]) -> rich.console.RenderableType:
+    columns = ("size", "hits", "misses", "evictions", "invalidations")
+    table = plain_table("cache", "entries>", *(f"{name}>" for name in columns[1:]))
+    for name, of_cache in counts.items():
+        table.add_row(Text(cell(name)), *(Text(cell(of_cache.get(key))) for key in columns))
+    return table
+
+
+def _verdicts(counts: Mapping[str, Any], audit: Mapping[str, Any]) -> Iterable[Text]:
+    checked = audit.get("checked", 0)
+    if not checked:
+        why = "every cache is empty" if counts else "no cache is open in this process"
+        yield Text(f"nothing to check: {why}")
+        return
+    found = [f"{audit[name]} {words}" for name, words in _VERDICTS.items() if audit.get(name)]
+    style = "red" if audit.get("incoherent") else "yellow" if audit.get("failed") else "green"
+    entries = "1 entry" if checked == 1 else f"{checked} entries"
+    yield Text(f"{entries} checked: {', '.join(found)}", style=style)
+    for error, count in audit.get("errors", {}).items():
+        yield Text(f"failed {cell(count)} times: {cell(error)}", style="yellow")
+    if audit.get("left"):
+        yield Text(f"{cell(audit['left'])} not checked, for the time was up", style="yellow")
+
+
+def _stale(entry: Mapping[str, Any]) -> Iterable[Text]:
+    key = jsons.encode(entry.get("key")).decode()
+    yield Text(f"stale: {cell(entry.get('cache'))} {printable(key)}", style="red")
+    yield Text(f"  held {cell(entry.get('held'))}, should be {cell(entry.get('loaded'))}")
+    for stream, writers in entry.get("positions", {}).items():
+        for writer, stood in writers.items():
+            at_load = stood.get("at_load")
+            then = "not remembered" if at_load is None else cell(at_load)
+            yield Text(
+                f"  {cell(stream)} of {cell(writer)}: {then} when it was loaded,"
+                f" {cell(stood.get('now'))} now"
+            )
+    yield Text(f"  {cell(entry.get('expected'))}")

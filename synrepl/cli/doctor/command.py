@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
+from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.addresses import own_http
 from synrepl.cli.conventions import json_option, print_json, refuse_options
 from synrepl.cli.doctor import caches as doctor_caches
@@ -22,11 +23,12 @@ from synrepl.cli.doctor.database import (
     exit_as,
     find_dsn,
 )
-from synrepl.cli.doctor.redis import RedisReach, reach
 from synrepl.cli.running import run
 from synrepl.cli.terminal import printable, show
-from synrepl.core.errors import SynreplError
+from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.daemon.config.config import Config, load
+from synrepl.daemon.config.redis import RedisConfig
+from synrepl.daemon.redis_pubsub import redis_location
 
 
 @click.group("doctor", invoke_without_command=True)
@@ -124,7 +126,7 @@ class _Diagnosis:
         """The report for programs."""
         report: dict[str, Any] = {} if self.examined is None else self.examined.to_json()
         if self.redis is not None:
-            report["redis"] = self.redis.to_json()
+            report["redis"] = asdict(self.redis)
         if isinstance(self.audited, Audited):
             report["caches"] = self.audited.to_json()
         elif self.audited is not None:
@@ -143,3 +145,31 @@ class _Diagnosis:
             why = printable(str(self.audited))
             parts += [Text(), Text(f"caches were not looked at: {why}", "yellow")]
         return parts
+
+
+@dataclass(frozen=True, slots=True)
+class RedisReach:
+    """The result of an attempt to reach Redis.
+
+    :ivar where: its address
+    :ivar reason: why it could not be reached; None if it could
+    """
+
+    where: str
+    reason: str | None
+
+
+async def reach(reactor: Any, redis: RedisConfig, channel: str) -> RedisReach:
+    """Connect for subscribing and for publishing, and disconnect; nothing is published."""
+    where = redis_location(redis)
+    from synrepl.cli.tap.redis import TapLink
+
+    link = TapLink(reactor, TwistedScheduler(reactor), where)
+    try:
+        await link.listen([channel], lambda messages: None)
+        await link.publisher()
+    except Unavailable as error:
+        return RedisReach(redis.where, str(error).rstrip("."))
+    finally:
+        await link.close()
+    return RedisReach(redis.where, None)

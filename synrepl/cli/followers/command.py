@@ -11,11 +11,10 @@ from rich.text import Text
 
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.cells import cell, duration
 from synrepl.cli.configured_database import owned_database
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.running import run
-from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.cli.terminal import cell, duration, plain_table, printable, show
 from synrepl.core.errors import InputError, Refused
 from synrepl.core.tokens import BadToken, Token, parse_token
 from synrepl.daemon.config.config import load

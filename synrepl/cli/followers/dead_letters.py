@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.configured_database import owned_database
+from synrepl.cli.configured_database import run_in_database
 from synrepl.cli.conventions import config_option, json_option, print_json
-from synrepl.cli.running import run
 from synrepl.cli.status.handler_tables import dead_letter_table
 from synrepl.cli.terminal import show
 from synrepl.core.errors import ConfigError, InputError
@@ -33,15 +32,15 @@ class NoSuchHandler(InputError):
 
 
 class NoSelection(InputError):
-    """say which dead letters are meant: --handler, --stream, --token, or --all"""
+    """name the dead letters: --handler, --stream, --token, or --all"""
 
 
 @click.group("dead-letters")
 def command() -> None:
     """Show, replay and discard facts that handlers could not process.
 
-    After N failed attempts, a handler with 'on_failure: {attempts: N}' puts a fact
-    aside as a dead letter, and continues.
+    After N failed attempts, a handler with 'on_failure: {attempts: N}' stores a fact
+    as a dead letter, and continues.
     """
 
 
@@ -157,13 +156,7 @@ def _worker(config: tuple[Path, ...]) -> WorkerConfig:
 
 
 def _in_database(worker: WorkerConfig, work: Callable[[Transaction, str], T]) -> T:
-    async def main(reactor: Any) -> T:
-        async with owned_database(reactor, worker) as database:
-            return await database.run(
-                "dead letters", lambda txn: work(txn, worker.name_as_follower)
-            )
-
-    return run(main)
+    return run_in_database(worker, "dead letters", lambda txn: work(txn, worker.name_as_follower))
 
 
 def _in_full(letter: DeadLetter) -> dict[str, Any]:

@@ -11,16 +11,15 @@ import click
 from rich.console import RenderableType
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     database_options,
     lake_argument,
     selected_streams,
     session_options,
+    source_database,
     stream_option,
 )
-from synrepl.cli.lake.source_database import source_database
-from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.cli.terminal import graceful_exit, plain_table, printable, show
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check
 from synrepl.pipeline.lake.check.report import CheckReport, Outcome, StreamReport

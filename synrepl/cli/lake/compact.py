@@ -7,14 +7,13 @@ from pathlib import Path
 import click
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     lake_argument,
     selected_streams,
     session_options,
     stream_option,
 )
-from synrepl.cli.terminal import plain_table, show
+from synrepl.cli.terminal import graceful_exit, plain_table, show
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.watermarks import Watermarks

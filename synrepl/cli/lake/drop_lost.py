@@ -8,16 +8,15 @@ from pathlib import Path
 import click
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     database_options,
     lake_argument,
     selected_streams,
     session_options,
+    source_database,
     stream_option,
 )
-from synrepl.cli.lake.source_database import source_database
-from synrepl.cli.terminal import show
+from synrepl.cli.terminal import graceful_exit, show
 from synrepl.pipeline.lake.failover.drop_lost import drop_lost
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.session.options import SessionOptions

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from synrepl.cli.conventions import json_option
-from synrepl.cli.lake.follow import StuckStreams, poll_forever
-from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.maintenance import check_all_landed, check_nothing_lost, print_report
 from synrepl.cli.lake.options import (
     database_options,
+    existing_streams,
     lake_argument,
     selected_streams,
     session_options,
+    source_database,
     stream_option,
 )
-from synrepl.cli.lake.progress import LandingProgress
-from synrepl.cli.lake.source_database import existing_streams, source_database
+from synrepl.cli.terminal import graceful_exit
 from synrepl.core.names import follower_name
 from synrepl.daemon.metrics.lake import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.driver.connection import DatabaseRefused
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.landing import LandingRound, Vectors
+from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
@@ -35,7 +38,9 @@ from synrepl.pipeline.source.database.settlement import SETTLE_TIMEOUT_S
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.pipeline.source.query_follower import QueryFollower
-from synrepl.storage.store import DatabaseAway
+from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.store import DatabaseAway, NotConfirmed, OlderServer
 
 #: How long the database keeps rows that the lake lacks, after its last heartbeat, in seconds.
 LEASE_S = 7 * 86_400.0
@@ -192,3 +197,124 @@ def _follower(
         yield acknowledge
     finally:
         follower.close()
+
+
+class StuckStreams:
+    """Reports, once per stream, that landing cannot keep up because a stream does not settle.
+
+    :param after_s: how long a stream may make no progress before it is reported, in seconds
+    """
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._since: dict[str, tuple[PositionVector, float]] = {}
+        self._reported: set[str] = set()
+
+    def update(self, report: MaintenanceReport, now: float) -> None:
+        """Process the report of a run.
+
+        :param now: when the run ended, in seconds of a monotonic clock
+        """
+        since = {}
+        for stream, state in report.unsettled.items():
+            settled, begun = self._since.get(stream, (state.settled, now))
+            since[stream] = (state.settled, begun if settled == state.settled else now)
+            if now - since[stream][1] >= self._after_s:
+                self._report(stream, f"not settled for {self._after_s:g} s: {state}")
+        self._since = since
+        for stream, why in report.left_out.items():
+            self._report(stream, why)
+        for stream in sorted(self._reported - since.keys() - report.left_out.keys()):
+            click.echo(f"synrepl: stream {stream!r} is settled again", err=True)
+            self._reported.discard(stream)
+
+    def _report(self, stream: str, words: str) -> None:
+        if stream not in self._reported:
+            click.echo(f"synrepl: {words}; landing goes on with the rest", err=True)
+            self._reported.add(stream)
+
+
+def poll_forever(
+    run: Callable[[], MaintenanceReport], every_s: float
+) -> Iterator[MaintenanceReport]:
+    """Run forever, and yield the report of each run.
+
+    A database that is unreachable, or whose server is not confirmed after a failover, is reported
+    once and retried with every run. Errors that do not pass with time are raised.
+
+    :param every_s: the minimum time from the start of one run to the start of the next, in seconds
+    :raises DatabaseRefused: and what else ``run`` raises
+    """
+    away = False
+    while True:
+        begun = time.monotonic()
+        try:
+            report = run()
+        except DatabaseRefused:
+            raise
+        except FailedOver:
+            pass  # the next run looks again
+        except (DatabaseAway, ReadingAway, NotConfirmed, OlderServer) as error:
+            if not away:
+                click.echo(f"synrepl: {error}; landing goes on when it is back", err=True)
+            away = True
+        else:
+            if away:
+                click.echo("synrepl: the database is back", err=True)
+            away = False
+            yield report
+        time.sleep(max(0.0, every_s - (time.monotonic() - begun)))
+
+
+class LandingProgress:
+    """Shows rows landed, their rate, and what is left, on stderr.
+
+    :param settle_timeout_s: how long a run waits until streams are settled, in seconds
+    """
+
+    def __init__(self, settle_timeout_s: float) -> None:
+        self._timeout_s = settle_timeout_s
+        console = Console(stderr=True, highlight=False)
+        self._rows = 0
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn(
+                "{task.completed:,} rows landed, {task.fields[rate]} rows/s, {task.fields[left]}"
+            ),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("landing", total=None, rate="-", left="starting Spark")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def landed(self, landed: LandingRound) -> None:
+        """Show the result of a round."""
+        rows = landed.rows.total()
+        self._rows += rows
+        speed = self._progress.tasks[self._task].speed
+        self._progress.update(
+            self._task,
+            completed=self._rows,
+            rate="-" if speed is None else f"{speed:,.0f}",
+            left=self._left(landed),
+        )
+
+    def _left(self, landed: LandingRound) -> str:
+        if tokens := sum(landed.behind.values()):
+            return f"{tokens:,} tokens left"
+        if streams := len(landed.unsettled):
+            return f"waiting until {streams:,} streams are settled, {self._timeout_s:g} s at most"
+        return "up to date"

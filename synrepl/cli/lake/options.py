@@ -1,19 +1,25 @@
-"""Arguments and options that the lake commands share."""
+"""Arguments and options that the lake commands share.
+
+The source database is opened before Spark starts, so that refusals come at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
+from synrepl.cli.dsn import dsn_from_options, dsn_options
 from synrepl.core.errors import ConfigError
 from synrepl.driver.blocking import PATIENCE_S
-from synrepl.pipeline.lake.local_path import local_path
+from synrepl.pipeline.lake.lake import local_path
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.source.database.open import open_source_database
+from synrepl.pipeline.source.database.source_database import SourceDatabase
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,15 +50,7 @@ stream_option = click.option(
 def database_options(command: F) -> F:
     """``--database``, ``--database-path`` and ``--insecure``, as ``dsn: str``, and ``--patience``, as ``patience_s: float``."""
 
-    @click.option(
-        "--database", "dsn", metavar="DSN", help="DSN of the database, without a password."
-    )
-    @click.option(
-        "--database-path",
-        type=click.Path(path_type=Path),
-        help=f"File with the DSN of the database. Alternatively, set {ENVIRONMENT}.",
-    )
-    @insecure_option
+    @dsn_options
     @click.option(
         "--patience",
         "patience_s",
@@ -113,3 +111,29 @@ def session_options(command: F) -> F:
 def selected_streams(streams: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
     """The streams given, without duplicates; all if none are given."""
     return list(dict.fromkeys(streams)) or list(all_of_them)
+
+
+@contextmanager
+def source_database(dsn: str, instance: str, patience_s: float) -> Iterator[SourceDatabase]:
+    """Open the source database for the time of a command.
+
+    :param instance: the application name of the session
+    :param patience_s: how long to retry an unreachable database, in seconds
+    :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused: :raises NoStreamTables:
+    """
+    source = open_source_database(dsn, instance, patience_s)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def existing_streams(source: SourceDatabase, streams: Sequence[str]) -> list[str]:
+    """The streams given, or all; check that each of them exists in the database.
+
+    :raises NoSuchStream:
+    """
+    wanted = selected_streams(streams, source.streams)
+    for stream in wanted:
+        source.stream_schema(stream)
+    return wanted

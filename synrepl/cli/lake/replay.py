@@ -9,14 +9,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import (
     database_options,
     lake_argument,
     session_options,
     stream_option,
 )
-from synrepl.cli.terminal import plain_table, show
+from synrepl.cli.terminal import graceful_exit, plain_table, show
 from synrepl.core.tokens import Token
 from synrepl.driver.connection import DatabaseAddress
 from synrepl.pipeline.lake.check.check import Extent

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from synrepl.cli.conventions import json_option, print_json
-from synrepl.cli.lake.graceful_exit import graceful_exit
 from synrepl.cli.lake.options import lake_path, session_options
-from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.cli.terminal import graceful_exit, plain_table, printable, show
 from synrepl.pipeline.jobs.catalogue import JOBS, find_job
 from synrepl.pipeline.jobs.charts import write_chart
 from synrepl.pipeline.jobs.job import LakeJob

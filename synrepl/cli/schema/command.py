@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.text import Text
@@ -21,7 +22,6 @@ from synrepl.cli.running import run
 from synrepl.cli.schema import confirm as schema_confirm
 from synrepl.cli.schema import rights as schema_rights
 from synrepl.cli.schema import server as schema_server
-from synrepl.cli.schema.tables import TableState, compare
 from synrepl.cli.terminal import plain_table, show
 from synrepl.core.errors import Refused
 from synrepl.daemon.catalogue import catalogue
@@ -30,7 +30,10 @@ from synrepl.storage import migrations
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.migrations import MigrationPhase
 from synrepl.storage.server_name import check_server, record_server, recorded_server
+from synrepl.storage.tables import HEAD
 from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.columns import columns
+from synrepl.streams.definition import Stream
 
 
 class PreComesFirst(Refused):
@@ -174,3 +177,84 @@ def _columns(table: TableState) -> str:
     if table.state == "differs":
         return ", ".join(map(str, table.columns))
     return ", ".join(f"{column.name} {column.declared}" for column in table.columns)
+
+
+_COLUMNS = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE n.nspname = 'synrepl' AND c.relkind IN ('r', 'p') AND c.relname = ANY(%s)
+  AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY c.relname, a.attnum
+"""
+
+
+class ColumnState(NamedTuple):
+    """One column: its type in the declaration and in the table, with ``?`` if it is nullable.
+
+    The type is None where the column does not exist.
+    """
+
+    name: str
+    declared: str | None
+    found: str | None
+
+    @property
+    def same(self) -> bool:
+        """Whether declaration and table agree."""
+        return self.declared == self.found
+
+    def __str__(self) -> str:
+        if self.same:
+            return f"{self.name} {self.declared}"
+        if self.found is None:
+            return f"{self.name} {self.declared} (not in the table yet)"
+        if self.declared is None:
+            return f"{self.name} {self.found} (not declared)"
+        return f"{self.name} {self.declared} (the table has {self.found})"
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The state of one stream's table.
+
+    :ivar state: ``as declared``, ``differs``, ``not made yet`` or ``in memory``
+    """
+
+    stream: str
+    state: str
+    columns: tuple[ColumnState, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """``{"stream", "state", "columns": [{"name", "declared", "found"}]}``."""
+        shown = [column._asdict() for column in self.columns]
+        return {"stream": self.stream, "state": self.state, "columns": shown}
+
+
+def compare(txn: Transaction, streams: Iterable[Stream]) -> list[TableState]:
+    """Compare the tables of streams with their declarations; changes and locks nothing."""
+    wanted = list(streams)
+    txn.execute(_COLUMNS, ([stream.name for stream in wanted],))
+    tables: dict[str, dict[str, str]] = {}
+    for table, name, kind, nullable in txn.fetchall():
+        found = tables.setdefault(table, {})
+        if name not in HEAD:
+            found[name] = _spelt(kind, nullable)
+    return [_state(stream, tables.get(stream.name)) for stream in wanted]
+
+
+def _state(stream: Stream, found: dict[str, str] | None) -> TableState:
+    declared = {column.name: _spelt(column.type.sql, column.nullable) for column in columns(stream)}
+    if stream.in_memory or found is None:
+        state = "in memory" if stream.in_memory else "not made yet"
+        listed = tuple(ColumnState(name, kind, None) for name, kind in declared.items())
+        return TableState(stream.name, state, listed)
+    names = dict.fromkeys((*declared, *found))
+    both = tuple(ColumnState(name, declared.get(name), found.get(name)) for name in names)
+    same = all(column.same for column in both)
+    return TableState(stream.name, "as declared" if same else "differs", both)
+
+
+def _spelt(kind: str, nullable: bool) -> str:
+    return f"{kind}?" if nullable else kind

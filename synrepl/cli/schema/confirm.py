@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from synrepl.cli.configured_database import check_owned, configured_database
+from synrepl.cli.configured_database import run_in_database
 from synrepl.cli.conventions import config_option, json_option, print_json
-from synrepl.cli.running import run
 from synrepl.daemon.config.config import load
 from synrepl.storage import incarnations
 from synrepl.storage.database import Transaction
@@ -32,15 +30,10 @@ def command(config: tuple[Path, ...], as_json: bool) -> None:
     loaded = load(config)
 
     def work(txn: Transaction) -> tuple[bool, int]:
-        check_owned(txn, loaded)
         before = incarnations.server(txn).is_confirmed
         return before, incarnations.confirm(txn, "synrepl schema confirm", {})
 
-    async def main(reactor: Any) -> tuple[bool, int]:
-        async with configured_database(reactor, loaded) as database:
-            return await database.run("confirm", work)
-
-    before, number = run(main)
+    before, number = run_in_database(loaded, "confirm", work)
     if as_json:
         print_json({"incarnation": number, "confirmed_now": not before})
     elif before:

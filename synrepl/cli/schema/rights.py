@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-from synrepl.cli.configured_database import check_owned, configured_database, stored_streams
+from synrepl.cli.configured_database import run_in_database, stored_streams
 from synrepl.cli.conventions import config_option
-from synrepl.cli.running import run
 from synrepl.daemon.catalogue import catalogue
-from synrepl.daemon.config.config import Config, load
+from synrepl.daemon.config.config import load
 from synrepl.storage import rights as storage
-from synrepl.storage.database import Transaction
 from synrepl.storage.rights import Rights
-
-T = TypeVar("T")
 
 
 @click.command("grant")
@@ -51,7 +45,7 @@ def grant_command(
     stored_streams(catalogue(loaded), streams)
     rights = Rights(append=append, read=read, erase=erase, streams=streams)
     call = storage.statements_to_grant if only_print else storage.grant
-    statements = _in_database(loaded, lambda txn: call(txn, role, rights))
+    statements = run_in_database(loaded, "rights", lambda txn: call(txn, role, rights))
     if only_print:
         _print(statements)
         return
@@ -71,23 +65,11 @@ def revoke_command(config: tuple[Path, ...], role: str, only_print: bool) -> Non
     """Revoke all rights of a role in the schema synrepl."""
     loaded = load(config)
     call = storage.statements_to_revoke if only_print else storage.revoke
-    statements = _in_database(loaded, lambda txn: call(txn, role))
+    statements = run_in_database(loaded, "rights", lambda txn: call(txn, role))
     if only_print:
         _print(statements)
     else:
         click.echo(f"{role} has no rights in the schema synrepl any more")
-
-
-def _in_database(config: Config, work: Callable[[Transaction], T]) -> T:
-    def checked(txn: Transaction) -> T:
-        check_owned(txn, config)
-        return work(txn)
-
-    async def main(reactor: Any) -> T:
-        async with configured_database(reactor, config) as database:
-            return await database.run("rights", checked)
-
-    return run(main)
 
 
 def _print(statements: list[str]) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from synrepl.cli.configured_database import configured_database
+from synrepl.cli.configured_database import run_in_database
 from synrepl.cli.conventions import config_option
-from synrepl.cli.running import run
 from synrepl.daemon.config.config import load
 from synrepl.storage import migrations
 from synrepl.storage.database import Transaction
@@ -38,9 +36,5 @@ def command(config: tuple[Path, ...], before: str) -> None:
         migrations.check(txn, migrations.load())
         rename_server(txn, before, loaded.server_name)
 
-    async def main(reactor: Any) -> None:
-        async with configured_database(reactor, loaded) as database:
-            await database.run("rename server", work)
-
-    run(main)
+    run_in_database(loaded, "rename server", work, owned=False)
     click.echo(f"the database belongs to {loaded.server_name} now")

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from synrepl.cli.terminal import plain_table, printable
+from synrepl.cli.terminal import cell, plain_table
 
 
 def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
@@ -22,32 +22,32 @@ def handler_tables(status: Mapping[str, Any]) -> Iterator[Table | Text]:
     for handler in handlers:
         letters = handler.get("dead_letters")
         table.add_row(
-            Text(_cell(handler.get("name")), style="red" if handler.get("failing") else ""),
-            Text(_cell(handler.get("view"))),
+            Text(cell(handler.get("name")), style="red" if handler.get("failing") else ""),
+            Text(cell(handler.get("view"))),
             Text("yes" if handler.get("exactly_once") else "no"),
             Text(starts_at(handler)),
-            Text(", ".join(map(_cell, handler.get("catching_up", ()))), style="yellow"),
-            Text(_cell(handler.get("failures"))),
-            Text(_cell(letters), style="yellow" if letters else ""),
+            Text(", ".join(map(cell, handler.get("catching_up", ()))), style="yellow"),
+            Text(cell(handler.get("failures"))),
+            Text(cell(letters), style="yellow" if letters else ""),
         )
     yield Text()
     yield table
     for failure in status.get("failing", ()):
-        yield Text(_cell(failure.get("sentence")), style="red")
+        yield Text(cell(failure.get("sentence")), style="red")
     yield from _newest(status.get("dead_letters"))
 
 
 def dead_letter_table(letters: Iterable[Mapping[str, Any]]) -> Table:
     """A table of dead letters."""
     table = plain_table(
-        "handler", "stream", "writer", "token>", "set aside at", "attempts>", "error", "replay"
+        "handler", "stream", "writer", "token>", "stored at", "attempts>", "error", "replay"
     )
     for letter in letters:
         table.add_row(
-            *(Text(_cell(letter.get(key))) for key in ("handler", "stream")),
-            Text(_cell(letter.get("writer")) if letter.get("writer") else "(all)"),
-            *(Text(_cell(letter.get(key))) for key in ("token", "set_aside_at", "attempts")),
-            Text(f"{_cell(letter.get('error'))}: {_cell(letter.get('message'))}", style="red"),
+            *(Text(cell(letter.get(key))) for key in ("handler", "stream")),
+            Text(cell(letter.get("writer")) if letter.get("writer") else "(all)"),
+            *(Text(cell(letter.get(key))) for key in ("token", "set_aside_at", "attempts")),
+            Text(f"{cell(letter.get('error'))}: {cell(letter.get('message'))}", style="red"),
             Text(_replay(letter)),
         )
     return table
@@ -65,10 +65,8 @@ def starts_at(handler: Mapping[str, Any]) -> str:
     for stream, writers in handler.get("streams", {}).items():
         for writer, at in writers.items():
             if at.get("started_from"):
-                place = (
-                    _cell(stream) if writer == "(all)" else f"{_cell(stream)} of {_cell(writer)}"
-                )
-                by_token.setdefault(_cell(at["started_from"]), []).append(place)
+                place = cell(stream) if writer == "(all)" else f"{cell(stream)} of {cell(writer)}"
+                by_token.setdefault(cell(at["started_from"]), []).append(place)
     starts = [f"{token} in {_some(places)}" for token, places in by_token.items()]
     return _some(starts, "; ") or "oldest fact"
 
@@ -79,9 +77,9 @@ def _newest(dead_letters: Any) -> Iterator[Table | Text]:
     newest = dead_letters.get("newest", ())
     yield Text()
     yield Text(
-        f"{_cell(dead_letters['count'])} dead letters, the newest {len(newest)} of them:"
+        f"{cell(dead_letters['count'])} dead letters, the newest {len(newest)} of them:"
         if dead_letters["count"] > len(newest)
-        else f"{_cell(dead_letters['count'])} dead letters:",
+        else f"{cell(dead_letters['count'])} dead letters:",
         style="yellow",
     )
     yield dead_letter_table(newest)
@@ -90,7 +88,3 @@ def _newest(dead_letters: Any) -> Iterator[Table | Text]:
 def _some(texts: list[str], separator: str = ", ", most: int = 4) -> str:
     more = f"{separator}{len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None or value == "" else printable(str(value))

@@ -9,10 +9,8 @@ import rich.console
 from rich.table import Table
 from rich.text import Text
 
-from synrepl.cli.cells import cell, duration
-from synrepl.cli.status.follower_tables import named_follower_tables, slow_client_lines
 from synrepl.cli.status.handler_tables import handler_tables
-from synrepl.cli.terminal import plain_table
+from synrepl.cli.terminal import cell, duration, plain_table
 
 #: A lag of this many seconds is shown in yellow, and in red.
 LATE_S, VERY_LATE_S = 1.0, 10.0
@@ -78,7 +76,7 @@ def _bus(bus: Any) -> Iterable[Text]:
     if not isinstance(bus, Mapping):
         return
     fault = bus.get("fault") or "the connection is being made"
-    is_up = bool(bus.get("standing"))
+    is_up = bool(bus.get("connected"))
     yield Text(
         f"bus on Redis at {cell(bus.get('where'))} "
         + ("is connected" if is_up else f"is not connected: {cell(fault)}"),
@@ -234,3 +232,50 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def _names(values: Iterable[Any]) -> str:
     return ", ".join(map(cell, values))
+
+
+_STYLES = {"missing": "red", "stuck": "red", "behind": "yellow"}
+
+
+def named_follower_tables(
+    followers: Iterable[Mapping[str, Any]],
+) -> Iterable[rich.console.RenderableType]:
+    """A table with a line per follower; empty without followers."""
+    table = plain_table("named follower", "health", "lag rows>", "lag>", "last sign>", "lease")
+    for follower in followers:
+        health = cell(follower.get("health"))
+        table.add_row(
+            Text(cell(follower.get("name"))),
+            Text(health, style=_STYLES.get(health, "")),
+            Text(cell(follower.get("lag_rows"))),
+            Text(duration(follower.get("lag_seconds"))),
+            Text(_ago(follower.get("seen_s"))),
+            Text(_lease(follower.get("lease_s"))),
+        )
+    return [Text(), table] if table.row_count else []
+
+
+def slow_client_lines(slow_clients: Mapping[str, Any]) -> Iterable[Text]:
+    """Clients that were disconnected for being slow, the latest last."""
+    if slow_clients.get("count"):
+        yield Text(
+            f"{cell(slow_clients['count'])} slow clients were cut off, the last ones:", style="red"
+        )
+    for client in slow_clients.get("latest", []):
+        yield Text(
+            f"  {cell(client.get('name'))} at {cell(client.get('address'))},"
+            f" {duration(client.get('ago_s'))} ago: {cell(client.get('queued_lines'))} lines"
+            f" ({cell(client.get('queued_bytes'))} bytes) waited for it, the oldest for"
+            f" {duration(client.get('waited_s'))}"
+        )
+
+
+def _ago(seconds: Any) -> str:
+    ago = duration(seconds)
+    return ago if ago == "-" else f"{ago} ago"
+
+
+def _lease(seconds: Any) -> str:
+    if not isinstance(seconds, (int, float)):
+        return "-"
+    return f"{duration(seconds)} left" if seconds > 0 else f"ended {duration(-seconds)} ago"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 
-from synrepl.cli.raw_follower import RawFollower
-from synrepl.cli.raw_peer import NoMaster, RawUpstream, ask_for_all
-from synrepl.cli.tail.gaps import UnfilledGaps
+from synrepl.cli.raw_peer import NoMaster, RawFollower, RawUpstream, ask_for_all
 from synrepl.cli.tail.lines import ShownRow
 from synrepl.core.clock import DelayedCall, Scheduler
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.retry import BackOff, Retry
-from synrepl.core.tokens import Range
+from synrepl.core.tokens import Range, Token
 from synrepl.positions.cursor import Cursor, CursorDecision, Fetch, Reset
 from synrepl.positions.vector import PositionVector
 from synrepl.services.sources import FactSource
@@ -29,6 +28,68 @@ from synrepl.wire.batching import BatchAssembler
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.commands import Command, Ping, Position, Rdata, Replicate
 from synrepl.wire.dialects import Dialect
+
+Key = tuple[str, str]
+
+#: How long rows may arrive after a POSITION that is ahead of them, in seconds.
+AHEAD_TIMEOUT_S = 2.0
+
+
+@dataclass(slots=True)
+class _Gap:
+    """A range that was announced but not received."""
+
+    span: Range
+    timer: DelayedCall
+
+
+class UnfilledGaps:
+    """Reports gaps after a delay: real servers announce positions before they send the rows.
+
+    :param notify: prints a sentence
+    """
+
+    def __init__(self, scheduler: Scheduler, notify: Callable[[str], object]) -> None:
+        self._scheduler = scheduler
+        self._notify = notify
+        self._open: dict[Key, _Gap] = {}
+
+    def opened(self, key: Key, span: Range) -> None:
+        """Record that a POSITION is ahead of the rows received."""
+        gap = self._open.get(key)
+        if gap is None:
+            timer = self._scheduler.callLater(AHEAD_TIMEOUT_S, self._expired, key)
+            self._open[key] = _Gap(span, timer)
+        else:
+            gap.span = Range(gap.span.after, span.upto)
+
+    def row(self, key: Key, token: Token) -> None:
+        """Close the gap of a row's stream and writer; report what lies before the row."""
+        gap = self._open.pop(key, None)
+        if gap is None:
+            return
+        gap.timer.cancel()
+        self._report(key, Range(gap.span.after, min(token - 1, gap.span.upto)))
+
+    def connection_lost(self) -> None:
+        """Report all open gaps: their rows will not arrive any more."""
+        for key, gap in list(self._open.items()):
+            gap.timer.cancel()
+            self._report(key, gap.span)
+        self._open.clear()
+
+    def _expired(self, key: Key) -> None:
+        self._report(key, self._open.pop(key).span)
+
+    def _report(self, key: Key, span: Range) -> None:
+        stream, writer = key
+        if not span.empty:
+            self._notify(
+                f"missed: {stream} of {writer}, above {span.after} up to {span.upto};"
+                " it could be fetched with a configuration (-c) that has the stream"
+                " and the master's HTTP listener"
+            )
+
 
 #: How long to wait for a master's greeting and its POSITIONs, in seconds.
 ANNOUNCE_TIMEOUT_S = 2.0
@@ -67,7 +128,7 @@ class Tail:
     :param source: where missed rows are fetched, in dialects whose masters do not send them; None
         if nowhere
     :param rows: the generation of row shapes that the master sends and fetched rows are shown in
-    :param say: prints a sentence about connections and gaps
+    :param notify: prints a sentence about connections and gaps
     """
 
     def __init__(
@@ -82,7 +143,7 @@ class Tail:
         source: FactSource | None,
         rows: Generation,
         show: Show,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         self._scheduler = scheduler
         self._connect = connect
@@ -94,9 +155,9 @@ class Tail:
         self._source = source
         self._rows = rows
         self._show = show
-        self._say = say
+        self._notify = notify
         self._cursors: dict[tuple[str, str], Cursor] = {}
-        self._gaps = UnfilledGaps(scheduler, say)
+        self._gaps = UnfilledGaps(scheduler, notify)
         self._encoders: dict[str, Callable[[Row], bytes]] = {}
         self._announced: set[str] = set()
         self._refusal: NotAnnounced | None = None
@@ -120,12 +181,12 @@ class Tail:
         """Fail, unless a master was reached before."""
         if not self._had_master:
             raise error
-        self._say(f"{error}; trying again")
+        self._notify(f"{error}; trying again")
 
     def connected(self, upstream: RawUpstream) -> None:
         """Subscribe, and check later whether the streams were announced."""
         if self._had_master:
-            self._say(f"connected to {upstream.address} again")
+            self._notify(f"connected to {upstream.address} again")
         self._ask(upstream)
         self._check = self._scheduler.callLater(ANNOUNCE_TIMEOUT_S, self._report_silence, upstream)
 
@@ -151,7 +212,7 @@ class Tail:
             self._had_master = True
         elif not self._had_master:
             raise NotAMaster(where=upstream.address, reason=upstream.reason)
-        self._say(f"connection lost: {upstream.reason}; connecting again")
+        self._notify(f"connection lost: {upstream.reason}; connecting again")
         return upstream.has_greeted
 
     def _ask(self, peer: RawUpstream) -> None:
@@ -243,14 +304,14 @@ class Tail:
             try:
                 page = await source.page(stream, Range(after, upto), writer, PAGE_ROWS)
             except FactsLost as error:
-                self._say(str(error))
+                self._notify(str(error))
                 upto = error.floor - 1  # the rest of the page is shown first
                 continue
             except Trimmed as error:
-                self._say(str(error))
+                self._notify(str(error))
                 after = int(str(error.facts["trimmed"]))
             except Unavailable as error:
-                self._say(f"{error}; trying again")
+                self._notify(f"{error}; trying again")
                 await self._scheduler.sleep(retry.failed())
             else:
                 if not await self._show(self._fetched(stream, writer, page.facts)):
@@ -299,7 +360,9 @@ class Tail:
 
     def _report_silence(self, peer: RawUpstream) -> None:
         if not peer.has_greeted:
-            self._say(f"nothing was heard from {peer.address} yet; is it a listener for followers?")
+            self._notify(
+                f"nothing was heard from {peer.address} yet; is it a listener for followers?"
+            )
             return
         for stream in self._streams:
             if stream in self._announced:
@@ -310,4 +373,4 @@ class Tail:
                 self._refusal = NotAnnounced(where=peer.address, stream=stream, hint=hint)
                 peer.close(CloseReason.LOCAL)
                 return
-            self._say(f"the master has not announced a stream {stream!r}; waiting for it")
+            self._notify(f"the master has not announced a stream {stream!r}; waiting for it")

@@ -11,13 +11,17 @@ from synrepl.cli.dsn import host_and_port
 from synrepl.cli.redis_url import password_option, redis_from_options
 from synrepl.cli.running import run
 from synrepl.cli.tap.record_tcp import TcpRecordingSource
-from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable, RecordingSource
 from synrepl.core.errors import ConfigError, Unavailable
 from synrepl.core.names import server_name as checked
 from synrepl.daemon.config.redis import RedisConfig
 from synrepl.daemon.redis_pubsub import redis_location
 from synrepl.tools.tap.pseudonyms import Pseudonyms
-from synrepl.tools.tap.recording import RecordingFile
+from synrepl.tools.tap.recording import (
+    RecordingEnded,
+    RecordingFile,
+    RecordingNotWritable,
+    RecordingSource,
+)
 from synrepl.wire.dialects import CLIENT_DIALECTS
 
 
@@ -86,13 +90,13 @@ def command(
         redis = redis_from_options(url, redis_password_path)
         source = _redis_source(redis, checked(server_name), silent, replaced)
 
-    def say(text: str) -> None:
+    def notify(text: str) -> None:
         click.echo(f"synrepl: {text}", err=True)
 
     async def main(reactor: Any) -> None:
         recording = RecordingFile(path, None if replaced is None else replaced.line)
         try:
-            await source.record(reactor, recording, seconds, say)
+            await source.record(reactor, recording, seconds, notify)
         except (RecordingEnded, RecordingNotWritable):
             raise
         except Unavailable:  # recording has not started

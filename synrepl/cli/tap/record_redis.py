@@ -9,13 +9,12 @@ from typing import Any
 from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
 from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.terminal import printable
 from synrepl.services.bus.channels import Channels
-from synrepl.tools.tap.bus_recorder import BusRecorder, Published
 from synrepl.tools.tap.pseudonyms import Pseudonyms
-from synrepl.tools.tap.recording import RecordingFile
+from synrepl.tools.tap.recorders import BusRecorder, Published
+from synrepl.tools.tap.recording import RecordingEnded, RecordingFile, RecordingNotWritable
 from synrepl.wire.codec import write_line
 from synrepl.wire.commands import Replicate
 from synrepl.wire.dialects import CURRENT
@@ -23,7 +22,7 @@ from synrepl.wire.dialects import CURRENT
 
 @dataclass(frozen=True, slots=True)
 class RedisRecordingSource:
-    """The channels of one server; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
+    """The channels of one server; a :class:`~synrepl.tools.tap.recording.RecordingSource`.
 
     :ivar silent: whether to send nothing, not even REPLICATE
     :ivar pseudonyms: replaces the server name in channel names; None records them as they are
@@ -39,7 +38,7 @@ class RedisRecordingSource:
         reactor: Any,
         recording: RecordingFile,
         seconds: float | None,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         """Record all messages.
 
@@ -60,17 +59,17 @@ class RedisRecordingSource:
         try:
             publisher = await link.publisher() if asked else None
             await link.listen(channels.subscriptions((), user_ip=True), on_messages)
-            say(f"recording channel {printable(channels.main)} of Redis at {self.where}")
+            notify(f"recording channel {printable(channels.main)} of Redis at {self.where}")
             try:
                 if publisher is not None:
                     await publisher.publish_some(channels.main, asked)
                 why = await link.until_over(seconds)
             finally:
                 await link.close()  # before the lines are counted
-                say(f"{recording.lines} lines are in {recording.path}")
+                notify(f"{recording.lines} lines are in {recording.path}")
                 if not recorder.received:
                     said = printable(channels.main)
-                    say(f"nobody was heard on channel {said}; is that the server's name?")
+                    notify(f"nobody was heard on channel {said}; is that the server's name?")
         finally:
             await link.close()
         if recorder.failure is not None:

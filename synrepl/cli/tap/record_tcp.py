@@ -9,9 +9,8 @@ from typing import Any
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.raw_peer import LINE_LIMIT, RawPeer, ask_for_all, connect_peer
-from synrepl.cli.tap.recording_source import RecordingEnded, RecordingNotWritable
-from synrepl.tools.tap.recorded_session import RecordedSession
-from synrepl.tools.tap.recording import RecordingFile
+from synrepl.tools.tap.recorders import RecordedSession
+from synrepl.tools.tap.recording import RecordingEnded, RecordingFile, RecordingNotWritable
 from synrepl.wire.closing import CloseReason
 from synrepl.wire.dialects import Dialect
 from synrepl.wire.session import SessionLimits
@@ -19,7 +18,7 @@ from synrepl.wire.session import SessionLimits
 
 @dataclass(frozen=True, slots=True)
 class TcpRecordingSource:
-    """A master to record; a :class:`~synrepl.cli.tap.recording_source.RecordingSource`.
+    """A master to record; a :class:`~synrepl.tools.tap.recording.RecordingSource`.
 
     :ivar name: the client name to send
     """
@@ -34,7 +33,7 @@ class TcpRecordingSource:
         reactor: Any,
         recording: RecordingFile,
         seconds: float | None,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         """Record one connection.
 
@@ -53,7 +52,7 @@ class TcpRecordingSource:
             reactor, self.host, self.port, RawPeer(scheduler, session, self.dialect)
         )
         peer.send(ask_for_all(self.dialect))
-        say(f"recording {peer.address}")
+        notify(f"recording {peer.address}")
         close = partial(peer.close, CloseReason.LOCAL)
         ending = None if seconds is None else scheduler.callLater(seconds, close)
         try:
@@ -64,7 +63,7 @@ class TcpRecordingSource:
                 ending.cancel()
             close()
             await peer.wait_closed()  # its last entry belongs in the recording
-            say(f"{recording.lines} lines are in {recording.path}")
+            notify(f"{recording.lines} lines are in {recording.path}")
         if session.failure is not None:
             raise RecordingNotWritable(path=recording.path, reason=session.failure.strerror)
         if session.closed_reason is not CloseReason.LOCAL:

@@ -13,7 +13,7 @@ from synrepl.adapters.redis.address import RedisAddress
 from synrepl.adapters.redis.connection import RedisPublisher, RedisSubscriber
 from synrepl.adapters.redis.sentinel import Sentinels
 from synrepl.core.clock import Scheduler
-from synrepl.tools.tap.bus_recorder import Published
+from synrepl.tools.tap.recorders import Published
 
 OnMessages = Callable[[Sequence[Published]], object]
 

@@ -16,11 +16,10 @@ from synrepl.cli.tap.redis import TapLink
 from synrepl.cli.terminal import printable
 from synrepl.core.errors import Unavailable
 from synrepl.services.bus.channels import Channels
-from synrepl.tools.tap.bus_recorder import Published
 from synrepl.tools.tap.bus_replay import BusReplay
+from synrepl.tools.tap.recorders import Published
 from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.replay import lines_for_bus
-from synrepl.tools.tap.replay_plan import ReplayPlan
+from synrepl.tools.tap.replay import ReplayPlan, lines_for_bus
 
 
 class ReplayEnded(Unavailable):
@@ -39,10 +38,10 @@ class RedisReplay:
     server_name: str
     unasked: bool
 
-    async def play(self, reactor: Any, plan: ReplayPlan, say: Callable[[str], object]) -> None:
+    async def play(self, reactor: Any, plan: ReplayPlan, notify: Callable[[str], object]) -> None:
         """Replay, then answer REPLICATEs until cancelled.
 
-        :param say: prints a sentence about progress
+        :param notify: prints a sentence about progress
         :raises RedisAway: Redis cannot be reached, or refuses
         :raises ReplayEnded: the connection to Redis was lost
         :raises ChannelInUse: another process publishes on the channel
@@ -59,8 +58,8 @@ class RedisReplay:
 
             await link.listen([channel], on_messages)
             waiting = "plays" if self.unasked else "waits for REPLICATE"
-            say(f"{waiting} on channel {printable(channel)} of Redis at {self.where}")
-            played = self._played(replay, plan, link, say)
+            notify(f"{waiting} on channel {printable(channel)} of Redis at {self.where}")
+            played = self._played(replay, plan, link, notify)
             await _both(played, self._lost(link))
         finally:
             scheduler.stop()
@@ -71,7 +70,7 @@ class RedisReplay:
         replay: BusReplay,
         plan: ReplayPlan,
         link: TapLink,
-        say: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         """Replay to the end of the recording, and report it."""
         with closing(read_recording(plan.path)) as recording:
@@ -80,7 +79,7 @@ class RedisReplay:
             )
             count = await replay.play(lines, plan.speed)
         if not link.is_over:
-            say(f"{count} lines were played; REPLICATE is now answered with the last positions")
+            notify(f"{count} lines were played; REPLICATE is now answered with the last positions")
 
     async def _lost(self, link: TapLink) -> None:
         """Wait until a connection is lost.

@@ -1,4 +1,4 @@
-"""``synrepl watch``: compares what a real server announces with what its database holds."""
+"""``synrepl watch``: compares a real server's announcements with its database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from synrepl.adapters.http.routes import Route
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.conventions import console, json_option, print_json
-from synrepl.cli.dsn import ENVIRONMENT, dsn_from_options, insecure_option
+from synrepl.cli.dsn import dsn_from_options, dsn_options
 from synrepl.cli.redis_url import password_option
 from synrepl.cli.running import run
 from synrepl.cli.terminal import show
@@ -27,9 +27,8 @@ from synrepl.daemon.descriptors import divide_descriptors
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.daemon.http.listener import open_http
 from synrepl.storage.foreign.store import ForeignStore
-from synrepl.tools.watch import committed_positions
 from synrepl.tools.watch.announcements import Announcements
-from synrepl.tools.watch.lag_monitor import LagMonitor
+from synrepl.tools.watch.lag_monitor import LagMonitor, read_committed
 
 #: Seconds between two polls of the source and of the database.
 POLL_INTERVAL_S = 1.0
@@ -43,15 +42,7 @@ POLL_INTERVAL_S = 1.0
     "--server-name",
     help="The server's name: the channel on Redis. Over TCP, another server is refused.",
 )
-@click.option(
-    "--database", "dsn", metavar="DSN", help="DSN of the server's database, without a password."
-)
-@click.option(
-    "--database-path",
-    type=click.Path(path_type=Path),
-    help=f"File with the DSN of its database. Alternatively, set {ENVIRONMENT}.",
-)
-@insecure_option
+@dsn_options
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),
@@ -150,7 +141,7 @@ class _Watcher:
         """Poll the positions in the database until cancelled."""
         while True:
             try:
-                found = await committed_positions.read(store, self._address.announces_moves)
+                found = await read_committed(store, self._address.announces_moves)
                 self._monitor.update_committed(found.positions, found.streams_with_writers)
                 self._unread = found.unread
             except SynreplError as error:

@@ -112,21 +112,14 @@ class _WatchCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         view = self._view
         yield gauge(
-            "watch_connected",
-            "1 while the server is received from.",
-            [],
-            [((), float(view.is_receiving))],
+            "watch_connected", "1 while the server is received from.", float(view.is_receiving)
         )
         yield counter(
-            "watch_bad_lines",
-            "Lines or messages that could not be parsed.",
-            [],
-            [((), float(view.bad))],
+            "watch_bad_lines", "Lines or messages that could not be parsed.", float(view.bad)
         )
         unanswered = [((writer.writer,), writer.seconds) for writer in view.silent]
         meaning = "Seconds for which a writer has not answered REPLICATE."
-        yield gauge("watch_writer_unanswered_seconds", meaning, ["writer"], unanswered)
-        labels = ["stream", "writer"]
+        yield gauge("watch_writer_unanswered_seconds", meaning, unanswered, "writer")
         for name, meaning, samples in (
             ("wire_position", "Announced position.", self._of("heard")),
             ("database_position", "Committed position.", self._of("committed")),
@@ -138,8 +131,8 @@ class _WatchCollector(Collector):
             ),
             ("silent", "1 when the lag raises an alarm.", self._of("silent")),
         ):
-            yield gauge(f"watch_{name}", meaning, labels, samples)
-        yield counter("watch_rows", "Rows on the wire.", labels, self._of("rows"))
+            yield gauge(f"watch_{name}", meaning, samples, "stream", "writer")
+        yield counter("watch_rows", "Rows on the wire.", self._of("rows"), "stream", "writer")
 
     def _of(self, name: str) -> Samples:
         return [

@@ -1,8 +1,9 @@
 """Assembles the services of a process from a configuration and ports.
 
-This is the only place where services are wired: the daemons, the simulator and the tests differ
-only in the ports. An assembled process is complete and has done nothing yet; its methods start
-its parts in the right order.
+The daemons, the simulator, the benchmarks and the processes of tests are assembled here, and
+differ only in the ports. Only tests of single services, and of connections that they replace,
+make what they need themselves. An assembled process is complete and has done nothing yet; its
+methods start its parts in the right order.
 """
 
 from __future__ import annotations

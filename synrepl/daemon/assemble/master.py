@@ -16,11 +16,10 @@ from synrepl.daemon.config.own_streams import memory_streams_elsewhere, refused_
 from synrepl.daemon.process_bus import MasterBus, publisher_of
 from synrepl.daemon.sources import SplitSource
 from synrepl.services.announcing.announcer import Announcer
-from synrepl.services.announcing.fan_out import FanOut
+from synrepl.services.announcing.position_listeners import FanOut, Throughput
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import PositionListener
-from synrepl.services.announcing.throughput import Throughput
-from synrepl.services.bus.syncing_repeater import SyncingRepeater
+from synrepl.services.bus.bus_relay import SyncingRepeater
 from synrepl.services.coherence.invalidation_relay import InvalidationRelay
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener

@@ -27,9 +27,8 @@ from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CACHES
-from synrepl.tools.audit.audit import Auditor
+from synrepl.tools.audit.audit import Auditor, sample_caches
 from synrepl.tools.audit.missed_rows import MissedRows
-from synrepl.tools.audit.sample_caches import sample_caches
 from synrepl.tools.audit.settlement import Settlement
 
 T = TypeVar("T")
@@ -45,9 +44,9 @@ class UntilDone(Protocol):
         """
 
 
-def unchanged(movements: PositionListener) -> PositionListener:
+def unchanged(position_listener: PositionListener) -> PositionListener:
     """Observe nothing: the default of :attr:`Ports.watched`."""
-    return movements
+    return position_listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,11 @@ from synrepl.core.loopback import is_loopback as is_loopback
 from synrepl.daemon.config import files as config_files
 from synrepl.daemon.config import values
 from synrepl.daemon.config.decode import Section, Unfit, decode, errors_of
-from synrepl.daemon.config.exposure import exposed_database
 from synrepl.daemon.config.files import Document
 from synrepl.daemon.config.followers import FollowersConfig
 from synrepl.daemon.config.handlers import HandlerConfig, unfit_handlers
 from synrepl.daemon.config.redis import RedisConfig
-from synrepl.daemon.config.secret import Secret
+from synrepl.daemon.config.secret import Secret, exposed_database
 from synrepl.streams.declared import BadDeclaration, declare
 from synrepl.streams.definition import Generation, Stream
 

@@ -76,5 +76,5 @@ def unfit_handlers(
         if handler.on_failure.attempts is not None and not has_database:
             yield Unfit(
                 key=f"handlers.{number}.on_failure",
-                reason="facts are set aside in the database; configure 'database'",
+                reason="dead letters are stored in the database; configure 'database'",
             )

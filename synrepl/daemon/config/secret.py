@@ -1,12 +1,19 @@
-"""Secrets, which are read from files that only their owner can read, and never displayed."""
+"""Secrets, which are read from files that only their owner can read, and never displayed.
+
+Also finds what a DSN would expose: its password in a file, plain text to another machine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from synrepl.core.errors import ConfigError
 from synrepl.core.private_files import BadSecretFile as BadSecretFile
 from synrepl.core.private_files import read_private
+from synrepl.daemon.config.decode import Unfit
+from synrepl.driver.dsn import refuse_plain_text
 
 #: Members of a key=value DSN that may be shown.
 _HARMLESS = ("host=", "hostaddr=", "port=", "dbname=", "user=")
@@ -63,3 +70,24 @@ def _without_password(rest: str) -> str:
         return "***"  # a password that was not percent-encoded
     user, colon, _ = userinfo.partition(":")
     return user + (":***" if colon else "") + at + host + ("?***" if question else "")
+
+
+def exposed_database(key: str, dsn: Secret | None, insecure: str) -> Iterator[Unfit]:
+    """Check whether a DSN exposes data or its password, unless the operator accepts it.
+
+    :param key: the setting that holds the DSN
+    :param insecure: the setting that accepts the exposure
+    """
+    if dsn is None:
+        return
+    try:
+        refuse_plain_text(dsn.reveal(), f"'{insecure}: true'")
+    except ConfigError as error:
+        yield Unfit(key=key, reason=error)
+    if dsn.readers is not None:
+        yield Unfit(
+            key=key,
+            reason=f"there is a password in it, and this file can be read by {dsn.readers}: chmod "
+            "it to 0600 (0640 will do for a file that belongs to root), put the DSN in a file of "
+            f"its own and name that in 'database_path', or accept it by '{insecure}: true'",
+        )

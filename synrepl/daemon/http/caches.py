@@ -41,7 +41,7 @@ def cache_routes(caches: Caches, auditor: Auditor | None) -> list[Route]:
         return json_answer({"caches": caches.stats()})
 
     async def audit(request: HttpRequest) -> HttpAnswer:
-        keys = _keys(request.body)
+        keys = requested_keys(request.body)
         if auditor is None:
             raise NothingToCompareWith()
         report = await auditor.audit(keys)
@@ -53,10 +53,10 @@ def cache_routes(caches: Caches, auditor: Auditor | None) -> list[Route]:
     ]
 
 
-def _keys(body: bytes) -> int:
-    """The number of entries to audit.
+def requested_keys(body: bytes) -> int:
+    """The number of entries to audit, from the body of a request.
 
-    :raises BadAudit:
+    :raises BadAudit: the body is malformed, or the number is out of range
     """
     if not body.strip():
         return DEFAULT_KEYS

@@ -7,10 +7,9 @@ from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import MasterServices
-from synrepl.daemon.http.api import master_routes
+from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
 from synrepl.daemon.http.listener import HttpListener, connections_status
-from synrepl.daemon.http.wait import wait_route
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.daemon.sources import SplitSource
 from synrepl.services.serving.stream_updates import StreamUpdates

@@ -8,10 +8,9 @@ from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import WorkerServices
-from synrepl.daemon.http.api import append_route, common_routes, memory_routes
+from synrepl.daemon.http.api import append_route, common_routes, memory_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
 from synrepl.daemon.http.listener import HttpListener
-from synrepl.daemon.http.wait import wait_route
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.services.following.possible_tokens import none_refused, not_ahead
 from synrepl.services.status.bus_status import bus_connected, check_instance_name

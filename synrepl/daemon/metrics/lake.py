@@ -24,36 +24,25 @@ class LakeMetrics:
 
     def __init__(self, port: int | None) -> None:
         registry = CollectorRegistry()
-        self._rows = Counter("synrepl_lake_rows", "Rows landed.", ["stream"], registry=registry)
-        self._quarantined = Counter(
-            "synrepl_lake_quarantined_rows",
-            "Rows quarantined because they do not fit their columns.",
-            ["stream"],
-            registry=registry,
+
+        def counter(name: str, meaning: str) -> Counter:
+            return Counter(f"synrepl_lake_{name}", meaning, ["stream"], registry=registry)
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            return Gauge(f"synrepl_lake_{name}", meaning, ["stream"], registry=registry)
+
+        self._rows = counter("rows", "Rows landed.")
+        self._quarantined = counter(
+            "quarantined_rows", "Rows quarantined because they do not fit their columns."
         )
-        self._lost = Counter(
-            "synrepl_lake_lost_rows",
-            "Rows in the lake that the database lost in a failover.",
-            ["stream"],
-            registry=registry,
+        self._lost = counter("lost_rows", "Rows in the lake that the database lost in a failover.")
+        self._position = gauge("position", "Token up to which the lake is complete.")
+        self._behind = gauge(
+            "behind_tokens", "Number of settled tokens that are not in the lake yet."
         )
-        self._position = Gauge(
-            "synrepl_lake_position",
-            "Token up to which the lake is complete.",
-            ["stream"],
-            registry=registry,
-        )
-        self._behind = Gauge(
-            "synrepl_lake_behind_tokens",
-            "Number of settled tokens that are not in the lake yet.",
-            ["stream"],
-            registry=registry,
-        )
-        self._unsettled = Gauge(
-            "synrepl_lake_unsettled_tokens",
+        self._unsettled = gauge(
+            "unsettled_tokens",
             "Number of issued tokens that are not known to be settled, so they are not in the lake.",
-            ["stream"],
-            registry=registry,
         )
         self._seconds = Gauge(
             "synrepl_lake_run_seconds", "Duration of the last run.", registry=registry

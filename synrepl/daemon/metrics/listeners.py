@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from synrepl.daemon.metric_families import by_one, counter, gauge
+from synrepl.daemon.metric_families import counter, gauge
 
 
 def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
@@ -22,21 +22,21 @@ def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         yield gauge(
             "http_requests",
             "HTTP requests that are being answered, queued, or waiting for a position.",
-            ["state"],
-            by_one(requests),
+            requests,
+            "state",
         )
     for key, meaning in (
         ("connections", "Open connections of a listener."),
         ("max_connections", "Maximum number of connections of a listener."),
     ):
         samples = [((name,), each[key]) for name, each in listeners]
-        yield gauge(f"listener_{key}", meaning, ["listener"], samples)
+        yield gauge(f"listener_{key}", meaning, samples, "listener")
     for key, meaning in (
         ("displaced", "Idle connections closed to make room for others."),
         ("refused", "Connections refused because the listener was full."),
     ):
         samples = [((name,), each[key]) for name, each in listeners]
-        yield counter(f"listener_{key}", meaning, ["listener"], samples)
+        yield counter(f"listener_{key}", meaning, samples, "listener")
 
 
 def state_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
@@ -51,7 +51,7 @@ def state_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
             ),
             ("syncing_instances", "instances", "Number of instances with syncing users."),
         ):
-            yield gauge(name, meaning, [], [((), users[key])])
+            yield gauge(name, meaning, users[key])
     sending = status.get("sending")
     if sending is not None:
         for name, key, meaning in (
@@ -62,34 +62,31 @@ def state_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
             ),
             ("commands_unsent", "unsent", "Number of handlers' commands that wait to be sent."),
         ):
-            yield gauge(name, meaning, [], [((), sending[key])])
+            yield gauge(name, meaning, sending[key])
     federation = status.get("federation")
     if federation is not None:
         acked = federation["senders"]
         yield gauge(
             "federation_acknowledged",
             "Token of the federation stream that a sender has acknowledged.",
-            ["sender"],
-            [((name,), token) for name, token in acked.items() if token is not None],
+            {name: token for name, token in acked.items() if token is not None},
+            "sender",
         )
         yield gauge(
             "federation_holds",
             "1 for the federation sender with the lowest acknowledged token.",
-            ["sender"],
-            [((name,), float(name == federation["held_by"])) for name in acked],
+            {name: float(name == federation["held_by"]) for name in acked},
+            "sender",
         )
         yield gauge(
             "federation_lost_upto",
             "Last token of the federation stream that was dropped before all senders acknowledged it.",
-            [],
-            [((), federation["lost_upto"] or 0)],
+            federation["lost_upto"] or 0,
         )
-        floor = federation["floor"]
         yield gauge(
             "federation_floor",
             "Token of the federation stream that all senders have acknowledged.",
-            [],
-            [] if floor is None else [((), floor)],
+            federation["floor"],
         )
 
 
@@ -98,20 +95,18 @@ def command_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
     yield counter(
         "commands_ignored",
         "Commands of followers ignored because of a limit.",
-        ["reason"],
-        by_one(status["ignored"]),
+        status["ignored"],
+        "reason",
     )
     commands = status.get("handler_commands")
     if commands is not None:
         yield gauge(
             "handler_commands_waiting",
             "Number of commands that wait for handlers.",
-            [],
-            [((), commands["waiting"])],
+            commands["waiting"],
         )
         yield counter(
             "handler_commands_dropped",
             "Commands dropped because a handler was too slow.",
-            [],
-            [((), commands["dropped"])],
+            commands["dropped"],
         )

@@ -14,8 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from synrepl.daemon.metric_families import by_one, counter, gauge
-from synrepl.daemon.metrics.caches import caches
+from synrepl.daemon.metric_families import counter, gauge
 from synrepl.daemon.metrics.listeners import command_metrics, listener_metrics, state_metrics
 from synrepl.services.status.expected_followers import FollowerHealth
 
@@ -53,15 +52,16 @@ class _ProcessCollector(Collector):
         yield InfoMetricFamily(
             "synrepl_process", "Identity of the process.", {name: status[name] for name in names}
         )
-        yield gauge("uptime_seconds", "Time since the start.", [], [((), status["uptime_s"])])
+        yield gauge("uptime_seconds", "Time since the start.", status["uptime_s"])
         yield counter(
             "http_responses",
             "HTTP answers, by route and status.",
-            ["route", "status"],
             [((route, str(code)), n) for (route, code), n in self._responses.items()],
+            "route",
+            "status",
         )
         yield from _streams(status["streams"])
-        yield from caches(status["caches"])
+        yield from _caches(status["caches"])
         yield from _audits(status.get("audits", {}))
         yield from _bus(status.get("bus"))
         yield from listener_metrics(status)
@@ -73,14 +73,14 @@ def _streams(streams: Mapping[str, Any]) -> Iterable[Metric]:
     yield gauge(
         "stream_lag_rows",
         "Lag of the process in tokens: known to be issued, and not reached.",
-        ["stream"],
-        [((name,), stream["lag_rows"]) for name, stream in streams.items()],
+        {name: stream["lag_rows"] for name, stream in streams.items()},
+        "stream",
     )
     yield gauge(
         "stream_lag_seconds",
         "Lag of the process in time: age of the oldest known token that is not reached.",
-        ["stream"],
-        [((name,), stream["lag_seconds"]) for name, stream in streams.items()],
+        {name: stream["lag_seconds"] for name, stream in streams.items()},
+        "stream",
     )
 
 
@@ -89,7 +89,7 @@ def _audits(counts: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
         ("audited", "Entries compared with the database."),
         ("incoherent", "Stale entries for which no invalidation was in flight."),
     ):
-        yield counter(f"cache_{name}", meaning, ["cache"], by_one(counts.get(name, {})))
+        yield counter(f"cache_{name}", meaning, counts.get(name, {}), "cache")
 
 
 def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:
@@ -97,19 +97,19 @@ def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:
     if bus is None:
         return
     for name, meaning in (
-        ("standing", "1 if the process is connected to the bus on Redis."),
+        ("connected", "1 if the process is connected to the bus on Redis."),
         ("name_taken", "1 if another process is on the bus under the same instance name."),
     ):
-        yield gauge(f"bus_{name}", meaning, [], [((), float(bus[name]))])
+        yield gauge(f"bus_{name}", meaning, float(bus[name]))
     for name, key, meaning in (
         ("connections", "connections", "Connections made to the bus."),
         ("echoes", "echoes", "Messages received that this process had sent itself."),
         ("bad_messages", "bad", "Messages received that are not valid lines."),
         ("cut_off", "cut_off", "Connections to the bus lost because one side did not read."),
     ):
-        yield counter(f"bus_{name}", meaning, [], [((), bus[key])])
+        yield counter(f"bus_{name}", meaning, bus[key])
     heard = "Commands of other processes received on the bus."
-    yield counter("bus_commands_heard", heard, ["command"], by_one(bus["commands"]))
+    yield counter("bus_commands_heard", heard, bus["commands"], "command")
 
 
 def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
@@ -117,70 +117,68 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
     yield gauge(
         "writer_position",
         "Position of a writer in a stream.",
-        ["stream", "writer"],
         [
             ((name, writer), position)
             for name, stream in streams.items()
             for writer, position in stream["writers"].items()
         ],
+        "stream",
+        "writer",
     )
     yield gauge(
         "linear_position",
         "Linear position of a stream.",
-        ["stream"],
-        [((name,), stream["position"]) for name, stream in streams.items()],
+        {name: stream["position"] for name, stream in streams.items()},
+        "stream",
     )
     yield gauge(
         "stream_trimmed",
         "Last trimmed token of a stream.",
-        ["stream"],
-        [((name,), stream["trimmed"]["upto"]) for name, stream in streams.items()],
+        {name: stream["trimmed"]["upto"] for name, stream in streams.items()},
+        "stream",
     )
     yield counter(
         "rows_trimmed",
         "Rows trimmed because all followers had acknowledged them, or because of their age.",
-        ["stream"],
-        [((name,), stream["trimmed"]["rows"]) for name, stream in streams.items()],
+        {name: stream["trimmed"]["rows"] for name, stream in streams.items()},
+        "stream",
     )
     yield gauge(
         "oldest_open_reservation_seconds",
         "Time since the oldest unsettled reservation of a stream was first seen.",
-        ["stream", "writer"],
         [
             ((name, oldest["writer"]), oldest["seconds"])
             for name, stream in streams.items()
             if (oldest := stream["oldest_open_reservation"]) is not None
         ],
+        "stream",
+        "writer",
     )
     yield gauge(
         "database_up",
         "1 if the last poll of the database succeeded.",
-        [],
-        [((), float(status["database"]["state"] == "ok"))],
+        float(status["database"]["state"] == "ok"),
     )
     yield gauge(
         "database_confirmed",
         "0 if the database server was promoted or restored and is not confirmed yet.",
-        [],
-        [((), float(status["database"]["state"] != "unconfirmed"))],
+        float(status["database"]["state"] != "unconfirmed"),
     )
     yield gauge(
         "database_incarnation",
         "Incarnation of the database server; each failover increments it.",
-        [],
-        [((), status["database"]["incarnation"])],
+        status["database"]["incarnation"],
     )
     yield counter(
         "database_failovers",
         "Failovers of the database while this process ran.",
-        [],
-        [((), status["database"]["failovers"])],
+        status["database"]["failovers"],
     )
     yield gauge(
         "writer_open",
         "1 if the process holds its writer's lease.",
-        ["writer"],
         [((status["writer"]["name"],), float(status["writer"]["open"]))],
+        "writer",
     )
     yield from _followers(status)
     yield from _named_followers(status.get("named_followers", ()))
@@ -190,36 +188,30 @@ def _master(status: Mapping[str, Any]) -> Iterable[Metric]:
 
 def _followers(status: Mapping[str, Any]) -> Iterable[Metric]:
     followers = status["followers"]
-    yield gauge("followers_connected", "Connected followers.", [], [((), len(followers))])
+    yield gauge("followers_connected", "Connected followers.", len(followers))
     yield gauge(
         "followers_catching_up",
         "Connected followers with a stream in the catch-up lane.",
-        [],
-        [((), sum(bool(follower["catching_up"]) for follower in followers))],
+        sum(bool(follower["catching_up"]) for follower in followers),
     )
     yield gauge(
         "followers_queued_lines",
         "Lines queued for all followers together.",
-        [],
-        [((), sum(follower["queued_lines"] for follower in followers))],
+        sum(follower["queued_lines"] for follower in followers),
     )
     yield counter(
         "slow_clients_cut_off",
         "Clients disconnected because they did not keep up.",
-        [],
-        [((), status["slow_clients"]["count"])],
+        status["slow_clients"]["count"],
     )
     yield counter(
-        "commands_received",
-        "Commands received from followers.",
-        ["command"],
-        by_one(status["commands"]),
+        "commands_received", "Commands received from followers.", status["commands"], "command"
     )
     yield counter(
         "connections_closed",
         "Connections of followers closed, by reason.",
-        ["reason"],
-        by_one(status["close_reasons"]),
+        status["close_reasons"],
+        "reason",
     )
 
 
@@ -235,13 +227,13 @@ def _named_followers(followers: Sequence[Mapping[str, Any]]) -> Iterable[Metric]
         ("stuck", FollowerHealth.STUCK, "1 if a follower does not advance while its stream does."),
     ):
         samples = [((one["name"],), float(one["health"] == health)) for one in watched]
-        yield gauge(f"named_follower_{name}", meaning, ["follower"], samples)
+        yield gauge(f"named_follower_{name}", meaning, samples, "follower")
     for name, meaning in (
         ("lag_rows", "Lag of a named follower in tokens, in its worst stream."),
         ("lag_seconds", "Age of the oldest token that a named follower has not reached."),
     ):
         lags = [((one["name"],), one[name]) for one in followers]
-        yield gauge(f"named_follower_{name}", meaning, ["follower"], lags)
+        yield gauge(f"named_follower_{name}", meaning, lags, "follower")
 
 
 def _appends(status: Mapping[str, Any]) -> Iterable[Metric]:
@@ -251,18 +243,19 @@ def _appends(status: Mapping[str, Any]) -> Iterable[Metric]:
                 f"{unit}_{what}",
                 f"{unit.capitalize()} {what}"
                 + (" by all writers." if what == "published" else " over HTTP."),
-                ["stream"],
-                [((name,), counts[unit]) for name, counts in status[what].items()],
+                {name: counts[unit] for name, counts in status[what].items()},
+                "stream",
             )
     yield counter(
         "appends",
         "Append requests over HTTP, by outcome.",
-        ["stream", "outcome"],
         [
             ((name, outcome), count)
             for name, outcomes in status["appends"].items()
             for outcome, count in outcomes.items()
         ],
+        "stream",
+        "outcome",
     )
 
 
@@ -286,39 +279,37 @@ def _worker(status: Mapping[str, Any]) -> Iterable[Metric]:
         yield gauge(
             f"follower_{kind}",
             meaning,
-            ["stream", "writer"],
             [
                 ((name, writer), at[kind])
                 for name, stream in status["streams"].items()
                 for writer, at in stream["writers"].items()
                 if at[kind] is not None
             ],
+            "stream",
+            "writer",
         )
     for name, counts in status["counts"].items():
-        yield counter(f"follower_{name}", _COUNTS.get(name, name), ["stream"], by_one(counts))
+        yield counter(f"follower_{name}", _COUNTS.get(name, name), counts, "stream")
     yield gauge(
         "follower_connected",
         "1 if the worker is connected to its master, or to the bus.",
-        [],
-        [((), float(status["connected"]))],
+        float(status["connected"]),
     )
     yield counter(
         "follower_refused_tokens",
         "Rows and positions refused because their token cannot have been issued.",
-        ["stream"],
-        by_one(status["tokens"]["refused"]),
+        status["tokens"]["refused"],
+        "stream",
     )
     yield gauge(
         "follower_ahead",
         "Number of positions of this worker beyond the issued tokens.",
-        [],
-        [((), len(status["tokens"]["ahead"]))],
+        len(status["tokens"]["ahead"]),
     )
     yield gauge(
         "follower_waiting_rows",
         "Number of rows received and not handled yet.",
-        [],
-        [((), status["waiting_rows"])],
+        status["waiting_rows"],
     )
     yield from _handlers(status)
 
@@ -329,8 +320,8 @@ def _handlers(status: Mapping[str, Any]) -> Iterable[Metric]:
     yield counter(
         "handler_failures",
         "Failed attempts of a handler.",
-        ["handler"],
-        [((each["name"],), each["failures"]) for each in every],
+        {each["name"]: each["failures"] for each in every},
+        "handler",
     )
     for name, meaning in (
         ("failing", "1 if a handler fails and is retried."),
@@ -339,13 +330,12 @@ def _handlers(status: Mapping[str, Any]) -> Iterable[Metric]:
         yield gauge(
             f"handler_{name}",
             meaning,
-            ["handler"],
-            [((each["name"],), float(bool(each[name]))) for each in every],
+            {each["name"]: float(bool(each[name])) for each in every},
+            "handler",
         )
     yield gauge(
         "handler_position",
         "Position of a handler, per stream and writer.",
-        ["handler", "stream", "writer"],
         [
             ((each["name"], stream, writer), at["position"])
             for each in every
@@ -353,10 +343,61 @@ def _handlers(status: Mapping[str, Any]) -> Iterable[Metric]:
             for writer, at in writers.items()
             if at["position"] is not None
         ],
+        "handler",
+        "stream",
+        "writer",
     )
     yield gauge(
         "dead_letters",
         "Facts that a handler failed for, stored as dead letters.",
-        ["handler"],
-        [((each["name"],), each["dead_letters"]) for each in every],
+        {each["name"]: each["dead_letters"] for each in every},
+        "handler",
+    )
+
+
+_GAUGES = {
+    "size": ("entries", "Number of entries in a cache."),
+    "bytes": ("bytes", "Size of the entries of a cache that is bounded in bytes."),
+}
+
+_COUNTERS = {
+    "hits": "Calls answered from the cache.",
+    "misses": "Calls that loaded an entry.",
+    "evictions": "Entries evicted to make room.",
+    "expirations": "Entries that expired.",
+    "invalidations": "Invalidations of a key, of a key prefix, or of the whole cache.",
+}
+
+
+def _caches(section: Mapping[str, Any]) -> Iterable[Metric]:
+    """Metrics of all caches.
+
+    :param section: the result of :func:`synrepl.services.coherence.coherence.caches_status`
+    """
+    by_name: Mapping[str, Mapping[str, int]] = section["by_name"]
+
+    def of(count: str) -> Mapping[str, float]:
+        return {name: counts[count] for name, counts in by_name.items()}
+
+    for count, (name, meaning) in _GAUGES.items():
+        yield gauge(f"cache_{name}", meaning, of(count), "cache")
+    for count, meaning in _COUNTERS.items():
+        yield counter(f"cache_{count}", meaning, of(count), "cache")
+    yield counter(
+        "cache_rows", "Rows of the caches stream applied, by cache name.", section["rows"], "cache"
+    )
+    yield counter(
+        "cache_rows_unknown",
+        "Rows of the caches stream that name no cache of this process.",
+        section["unknown"],
+    )
+    yield counter(
+        "cache_rows_bad",
+        "Rows with unusable keys, for which the whole cache was cleared.",
+        section["bad"],
+    )
+    yield counter(
+        "caches_emptied",
+        "Times that caches were cleared because rows were lost.",
+        section["emptied"],
     )

@@ -58,10 +58,10 @@ def seen_times(marks: pa.Table, most: int = MAX_MARKS) -> SeenTimes:
     :param most: maximum number of watermarks used
     """
     lines = _lines(marks)
-    apart = _MINUTE_MS
-    while sum(len(line.tokens) for line in lines.values()) > most and apart < 1 << 62:
-        apart *= 2
-        lines = {stream: _thinned(line, apart) for stream, line in lines.items()}
+    interval_ms = _MINUTE_MS
+    while sum(len(line.tokens) for line in lines.values()) > most and interval_ms < 1 << 62:
+        interval_ms *= 2
+        lines = {stream: _thinned(line, interval_ms) for stream, line in lines.items()}
     widths = {}
     tables = [SCHEMA.empty_table()]
     for stream, (tokens, at_ms) in sorted(lines.items()):
@@ -101,9 +101,9 @@ def _line(tokens: np.ndarray, at_ms: np.ndarray) -> _StreamMarks:
     return _StreamMarks(tokens[last], at_ms[last])
 
 
-def _thinned(line: _StreamMarks, apart_ms: int) -> _StreamMarks:
+def _thinned(line: _StreamMarks, interval_ms: int) -> _StreamMarks:
     """The last watermark of each interval, and the very first, as older times are unknown."""
-    part = line.at_ms // apart_ms
+    part = line.at_ms // interval_ms
     keep = np.append(part[1:] != part[:-1], True)
     keep[0] = True
     return _StreamMarks(line.tokens[keep], line.at_ms[keep])

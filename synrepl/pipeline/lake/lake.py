@@ -22,10 +22,28 @@ from pathlib import Path
 
 import msgspec
 
-from synrepl.core.errors import InputError, Refused, StorageError
-from synrepl.pipeline.lake.local_path import local_path
+from synrepl.core.errors import ConfigError, InputError, Refused, StorageError
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema, quarantine_schema
+
+#: A URL scheme. A file name may look like one; its absolute path does not.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class LakeAtUrl(ConfigError):
+    """{path!r} is a URL ({scheme}), and a lake is a folder of a file system: object stores and HDFS are not supported; mount the storage and give the folder's path (a folder whose name really begins like this: its absolute path)"""
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a lake's folder.
+
+    :raises LakeAtUrl: it begins with a URL scheme
+    """
+    text = os.fspath(path)
+    if scheme := _SCHEME.match(text):
+        raise LakeAtUrl(path=text, scheme=scheme[0])
+    return Path(text).absolute()
+
 
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
@@ -66,12 +84,12 @@ class LakeMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of the marker file.
 
     :ivar server: identifies the landed database, see :attr:`.SourceDatabase.server`
-    :ivar erodes: :attr:`.SourceDatabase.is_lossy` of that database
+    :ivar is_lossy: :attr:`.SourceDatabase.is_lossy` of that database; ``erodes`` in the file
     """
 
     format: int
     server: str
-    erodes: bool
+    is_lossy: bool = msgspec.field(name="erodes")
 
 
 class Lake:

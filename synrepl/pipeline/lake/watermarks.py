@@ -1,4 +1,4 @@
-"""Watermarks: at which time each stream was at which token.
+"""Watermarks: the token that each stream had reached at recorded times.
 
 Rows have no time of their own. Each mark says that a stream was on record, or landed, up to a token
 at a time; rows between two marks of a stream arrived between their times.

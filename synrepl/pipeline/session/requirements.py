@@ -1,4 +1,4 @@
-"""What a session needs before it starts: installed packages, a Java, and a master that listens."""
+"""Requirements of a session: installed packages, a Java, and a master that listens."""
 
 from __future__ import annotations
 

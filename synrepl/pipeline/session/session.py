@@ -245,12 +245,25 @@ def _end(gateway: Any) -> None:
 
 def _stop(stoppable: SparkSession | SparkContext) -> None:
     """Stop it, even if its JVM was killed: then the first call raises, and the second finishes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        for _ in range(2):
-            with suppress(PySparkException, Py4JError, OSError):
-                stoppable.stop()
-                break
+    root = logging.getLogger()
+    root.addFilter(_is_not_of_py4j)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for _ in range(2):
+                with suppress(PySparkException, Py4JError, OSError):
+                    stoppable.stop()
+                    break
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is ours to show.
+
+    Py4J logs there, with a traceback, that a killed JVM's socket was closed while a command was sent.
+    """
+    return record.module != "java_gateway"
 
 
 @contextmanager

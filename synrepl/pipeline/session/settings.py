@@ -1,4 +1,4 @@
-"""What a JVM of our own starts with: its settings, its environment and its scratch directory."""
+"""Settings, environment and scratch directory of a JVM of our own."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def commit_job(
     If rows keep their IDs, the sequence is advanced in a second transaction. Can be called again
     after any failure.
 
-    :raises RowsRefused: :raises StagedLost: :raises KeyReused: :raises DatabaseAway:
+    :raises RowsRefused: :raises StagedRowsLost: :raises KeyReused: :raises DatabaseAway:
     :raises WriterTaken: :raises Drained: :raises WriterRemoved:
     :raises PositionsTaken: :raises BadReplay: :raises StreamBusy:
     """

@@ -12,7 +12,7 @@ from synrepl.core.errors import Refused, StorageError, SynreplError
 
 
 class MustReland(StorageError):
-    """stream {stream!r} has been trimmed up to {trimmed}, and this reader stands at {after}: what lies between is gone from the table; must re-land from {trimmed}: take in anew what the stream is about, then start with a new checkpointLocation and starting={trimmed}"""
+    """stream {stream!r} has been trimmed up to {trimmed}, and this reader is at {after}: what lies between is gone from the table; must re-land from {trimmed}: take in anew what the stream is about, then start with a new checkpointLocation and starting={trimmed}"""
 
 
 class ReadBeforeFailover(Refused):

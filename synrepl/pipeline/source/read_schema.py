@@ -113,11 +113,11 @@ class ReadSchema:
 
 
 def combine_schemas(
-    stream_schemas: Sequence[StreamSchema], several: bool, wanted: Sequence[str] | None
+    stream_schemas: Sequence[StreamSchema], combined: bool, wanted: Sequence[str] | None
 ) -> ReadSchema:
     """Combine the columns of streams, by name.
 
-    :param several: add a column with the stream's name
+    :param combined: add a column with the stream's name
     :param wanted: the names of the columns to read, in order; None for all
     :raises ColumnsDisagree: :raises StreamColumnTaken: :raises NoSuchColumn:
     """
@@ -129,7 +129,7 @@ def combine_schemas(
             if wanted is not None and column.name not in wanted:
                 union.setdefault(column.name, column)
                 continue
-            if several and column.name == STREAM.name:
+            if combined and column.name == STREAM.name:
                 raise StreamColumnTaken(stream=stream_schema.stream)
             seen = union.setdefault(column.name, column)
             if seen.type is not column.type:
@@ -146,14 +146,14 @@ def combine_schemas(
     heads = {column.name for column in HEAD}
     found = ReadSchema(
         (
-            *((STREAM,) if several else ()),
+            *((STREAM,) if combined else ()),
             *(
                 column._replace(
                     nullable=column.name not in heads
                     and (column.nullable or counted.get(column.name) != len(stream_schemas))
                 )
                 for column in union.values()
-                if not (several and column.name == STREAM.name)
+                if not (combined and column.name == STREAM.name)
             ),
         )
     )

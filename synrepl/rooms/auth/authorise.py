@@ -17,7 +17,6 @@ from synrepl.rooms.auth.power_levels import (
     power_levels_at,
 )
 from synrepl.rooms.auth.third_party import check_third_party_invite_event
-from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import (
     ALIASES,
@@ -28,6 +27,7 @@ from synrepl.rooms.event_types import (
     REDACTION,
     THIRD_PARTY_INVITE,
 )
+from synrepl.rooms.identifiers import server_part
 from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateEvents
 

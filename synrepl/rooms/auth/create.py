@@ -5,8 +5,8 @@ Source: step 1 of https://spec.matrix.org/v1.16/rooms/v12/#authorization-rules a
 
 from __future__ import annotations
 
-from synrepl.rooms.auth.users import is_user_id, server_part
 from synrepl.rooms.event import Event
+from synrepl.rooms.identifiers import is_user_id, server_part
 from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.versions import ROOM_VERSIONS
 

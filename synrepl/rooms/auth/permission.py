@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from synrepl.rooms.auth.joins import allows_restricted_joins, join_rule_of
-from synrepl.rooms.auth.membership import membership_at
+from synrepl.rooms.auth.membership import allows_restricted_joins, join_rule_of, membership_at
 from synrepl.rooms.auth.power_levels import power_levels_at
 from synrepl.rooms.auth.third_party import token_of
-from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import (
     ALIASES,
@@ -22,6 +20,7 @@ from synrepl.rooms.event_types import (
     MEMBER,
     THIRD_PARTY_INVITE,
 )
+from synrepl.rooms.identifiers import server_part
 from synrepl.rooms.state import StateEvents
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 from synrepl.rooms.auth.create import creators_of
-from synrepl.rooms.auth.users import is_user_id, server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import POWER_LEVELS_KEY
+from synrepl.rooms.identifiers import is_user_id, server_part
 from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.versions import RoomVersion

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from synrepl.rooms.auth import membership, third_party
 from synrepl.rooms.auth.create import check_create
-from synrepl.rooms.auth.users import is_user_id, server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import AUTHORISING_USER, CREATE, MEMBER
+from synrepl.rooms.identifiers import is_user_id, server_part
 from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.versions import EventIds
 

@@ -16,9 +16,11 @@ from synrepl.rooms.visibility.audience import (
     LEAVE,
     EventAudience,
     HistoryVisibility,
+    Sight,
+    VisibilityReason,
+    VisibilityVerdict,
     more_permissive,
 )
-from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 
 class Viewer(NamedTuple):
@@ -70,7 +72,7 @@ _REGARDLESS = (
 
 
 def _ignored(audience: EventAudience, viewer: Viewer) -> VisibilityReason | None:
-    """Ignored senders; their state events are shown, because they change the room for everybody."""
+    """Ignored senders; their state events are shown, because they change the room for all users."""
     ignores = not audience.is_state and audience.sender in viewer.ignored
     return VisibilityReason.IGNORED if ignores else None
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from synrepl.rooms.auth.users import server_part
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import MEMBER
+from synrepl.rooms.identifiers import server_part
 from synrepl.rooms.state import StateEvents
 from synrepl.rooms.visibility.audience import (
     INVITE,
@@ -19,10 +19,12 @@ from synrepl.rooms.visibility.audience import (
     LEAVE,
     EventAudience,
     HistoryVisibility,
+    Sight,
+    VisibilityReason,
+    VisibilityVerdict,
     membership,
     more_permissive,
 )
-from synrepl.rooms.visibility.verdict import Sight, VisibilityReason, VisibilityVerdict
 
 #: For each server, the most permissive membership of its users.
 ServerMemberships = Mapping[str, str]

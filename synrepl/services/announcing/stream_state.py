@@ -16,10 +16,61 @@ from synrepl.core.tokens import MAX_TOKEN, Token
 from synrepl.positions.ledger import Ledger
 from synrepl.positions.linear import LinearTracker
 from synrepl.positions.settlement import SettlementTracker
-from synrepl.services.announcing.pending_facts import PendingFacts
 from synrepl.services.sizes import DEFAULT_SIZES
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream
+
+
+class PendingFacts:
+    """Facts that wait for a position to pass them, returned in the order of their tokens.
+
+    Usually a position passes facts as soon as they are added. So the sequence added last is kept
+    as it is, and goes through the heap only if other facts wait.
+
+    :ivar rows: number of waiting rows, without those added last
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._latest: Sequence[Fact] = ()
+        self._heap: list[tuple[Token, Fact]] = []
+
+    @property
+    def last(self) -> Token:
+        """The largest waiting token; 0 for none."""
+        self._spread()
+        return max(self._heap)[0] if self._heap else 0
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        """Add facts, ascending, in a sequence that is not changed afterwards."""
+        if facts:
+            self._spread()
+            self._latest = facts
+
+    def take(self, position: Token) -> Sequence[Fact]:
+        """Remove and return the facts at or below ``position``, in order."""
+        latest, heap = self._latest, self._heap
+        if not heap and (not latest or latest[-1].token <= position):
+            self._latest = ()
+            return latest
+        self._spread()
+        taken: list[Fact] = []
+        while heap and heap[0][0] <= position:
+            taken.append(heappop(heap)[1])
+        self.rows -= sum(len(fact.rows) for fact in taken)
+        return taken
+
+    def clear(self) -> None:
+        """Remove all facts."""
+        self._latest = ()
+        self._heap.clear()
+        self.rows = 0
+
+    def _spread(self) -> None:
+        for fact in self._latest:
+            heappush(self._heap, (fact.token, fact))
+            self.rows += len(fact.rows)
+        self._latest = ()
 
 
 class PositionListener(Protocol):

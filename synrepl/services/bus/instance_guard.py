@@ -44,14 +44,14 @@ class InstanceNameGuard:
         self.taken = False
 
     def claim(
-        self, publish: Publish, free: Callable[[], object], give_way: Callable[[str], object]
+        self, publish: Publish, free: Callable[[], object], on_taken: Callable[[str], object]
     ) -> None:
         """Claim the name; called when the bus is connected.
 
         :param free: called if the name is free
-        :param give_way: called with the reason if it is taken
+        :param on_taken: called with the reason if it is taken
         """
-        self._publish, self._free, self._give_way = publish, free, give_way
+        self._publish, self._free, self._on_taken = publish, free, on_taken
         self._asked = 0
         self._ask()
 
@@ -96,4 +96,4 @@ class InstanceNameGuard:
 
     def _yield(self) -> None:
         self.taken = True
-        self._give_way(f"another process is {self._name!r} there")
+        self._on_taken(f"another process is {self._name!r} there")

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.positions.ledger import Ledger
-from synrepl.services.announcing.pending_facts import PendingFacts
-from synrepl.services.announcing.stream_state import PositionListener
+from synrepl.services.announcing.stream_state import PendingFacts, PositionListener
 from synrepl.services.bus.bus_publisher import AnnouncedPosition
 from synrepl.storage.store import Observation
 from synrepl.streams.definition import Fact, Stream

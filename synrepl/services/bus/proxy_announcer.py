@@ -1,4 +1,4 @@
-"""A master announces itself, plain SQL and dead writers on the bus.
+"""Announces a master's own writer, plain SQL and dead writers on the bus.
 
 Live writers announce themselves.
 """

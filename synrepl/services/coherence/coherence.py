@@ -84,6 +84,10 @@ class Coherence:
         self._expansion_plans: dict[str, EffectsPlan] = {}
         self._plans: dict[str, dict[type[Row], EffectsPlan]] = {}
         self._planned_version = -1
+        #: The parts of the plans that have a cache or change index here.
+        self._active_plans: dict[str, dict[type[Row], EffectsPlan]] = {}
+        self._active_expansions: dict[str, EffectsPlan] = {}
+        self._active_version = (-1, -1)
         self._started: set[tuple[str, str]] = set()
         #: Position of the linear view of each stream, where facts may be omitted.
         self._linear_positions: dict[str, Token] = {}
@@ -206,9 +210,10 @@ class Coherence:
         return True
 
     def _apply_effects(self, stream: str, facts: Sequence[Fact]) -> None:
+        self._update_active_plans()
         if stream == CACHES.name:
             self._invalidate_by_name(facts)
-        plans = self._plans[stream]
+        plans = self._active_plans[stream]
         if not plans:
             return
         sequence = self._sequence_of(self._streams[stream])
@@ -223,6 +228,7 @@ class Coherence:
     def _invalidate_by_name(self, facts: Sequence[Fact]) -> None:
         """Apply rows of the ``caches`` stream, which are many."""
         named, expansions, applied = self.caches.named, self._expansions, self.invalidations
+        active = self._active_expansions
         for fact in facts:
             row: Any
             for row in fact.rows:
@@ -232,9 +238,9 @@ class Coherence:
                     key = None if keys is None else tuple(keys)
                     for cache in caches:
                         cache.invalidate(key)
-                if name in expansions:
+                if name in active:
                     self._expand(name, keys, fact.token)
-                elif not caches and not self.caches.is_declared(name):
+                elif not caches and name not in expansions and not self.caches.is_declared(name):
                     self.unknown += 1
                     continue
                 applied[name] = applied.get(name, 0) + 1
@@ -245,7 +251,7 @@ class Coherence:
         except BadKeys as error:
             self._bad_keys(name, error, token)
             return
-        failed = self._expansion_plans[name].apply(self.caches, checked, CACHES.name, token)
+        failed = self._active_expansions[name].apply(self.caches, checked, CACHES.name, token)
         if failed is not None:
             self._not_understood(f"a row that names {name}", failed)
 
@@ -293,6 +299,26 @@ class Coherence:
         self._plans = {name: self._plans_of(stream) for name, stream in self._streams.items()}
         # Set last, because transactions look up expansions in their threads.
         self._planned_version = version
+
+    def _update_active_plans(self) -> None:
+        """Renew the plans that are applied, when caches or indexes were added."""
+        caches = self.caches
+        version = (self._planned_version, caches.targets_version)
+        if self._active_version == version:
+            return
+        self._active_plans = {}
+        for name, plans in self._plans.items():
+            sequence = self._sequence_of(self._streams[name])
+            limited = {row: plan.limited_to(caches, sequence) for row, plan in plans.items()}
+            self._active_plans[name] = {
+                row: plan for row, plan in limited.items() if plan is not None
+            }
+        self._active_expansions = {}
+        for name, plan in self._expansion_plans.items():
+            active = plan.limited_to(caches, CACHES.name)
+            if active is not None:
+                self._active_expansions[name] = active
+        self._active_version = version
 
     def _plans_of(self, stream: Stream) -> dict[type[Row], EffectsPlan]:
         """The effects of each row class, declared by the stream and by the user."""

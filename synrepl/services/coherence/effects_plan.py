@@ -26,6 +26,27 @@ class EffectsPlan(NamedTuple):
         """The caches and groups of caches that the plan can invalidate."""
         return {target for _, targets in self.invalidates for target in targets}
 
+    def limited_to(self, caches: Caches, stream: str) -> EffectsPlan | None:
+        """The plan without caches and change indexes that this process does not have.
+
+        None if nothing is left, as for most streams in most processes: their rows need no look-ups.
+
+        :param stream: the stream in whose tokens change indexes count
+        """
+        invalidates = [
+            (keys_of, tuple([each for each in targets if caches.has_opened(each)]))
+            for keys_of, targets in self.invalidates
+        ]
+        marks = [
+            (entities_of, tuple([each for each in names if (stream, each) in caches.indexes]))
+            for entities_of, names in self.marks
+        ]
+        limited = EffectsPlan(
+            tuple([each for each in invalidates if each[1]]),
+            tuple([each for each in marks if each[1]]),
+        )
+        return limited if limited.invalidates or limited.marks else None
+
     def apply(self, caches: Caches, source: Any, stream: str, token: Token) -> Exception | None:
         """Apply the effects of a row, or of the keys of a row.
 

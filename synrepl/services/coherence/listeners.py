@@ -56,7 +56,7 @@ class CoherentCommitListener:
 
 
 class CoherentPositionListener:
-    """Applies facts of other writers; the first :class:`~.stream_state.Movements` in the order.
+    """Applies facts of other writers; the first :class:`~.stream_state.PositionListener` in the order.
 
     :param writer: this process's writer, whose facts :class:`CoherentCommitListener` applies
     """

@@ -140,7 +140,7 @@ class PageFeed:
         self._context.progressed((batch.stream, batch.writer))
 
     async def _skip_trimmed(self, error: Trimmed) -> None:
-        """Continue above the trimmed facts, and tell the handler if it has a history here."""
+        """Continue above the trimmed facts, and notify the handler if it has a history here."""
         trimmed = int(str(error.facts["trimmed"]))
         stream, log = self._stream.name, self._context.log
         if self._tracker.has_history:

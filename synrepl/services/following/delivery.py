@@ -140,16 +140,16 @@ class Delivery:
         each handler succeeds.
         """
         consumers = {consumer.name: consumer for consumer in self.consumers}
-        untold, self._unreported = self._unreported, []
-        for loss in untold:
+        unreported, self._unreported = self._unreported, []
+        for loss in unreported:
             consumer, (stream, writer) = consumers[loss.handler], loss.key
             self._log_loss(consumer, loss.key, loss.lost)
             await self._calls.reset(consumer, stream, writer, loss.lost.after, loss.lost)
             tracker = consumer.trackers[loss.key]
             if (tracker.position or 0) > loss.lost.after:
                 tracker.rewind(loss.lost.after)
-        if untold:
-            await self.progress.retry_until_recorded(lambda: self._record.note_reported(untold))
+        if unreported:
+            await self.progress.retry_until_recorded(lambda: self._record.note_reported(unreported))
 
     def open_lane(self, key: Key, earliest: bool) -> Token | None:
         """Start a lane, and catch-up for the handlers that are behind it.

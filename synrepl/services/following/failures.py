@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from synrepl.core.clock import Clock
@@ -63,16 +63,10 @@ class HandlerFailure:
 
     def to_json(self, now: float) -> dict[str, Any]:
         """The failure as JSON, with times in seconds from ``now``."""
+        values = asdict(self)
+        del values["since"], values["next_attempt_at"]
         return {
-            "handler": self.handler,
-            "stream": self.stream,
-            "writer": self.writer,
-            "what": self.what,
-            "after": self.after,
-            "upto": self.upto,
-            "error": self.error,
-            "message": self.message,
-            "attempts": self.attempts,
+            **values,
             "failing_s": round(max(0.0, now - self.since), 3),
             "next_attempt_s": round(max(0.0, self.next_attempt_at - now), 3),
             "sentence": self.sentence(now),

@@ -1,4 +1,4 @@
-"""What the lanes of a follower share: inbox items, collaborators and counts."""
+"""State shared by the lanes of a follower: inbox items, collaborators and counts."""
 
 from __future__ import annotations
 

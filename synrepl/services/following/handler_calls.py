@@ -277,7 +277,7 @@ class HandlerCalls:
     def _log_dead_letters(self, consumer: Consumer, facts: Sequence[FailedFact]) -> None:
         for fact in facts:
             self._log.warn(
-                "handler {handler} cannot process {stream} {token} of {writer}: it is set aside as a"
+                "handler {handler} cannot process {stream} {token} of {writer}: it is stored as a"
                 " dead letter after {attempts} attempts ({error}: {message})",
                 handler=consumer.name,
                 stream=fact.stream,

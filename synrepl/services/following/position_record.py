@@ -20,7 +20,7 @@ from synrepl.storage.incarnations import Incarnations
 
 
 class PositionWentBack(SynreplError):
-    """handler {handler!r} of follower {follower!r} stands at {at} of {stream!r} ({writer!r}) on record, below {after}, from where it received; another process uses the follower's name: restart this worker"""
+    """handler {handler!r} of follower {follower!r} is at {at} of {stream!r} ({writer!r}) on record, below {after}, from where it received; another process uses the follower's name: restart this worker"""
 
 
 class HandlerLoss(NamedTuple):
@@ -195,7 +195,7 @@ class PositionRecord:
                     at = min(known.position, kept)
                     handler_positions.put(txn, follower, (handler, stream, writer), at)
             if rows:
-                txn.insert_many(incarnations.TOLD, rows)
+                txn.insert_many(incarnations.NOTIFIED_HANDLERS, rows)
 
         await database.run("record losses", work)
 
@@ -286,7 +286,7 @@ class PositionRecord:
             dead_letters.add(txn, follower, facts)
             handler_positions.record(txn, follower, moved.items())
 
-        await database.run("set facts aside", work)
+        await database.run("store dead letters", work)
 
     async def replay(
         self, letter: DeadLetter, work: Callable[[Transaction], object] = lambda txn: None

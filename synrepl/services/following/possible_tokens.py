@@ -33,7 +33,7 @@ _WAIT_EVERY_S = 10.0
 
 
 class ImpossibleToken(Refused):
-    """token {token} of writer {writer!r} in stream {stream!r} cannot have been given out, the last one was {bound}: ignored, the position stays {position}; whoever sent it is no process of this server, so keep others from the Redis or port by a password or a firewall"""
+    """token {token} of writer {writer!r} in stream {stream!r} cannot have been given out, the last one was {bound}: ignored, the position stays {position}; the sender is not a process of this server, so protect the Redis or port by a password or a firewall"""
 
 
 class IssuedTokens(Protocol):

@@ -12,7 +12,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.announcing.stream_state import StreamState
 from synrepl.services.serving.client_connection import ClientConnection, audience
-from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
+from synrepl.services.serving.stream_updates import page_skipping_trimmed
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.sources import FactSource
 from synrepl.streams.definition import Stream

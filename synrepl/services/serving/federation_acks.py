@@ -84,6 +84,11 @@ class FederationAcks(Generic[C]):
         return self._acked
 
     @property
+    def unexpected_senders(self) -> set[str]:
+        """Senders that acknowledge through some connection, but are not expected."""
+        return set().union(*self._others.values())
+
+    @property
     def floor(self) -> Token | None:
         """The token that all senders have acknowledged; None while one has acknowledged nothing."""
         tokens = [token for token in self._acked.values() if token is not None]

@@ -19,7 +19,7 @@ C = TypeVar("C")
 
 
 class TrimmableStreams(Protocol):
-    """Streams that are kept in this process; see :class:`synrepl.services.bus.mirror.Mirror`."""
+    """Streams that are kept in this process; see :class:`synrepl.services.bus.master_subscriber.Mirror`."""
 
     def trim(self, stream: Stream, upto: Token, limit: int) -> TrimResult:
         """Drop facts up to a token, at most about ``limit`` rows."""

@@ -21,9 +21,8 @@ from synrepl.core.errors import InputError
 from synrepl.core.log import Logger
 from synrepl.core.names import writer_name
 from synrepl.core.tokens import BadToken, Range, Token, parse_token
-from synrepl.services.serving.trimmed_pages import page_skipping_trimmed
-from synrepl.services.sources import FactSource
-from synrepl.storage.store import Page
+from synrepl.services.sources import FactSource, surviving_page
+from synrepl.storage.store import Page, Trimmed
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Generation, Stream
 from synrepl.streams.row import Row
@@ -191,3 +190,35 @@ def _limit(text: str | None) -> int:
     if not 1 <= limit <= MAX_ROWS:
         raise BadLimit(value=text[:40], most=MAX_ROWS)
     return limit
+
+
+async def page_skipping_trimmed(
+    source: FactSource, stream: Stream, span: Range, limit: int, asker: str, log: Logger
+) -> Page:
+    """A page of all writers' facts in ``span``, without those that were trimmed.
+
+    For peers that do not understand that rows are gone: a real worker whose request is refused
+    repeats it for ever. It can do without rows of a stream that is ephemeral or in memory, so the
+    loss is only logged.
+
+    :param asker: name of the client, for the log
+    :raises Trimmed: facts of the range are gone, and the stream is neither ephemeral nor in memory
+    """
+    after = span.after
+    while True:
+        try:
+            return await surviving_page(source, stream, Range(after, span.upto), None, limit)
+        except Trimmed as error:
+            if not (stream.ephemeral or stream.in_memory):
+                raise
+            gone = min(int(str(error.facts["trimmed"])), span.upto)
+            log.warn(
+                "{asker} asks for {stream} above {after}, which is trimmed up to {gone}; it misses these facts",
+                asker=asker,
+                stream=stream.name,
+                after=after,
+                gone=gone,
+            )
+            after = gone
+            if after == span.upto:
+                return Page((), after, is_limited=False)

@@ -15,7 +15,7 @@ class BusStatus:
     """The state of a process's bus connection.
 
     :ivar where: the Redis server, for a person; contains no password
-    :ivar standing: whether messages can be received and sent
+    :ivar connected: whether messages can be received and sent
     :ivar fault: why they cannot; None while they can
     :ivar name_taken: whether another process had this one's name when it was last claimed
     :ivar connections: how many times a connection was made
@@ -26,7 +26,7 @@ class BusStatus:
     """
 
     where: str
-    standing: bool
+    connected: bool
     fault: str | None
     name_taken: bool
     connections: int
@@ -59,7 +59,7 @@ def bus_connected(status: Callable[[], BusStatus]) -> Check:
 
     def check() -> str | None:
         bus = status()
-        if bus.standing:
+        if bus.connected:
             return None
         why = bus.fault or "the connection is being made"
         if bus.name_taken:

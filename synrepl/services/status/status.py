@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from synrepl.core.tokens import Token
 from synrepl.services.announcing.announcer import Announcer
+from synrepl.services.announcing.position_listeners import Throughput
 from synrepl.services.announcing.stream_state import StreamState
-from synrepl.services.announcing.throughput import Throughput
 from synrepl.services.coherence.coherence import Coherence, caches_status
 from synrepl.services.following.consumer import Consumer
 from synrepl.services.following.delivery import Delivery

@@ -145,19 +145,21 @@ def last_reserved(state: StreamState, writer: StreamWriter) -> Token:
     return max(known)
 
 
-def worker_progress(own: Mapping[Key, Token], heard: Mapping[Key, Token]) -> list[StreamProgress]:
+def worker_progress(
+    own: Mapping[Key, Token], announced: Mapping[Key, Token]
+) -> list[StreamProgress]:
     """The progress of a worker: its own positions against those that were announced to it.
 
     Writers share the tokens of a stream, so the lag is measured at the writer that is furthest
     behind.
     """
     by_stream: dict[str, list[Key]] = {}
-    for key in heard:
+    for key in announced:
         by_stream.setdefault(key[0], []).append(key)
     streams = []
     for stream, keys in by_stream.items():
-        known = max(heard[key] for key in keys)
-        behind = [own.get(key, 0) for key in keys if own.get(key, 0) < heard[key]]
+        known = max(announced[key] for key in keys)
+        behind = [own.get(key, 0) for key in keys if own.get(key, 0) < announced[key]]
         streams.append(StreamProgress(stream, min(behind, default=known), known))
     return streams
 

@@ -60,7 +60,7 @@ class MasterPositions:
         return [linear] if writer is None else [(stream, writer), linear]
 
     def position(self, key: Key) -> Token:
-        """Where it stands."""
+        """The current position."""
         stream, writer = key
         state = self._announcer.states[stream]
         return state.linear if writer == LINEAR else state.positions.get(writer, 0)

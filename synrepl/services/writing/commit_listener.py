@@ -1,4 +1,4 @@
-"""The interface through which a writer reports what became of its tokens and facts."""
+"""The interface through which a writer reports the outcome of its tokens and facts."""
 
 from __future__ import annotations
 

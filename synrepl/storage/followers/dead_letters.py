@@ -167,7 +167,7 @@ class DeadLetterFilter:
 
 
 def add(txn: Transaction, follower: str, facts: Iterable[FailedFact]) -> None:
-    """Set facts aside; one that is there already has its reason replaced."""
+    """Store facts as dead letters; for one that is stored already, the reason is replaced."""
     # What a real Synapse sends without order may be among them twice.
     once = {(fact.handler, fact.stream, fact.writer, fact.token): fact for fact in facts}
     rows = [

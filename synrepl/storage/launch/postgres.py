@@ -152,7 +152,7 @@ class PostgresServer:
             found = find_binaries(self._prefer_system)
             self._binaries = usable_binaries(found, self._account, self.data_dir)
             self._prepare_cluster()
-            PidFile(self._cluster).end_leftover(_STOP)
+            PidFile(self._cluster).stop_previous_server(_STOP)
             self._run()
             _write_secret(self.data_dir / "postgres.dsn", self.dsn)
             self._published = True

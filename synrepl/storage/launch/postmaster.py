@@ -31,7 +31,7 @@ class PidFile:
             and lines[_STATUS].strip() == "ready"
         )
 
-    def end_leftover(self, steps: Sequence[tuple[signal.Signals, float]]) -> None:
+    def stop_previous_server(self, steps: Sequence[tuple[signal.Signals, float]]) -> None:
         """End a server of a former owner that still runs on the cluster.
 
         The caller must hold the lock on the data folder. A file whose process is gone

@@ -9,8 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from synrepl.core.tokens import Range, Token
-from synrepl.storage.database import Prepared, Transaction
-from synrepl.storage.sql import value
+from synrepl.storage.database import Prepared, Transaction, value
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.storage.tables import id_bounds, sequence_name, table_name
 from synrepl.storage.writers import Claim

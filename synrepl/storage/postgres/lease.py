@@ -18,7 +18,6 @@ from synrepl.storage.database import (
     Transaction,
     UniqueViolation,
 )
-from synrepl.storage.locks import FIRST_RESERVATION, lock_class
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.postgres.facts import FactTable
 from synrepl.storage.store import (
@@ -29,7 +28,7 @@ from synrepl.storage.store import (
     TransactionResult,
     tokens_of,
 )
-from synrepl.storage.writers import Claim
+from synrepl.storage.writers import FIRST_RESERVATION, Claim, lock_class
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.rows import RowCodec
 
@@ -43,7 +42,7 @@ DRAINED = "SY006"
 _ATTEMPTS = 3
 
 #: Lock numbers have 31 bits; they wrap around long after the oldest are released.
-_LAST_LOCK = 2**31 - 1
+LAST_RESERVATION = 2**31 - 1
 
 
 class _SequenceBehind(Exception):
@@ -72,6 +71,11 @@ class PostgresLease:
         self._next_lock = FIRST_RESERVATION
         self._lock_of: dict[tuple[str, Token], int] = {}
         self._tokens_under: dict[int, int] = {}
+
+    @property
+    def backend_pid(self) -> int:
+        """The PID of the Postgres backend that holds the name; 0 once the session is over."""
+        return self._session.backend_pid
 
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Call ``call(reason)`` once when the session, and with it the name, is lost."""
@@ -188,7 +192,7 @@ class PostgresLease:
         if count < 1:
             return []
         lock = self._next_lock
-        self._next_lock = lock + 1 if lock < _LAST_LOCK else FIRST_RESERVATION
+        self._next_lock = lock + 1 if lock < LAST_RESERVATION else FIRST_RESERVATION
 
         def work(txn: Transaction) -> list[Token]:
             txn.execute("SELECT pg_advisory_lock_shared(%s, %s)", (lock_class(claim.number), lock))

@@ -2,7 +2,7 @@
 
 Each attempt at a task stages under its own number, so a failed or speculative attempt does no
 harm: only the attempts that the job names are appended. The staging tables are unlogged. A
-server crash may lose their rows, which the row count shows (:class:`StagedLost`); the job is
+server crash may lose their rows, which the row count shows (:class:`StagedRowsLost`); the job is
 then run again.
 """
 
@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from synrepl.core.errors import Unavailable
 from synrepl.core.tokens import Token
 from synrepl.storage import idempotency, writers
-from synrepl.storage.database import LockNotAvailable, RaisedByDatabase, Transaction
-from synrepl.storage.sql import value
+from synrepl.storage.database import LockNotAvailable, RaisedByDatabase, Transaction, value
 from synrepl.storage.store import AppendResult, Drained, StreamNotMade, WriterRemoved, WriterTaken
 from synrepl.storage.tables import HEAD
 from synrepl.streams.columns import Column
@@ -31,7 +30,7 @@ _NO_WRITER, _TAKEN, _DRAINED, _REMOVED = "SY003", "SY004", "SY006", "SY007"
 _STAGED_HEAD = ("attempt", "ordinal")
 
 
-class StagedLost(Unavailable):
+class StagedRowsLost(Unavailable):
     """{found} of {rows} rows that were staged for stream {stream!r} are there: the database server crashed in between, or the job was cleaned up as abandoned; nothing was written, run the job again"""
 
 
@@ -144,7 +143,7 @@ def append_staged(
     :raises WriterRemoved:
     :raises StreamNotMade:
     :raises KeyReused:
-    :raises StagedLost:
+    :raises StagedRowsLost:
     """
     rows = sum(attempt.rows for attempt in attempts)
     bad = sum(attempt.bad for attempt in attempts)
@@ -263,10 +262,10 @@ def kinds(txn: Transaction, stream: str) -> tuple[str, ...] | None:
 def check_count(stream: str, found: int, rows: int) -> None:
     """Check that all staged rows are there.
 
-    :raises StagedLost:
+    :raises StagedRowsLost:
     """
     if found != rows:
-        raise StagedLost(found=found, rows=rows, stream=stream)
+        raise StagedRowsLost(found=found, rows=rows, stream=stream)
 
 
 def _copy_staged(

@@ -19,15 +19,7 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.storage import incarnations, writers
-from synrepl.storage.database import Transaction
-from synrepl.storage.locks import (
-    FIRST_RESERVATION,
-    LOCK_CLASS_BASE,
-    SESSION,
-    TRANSACTION,
-    lock_class,
-)
-from synrepl.storage.sql import value
+from synrepl.storage.database import Transaction, value
 from synrepl.storage.staging.staging import (
     StagedAttempt,
     StagingJob,
@@ -38,6 +30,13 @@ from synrepl.storage.staging.staging import (
     remember,
     staged_column,
     staged_table,
+)
+from synrepl.storage.writers import (
+    FIRST_RESERVATION,
+    LOCK_CLASS_BASE,
+    SESSION,
+    TRANSACTION,
+    lock_class,
 )
 
 #: From this distance on, a sequence is set instead of advanced, as in ``synrepl.catch_up``.
@@ -89,7 +88,7 @@ def append_with_ids(
     :raises NotConfirmed: the server was promoted or restored, and is not confirmed yet
     :raises PositionsTaken:
     :raises StreamBusy:
-    :raises StagedLost:
+    :raises StagedRowsLost:
     :raises WriterTaken:
     :raises Drained:
     :raises WriterRemoved:

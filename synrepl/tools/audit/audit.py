@@ -221,3 +221,10 @@ class Auditor:
         turn = self._scheduler.promise()
         self._scheduler.callLater(0, turn.callback, None)
         await turn
+
+
+async def sample_caches(scheduler: Scheduler, auditor: Auditor, every_s: float, keys: int) -> None:
+    """Audit ``keys`` entries every ``every_s`` seconds, evenly spread, while the process runs."""
+    while True:
+        await scheduler.sleep(every_s / keys)
+        await auditor.audit_one()

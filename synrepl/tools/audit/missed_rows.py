@@ -136,9 +136,8 @@ class MissedRows:
         rows = 0
         while at < wanted.upto and rows < MOST_ROWS:
             try:
-                page = await surviving_page(
-                    self._store, stream, Range(at, wanted.upto), None, _PAGE_ROWS
-                )
+                most = min(_PAGE_ROWS, MOST_ROWS - rows)
+                page = await surviving_page(self._store, stream, Range(at, wanted.upto), None, most)
             except Trimmed as error:
                 trimmed = error.facts["trimmed"]
                 assert isinstance(trimmed, int)

@@ -1,16 +1,17 @@
-"""Examining a database: our own or a real Synapse's."""
+"""Examines a database, our own or a real Synapse's, and repairs our own."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from synrepl.core.errors import InputError, Refused
-from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage import writers
+from synrepl.storage.database import Database, Isolation, Transaction, value
 from synrepl.storage.foreign.release import NotSynapse
 from synrepl.storage.foreign.store import ForeignStore
-from synrepl.storage.sql import value
+from synrepl.storage.postgres.facts import FactTable
+from synrepl.storage.writers import Claim
 from synrepl.tools.doctor import (
-    cure,
     foreign_findings,
     foreign_snapshot,
     own_findings,
@@ -68,7 +69,7 @@ async def examine(
 async def _examine_own(database: Database, thresholds: Thresholds, fix: bool) -> ExaminationReport:
     seen, done = await _own_snapshot(database, thresholds), list[str]()
     if fix:
-        done = await database.run("cure", lambda txn: cure.apply(txn, seen))
+        done = await database.run("cure", lambda txn: repair(txn, seen))
         seen = await _own_snapshot(database, thresholds)
     found = own_findings.findings(seen, thresholds)
     return ExaminationReport(
@@ -129,3 +130,45 @@ def _foreign_lines(seen: ForeignSnapshot) -> dict[str, StreamLine]:
             stream.last, stream.highest, None, dict(sorted(writers.items())), held_by=held_by
         )
     return lines
+
+
+class NoWriterToLend(Refused):
+    """the sequence of stream {stream!r} cannot be used up from here: each of its writers runs, is drained or removed; a process that runs does it with its next append, or 'synrepl writers add {stream} sql' and try again"""
+
+
+def repair(txn: Transaction, seen: OwnSnapshot) -> list[str]:
+    """Advance sequences that are behind, and fence dead writers.
+
+    Safe beside running processes: a token is taken as any writer takes one, and a
+    writer is fenced only when none of its transactions can still commit.
+
+    :returns: sentences about the repairs, for a person
+    :raises NoWriterToLend: no writer is free to take a token; nothing was changed
+    """
+    done: list[str] = []
+    streams = {stream.name: stream for stream in own_snapshot.streams_of(txn)}
+    for name, stream in seen.streams.items():
+        if stream.is_sequence_behind:
+            FactTable(streams[name]).repair(txn, _claim(txn, name))
+            highest = max(stream.highest, stream.recorded)
+            done.append(f"{name}: the sequence was used up beyond {highest}")
+        done += [
+            f"{name}: writer {writer} was fenced off"
+            for writer in stream.dead_writers
+            if writers.fence(txn, name, writer)
+        ]
+    return done
+
+
+def _claim(txn: Transaction, stream: str) -> Claim:
+    # Usually the writer of plain SQL; never that of a running process, which keeps its own ledger.
+    txn.execute(
+        "SELECT number, epoch FROM synrepl._writers"
+        " WHERE stream = %s AND NOT (held OR draining OR removed)"
+        " ORDER BY writer <> 'sql', number LIMIT 1",
+        (stream,),
+    )
+    row = txn.fetchone_or_none()
+    if row is None:
+        raise NoWriterToLend(stream=stream)
+    return Claim(int(row[0]), int(row[1]), notify=True)

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from synrepl.core.tokens import Token
 from synrepl.storage.foreign.progress import ForeignProgress
-from synrepl.tools.doctor.durability_findings import unsafe_settings
-from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.tools.doctor.durability import unsafe_settings
 from synrepl.tools.doctor.foreign_snapshot import ForeignSnapshot
-from synrepl.tools.doctor.open_transactions import locked_tables, old_transactions
-from synrepl.tools.doctor.sessions import hidden
+from synrepl.tools.doctor.report import Finding, Severity
+from synrepl.tools.doctor.sessions import hidden, locked_tables, old_transactions
 from synrepl.tools.doctor.thresholds import Thresholds
 
 _GRANT = (

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from synrepl.storage.database import Transaction
-from synrepl.storage.durability import Durability, durability
 from synrepl.storage.foreign import progress
 from synrepl.storage.foreign.progress import RECENT_ROWS, ForeignProgress
 from synrepl.storage.foreign.release import Release
 from synrepl.tools.doctor import sessions
+from synrepl.tools.doctor.durability import Durability, durability
 from synrepl.tools.doctor.sessions import OpenSession
 
 

@@ -10,11 +10,10 @@ from synrepl.services.status.follower_lag import FollowerLag
 from synrepl.storage.incarnations import MayBeLost
 from synrepl.storage.migrations import MigrationPhase
 from synrepl.storage.store import NamedFollower
-from synrepl.tools.doctor.durability_findings import unsafe_settings
-from synrepl.tools.doctor.finding import Finding, Severity
-from synrepl.tools.doctor.open_transactions import locked_tables, old_transactions
+from synrepl.tools.doctor.durability import unsafe_settings
 from synrepl.tools.doctor.own_snapshot import AheadFollower, OwnSnapshot, StreamSnapshot, ahead
-from synrepl.tools.doctor.sessions import hidden
+from synrepl.tools.doctor.report import Finding, Severity
+from synrepl.tools.doctor.sessions import hidden, locked_tables, old_transactions
 from synrepl.tools.doctor.thresholds import Thresholds
 
 #: The ID of findings about failovers.

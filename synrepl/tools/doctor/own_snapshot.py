@@ -10,7 +10,6 @@ from synrepl.core.tokens import Token
 from synrepl.services.status.follower_lag import FollowerLag, StreamPositions, follower_lags
 from synrepl.storage import incarnations, migrations, writers
 from synrepl.storage.database import Transaction
-from synrepl.storage.durability import Durability, durability
 from synrepl.storage.followers import named_followers
 from synrepl.storage.incarnations import Failover, MayBeLost, ServerLook
 from synrepl.storage.store import NamedFollower, Observation
@@ -18,6 +17,7 @@ from synrepl.storage.tables import table_name
 from synrepl.streams.definition import UNTAGGED, Stream
 from synrepl.streams.row import Row
 from synrepl.tools.doctor import sessions
+from synrepl.tools.doctor.durability import Durability, durability
 from synrepl.tools.doctor.sessions import OpenSession
 
 #: Lock timeout of the examination, in ms.

@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from synrepl.tools.doctor.finding import Finding, Severity
+
+class Severity(StrEnum):
+    """How serious a finding is."""
+
+    ERROR = "error"  # facts cannot move, or a process refuses to start
+    WARNING = "warning"  # it will become an error, or a follower misses facts that are trimmed
+    UNSEEN = "unseen"  # something could not be examined, so nothing is known about it
+    NOTE = "note"  # worth knowing
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding.
+
+    :ivar id: the name of its kind, stable across releases
+    :ivar what: the observation, for a person
+    :ivar where: the stream, or another subject
+    :ivar cure: the exact remedy
+    :ivar fixable: whether ``--fix`` applies it
+    """
+
+    id: str
+    severity: Severity
+    what: str
+    where: str
+    cure: str
+    fixable: bool = False
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it is an error or a warning."""
+        return self.severity in (Severity.ERROR, Severity.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +62,6 @@ class StreamLine:
     kept_for: str | None = None
     held_by: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"last", "highest", "linear", "writers", "trimmed", "kept_for", "held_by"}``."""
-        return {
-            "last": self.last,
-            "highest": self.highest,
-            "linear": self.linear,
-            "writers": dict(self.writers),
-            "trimmed": self.trimmed,
-            "kept_for": self.kept_for,
-            "held_by": self.held_by,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class FollowerLine:
@@ -55,10 +75,6 @@ class FollowerLine:
     behind: int
     lease_s: float | None
     seen_s: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"behind", "lease_s", "seen_s"}``."""
-        return {"behind": self.behind, "lease_s": self.lease_s, "seen_s": self.seen_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +113,7 @@ class ExaminationReport:
             "healthy": self.is_healthy,
             "complete": self.is_complete,
             "done": list(self.done),
-            "findings": [finding.to_json() for finding in self.findings],
-            "streams": {name: line.to_json() for name, line in self.streams.items()},
-            "followers": {name: line.to_json() for name, line in self.followers.items()},
+            "findings": [asdict(finding) for finding in self.findings],
+            "streams": {name: asdict(line) for name, line in self.streams.items()},
+            "followers": {name: asdict(line) for name, line in self.followers.items()},
         }

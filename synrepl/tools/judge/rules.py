@@ -137,8 +137,8 @@ RESUMED = _known(
     " equal to 'new': rows before it were not published, and followers fetch them.",
     ("current",),
 )
-TOLD_AHEAD = _known(
-    "told-ahead",
+ANNOUNCED_AHEAD = _known(
+    "announced-ahead",
     "A real server answers any client's REPLICATE with its position in the database, which may be"
     " ahead of rows that it sends later. A POSITION whose 'prev' and 'new' are both ahead"
     " also announces a row that is too long for a line.",
@@ -195,7 +195,7 @@ RULES: Mapping[str, ProtocolRule] = MappingProxyType(
             CATCH_UP_ORDER,
             SHARED_SEQUENCE,
             RESUMED,
-            TOLD_AHEAD,
+            ANNOUNCED_AHEAD,
             TO_ALL,
             FALLEN_BEHIND,
             NO_GOODBYE,

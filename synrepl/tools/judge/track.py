@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from synrepl.core.tokens import Token
 from synrepl.tools.judge.rules import (
+    ANNOUNCED_AHEAD,
     BACKWARDS,
     BATCH,
     CATCH_UP,
@@ -17,7 +18,6 @@ from synrepl.tools.judge.rules import (
     RESUMED,
     REVERSED,
     SHARED_SEQUENCE,
-    TOLD_AHEAD,
     UNORDERED,
     ProtocolRule,
     RuleFinding,
@@ -157,14 +157,14 @@ class WriterTrack:
         """The rule broken by a row whose token is not above the last one."""
         if self._unordered:
             return UNORDERED
-        return TOLD_AHEAD if self._rows_upto is None or token > self._rows_upto else ORDER
+        return ANNOUNCED_AHEAD if self._rows_upto is None or token > self._rows_upto else ORDER
 
     @property
     def _rule_for_position_ahead(self) -> ProtocolRule:
         """The rule broken by a POSITION with ``prev`` and ``new`` above the last token."""
         if self._on_bus:
             return RESUMED
-        return SHARED_SEQUENCE if self._shared else TOLD_AHEAD
+        return SHARED_SEQUENCE if self._shared else ANNOUNCED_AHEAD
 
     def _catch_up_row(self, stream: str, token: Token, line: int) -> Iterator[RuleFinding]:
         if self._catch_up_after is not None and token <= self._catch_up_after:

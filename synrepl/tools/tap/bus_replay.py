@@ -66,7 +66,7 @@ Publish = Callable[[str, Sequence[bytes]], Awaitable[bool]]
 
 
 class ChannelInUse(Refused):
-    """somebody speaks on the channel {channel} already: whoever listens there would take the recording for what happens now; replay it on a Redis of its own, or under another --server-name"""
+    """another process publishes on the channel {channel} already: subscribers would take the recording for live traffic; replay it on a Redis of its own, or under another --server-name"""
 
 
 class BusReplay:

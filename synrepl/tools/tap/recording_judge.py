@@ -11,8 +11,12 @@ from synrepl.streams.synapse import SYNAPSE_STREAMS
 from synrepl.tools.judge.judge import TrafficJudge
 from synrepl.tools.judge.rules import RuleFinding, RuleSeverity
 from synrepl.tools.judge.track import StreamTraits
-from synrepl.tools.tap.recording import read_recording
-from synrepl.tools.tap.recording_info import EXAMINED_LINES, RecordingDialectUnknown, recording_info
+from synrepl.tools.tap.recording import (
+    EXAMINED_LINES,
+    RecordingDialectUnknown,
+    read_recording,
+    recording_info,
+)
 from synrepl.wire.dialects import Dialect
 
 SYNAPSE_TRAITS = StreamTraits(

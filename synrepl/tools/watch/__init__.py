@@ -1,1 +1,1 @@
-"""Compares what a real server announces with what is committed in its database."""
+"""Compares a real server's announced positions with the committed ones in its database."""

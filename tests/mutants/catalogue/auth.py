@@ -8,7 +8,6 @@ RULES = ("tests.rooms.test_auth_rules", "tests.rooms.test_auth_vectors")
 MEMBERS = ("tests.rooms.test_auth_members", "tests.rooms.test_auth_vectors")
 AUTHORISE = "auth/authorise.py"
 CREATE = "auth/create.py"
-JOINS = "auth/joins.py"
 MEMBERSHIP = "auth/membership.py"
 OWN = "auth/state_independent.py"
 SELECTION = "auth/selection.py"
@@ -20,7 +19,7 @@ AUTH = (
         AUTHORISE,
         'create.content.get("m.federate") is not False',
         "True",
-        "a room may be closed to other servers",
+        "a room may exclude other servers",
         RULES,
     ),
     Mutant(
@@ -28,7 +27,7 @@ AUTH = (
         AUTHORISE,
         "        users.append(event.state_key)\n",
         "        pass\n",
-        "a room of one server takes no members of others",
+        "a room that excludes other servers has no members of them",
         RULES,
     ),
     Mutant(
@@ -44,7 +43,7 @@ AUTH = (
         AUTHORISE,
         'owner[:1] != "@"',
         "True",
-        "state of a user is set by that user",
+        "a user's own state is set only by that user",
         RULES,
     ),
     Mutant(
@@ -52,7 +51,7 @@ AUTH = (
         AUTHORISE,
         "    refusal = check_joined(event, state)\n",
         "    refusal = None\n",
-        "who sends must be a member",
+        "a sender must be a member",
         RULES,
     ),
     Mutant(
@@ -68,7 +67,7 @@ AUTH = (
         CREATE,
         "server_part(event.room_id) != server_part(event.sender)",
         "False",
-        "before version 12, a room's ID is of its creator's server",
+        "before version 12, a room's ID names its creator's server",
         RULES,
     ),
     Mutant(
@@ -89,55 +88,55 @@ AUTH = (
     ),
     Mutant(
         "join-for-others",
-        JOINS,
-        "if event.sender != target:",
-        "if False:",
-        "who joins does so itself",
+        MEMBERSHIP,
+        "if event.sender != target:  # step",
+        "if False:  # step",
+        "users can join only for themselves",
         MEMBERS,
     ),
     Mutant(
         "join-of-banned",
-        JOINS,
-        'if membership == "ban":',
-        "if False:",
-        "the banned cannot join",
+        MEMBERSHIP,
+        'if membership == "ban":  # step',
+        "if False:  # step",
+        "banned users cannot join",
         MEMBERS,
     ),
     Mutant(
         "join-uninvited",
-        JOINS,
+        MEMBERSHIP,
         'if membership in ("join", "invite"):',
         "if True:",
-        "an invitation is needed where the rule says so",
+        "an invitation is required if the join rule says so",
         MEMBERS,
     ),
     Mutant(
         "join-rule-absent-is-public",
-        JOINS,
+        MEMBERSHIP,
         'return "invite" if rules is None',
         'return "public" if rules is None',
-        "a room without join rule is for the invited",
+        "a room without a join rule is invite-only",
         MEMBERS,
     ),
     Mutant(
         "join-voucher-outside",
-        JOINS,
-        'if member is None or member.membership != "join":',
-        "if member is None:",
-        "who vouches is a member",
+        MEMBERSHIP,
+        'if membership_at(state, authorising_user) != "join":',
+        "if membership_at(state, authorising_user) is None:",
+        "the user who vouches is a member",
         MEMBERS,
     ),
     Mutant(
         "join-voucher-powerless",
-        JOINS,
+        MEMBERSHIP,
         "levels.of(authorising_user) < levels.invite",
         "False",
-        "who vouches may invite",
+        "the user who vouches may invite",
         MEMBERS,
     ),
     Mutant(
         "join-creator-later",
-        JOINS,
+        MEMBERSHIP,
         "event.prev_event_ids == (create.event_id,) and target",
         "target",
         "the creator joins freely only right after the creation",
@@ -145,10 +144,10 @@ AUTH = (
     ),
     Mutant(
         "join-restricted-early",
-        JOINS,
+        MEMBERSHIP,
         '(rule == "restricted" and version.restricted_joins)',
         '(rule == "restricted")',
-        "restricted joins from version 8 on",
+        "restricted joins exist from version 8 on",
         MEMBERS,
     ),
     Mutant(
@@ -156,7 +155,7 @@ AUTH = (
         MEMBERSHIP,
         '    if membership == "ban":\n',
         "    if False:\n",
-        "the banned cannot be invited",
+        "banned users cannot be invited",
         MEMBERS,
     ),
     Mutant(
@@ -172,7 +171,7 @@ AUTH = (
         MEMBERSHIP,
         "levels.of(event.sender) < levels.invite",
         "False",
-        "inviting takes power",
+        "inviting requires power",
         MEMBERS,
     ),
     Mutant(
@@ -180,7 +179,7 @@ AUTH = (
         MEMBERSHIP,
         'if membership in ("join", "invite") or (membership',
         'if membership in ("join", "invite", None) or (membership',
-        "only who is in or invited can leave",
+        "only joined, invited and knocking users can leave",
         MEMBERS,
     ),
     Mutant(
@@ -188,7 +187,7 @@ AUTH = (
         MEMBERSHIP,
         "if target_power >= power:",
         "if target_power > power:",
-        "only the weaker can be kicked or banned",
+        "only users of lower power can be kicked or banned",
         MEMBERS,
     ),
     Mutant(
@@ -196,7 +195,7 @@ AUTH = (
         MEMBERSHIP,
         '    if power < levels.ban:\n        return Refusal("ban-level"',
         '    if False:\n        return Refusal("ban-level"',
-        "banning takes power",
+        "banning requires power",
         MEMBERS,
     ),
     Mutant(
@@ -204,7 +203,7 @@ AUTH = (
         MEMBERSHIP,
         '    if event.sender != target:\n        return Refusal("knock-for-other"',
         '    if False:\n        return Refusal("knock-for-other"',
-        "who knocks does so itself",
+        "users can knock only for themselves",
         MEMBERS,
     ),
     Mutant(
@@ -212,7 +211,7 @@ AUTH = (
         MEMBERSHIP,
         'if membership in ("ban", "invite", "join"):',
         'if membership in ("ban", "join"):',
-        "who is invited needs not knock",
+        "invited users cannot knock",
         MEMBERS,
     ),
     Mutant(
@@ -220,7 +219,7 @@ AUTH = (
         MEMBERSHIP,
         "if not allows_knocking(rule, event.version):",
         "if False:",
-        "knocking takes a join rule that lets",
+        "knocking requires a join rule that allows it",
         MEMBERS,
     ),
     Mutant(
@@ -228,7 +227,7 @@ AUTH = (
         OWN,
         "if not _has_signed(event, server) and not (",
         "if False and not (",
-        "the sender's server signed",
+        "the sender's server must have signed",
         RULES,
     ),
     Mutant(
@@ -236,7 +235,7 @@ AUTH = (
         OWN,
         "if not _has_signed(event, server_part(authorising_user)):",
         "if False:",
-        "the voucher's server signed",
+        "the voucher's server must have signed",
         RULES,
     ),
     Mutant(
@@ -244,7 +243,7 @@ AUTH = (
         OWN,
         "if named != server and not _has_signed(event, named):",
         "if False:",
-        "in versions 1 and 2, the server in the event's ID signed",
+        "in versions 1 and 2, the server in the event's ID must have signed",
         RULES,
     ),
     Mutant(
@@ -252,7 +251,7 @@ AUTH = (
         SELECTION,
         "if each.event_id in rejected:",
         "if False:",
-        "nothing rejected is cited",
+        "rejected events cannot be cited",
         RULES,
     ),
     Mutant(
@@ -260,7 +259,7 @@ AUTH = (
         SELECTION,
         "if each.room_id != event.room_id:",
         "if False:",
-        "nothing of another room is cited",
+        "events of other rooms cannot be cited",
         RULES,
     ),
     Mutant(
@@ -268,7 +267,7 @@ AUTH = (
         SELECTION,
         "allowed.remove(key)",
         "pass",
-        "a key is cited once",
+        "each state key is cited once at most",
         RULES,
     ),
     Mutant(
@@ -276,7 +275,7 @@ AUTH = (
         SELECTION,
         "if needs_create and CREATE_KEY in allowed:",
         "if False:",
-        "before version 12, m.room.create is cited",
+        "before version 12, m.room.create must be cited",
         RULES,
     ),
     Mutant(
@@ -300,7 +299,7 @@ AUTH = (
         THIRD_PARTY,
         "if offer.sender != event.sender:",
         "if False:",
-        "who made the offer sends the invite",
+        "the invite is sent by the sender of the third-party invite",
         MEMBERS,
     ),
     Mutant(
@@ -308,7 +307,7 @@ AUTH = (
         THIRD_PARTY,
         'if signed["mxid"] != target:',
         "if False:",
-        "the invite is signed for whom it invites",
+        "the invite is signed for the invited user",
         MEMBERS,
     ),
     Mutant(
@@ -316,7 +315,7 @@ AUTH = (
         THIRD_PARTY,
         "if not _is_signed(signed, offer.content):",
         "if False:",
-        "a key of the offer verifies the invite",
+        "a key of the third-party invite verifies the invite",
         MEMBERS,
     ),
     Mutant(
@@ -324,7 +323,7 @@ AUTH = (
         THIRD_PARTY,
         "in islice(tries, _MAX_TRIES))",
         "in tries)",
-        "signatures are tried with keys only so many times",
+        "the number of signature verifications is bounded",
         MEMBERS,
     ),
     Mutant(
@@ -332,7 +331,7 @@ AUTH = (
         THIRD_PARTY,
         "map(decoded_signature, islice(found, _MAX_TRIES))",
         "map(decoded_signature, found)",
-        "only so many signatures are looked at, malformed ones included",
+        "the number of examined signatures is bounded, including malformed ones",
         MEMBERS,
     ),
     Mutant(
@@ -340,7 +339,7 @@ AUTH = (
         THIRD_PARTY,
         "each in islice(found, _MAX_TRIES) if",
         "each in found if",
-        "only so many keys of an offer are looked at, malformed ones included",
+        "the number of examined keys of a third-party invite is bounded, including malformed ones",
         MEMBERS,
     ),
 )

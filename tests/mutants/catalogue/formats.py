@@ -43,7 +43,7 @@ FORMATS = (
         "versions.py",
         'V9 = replace(V8, name="9", keeps_authorising_user=True)',
         'V9 = replace(V8, name="9")',
-        "from version 9 on, redaction keeps who vouched for a join",
+        "from version 9 on, redaction keeps the user who vouched for a join",
         EVENTS,
     ),
     Mutant(
@@ -51,7 +51,7 @@ FORMATS = (
         "versions.py",
         "strict_json=True, notification_levels=True)",
         "strict_json=True, notification_levels=True, knocking=True)",
-        "knocking only from version 7 on",
+        "knocking exists from version 7 on",
         AUTH,
     ),
     Mutant(
@@ -59,7 +59,7 @@ FORMATS = (
         "versions.py",
         "integer_levels=True, knock_restricted_joins=True",
         "integer_levels=True",
-        "knock_restricted from version 10 on",
+        "knock_restricted exists from version 10 on",
         AUTH,
     ),
     Mutant(
@@ -171,7 +171,7 @@ FORMATS = (
         "redacting.py",
         'contents[REDACTION] = _only("redacts")',
         "contents[REDACTION] = _only()",
-        "from version 11 on, redaction keeps what a redaction redacts",
+        "from version 11 on, redaction keeps the target of a redaction",
         REDACTION,
     ),
     Mutant(
@@ -187,7 +187,7 @@ FORMATS = (
         "redacting.py",
         "        if isinstance(invite, dict):\n",
         '        if isinstance(invite, dict) and "signed" in invite:\n',
-        "from version 11 on, redaction keeps a third-party invite that nobody signed, empty",
+        "from version 11 on, redaction keeps an unsigned third-party invite, but empties it",
         REDACTION,
     ),
     Mutant(
@@ -211,7 +211,7 @@ FORMATS = (
         "event.py",
         "(len(together) > MAX_ID_BYTES or not together.isascii())",
         "False",
-        "the ID of an event that one cites has 255 bytes at most",
+        "the IDs of cited events have 255 bytes at most",
         EVENTS,
     ),
     Mutant(
@@ -235,7 +235,7 @@ FORMATS = (
         "event.py",
         "has_negative_zero(raw)",
         "False",
-        "-0 is no canonical JSON",
+        "-0 is not canonical JSON",
         CANONICAL,
     ),
     Mutant(

@@ -14,7 +14,7 @@ POWER = (
         LEVELS,
         '"state_default": 50',
         '"state_default": 0',
-        "state takes power 50 by default",
+        "state events require power 50 by default",
         TESTS,
     ),
     Mutant(
@@ -22,7 +22,7 @@ POWER = (
         LEVELS,
         '"invite": 0',
         '"invite": 50',
-        "inviting takes no power by default",
+        "inviting requires no power by default",
         TESTS,
     ),
     Mutant(
@@ -34,7 +34,7 @@ POWER = (
         TESTS,
     ),
     Mutant(
-        "levels-creator-at-first",
+        "levels-creator-by-default",
         LEVELS,
         "_CREATOR_AT_FIRST = 100",
         "_CREATOR_AT_FIRST = 0",
@@ -62,7 +62,7 @@ POWER = (
         LEVELS,
         "if levels.to_send(event) > levels.of(event.sender):",
         "if levels.to_send(event) >= levels.of(event.sender):",
-        "the level that a type takes is enough",
+        "exactly the required level is enough",
         TESTS,
     ),
     Mutant(
@@ -70,7 +70,7 @@ POWER = (
         LEVELS,
         "if was is not None and was > power:",
         "if False:",
-        "nobody touches a level above their own",
+        "users cannot change a level above their own",
         TESTS,
     ),
     Mutant(
@@ -86,15 +86,15 @@ POWER = (
         LEVELS,
         "        if becomes is not None and becomes > power:\n            return Refusal(\n",
         "        if False:\n            return Refusal(\n",
-        "nobody sets a level above their own",
+        "users cannot set a level above their own",
         TESTS,
     ),
     Mutant(
-        "levels-gift",
+        "levels-grant-above",
         LEVELS,
         '        if becomes is not None and becomes > power:\n            return Refusal("level-gift"',
         '        if False:\n            return Refusal("level-gift"',
-        "nobody gives more power than they have",
+        "users cannot grant more power than they have",
         TESTS,
     ),
     Mutant(
@@ -102,7 +102,7 @@ POWER = (
         LEVELS,
         "was is not None and was >= power:",
         "was is not None and was > power:",
-        "nobody changes the level of an equal",
+        "users cannot change the level of an equal",
         TESTS,
     ),
     Mutant(
@@ -110,7 +110,7 @@ POWER = (
         LEVELS,
         "if user != sender and was is not None",
         "if was is not None",
-        "everybody may lower their own level",
+        "users may lower their own level",
         TESTS,
     ),
     Mutant(
@@ -118,7 +118,7 @@ POWER = (
         LEVELS,
         "or _within(power, old.notifications, new.notifications)",
         "",
-        "from version 6 on, levels of notifications are looked at",
+        "from version 6 on, levels of notifications are checked",
         TESTS,
     ),
     Mutant(
@@ -126,7 +126,7 @@ POWER = (
         LEVELS,
         'if not all(map(is_user_id, maps["users"])):',
         "if False:",
-        "levels are of user IDs",
+        "levels are assigned to valid user IDs",
         TESTS,
     ),
     Mutant(
@@ -142,7 +142,7 @@ POWER = (
         REDACTION,
         "server_part(target) == server",
         "True",
-        "in versions 1 and 2, redacting others' events takes power",
+        "in versions 1 and 2, redacting others' events requires power",
         TESTS,
     ),
 )

@@ -13,15 +13,15 @@ V2 = "resolution/v2.py"
 
 RESOLUTION = (
     Mutant(
-        "v1-depth-turned",
+        "v1-depth-reversed",
         V1,
         "(event.depth, -_hash(event))",
         "(-event.depth, -_hash(event))",
-        "version 1 begins with the lowest",
+        "version 1 begins with the lowest depth",
         TESTS,
     ),
     Mutant(
-        "v1-hash-turned",
+        "v1-hash-reversed",
         V1,
         "(event.depth, -_hash(event))",
         "(event.depth, _hash(event))",
@@ -29,11 +29,11 @@ RESOLUTION = (
         TESTS,
     ),
     Mutant(
-        "v1-goes-on",
+        "v1-continues-after-refusal",
         V1,
         "        if not state.allows(event):\n            break\n",
         "        if not state.allows(event):\n            continue\n",
-        "version 1 stops at the first that is not allowed",
+        "version 1 stops at the first event that is not allowed",
         TESTS,
     ),
     Mutant(
@@ -41,7 +41,7 @@ RESOLUTION = (
         V1,
         "filter(state.allows, reversed(above))",
         "filter(state.allows, above)",
-        "of other types, version 1 takes the highest that is allowed",
+        "for other types, version 1 takes the highest event that is allowed",
         TESTS,
     ),
     Mutant(
@@ -57,7 +57,7 @@ RESOLUTION = (
         V2,
         "                if event is not None:\n",
         "                if False:\n",
-        "what power events lean on is applied with them",
+        "events that power events depend on are applied with them",
         TESTS,
     ),
     Mutant(
@@ -65,7 +65,7 @@ RESOLUTION = (
         V2,
         "    return found.union(*differing)\n",
         "    return set().union(*differing)\n",
-        "the auth difference is gone through",
+        "the auth difference is resolved, too",
         TESTS,
     ),
     Mutant(
@@ -81,7 +81,7 @@ RESOLUTION = (
         V2,
         "and event.sender != event.state_key\n",
         "and True\n",
-        "leaving is no power event",
+        "leaving is not a power event",
         TESTS,
     ),
     Mutant(
@@ -113,7 +113,7 @@ RESOLUTION = (
         V2,
         "conflicted_and_auth_difference(conflict, chains) | chains.subgraph(conflicted)",
         "conflicted_and_auth_difference(conflict, chains)",
-        "version 2.1 goes through the conflicted subgraph",
+        "version 2.1 resolves the conflicted subgraph, too",
         TESTS,
     ),
     Mutant(
@@ -125,11 +125,11 @@ RESOLUTION = (
         TESTS,
     ),
     Mutant(
-        "sort-power-turned",
+        "sort-power-reversed",
         SORTING,
         "-sender_level(event, fetch, power_levels)",
         "sender_level(event, fetch, power_levels)",
-        "the more powerful come first",
+        "events of more powerful senders come first",
         TESTS,
     ),
     Mutant(
@@ -137,27 +137,27 @@ RESOLUTION = (
         SORTING,
         "-sender_level(event, fetch, power_levels)",
         "0",
-        "power comes before time",
+        "power counts before time",
         TESTS,
     ),
     Mutant(
-        "sort-tie-turned",
+        "sort-tie-reversed",
         SORTING,
         "event.origin_server_ts, event_id\n",
         "-event.origin_server_ts, event_id\n",
-        "among equals, the earlier comes first",
+        "among equals, the earlier event comes first",
         TESTS,
     ),
     Mutant(
-        "mainline-turned",
+        "mainline-reversed",
         SORTING,
         "enumerate(reversed(line), 1)",
         "enumerate(line, 1)",
-        "what leans on older power levels comes first",
+        "events that depend on older power levels come first",
         TESTS,
     ),
     Mutant(
-        "mainline-left-out",
+        "mainline-omitted",
         SORTING,
         "return self._closest(levels), event.origin_server_ts",
         "return 0, event.origin_server_ts",
@@ -169,7 +169,7 @@ RESOLUTION = (
         CHECKS,
         "return self._cited(checked, key)",
         "return None",
-        "what an event cites stands in for missing state",
+        "the events that an event cites replace missing state",
         TESTS,
     ),
     Mutant(
@@ -177,7 +177,7 @@ RESOLUTION = (
         CHECKS,
         "                if _judged(event, self) is None:\n",
         "                if True:\n",
-        "only what the rules allow is applied",
+        "only events that the rules allow are applied",
         TESTS,
     ),
     Mutant(
@@ -189,11 +189,11 @@ RESOLUTION = (
         TESTS,
     ),
     Mutant(
-        "mainline-tie-turned",
+        "mainline-tie-reversed",
         SORTING,
         "self._closest(levels), event.origin_server_ts",
         "self._closest(levels), -event.origin_server_ts",
-        "beside the mainline, the earlier comes first",
+        "at the same mainline position, the earlier event comes first",
         TESTS,
     ),
     Mutant(
@@ -217,7 +217,7 @@ RESOLUTION = (
         CHECKS,
         "if event_id is not None and event_id not in self._rejected:",
         "if event_id is not None:",
-        "what was rejected decides over nothing",
+        "rejected events authorise nothing",
         RULES,
     ),
     Mutant(
@@ -225,7 +225,7 @@ RESOLUTION = (
         CHECKS,
         "            if create in self._rejected:\n",
         "            if False:\n",
-        "a room whose creation was rejected has none",
+        "a room whose m.room.create was rejected has none",
         RULES,
     ),
     Mutant(
@@ -233,7 +233,7 @@ RESOLUTION = (
         CHECKS,
         "    and event_id not in self._rejected",
         "    and True",
-        "what was rejected does not stand in for missing state",
+        "rejected events do not replace missing state",
         TESTS,
     ),
 )

@@ -23,7 +23,7 @@ VISIBILITY = (
         AUDIENCE,
         "widest = max(old, visibility)",
         "widest = visibility",
-        "a change of visibility is seen by whoever could see before",
+        "a change of visibility is visible to users who could see the old or the new one",
         TESTS,
     ),
     Mutant(
@@ -63,7 +63,7 @@ VISIBILITY = (
         CLIENTS,
         " and not (own and membership == LEAVE)",
         "",
-        "who is thrown out by an erased sender sees the redacted form of that",
+        "a user who is kicked by an erased sender sees the redacted event",
         TESTS,
     ),
     Mutant(
@@ -79,7 +79,7 @@ VISIBILITY = (
         CLIENTS,
         "is HistoryVisibility.SHARED and not viewer.is_peeking",
         "is HistoryVisibility.SHARED",
-        "who looks in sees only world-readable history",
+        "peeking users see only world-readable history",
         TESTS,
     ),
     Mutant(
@@ -95,7 +95,7 @@ VISIBILITY = (
         CLIENTS,
         "more_permissive(membership, audience.target_before) if own else membership",
         "membership",
-        "one's own change of membership counts by the more permissive side",
+        "a user's own change of membership counts by its more permissive side",
         TESTS,
     ),
     Mutant(
@@ -111,7 +111,7 @@ VISIBILITY = (
         CLIENTS,
         "    whole = not is_erased or there\n",
         "    whole = not is_erased\n",
-        "whoever was in the room still sees what an erased sender said",
+        "users who were in the room still see an erased sender's events",
         TESTS,
     ),
     Mutant(
@@ -119,7 +119,7 @@ VISIBILITY = (
         CLIENTS,
         "audience.target_before == INVITE and membership == LEAVE",
         "False",
-        "whoever is invited sees that it no longer is",
+        "an invited user sees the end of the invitation",
         TESTS,
     ),
     Mutant(
@@ -127,7 +127,7 @@ VISIBILITY = (
         SERVERS,
         "VisibilityReason.INVITED if best == INVITE else VisibilityReason.NOT_INVITED",
         "VisibilityReason.NOT_INVITED",
-        "a server with an invited user sees what is for the invited",
+        "a server with an invited user sees events for invited users",
         TESTS,
     ),
     Mutant(
@@ -135,7 +135,7 @@ VISIBILITY = (
         SERVERS,
         "more_permissive(found.get(server, LEAVE), membership(entry))",
         "membership(entry)",
-        "a server sees what any of its users does",
+        "a server sees the events that any of its users sees",
         TESTS,
     ),
 )

@@ -58,7 +58,7 @@ WHOLE_ROOMS = (
         "signatures.py",
         "    if unknown:\n",
         "    if unknown and bad is None:\n",
-        "a wrong signature does not hide that there are others by unknown keys",
+        "a wrong signature does not hide signatures by unknown keys",
         SIGNATURES,
     ),
     Mutant(
@@ -66,7 +66,7 @@ WHOLE_ROOMS = (
         "redaction_effect.py",
         "levels.of(redaction.sender) >= levels.redact",
         "True",
-        "redacting takes power",
+        "redacting requires power",
         EFFECT,
     ),
     Mutant(
@@ -74,7 +74,7 @@ WHOLE_ROOMS = (
         "redaction_effect.py",
         "or _share_server(redaction.sender, target.sender)",
         "and True",
-        "one's own server may redact",
+        "the sender's own server may redact",
         EFFECT,
     ),
     Mutant(
@@ -90,7 +90,7 @@ WHOLE_ROOMS = (
         "judging.py",
         "if refusal is None and event.state_key is not None:",
         "if event.state_key is not None:",
-        "what is rejected changes no state",
+        "a rejected event changes no state",
         ROOMS,
     ),
     Mutant(
@@ -114,7 +114,7 @@ WHOLE_ROOMS = (
         "room.py",
         "            self._rejected.add(event_id)\n",
         "            pass\n",
-        "what cites a rejected event is rejected",
+        "an event that cites a rejected event is rejected",
         ROOMS,
     ),
     Mutant(
@@ -122,7 +122,7 @@ WHOLE_ROOMS = (
         "resolution_lookups.py",
         "if None not in entries and all(each == entries for each in found):",
         "if True:",
-        "check 6 looks at what the states at all ends of the room resolve to",
+        "check 6 uses the resolution of the states at all forward extremities",
         ROOMS,
     ),
     Mutant(
@@ -130,7 +130,7 @@ WHOLE_ROOMS = (
         "resolution_lookups.py",
         "    if len(different) == 1:\n        return first\n",
         "    return first\n",
-        "the state before an event is what those after all its parents resolve to",
+        "the state before an event is the resolution of the states after all its parents",
         ROOMS,
     ),
     Mutant(
@@ -138,15 +138,15 @@ WHOLE_ROOMS = (
         "checks.py",
         "        answer = self._answers[entries] = authorise(event, self._cited)\n",
         "        answer = self._answers[entries] = None\n",
-        "check 4: an event is judged by what it cites",
+        "check 4: an event is judged by the events that it cites",
         ROOMS,
     ),
     Mutant(
-        "checks-own-left-out",
+        "checks-own-omitted",
         "checks.py",
         "check_state_independent(event) or check_auth_events(",
         "check_auth_events(",
-        "an event is judged by itself",
+        "check 4 does not consult the event itself",
         ROOMS,
     ),
     Mutant(
@@ -154,7 +154,7 @@ WHOLE_ROOMS = (
         "extremities.py",
         "if event.passed_all_checks and not already_followed",
         "if not already_followed",
-        "what is rejected or soft-failed is no extremity",
+        "a rejected or soft-failed event is not an extremity",
         EXTREMITIES,
     ),
     Mutant(
@@ -162,7 +162,7 @@ WHOLE_ROOMS = (
         "extremities.py",
         "if event.passed_all_checks and not already_followed",
         "if event.passed_all_checks",
-        "what comes after something that follows it is no extremity",
+        "an event that arrives after its successor is not an extremity",
         EXTREMITIES,
     ),
     Mutant(
@@ -170,15 +170,15 @@ WHOLE_ROOMS = (
         "extremities.py",
         "if event.passed_all_checks or already_followed",
         "if event.passed_all_checks",
-        "what follows an event that does not count, and comes later, follows what that follows",
+        "a late successor of a skipped event follows that event's parents",
         EXTREMITIES,
     ),
     Mutant(
-        "extremities-no-step-on",
+        "extremities-no-step-further",
         "extremities.py",
         "if event is not None and not event.passed_all_checks",
         "if False",
-        "what follows an event that does not count follows what that follows",
+        "a successor of a skipped event follows that event's parents",
         EXTREMITIES,
     ),
     Mutant(
@@ -186,15 +186,15 @@ WHOLE_ROOMS = (
         "extremities.py",
         "is not None and not event.passed_all_checks",
         "is not None",
-        "an event leaves behind only its parents",
+        "an event replaces only its parents as extremities",
         EXTREMITIES,
     ),
     Mutant(
-        "extremities-again-and-again",
+        "extremities-repeated-walk",
         "extremities.py",
         "self._skipped.add(each)",
         "pass",
-        "a chain of what does not count is gone through once",
+        "a chain of skipped events is walked once",
         EXTREMITIES,
     ),
     Mutant(
@@ -210,7 +210,7 @@ WHOLE_ROOMS = (
         "ordering.py",
         "follows = max(parents, default=0) + 1",
         "follows = max(parents, default=0)",
-        "an event is after all that it follows",
+        "an event is ordered after all its parents",
         ORDERING,
     ),
     Mutant(
@@ -226,7 +226,7 @@ WHOLE_ROOMS = (
         "chains.py",
         "                    if cited in references:\n",
         "                    if False:\n",
-        "an auth chain goes on behind an event without a bit",
+        "an auth chain continues behind an event without a bit",
         CHAINS,
     ),
     Mutant(
@@ -234,7 +234,7 @@ WHOLE_ROOMS = (
         "chains.py",
         "while rest or not found.isdisjoint(self._cited):",
         "while rest:",
-        "what the states share takes events out of the auth difference",
+        "events that all states share are not in the auth difference",
         CHAINS,
     ),
     Mutant(
@@ -242,7 +242,7 @@ WHOLE_ROOMS = (
         "resolution_lookups.py",
         "            self.rejected.update(found.rejected & missing)\n",
         "            pass\n",
-        "rejected events decide over no other where states are resolved",
+        "rejected events authorise nothing during state resolution",
         RESOLVED,
     ),
     Mutant(
@@ -258,7 +258,7 @@ WHOLE_ROOMS = (
         "state_groups.py",
         "if closest is None or len(change) < len(closest[0]):",
         "if closest is None:",
-        "the closest group is taken",
+        "the closest state group is chosen",
         MAPS,
     ),
     Mutant(
@@ -278,11 +278,11 @@ WHOLE_ROOMS = (
         IDENTIFIERS,
     ),
     Mutant(
-        "partial-claims-left-out",
+        "partial-claims-omitted",
         "judging.py",
         "        if partial:\n",
         "        if False:\n",
-        "check 5 in its partial form takes what the event cites into account",
+        "check 5 on partial state considers the events that the event cites",
         PARTIAL,
     ),
     Mutant(
@@ -290,7 +290,7 @@ WHOLE_ROOMS = (
         "judging.py",
         "live and not heads.is_partial and not partial and",
         "live and",
-        "nothing is soft-failed while a room is known in part",
+        "no event is soft-failed while a room has partial state",
         PARTIAL,
     ),
     Mutant(
@@ -298,15 +298,15 @@ WHOLE_ROOMS = (
         "judging.py",
         "partial = True in [each.partial for each in here]",
         "partial = False",
-        "what follows an event with partial state has partial state",
+        "successors of an event with partial state have partial state",
         PARTIAL,
     ),
     Mutant(
-        "room-rejected-is-told",
+        "room-rejected-in-reported-state",
         "room.py",
         "        if final:\n",
         "        if False:\n",
-        "what is rejected for good is no part of a state that was told",
+        "a finally rejected event is not part of a reported state",
         REJECTED,
     ),
     Mutant(
@@ -314,7 +314,7 @@ WHOLE_ROOMS = (
         "room.py",
         ".difference(self._partial)",
         "",
-        "what was rejected at a partial state may be accepted yet",
+        "an event rejected at a partial state may be accepted later",
         REJECTED,
     ),
     Mutant(
@@ -322,7 +322,7 @@ WHOLE_ROOMS = (
         "judging.py",
         "if create_event_id not in known.rejected:",
         "if True:",
-        "a room's ID is that of an accepted creation",
+        "a room's ID comes from an accepted m.room.create",
         REJECTED,
     ),
     Mutant(
@@ -330,7 +330,7 @@ WHOLE_ROOMS = (
         "room.py",
         "            event = known.event\n",
         "            pass\n",
-        "of events with one ID, the first that came is kept",
+        "of events with the same ID, the first one is kept",
         TWICE,
     ),
     Mutant(
@@ -338,7 +338,7 @@ WHOLE_ROOMS = (
         "send_join_response.py",
         "there = here | _kinds(auth_chain) | {CREATE}",
         "there = here | {CREATE}",
-        "an answer without the power levels that its events lean on is refused",
+        "an answer without the power levels that its events depend on is refused",
         ANSWERS,
     ),
     Mutant(
@@ -346,7 +346,7 @@ WHOLE_ROOMS = (
         "send_join_response.py",
         "there = here | _kinds(auth_chain) | {CREATE}",
         "there = here | _kinds(auth_chain)",
-        "an answer without the room's creation is refused",
+        "an answer without m.room.create is refused",
         ANSWERS,
     ),
     Mutant(
@@ -354,7 +354,7 @@ WHOLE_ROOMS = (
         "send_join_response.py",
         "    if not servers:",
         "    if False:",
-        "an answer that leaves out members has to name the servers",
+        "an answer that omits members has to name the servers",
         ANSWERS,
     ),
     Mutant(
@@ -370,15 +370,15 @@ WHOLE_ROOMS = (
         "partial.py",
         "        yield from auth_dependencies(event)\n",
         "",
-        "what an event cites is judged again before it",
+        "cited events are judged again before the event",
         RESYNC,
     ),
     Mutant(
-        "partial-resync-ignores-told",
+        "partial-resync-ignores-reported-state",
         "partial.py",
         "            yield event_id\n",
         "            pass\n",
-        "what is in a state that was told is judged again before the event after it",
+        "events of a reported state are judged again before the event after it",
         REJECTED,
     ),
     Mutant(
@@ -386,23 +386,23 @@ WHOLE_ROOMS = (
         "partial.py",
         "                judged\n                and self.progress.is_partial\n",
         "                False\n",
-        "outliers that cite what is resynced are judged again",
+        "outliers that cite resynced events are judged again",
         RESYNC,
     ),
     Mutant(
-        "resync-outlier-that-came-as-more",
+        "resync-former-outlier",
         "partial.py",
         "            self.progress.done.discard(each.event.event_id)\n",
         "",
-        "what was found out of an event as an outlier is void when it comes as more",
+        "the verdict on an outlier is void once it arrives as an ordinary event",
         RESYNC,
     ),
     Mutant(
-        "resync-outlier-that-came-as-more-counts-twice",
+        "resync-former-outlier-counts-twice",
         "partial.py",
         "            self.progress.unconfirmed_outliers.discard(each.event.event_id)\n",
         "",
-        "what came as more than an outlier is no longer one",
+        "an outlier that arrives as an ordinary event is no longer an outlier",
         RESYNC,
     ),
     Mutant(
@@ -410,7 +410,7 @@ WHOLE_ROOMS = (
         "partial.py",
         "return () if event.event_id in self.progress.unconfirmed_outliers else event.prev_event_ids",
         "return event.prev_event_ids",
-        "of an outlier only what it cites matters",
+        "an outlier is judged only by the events that it cites",
         RESYNC,
     ),
     Mutant(
@@ -418,7 +418,7 @@ WHOLE_ROOMS = (
         "partial.py",
         "            if not events:\n",
         "            if False:\n",
-        "events that follow one another in a circle are judged again",
+        "events in a cycle are judged again",
         RESYNC,
     ),
     Mutant(
@@ -434,7 +434,7 @@ WHOLE_ROOMS = (
         "partial.py",
         "if not self._is_ready(was.event):",
         "if False:",
-        "the resync goes in topological order",
+        "the resync proceeds in topological order",
         PARTIAL,
     ),
 )

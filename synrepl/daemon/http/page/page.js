@@ -122,11 +122,11 @@ function showFacts(status) {
   }
   const bus = status.bus;
   if (bus) {
-    tiles.push(tile(`Redis ${bus.where}`, bus.standing ? "connected" : "away", bus.standing ? "good" : "bad"));
+    tiles.push(tile(`Redis ${bus.where}`, bus.connected ? "connected" : "away", bus.connected ? "good" : "bad"));
   }
   tiles.push(tile("up", duration(status.uptime_s)));
   at("facts").replaceChildren(...tiles);
-  const errors = [status.database?.error, bus && !bus.standing ? `no bus: ${bus.fault}` : null,
+  const errors = [status.database?.error, bus && !bus.connected ? `no bus: ${bus.fault}` : null,
     ...(status.failing ?? []).map((failure) => failure.sentence),
     ...warnings,
     ...(status.slow_clients?.latest ?? []).filter((c) => c.ago_s < 600).map((c) =>
@@ -231,7 +231,7 @@ function showHandlers(handlers, letters) {
   at("letters").hidden = !letters?.newest?.length;
   fill(
     at("letters"),
-    [["dead letter of"], ["stream"], ["writer"], ["token", "number"], ["set aside at"],
+    [["dead letter of"], ["stream"], ["writer"], ["token", "number"], ["stored at"],
       ["attempts", "number"], ["error"]],
     (letters?.newest ?? []).map((l) => [
       l.handler, l.stream, l.writer || "(all)", number.format(l.token), l.set_aside_at,

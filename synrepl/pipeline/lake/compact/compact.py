@@ -1,24 +1,211 @@
-"""Compacts small files into large ones: fewer to open, and with rows in the order of tokens."""
+"""Compacts small files into large ones: fewer to open, and with rows in the order of tokens.
+
+Merging all small files after each landing would rewrite the first rows again and again: some n² rows
+in n landings. So files are merged by *tiers*, as in log-structured stores. A tier has :data:`GROWTH`
+times the rows of the one below, and files are merged only if the result is in a higher tier than all
+of them. Then a row is written once per tier, O(n log n) in total, and between two large files there
+are fewer than ``GROWTH`` small files per tier.
+
+Rows are merged in the order of tokens, with bounded memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
-from synrepl.pipeline.lake.compact.merge import MergeInput, merge_files
-from synrepl.pipeline.lake.compact.policy import plan_compaction
-from synrepl.pipeline.lake.data_files import DataFile, FileWriter
+from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import run_tasks
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
+
+#: Ratio of the rows of neighbouring tiers.
+GROWTH = 4
+
+_Group = list[DataFile]
+
+
+def plan_compaction(files: Iterable[DataFile], target: int, *, full: bool = False) -> list[_Group]:
+    """The groups of files to merge, each of two or more neighbours by stream ID.
+
+    Files of at least half the target stay as they are, and no group spans them.
+
+    :param target: the target size of files, in bytes; a group has less than twice that
+    :param full: merge all small files, regardless of tiers
+    """
+    found: list[_Group] = []
+    ordered = sorted(files, key=lambda file: (file.low, file.high, file.name))
+    for small, run in groupby(ordered, key=lambda file: file.size < target / 2):
+        if small:
+            for group in [list(run)] if full else _tiers(list(run)):
+                found += (part for part in _cut(group, target) if len(part) > 1)
+    return found
+
+
+def _tiers(run: Sequence[DataFile]) -> list[_Group]:
+    """Group neighbours that together reach a higher tier than their own."""
+    groups = [[file] for file in run]
+    for tier in range(_tier(_rows(run)) + 1):
+        groups = list(_joined(groups, tier))
+    return groups
+
+
+def _joined(groups: Iterable[_Group], tier: int) -> Iterator[_Group]:
+    for low, run in groupby(groups, key=lambda group: _tier(_rows(group)) <= tier):
+        together = list(run)
+        whole = [file for group in together for file in group]
+        if low and _tier(_rows(whole)) > tier:
+            yield whole
+        else:
+            yield from together
+
+
+def _tier(rows: int) -> int:
+    tier = 0
+    while rows >= GROWTH:
+        rows //= GROWTH
+        tier += 1
+    return tier
+
+
+def _rows(files: Iterable[DataFile]) -> int:
+    # In rows, not in bytes: merging small files reduces their bytes, never their rows.
+    return sum(file.rows for file in files)
+
+
+def _cut(group: Sequence[DataFile], target: int) -> list[_Group]:
+    """Cut a group into parts of at least the target size; a small rest goes to the last part."""
+    parts: list[_Group] = [[]]
+    size = 0
+    for file in group:
+        if size >= target:
+            parts.append([])
+            size = 0
+        parts[-1].append(file)
+        size += file.size
+    if len(parts) > 1 and size < target / 2:
+        rest = parts.pop()
+        parts[-1] += rest
+    return parts
+
+
+#: Number of rows of one file held at a time.
+BATCH_ROWS = 8192
+
+#: A row's sort key: its token and its number in the fact.
+_Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """A file to merge.
+
+    :ivar first: no row in it has a lower token
+    """
+
+    path: Path
+    first: Token
+
+
+def merge_files(
+    sources: Sequence[MergeInput], schema: pa.Schema, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of all files, each once.
+
+    The result is ordered if each file is. Only files whose ranges overlap are open at a time, with
+    a batch of each. So memory depends on the overlap, not on the number of files.
+
+    :param schema: of the result; columns that a file lacks are null
+    """
+    waiting = sorted(sources, key=lambda source: source.first, reverse=True)
+    opened: list[_MergeCursor] = []
+    while opened or waiting:
+        if not opened:
+            opened = _open(waiting.pop(), schema, batch_rows)
+            continue
+        # All open files have rows up to here. Files that may have lower rows are opened first.
+        cut = min(run.last for run in opened)
+        while waiting and waiting[-1].first <= cut[0]:
+            opened += _open(waiting.pop(), schema, batch_rows)
+            cut = min(run.last for run in opened)
+        yield _sorted([run.taken(cut) for run in opened], schema)
+        opened = [run for run in opened if run.more()]
+
+
+class _MergeCursor:
+    """An open file and the rows of it that come next."""
+
+    def __init__(self, rest: Iterator[pa.RecordBatch]) -> None:
+        self._rest = rest
+        self._held: pa.RecordBatch | None = None
+
+    def more(self) -> bool:
+        """Make sure that rows are held; False if there are no more."""
+        while self._held is None or not self._held.num_rows:
+            self._held = next(self._rest, None)
+            if self._held is None:
+                return False
+        return True
+
+    @property
+    def last(self) -> _Place:
+        """The sort key of the last row held."""
+        tokens, numbers = _places(self._held)
+        token = tokens.max()
+        return int(token), int(numbers[tokens == token].max())
+
+    def taken(self, cut: _Place) -> pa.RecordBatch:
+        """Take out the rows held up to a sort key."""
+        assert self._held is not None
+        tokens, numbers = _places(self._held)
+        ready = (tokens < cut[0]) | ((tokens == cut[0]) & (numbers <= cut[1]))
+        if ready.all():
+            taken, self._held = self._held, None
+            return taken
+        taken = self._held.filter(pa.array(ready))
+        self._held = self._held.filter(pa.array(~ready))
+        return taken
+
+
+def _open(source: MergeInput, schema: pa.Schema, batch_rows: int) -> list[_MergeCursor]:
+    run = _MergeCursor(read_batches(source.path, schema, batch_rows=batch_rows))
+    return [run] if run.more() else []
+
+
+def _sorted(parts: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    whole = [part for part in parts if part.num_rows]
+    batch = whole[0] if len(whole) == 1 else _one(whole, schema)
+    tokens, numbers = _places(batch)
+    order = np.lexsort((numbers, tokens))
+    if (order[:-1] < order[1:]).all():
+        return batch
+    return batch.take(pa.array(order))
+
+
+def _one(parts: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[Any] = [
+        pa.concat_arrays([part.column(name) for part in parts]) for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _places(batch: pa.RecordBatch | None) -> tuple[Any, Any]:
+    assert batch is not None
+    ids = batch.column("stream_id").to_numpy(zero_copy_only=False)
+    return np.abs(ids), batch.column("row_no").to_numpy(zero_copy_only=False)
+
 
 #: Target size of a file, in bytes.
 TARGET_BYTES = 128 << 20
@@ -61,7 +248,7 @@ def compact(
     full: bool = False,
     progress: Progress = lambda done, of: None,
 ) -> CompactionReport:
-    """Merge neighbouring small files of a stream, as selected by :mod:`.compact.policy`.
+    """Merge neighbouring small files of a stream, as selected by :func:`plan_compaction`.
 
     Call it within :meth:`.Lake.write_lock`. Each new file is committed as soon as it is written. A
     process that dies before leaves the table unchanged, and perhaps an unused file.

@@ -1,4 +1,4 @@
-"""Finds what is to be erased: subjects in the database, redactions in the lake's own rows."""
+"""Finds pending erasures: subjects in the database, redactions in the lake's own rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Redaction = tuple[int, str, RoomEvent]
 
 @dataclass(frozen=True, slots=True)
 class PendingErasures:
-    """What is to be erased at one moment.
+    """The pending erasures at one moment.
 
     :ivar known: everything: masks rows as they are landed, and the source's rows in checks
     :ivar new: what files of the lake may still contain
@@ -67,7 +67,7 @@ def pending(
     lake: Lake,
     redactions: RedactionCache | None = None,
 ) -> PendingErasures:
-    """Find what is to be erased from a lake.
+    """Find the pending erasures of a lake.
 
     Call it, and use the result, within :meth:`.Lake.write_lock`: rows landed with an older result
     would not be masked for newer erasures.

@@ -17,7 +17,7 @@ from synrepl.pipeline.lake.data_files import DataFile, verify_files
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.task import LANDED, StreamTask, land_part
+from synrepl.pipeline.lake.land.task import LANDED, LandPart, StreamTask, land_part
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_failovers import update_failovers
@@ -98,14 +98,15 @@ class _StreamRound:
 class Landing:
     """Lands streams round by round; use it within :meth:`.Lake.write_lock`.
 
-    A round observes how far the streams are settled, reads new rows in Spark tasks, each of which
-    writes its own files, and commits files and position of each stream together. If anything dies,
+    A round observes how far the streams are settled, reads new rows in Spark tasks that each
+    write their own files, and commits files and position of each stream together. If anything dies,
     the next round begins at the last commit.
 
     :param dsn: the DSN that tasks connect to
     :param erasures: called in each round for what to erase from new rows
     :param accept_gaps: streams that may lack facts in the lake because they were trimmed before landing
     :param acknowledge: called with the positions that are durable in the lake
+    :param land: lands one part, in a task; it must be picklable
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Landing:
         task_rows: int = TASK_ROWS,
         round_rows: int = ROUND_ROWS,
         clock: BlockingClock = REAL_TIME,
+        land: LandPart = land_part,
     ) -> None:
         self._spark = spark
         self._lake = lake
@@ -132,6 +134,7 @@ class Landing:
         self._task_rows = task_rows
         self._round_rows = round_rows
         self._clock = clock
+        self._land = land
         self._watermarks = Watermarks(lake)
         self._tables: dict[str, StreamTable] = {}
         self._stream_schemas: dict[str, StreamSchema] = {}
@@ -278,7 +281,7 @@ class Landing:
                 self._lake.quarantine_folder(stream),
                 PositionVector() if quarantined is None else quarantined.position,
             )
-        return partial(land_part, self._dsn, tasks, self._erasures())
+        return partial(self._land, self._dsn, tasks, self._erasures())
 
     def _commit(self, part: _StreamRound, landed: LandingRound) -> None:
         stream, table = part.table.stream, part.table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,10 @@ class StreamTask:
     folder: Path
     quarantine: Path
     quarantined_upto: PositionVector
+
+
+#: The type of :func:`land_part`, and of functions that wrap it.
+LandPart = Callable[[str, Mapping[str, StreamTask], Erasures, bytes], Iterator[pa.RecordBatch]]
 
 
 def land_part(

@@ -1,4 +1,4 @@
-"""Plans scans: cuts what lies between two positions into chunks of similar size, one per task."""
+"""Plans scans: cuts the range between two positions into chunks of similar size, one per task."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Notifies several listeners of the advances of positions."""
+"""Listeners to the advances of positions: one that passes them on to several, and one that counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from synrepl.core.tokens import Token
@@ -33,3 +34,27 @@ class FanOut:
         """Pass on; see :meth:`.PositionListener.linear_advanced`."""
         for listener in self._listeners:
             listener.linear_advanced(stream, prev, new, facts)
+
+
+class Throughput:
+    """Counts facts and rows when their writer's position passes them.
+
+    Implements :class:`.PositionListener`.
+    """
+
+    def __init__(self) -> None:
+        self.facts: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+
+    def writer_advanced(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """Count the facts."""
+        if facts:
+            self.facts[stream.name] += len(facts)
+            self.rows[stream.name] += sum([len(fact.rows) for fact in facts])
+
+    def linear_advanced(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """Ignored: the facts were counted when their writers advanced."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import TestCase
 
-from synrepl.daemon.supervisor import notify, watchdog_interval
+from synrepl.daemon.service import notify, watchdog_interval
 
 
 class Notify(TestCase):

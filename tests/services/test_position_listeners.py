@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from unittest import TestCase
 
 from synrepl.core.tokens import Token
-from synrepl.services.announcing.fan_out import FanOut
+from synrepl.services.announcing.position_listeners import FanOut
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.synapse.events import EVENTS
 
@@ -14,39 +14,39 @@ from synrepl.streams.synapse.events import EVENTS
 class _RecordingListener:
     """Writes its name and what it hears into a list that others write into, too."""
 
-    def __init__(self, name: str, heard: list[tuple[object, ...]], fails: bool = False) -> None:
+    def __init__(self, name: str, calls: list[tuple[object, ...]], fails: bool = False) -> None:
         self._name = name
-        self._heard = heard
+        self._calls = calls
         self._fails = fails
 
     def writer_advanced(
         self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
     ) -> None:
-        self._heard.append((self._name, stream.name, writer, prev, new, facts))
+        self._calls.append((self._name, stream.name, writer, prev, new, facts))
         if self._fails:
             raise ValueError
 
     def linear_advanced(
         self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
     ) -> None:
-        self._heard.append((self._name, stream.name, prev, new, facts))
+        self._calls.append((self._name, stream.name, prev, new, facts))
 
 
 class NotifyingSeveralListeners(TestCase):
     """The order of the listeners."""
 
     def setUp(self) -> None:
-        self.heard: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
 
     def test_notifies_listeners_of_each_advance_in_their_order(self) -> None:
         facts = (Fact(8, "w", ()),)
         fan_out = FanOut(
-            (_RecordingListener("first", self.heard), _RecordingListener("second", self.heard))
+            (_RecordingListener("first", self.calls), _RecordingListener("second", self.calls))
         )
         fan_out.writer_advanced(EVENTS, "w", 7, 8, facts)
         fan_out.linear_advanced(EVENTS, 7, 8, None)
         self.assertEqual(
-            self.heard,
+            self.calls,
             [
                 ("first", "events", "w", 7, 8, facts),
                 ("second", "events", "w", 7, 8, facts),
@@ -56,7 +56,7 @@ class NotifyingSeveralListeners(TestCase):
         )
 
     def test_stops_at_a_listener_that_fails(self) -> None:
-        failing = _RecordingListener("caches", self.heard, fails=True)
-        fan_out = FanOut((failing, _RecordingListener("followers", self.heard)))
+        failing = _RecordingListener("caches", self.calls, fails=True)
+        fan_out = FanOut((failing, _RecordingListener("followers", self.calls)))
         self.assertRaises(ValueError, fan_out.writer_advanced, EVENTS, "w", 7, 8, ())
-        self.assertEqual(len(self.heard), 1)
+        self.assertEqual(len(self.calls), 1)

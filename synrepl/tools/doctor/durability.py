@@ -1,11 +1,38 @@
-"""Findings about server settings under which commits can be lost unnoticed."""
+"""Server settings that decide which commits survive a crash or a failover, and findings about them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from synrepl.storage.durability import Durability
-from synrepl.tools.doctor.finding import Finding, Severity
+from synrepl.storage.database import Transaction
+from synrepl.tools.doctor.report import Finding, Severity
+
+_SETTINGS = """
+    SELECT current_setting('fsync'), current_setting('full_page_writes'),
+           current_setting('synchronous_commit'), current_setting('synchronous_standby_names')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """The server's durability settings.
+
+    :ivar synchronous_commit: as set for the user and the database of this connection
+    :ivar has_synchronous_standbys: whether commits can wait for standbys
+    """
+
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    has_synchronous_standbys: bool
+
+
+def durability(txn: Transaction) -> Durability:
+    """Read the settings, which every user may read."""
+    fsync, full_pages, synchronous_commit, standbys = txn.execute(_SETTINGS).fetchone()
+    return Durability(fsync == "on", full_pages == "on", str(synchronous_commit), bool(standbys))
+
 
 _WHERE = "server"
 
