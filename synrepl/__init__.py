@@ -17,6 +17,7 @@ __all__ = [
     "AppendUnconfirmed",
     "Appended",
     "AsyncClient",
+    "AuthExplanation",
     "BadCache",
     "BadCommand",
     "BadInvalidation",
@@ -37,11 +38,19 @@ __all__ = [
     "Commands",
     "CommitUnknown",
     "ConfigError",
+    "CorruptEvent",
+    "CorruptState",
     "Database",
     "DatabaseAway",
+    "EventCopy",
+    "EventInOtherRoom",
+    "EventIsOutlier",
+    "EventNotStored",
+    "EventRejected",
     "Expansion",
     "Fact",
     "FederationAck",
+    "GraphEvent",
     "Handler",
     "HasChanged",
     "IHandler",
@@ -51,17 +60,26 @@ __all__ = [
     "Invalidates",
     "Isolation",
     "Marks",
+    "MissingJson",
+    "PartialEvent",
     "ProtocolError",
     "QueryFailed",
+    "RefusalExplanation",
     "Refused",
     "RemoteServerUp",
     "RemovePusher",
+    "RoomEnds",
+    "RoomFigures",
+    "RoomMember",
+    "RoomStore",
     "Row",
     "SecretRequired",
     "ServerBusy",
     "ServerRefused",
     "ServerUnreachable",
     "ServerUntrusted",
+    "StateChange",
+    "StateExplanation",
     "StorageError",
     "SyncingUsers",
     "SynreplError",
@@ -70,11 +88,13 @@ __all__ = [
     "TransactionalHandler",
     "Unavailable",
     "UniqueViolation",
+    "UnknownRoom",
     "UnknownStream",
     "UnusableAnswer",
     "UnusableKey",
     "UserIp",
     "UserSync",
+    "VisibilityExplanation",
     "WaitExpired",
     "WaitTimedOut",
     "__version__",
@@ -124,6 +144,7 @@ if TYPE_CHECKING:
     )
     from synrepl.services.handler_interfaces import IHandler, ITransactionalHandler
     from synrepl.services.handlers import Access, Batch, Handler, SyncingUsers, TransactionalHandler
+    from synrepl.services.rooms.store import RoomStore
     from synrepl.services.sending.commands import BadCommand, CommandNotInDialect, Commands
     from synrepl.services.sending.outgoing_commands import TooManyUnsent
     from synrepl.services.waiting.wait_for import WaitTimedOut
@@ -135,6 +156,26 @@ if TYPE_CHECKING:
         Transaction,
         UniqueViolation,
     )
+    from synrepl.storage.rooms.event_access import (
+        EventCopy,
+        EventInOtherRoom,
+        EventIsOutlier,
+        EventNotStored,
+        EventRejected,
+        PartialEvent,
+    )
+    from synrepl.storage.rooms.events import CorruptEvent, MissingJson
+    from synrepl.storage.rooms.explanations import (
+        AuthExplanation,
+        RefusalExplanation,
+        StateExplanation,
+        VisibilityExplanation,
+    )
+    from synrepl.storage.rooms.graph_slice import GraphEvent
+    from synrepl.storage.rooms.numbers import UnknownRoom
+    from synrepl.storage.rooms.room_overview import RoomEnds, RoomFigures, RoomMember
+    from synrepl.storage.rooms.state_groups import CorruptState
+    from synrepl.storage.rooms.state_reading import StateChange
     from synrepl.storage.store import DatabaseAway
     from synrepl.streams.catalogue import UnknownStream
     from synrepl.streams.definition import Fact
@@ -201,6 +242,7 @@ else:
                 "SyncingUsers",
                 "TransactionalHandler",
             ),
+            "synrepl.services.rooms.store": ("RoomStore",),
             "synrepl.services.sending.commands": (
                 "BadCommand",
                 "CommandNotInDialect",
@@ -216,6 +258,26 @@ else:
                 "Transaction",
                 "UniqueViolation",
             ),
+            "synrepl.storage.rooms.event_access": (
+                "EventCopy",
+                "EventInOtherRoom",
+                "EventIsOutlier",
+                "EventNotStored",
+                "EventRejected",
+                "PartialEvent",
+            ),
+            "synrepl.storage.rooms.events": ("CorruptEvent", "MissingJson"),
+            "synrepl.storage.rooms.explanations": (
+                "AuthExplanation",
+                "RefusalExplanation",
+                "StateExplanation",
+                "VisibilityExplanation",
+            ),
+            "synrepl.storage.rooms.graph_slice": ("GraphEvent",),
+            "synrepl.storage.rooms.numbers": ("UnknownRoom",),
+            "synrepl.storage.rooms.room_overview": ("RoomEnds", "RoomFigures", "RoomMember"),
+            "synrepl.storage.rooms.state_groups": ("CorruptState",),
+            "synrepl.storage.rooms.state_reading": ("StateChange",),
             "synrepl.storage.store": ("DatabaseAway",),
             "synrepl.streams.catalogue": ("UnknownStream",),
             "synrepl.streams.definition": ("Fact",),
