@@ -13,6 +13,7 @@ from synrepl.daemon.config.config import Config, MasterConfig, WorkerConfig, dec
 from synrepl.daemon.config.decode import decode
 from synrepl.daemon.config.files import ConfigFault, Document, KeyPath, in_order
 from synrepl.daemon.config.own_streams import own_streams
+from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.handlers import check_handler, include_working_directory
 
 C = TypeVar("C", bound=Config)
@@ -63,6 +64,10 @@ def checked(config: C, document: Document) -> C:
             own_streams(config, known)
         except ConfigError as error:
             note(("stream_writers", str(error.facts["stream"])), error)
+        try:
+            check_room_writers(config, known)
+        except ConfigError as error:
+            note(("rooms",), error)
         include_working_directory()
         for index, item in enumerate(config.handlers):
             try:

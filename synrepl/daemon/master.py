@@ -16,6 +16,7 @@ from synrepl.daemon.assemble import MasterServices, Ports, assemble_master
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import MasterConfig
 from synrepl.daemon.config.own_streams import own_streams
+from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_descriptors
@@ -55,6 +56,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         self.config = config
         self._catalogue = catalogue(config)
         self._own = own_streams(config, self._catalogue)
+        check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
         self._handlers = handlers.load(config)
         self._shares = divide_descriptors(config.http, config.listeners)

@@ -17,6 +17,7 @@ from synrepl.daemon.assemble import WorkerPorts, WorkerServices, assemble_worker
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import own_streams
+from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_descriptors
@@ -54,6 +55,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self.config = config
         self._catalogue = catalogue(config)
         self._own = own_streams(config, self._catalogue)
+        check_room_writers(config, self._catalogue)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
 

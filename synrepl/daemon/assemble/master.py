@@ -11,6 +11,7 @@ from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
+from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import MasterConfig
 from synrepl.daemon.config.own_streams import memory_streams_elsewhere, refused_streams
 from synrepl.daemon.process_bus import MasterBus, publisher_of
@@ -51,6 +52,7 @@ class MasterServices:
     """The services of a master.
 
     :ivar bus: None without Redis
+    :ivar rooms: None without ``rooms``
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -77,6 +79,7 @@ class MasterServices:
     federation: FederationTrim
     followers: ExpectedFollowers
     access: Access
+    rooms: RoomServices | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -258,6 +261,7 @@ def assemble_master(
         bus.proxy.begin(announcer.states)
         bus.mirror.begin(announcer.states, stream_restarted)
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
+    rooms = assemble_rooms(config, scheduler, database, writer)
     return MasterServices(
         config=config,
         ports=ports,
@@ -296,4 +300,5 @@ def assemble_master(
             database,
             changes,
         ),
+        rooms=rooms,
     )

@@ -12,6 +12,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
+from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import refused_streams
 from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
@@ -51,6 +52,7 @@ class WorkerServices:
     :ivar lease: None if it records no positions for its master
     :ivar auditor: None without a synrepl database
     :ivar bus: None over TCP
+    :ivar rooms: None without ``rooms``
     :ivar factory: makes the connections over TCP
     """
 
@@ -71,6 +73,7 @@ class WorkerServices:
     waiting: WaitFor
     auditor: Auditor | None
     access: Access
+    rooms: RoomServices | None
 
     @property
     def is_connected(self) -> bool:
@@ -232,6 +235,7 @@ def assemble_worker(
     waiting = WaitFor(catalogue, positions, waiters)
     is_ours = store is not None and not config.master.foreign
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
+    rooms = assemble_rooms(config, scheduler, ports.database, writer)
     services = WorkerServices(
         config=config,
         ports=ports,
@@ -261,6 +265,7 @@ def assemble_worker(
             ports.database,
             changes,
         ),
+        rooms=rooms,
     )
     return services
 

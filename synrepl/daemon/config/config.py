@@ -22,6 +22,7 @@ from synrepl.daemon.config.files import Document
 from synrepl.daemon.config.followers import FollowersConfig
 from synrepl.daemon.config.handlers import HandlerConfig, unfit_handlers
 from synrepl.daemon.config.redis import RedisConfig
+from synrepl.daemon.config.rooms import RoomsConfig
 from synrepl.daemon.config.secret import Secret, exposed_database
 from synrepl.streams.declared import BadDeclaration, declare
 from synrepl.streams.definition import Generation, Stream
@@ -236,6 +237,7 @@ class Config(Section):
     :ivar federation_sender_instances: the workers that send the facts of the ``federation``
         stream to other servers. Without any, sending is not delegated, and the stream takes
         no facts
+    :ivar rooms: the room store; None for none
     :ivar redis: a master publishes there in addition to its listeners; a worker follows
         there instead of its master's listener
     :ivar ping_timeout: seconds of silence after which a connection is closed
@@ -258,6 +260,7 @@ class Config(Section):
     federation_sender_instances: tuple[values.WriterName, ...] = ()
     handlers: tuple[HandlerConfig, ...] = ()
     http: HttpConfig | None = None
+    rooms: RoomsConfig | None = None
     redis: RedisConfig | None = None
     audit_caches: AuditCachesConfig = field(default_factory=AuditCachesConfig)
     ping_timeout: values.Timeout = 15.0

@@ -103,6 +103,7 @@ class HttpListener:
             Route("GET", "/ready", not_ready, immediate=True),
             Route("POST", "/streams/<stream>/facts", refuse, takes_body=True),
             Route("POST", "/caches/audit", refuse, takes_body=True),
+            Route("POST", "/rooms/events", refuse, takes_body=True),
             *(
                 Route("GET", path, refuse)
                 for path in (
@@ -110,6 +111,7 @@ class HttpListener:
                     "/status",
                     "/metrics",
                     "/caches",
+                    "/rooms",
                     "/streams/<stream>/wait",
                     updates,
                     f"{updates}/<request>",

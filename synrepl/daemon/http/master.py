@@ -10,6 +10,7 @@ from synrepl.daemon.assemble import MasterServices
 from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
 from synrepl.daemon.http.listener import HttpListener, connections_status
+from synrepl.daemon.http.rooms import room_routes, rooms_status
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.daemon.sources import SplitSource
 from synrepl.services.serving.stream_updates import StreamUpdates
@@ -68,6 +69,7 @@ def serve_master(
                 {"port": port.getHost().port, **connections_status(port.factory.connections)}
                 for port in ports
             ],
+            "rooms": rooms_status(services.rooms),
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
         }
 
@@ -87,7 +89,8 @@ def serve_master(
     )
     routes = master_routes(intake, updates, ready, status, metrics.render)
     caches = cache_routes(services.ports.coherence.caches, services.auditor)
-    http.started([*routes, wait_route(services.waiting), *caches])
+    rooms = room_routes(services.rooms)
+    http.started([*routes, wait_route(services.waiting), *caches, *rooms])
 
     def stop() -> None:
         ready.started(False)

@@ -11,6 +11,7 @@ from synrepl.daemon.assemble import WorkerServices
 from synrepl.daemon.http.api import append_route, common_routes, memory_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
 from synrepl.daemon.http.listener import HttpListener
+from synrepl.daemon.http.rooms import room_routes, rooms_status
 from synrepl.daemon.metrics.metrics import ProcessMetrics
 from synrepl.services.following.possible_tokens import none_refused, not_ahead
 from synrepl.services.status.bus_status import bus_connected, check_instance_name
@@ -66,6 +67,7 @@ def serve_worker(
         )
         shown["bus"] = None if bus is None else bus.status().to_json()
         shown["http"] = http.status()
+        shown["rooms"] = rooms_status(worker.rooms)
         shown |= worker.commands.status()
         if writer is not None:
             shown["writer"] = {"name": writer.writer, "open": writer.is_open}
@@ -97,7 +99,8 @@ def serve_worker(
         own = (worker.own_streams, worker.own_writer.states, store)
         routes += memory_routes(scheduler, *own, worker.ports.log)
     caches = cache_routes(worker.ports.coherence.caches, worker.auditor)
-    http.started([*routes, wait_route(worker.waiting), *caches])
+    rooms = room_routes(worker.rooms)
+    http.started([*routes, wait_route(worker.waiting), *caches, *rooms])
 
     def stop() -> None:
         ready.started(False)

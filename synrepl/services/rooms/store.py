@@ -110,6 +110,7 @@ class RoomStore:
         types: Collection[str] | None = None,
         rejected: bool = False,
         partial: bool = False,
+        room_id: str | None = None,
     ) -> dict[StateKey, str]:
         """The state after an event, as event IDs: whole, or the entries of some keys and types.
 
@@ -119,12 +120,14 @@ class RoomStore:
         :param before: the state before the event instead
         :param rejected: answer for a rejected event, too; its states before and after are the same
         :param partial: answer with partial state, too
+        :param room_id: the room that the event must be in
         :raises EventNotStored: :raises EventIsOutlier: :raises EventRejected: :raises PartialEvent:
+        :raises EventInOtherRoom:
         """
         at = StateAtEvent(event_id, before, rejected, partial)
 
         def read(txn: Transaction) -> dict[StateKey, str]:
-            room, _, (group,) = locate_states(txn, [at])
+            room, (group,) = locate_states(txn, [at], room_id)
             return read_state(txn, self.names, room, group, keys, types)
 
         return await self._read("state at an event", read)
@@ -136,6 +139,7 @@ class RoomStore:
         before: bool = False,
         keys: Collection[StateKey] | None = None,
         types: Collection[str] | None = None,
+        room_id: str | None = None,
     ) -> dict[StateKey, EventCopy]:
         """The same as events; for a large state ask for IDs, and for the events page by page.
 
@@ -144,7 +148,7 @@ class RoomStore:
         at = StateAtEvent(event_id, before)
 
         def read(txn: Transaction) -> dict[StateKey, EventCopy]:
-            room, _, (group,) = locate_states(txn, [at])
+            room, (group,) = locate_states(txn, [at], room_id)
             return self._with_json(txn, read_state(txn, self.names, room, group, keys, types))
 
         return await self._read("state at an event", read)
@@ -165,7 +169,7 @@ class RoomStore:
         )
 
     async def state_difference(
-        self, older: str, newer: str, *, before: bool = False
+        self, older: str, newer: str, *, before: bool = False, room_id: str | None = None
     ) -> StateChange:
         """What differs between the states after (or before) two events of one room.
 
@@ -174,7 +178,7 @@ class RoomStore:
         wanted = [StateAtEvent(older, before), StateAtEvent(newer, before)]
 
         def read(txn: Transaction) -> StateChange:
-            room, _, groups = locate_states(txn, wanted)
+            room, groups = locate_states(txn, wanted, room_id)
             return difference_of_groups(txn, self.names, room, *groups)
 
         return await self._read("difference of states", read)

@@ -151,15 +151,21 @@ class _Walk:
         if len(set(groups)) == 1:
             # There was nothing to resolve, so the state did not come from the prev events.
             return _Found(StateOrigin.REPORTED, event, walked)
-        return _Found(StateOrigin.RESOLUTION, event, walked, self._resolved(parents))
+        decision = self._resolved(parents)
+        origin = StateOrigin.REPORTED if decision is None else StateOrigin.RESOLUTION
+        return _Found(origin, event, walked, decision)
 
-    def _resolved(self, parents: list[StoredEvent]) -> ResolutionDecision:
-        """Resolve the states after some events again, and look at what happened to the key."""
+    def _resolved(self, parents: list[StoredEvent]) -> ResolutionDecision | None:
+        """Resolve the states after some events again, and look at what happened to the key.
+
+        :returns: None if the entry is another one, so it did not come from a resolution
+        """
         version, view = read_view(self._txn, self._room)
         states = [view.memory.handle(each) for each in self._groups(parents)]
         trace = ResolutionTrace()
-        run(lookup_resolution(version, states, trace), view)
-        return trace.decision(self._key, self._entry)
+        resolved = run(lookup_resolution(version, states, trace), view)
+        entry = view.state_entries([resolved], [self._key])[0][0]
+        return trace.decision(self._key, self._entry) if entry == self._entry else None
 
     @staticmethod
     def _groups(parents: list[StoredEvent]) -> list[int]:

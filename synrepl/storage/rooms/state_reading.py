@@ -8,15 +8,15 @@ from typing import NamedTuple
 from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.event_access import (
+    EventInOtherRoom,
     check_named,
-    require_events,
+    require_event,
     require_full,
-    require_same_room,
 )
-from synrepl.storage.rooms.events import StoredEvent
+from synrepl.storage.rooms.events import EventFlags
 from synrepl.storage.rooms.heads import read_heads
 from synrepl.storage.rooms.named_entries import NamedEntries, digest_of_entries, named_entries
-from synrepl.storage.rooms.numbers import NumberWithoutRow, RoomRow, require_room, room_by_number
+from synrepl.storage.rooms.numbers import NumberWithoutRow, RoomRow, require_room
 from synrepl.storage.rooms.state_groups import (
     CorruptState,
     StoredGroup,
@@ -27,6 +27,9 @@ from synrepl.storage.rooms.state_line import entries_at
 
 #: From this number of slots on, a state is read whole and filtered.
 _MANY_SLOTS = 1_000
+
+#: Flags of events at which the state may not be given.
+_UNUSUAL = int(EventFlags.OUTLIER | EventFlags.REJECTED | EventFlags.PARTIAL)
 
 #: Maximum number of entries that may be looked up in one request.
 MAX_LOOK_UPS = 20_000
@@ -58,29 +61,43 @@ class StateChange(NamedTuple):
 
 
 def locate_states(
-    txn: Transaction, wanted: Sequence[StateAtEvent]
-) -> tuple[RoomRow, list[StoredEvent], list[int]]:
-    """The room, the events, and the numbers of the groups of some states.
+    txn: Transaction, wanted: Sequence[StateAtEvent], room_id: str | None = None
+) -> tuple[RoomRow, list[int]]:
+    """The room, and the numbers of the groups of some states, in one statement.
 
     :param wanted: at least one
+    :param room_id: the room that they must be in
     :raises EventNotStored: :raises EventIsOutlier: :raises EventRejected: :raises PartialEvent:
     :raises EventInOtherRoom: they are not all in one room
     """
-    events = require_events(txn, [each.event_id for each in wanted])
-    room = room_by_number(txn, events[0].room_no)
+    txn.execute(
+        "SELECT e.event_id, e.flags, e.group_before, e.group_after, r.room_no, r.room_id, r.version,"
+        " r.epoch, r.revision, r.slots, r.main_line FROM synrepl._room_events e"
+        " JOIN synrepl._rooms r USING (room_no) WHERE e.event_id = ANY (%s::text[])",
+        (list({each.event_id for each in wanted if "\0" not in each.event_id}),),
+    )
+    rows = {row[0]: row for row in txn.fetchall()}
+    room: RoomRow | None = None
     groups: list[int] = []
-    for each, event in zip(wanted, events, strict=True):
-        require_full(event, rejected=each.rejected, partial=each.partial)
-        if event.room_no != room.room_no:
-            other = room_by_number(txn, event.room_no)
-            require_same_room(other, event, room.room_id)
-        group = event.group_before if each.before else event.group_after
-        if group is None:
-            raise NumberWithoutRow(
-                what="the state group of event", number=event.event_no, room_no=room.room_no
+    for each in wanted:
+        row = rows.get(each.event_id)
+        if row is None or row[1] & _UNUSUAL:
+            require_full(
+                require_event(txn, each.event_id), rejected=each.rejected, partial=each.partial
             )
+        assert row is not None
+        if room is None:
+            room = RoomRow(*row[4:])
+            room_id = room_id or room.room_id
+        if row[5] != room_id:
+            raise EventInOtherRoom(event_id=each.event_id, room_id=row[5], expected=room_id)
+        group = row[2] if each.before else row[3]
+        if group is None:
+            what = f"the state group of event {each.event_id}, number"
+            raise NumberWithoutRow(what=what, number="none", room_no=room.room_no)
         groups.append(group)
-    return room, events, groups
+    assert room is not None
+    return room, groups
 
 
 def current_group(txn: Transaction, room_id: str) -> tuple[RoomRow, int]:
@@ -171,7 +188,7 @@ def entries_at_events(
     check_named("events", wanted)
     check_named("keys", keys)
     check_named("entries", range(len(wanted) * len(keys)), MAX_LOOK_UPS)
-    room, _, groups = locate_states(txn, wanted)
+    room, groups = locate_states(txn, wanted)
     return look_up_keys(txn, room, groups, _slots(txn, room, keys, ()))
 
 

@@ -1,0 +1,142 @@
+"""The process that fills a room store and reads from it: ``DSN MEMBERS EVENTS``."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
+from twisted.logger import Logger
+
+from benchmarks.child import limit_lifetime, report
+from benchmarks.room_store_data import ChatRoom
+from synrepl.adapters.postgres.database import PostgresDatabase
+from synrepl.adapters.postgres.session import open_session
+from synrepl.adapters.postgres.single import PostgresSingles
+from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.rooms import Event, StateKey
+from synrepl.services.announcing.announcer import Announcer
+from synrepl.services.announcing.publisher import Publisher
+from synrepl.services.rooms.persister import RoomPersister
+from synrepl.services.rooms.store import RoomStore
+from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.storage.migrations import load, migrate
+from synrepl.storage.postgres.store import PostgresStore
+from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.streams.rows import RowCodec
+
+#: Events that are persisted together.
+BATCH = 1_000
+
+#: Measurements of each kind, and those that warm up.
+TIMES, WARM = 30, 10
+
+CREATE: StateKey = ("m.room.create", "")
+LEVELS: StateKey = ("m.room.power_levels", "")
+
+_ROOM = "!benchmark:a.example"
+
+
+async def fill(
+    clock: Any, dsn: str, database: PostgresDatabase, events: Iterator[Event]
+) -> list[str]:
+    """Persist a room; returns the IDs of its events."""
+    scheduler, log = TwistedScheduler(clock), Logger()
+    statements = PostgresSingles(clock, dsn, "master")
+    store = PostgresStore(
+        scheduler,
+        database,
+        lambda: open_session(clock, dsn, "master"),
+        "this",
+        notify=False,
+        statements=statements,
+    )
+    await store.prepare(list(ROOM_STREAMS))
+    codecs = {stream.name: RowCodec(stream) for stream in ROOM_STREAMS}
+    announcer = Announcer(scheduler, store, ROOM_STREAMS, Publisher(scheduler, codecs), log)
+    writer = StreamWriter(scheduler, store, "master", ROOM_STREAMS, announcer, log)
+    await writer.start()
+    await announcer.start()
+    persister = RoomPersister(scheduler, writer)
+    ids: list[str] = []
+    batch: list[IncomingEvent] = []
+    for event in events:
+        batch.append(IncomingEvent(event))
+        ids.append(event.event_id)
+        if len(batch) == BATCH:
+            await persister.persist(_ROOM, "10", batch)
+            batch = []
+    if batch:
+        await persister.persist(_ROOM, "10", batch)
+    await announcer.stop()
+    await writer.stop()
+    statements.close()
+    scheduler.stop()
+    return ids
+
+
+async def timed(work: Callable[[], Awaitable[object]]) -> float:
+    """Milliseconds of wall time."""
+    before = perf_counter()
+    await work()
+    return (perf_counter() - before) * 1e3
+
+
+async def measure(clock: Any, arguments: Sequence[str]) -> None:
+    """Fill the room, and read from it."""
+    dsn, members, count = arguments[0], int(arguments[1]), int(arguments[2])
+    database = PostgresDatabase(clock, dsn, "master")
+    await migrate(database, load())
+    started = perf_counter()
+    ids = await fill(clock, dsn, database, ChatRoom(members, 0.0).events(count))
+    filled = perf_counter() - started
+    await database.run("statistics", lambda txn: txn.execute("ANALYZE"))
+    rng = random.Random(5)
+    found: dict[str, tuple[float, float, float]] = {}
+
+    def old() -> str:
+        return ids[rng.randrange(members, len(ids))]
+
+    async def several(name: str, times: int, work: Callable[[], Awaitable[object]]) -> None:
+        samples = [await timed(work) for _ in range(times)]
+        kept = samples[WARM:] if times > WARM else samples
+        found[name] = median(kept), min(kept), max(kept)
+
+    keys = [CREATE, LEVELS]
+    store = RoomStore(database)
+    await several("200 entries at 100 events, cold", 1, lambda: _entries(store, rng, ids, keys))
+    await several("whole state at an old event, cold", 1, lambda: store.state_ids_at(old()))
+    await several("whole state at an old event", TIMES + WARM, lambda: store.state_ids_at(old()))
+    await several(
+        "200 entries at 100 events", TIMES + WARM, lambda: _entries(store, rng, ids, keys)
+    )
+    await several("current state", TIMES + WARM, lambda: store.current_state_ids(_ROOM))
+    await several(
+        "difference of two old states", TIMES + WARM, lambda: store.state_difference(old(), old())
+    )
+    await several("auth chain of an event", TIMES + WARM, lambda: store.auth_chain([old()]))
+    member: StateKey = ("m.room.member", "@user7:a.example")
+    await several(
+        "explanation of an entry", TIMES + WARM, lambda: store.explain_state(old(), member)
+    )
+
+    found["persisting an event of the room"] = (filled / len(ids) * 1e3,) * 3
+    await database.close()
+    report(found)
+
+
+async def _entries(
+    store: RoomStore, rng: random.Random, ids: Sequence[str], keys: Sequence[StateKey]
+) -> object:
+    return await store.entries_at(rng.sample(ids, 100), keys)
+
+
+if __name__ == "__main__":
+    limit_lifetime()
+    react(lambda clock, *arguments: Deferred.fromCoroutine(measure(clock, arguments)), sys.argv[1:])

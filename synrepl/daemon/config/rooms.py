@@ -1,0 +1,30 @@
+"""The ``rooms`` section of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from synrepl.daemon.config import values
+from synrepl.daemon.config.decode import Section, Unfit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomsConfig(Section):
+    """The room store. Without this section, a process has none.
+
+    :ivar writers: the processes that persist events; each room is assigned to one of them. The same list
+        in every process
+    :ivar max_rooms: maximum number of rooms of which a process keeps something in memory
+    :ivar max_waiting: maximum number of events of a room that wait for others
+    """
+
+    writers: tuple[values.WriterName, ...] = ("master",)
+    max_rooms: values.Count = 200
+    max_waiting: values.Count = 10_000
+
+    def faults(self) -> Iterator[Unfit]:
+        if not self.writers:
+            yield Unfit(key="writers", reason="name at least one process")
+        for name in sorted({name for name in self.writers if self.writers.count(name) > 1}):
+            yield Unfit(key="writers", reason=f"{name!r} appears twice")

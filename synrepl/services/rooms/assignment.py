@@ -1,0 +1,47 @@
+"""Which instance persists the events of which room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from synrepl.core.errors import Refused
+
+
+class OtherRoomWriter(Refused):
+    """room {room_id} is assigned to {writer!r}, and this is {instance!r}: send its events there; nothing was written"""
+
+
+class RoomAssignment:
+    """Assigns each room to one of the configured instances.
+
+    Rendezvous hashing (Thaler and Ravishankar, 1998): a room belongs to the instance whose hash with the room's ID
+    is the highest. So all processes with the same list agree, whatever its order, and when an instance is
+    added or removed, only the rooms of that instance move.
+
+    :param instance: this process
+    :param writers: the instances; at least one
+    """
+
+    def __init__(self, instance: str, writers: Sequence[str]) -> None:
+        self.instance = instance
+        self.writers = tuple(writers)
+
+    def writer_of(self, room_id: str) -> str:
+        """The instance that persists the events of a room."""
+        return max(self.writers, key=lambda writer: (_weight(writer, room_id), writer))
+
+    def check(self, room_id: str) -> None:
+        """Check that a room is assigned to this instance.
+
+        :raises OtherRoomWriter: it is assigned to another one
+        """
+        writer = self.writer_of(room_id)
+        if writer != self.instance:
+            raise OtherRoomWriter(room_id=room_id, writer=writer, instance=self.instance)
+
+
+def _weight(writer: str, room_id: str) -> bytes:
+    # A name of an instance has no NUL, so no two pairs have the same text.
+    text = f"{writer}\0{room_id}".encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=16).digest()

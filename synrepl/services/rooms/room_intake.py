@@ -1,0 +1,321 @@
+"""Persists the events in the bodies of HTTP requests.
+
+Three forms of body are equivalent::
+
+    {"version": "10", "received": "live", "events": [event, event, …]}
+    [event, event, …]                                   version and received are parameters of the URL
+    event                                               one per line; likewise
+    event
+
+Events are in federation format, and are stored byte for byte as they stand in the body. ``received`` is ``live`` for
+events sent as they happen, ``history`` for older ones, and ``outlier`` for those that come only because others cite
+them. The version may be left out for rooms that are stored, and where the body has the ``m.room.create``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from synrepl.core.errors import InputError, SynreplError, Unavailable
+from synrepl.rooms import BadEvent, Event, UnknownRoomVersion, parse_event, room_version
+from synrepl.services.rooms.assignment import RoomAssignment
+from synrepl.services.rooms.persister import RoomPersister
+from synrepl.storage.database import Database
+from synrepl.storage.rooms.incoming import IncomingEvent, PersistedEvent
+from synrepl.storage.rooms.numbers import room_versions
+
+_Body = TypeVar("_Body")
+
+#: Maximum number of events in one request.
+MAX_POSTED = 10_000
+
+
+class BadEventsBody(InputError):
+    """events cannot be taken from this body, at {path}: {reason}; send an object with 'events', an array of events, or an event per line"""
+
+
+class PostedEventRefused(InputError):
+    """the event at {path} cannot be taken: {reason}; nothing was written"""
+
+
+class PostedVersionNeeded(InputError):
+    """the version of room {room_id} is not known: it is not stored, and its m.room.create is not in the body; give 'version'"""
+
+
+class TooManyPosted(InputError):
+    """the request has {count} events, {limit} is the most that one may have; send several requests"""
+
+
+class NoRoomWriter(Unavailable):
+    """this process does not write the streams of rooms; send events to one of {writers}"""
+
+
+class Received(StrEnum):
+    """How events were received."""
+
+    LIVE = "live"
+    HISTORY = "history"
+    OUTLIER = "outlier"
+
+
+class PostedEvents(NamedTuple):
+    """What became of the events of a request.
+
+    :ivar events: the events of the body, in that order
+    :ivar released: events that had waited for them
+    """
+
+    events: Sequence[PersistedEvent]
+    released: Sequence[PersistedEvent]
+
+    def to_json(self) -> dict[str, object]:
+        """``{"events": […], "released": […]}``."""
+        return {
+            "events": [_outcome(each) for each in self.events],
+            "released": [_outcome(each) for each in self.released],
+        }
+
+
+class _EventsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The form with an object."""
+
+    events: list[msgspec.Raw]
+    version: str | None = None
+    received: str | None = None
+
+
+class _Head(msgspec.Struct):
+    """What is read of an event before its room version is known."""
+
+    type: str | None = None
+    room_id: str | None = None
+    state_key: str | None = None
+    content: msgspec.Raw = msgspec.Raw()
+
+
+class _Version(msgspec.Struct):
+    """What is read of the content of an ``m.room.create``."""
+
+    room_version: str = "1"
+
+
+class _Posted(NamedTuple):
+    """A body in one of its forms.
+
+    :ivar paths: of the events, for errors
+    """
+
+    events: Sequence[bytes]
+    paths: Sequence[str]
+    version: str | None
+    received: Received
+
+
+class RoomIntake:
+    """Parses and persists the events of requests, as far as their rooms are assigned to this process.
+
+    Checks 1 to 3 (format, signatures, hashes) are up to the sender, but for the format. Events of one room are
+    persisted in batches, each in one transaction. Nothing is written unless everything in the body is an event of
+    a room of this process.
+
+    :param persister: None in a process that persists no room
+    :ivar outcomes: number of events by outcome, and of refused requests by the name of the error
+    """
+
+    def __init__(
+        self, database: Database, persister: RoomPersister | None, assignment: RoomAssignment
+    ) -> None:
+        self._database = database
+        self._persister = persister
+        self.assignment = assignment
+        self.outcomes: Counter[str] = Counter()
+
+    async def persist(
+        self, body: bytes, version: str | None = None, received: str | None = None
+    ) -> PostedEvents:
+        """Persist the events of a body; returns once they are committed.
+
+        Sending a body again is harmless: an event that is here stays as it is.
+
+        :param version: of the rooms, unless the body names it
+        :param received: how they were received, unless the body says so
+        :raises BadEventsBody: :raises PostedEventRefused: :raises PostedVersionNeeded:
+        :raises TooManyPosted: :raises UnknownRoomVersion:
+        :raises OtherRoomWriter: a room is assigned to another instance
+        :raises SynreplError: the errors of :meth:`.RoomPersister.persist`
+        """
+        try:
+            posted = split_body(body, version, received)
+            done = await self._persist(posted, await self._parsed(posted))
+        except SynreplError as error:
+            self.outcomes[type(error).__name__] += 1
+            raise
+        self.outcomes.update(each.outcome.value for each in done.events)
+        return done
+
+    async def _persist(self, posted: _Posted, events: Sequence[Event]) -> PostedEvents:
+        by_room: dict[str, list[int]] = {}
+        for place, event in enumerate(events):
+            by_room.setdefault(event.room_id, []).append(place)
+        for room_id in by_room:
+            self.assignment.check(room_id)
+        if self._persister is None:
+            raise NoRoomWriter(writers=", ".join(self.assignment.writers))
+        outcomes: dict[int, PersistedEvent] = {}
+        released: list[PersistedEvent] = []
+        for room_id, places in by_room.items():
+            incoming = [_incoming(events[place], posted.received) for place in places]
+            version = events[places[0]].version.name
+            done = await self._persister.persist(room_id, version, incoming)
+            outcomes.update(zip(places, done.events, strict=True))
+            given = {each.event_id for each in done.events}
+            released += [each for each in done.judged if each.event_id not in given]
+        return PostedEvents([outcomes[place] for place in range(len(events))], released)
+
+    async def _parsed(self, posted: _Posted) -> list[Event]:
+        heads = [_head(raw, path) for raw, path in zip(posted.events, posted.paths, strict=True)]
+        versions = _created(posted, heads)
+        if posted.version is None:
+            unknown = {
+                head.room_id
+                for head in heads
+                if head.room_id is not None and head.room_id not in versions
+            }
+            if unknown:
+                versions |= await self._database.run(
+                    "room versions", lambda txn: room_versions(txn, unknown), read_only=True
+                )
+        events: list[Event] = []
+        for raw, path, head in zip(posted.events, posted.paths, heads, strict=True):
+            name = posted.version or _version_of(head, versions, path)
+            try:
+                events.append(parse_event(raw, room_version(name)))
+            except BadEvent as error:
+                raise PostedEventRefused(path=path, reason=error) from None
+        return events
+
+
+def split_body(body: bytes, version: str | None, received: str | None) -> _Posted:
+    """The events of a body in any of its forms.
+
+    :raises BadEventsBody: :raises TooManyPosted:
+    """
+    lines = [(place, line) for place, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+    first = lines[0][1].lstrip()[:1] if lines else b""
+    events: Sequence[bytes]
+    if first == b"[":
+        events = [bytes(each) for each in _decoded(_ARRAY, body)]
+        paths = [f"$[{place}]" for place in range(len(events))]
+    elif first == b"{" and not _is_event_line(lines[0][1]):
+        given = _decoded(_OBJECT, body)
+        version, received = given.version or version, given.received or received
+        events = [bytes(each) for each in given.events]
+        paths = [f"$.events[{place}]" for place in range(len(events))]
+    else:
+        events = [line for _, line in lines]
+        paths = [f"line {place}" for place, _ in lines]
+    if not events:
+        raise BadEventsBody(path="$", reason="it has no event")
+    if len(events) > MAX_POSTED:
+        raise TooManyPosted(count=len(events), limit=MAX_POSTED)
+    try:
+        how = Received(received or Received.LIVE)
+    except ValueError:
+        kinds = ", ".join(Received)
+        reason = f"'received' is {received!r:.40}, not one of {kinds}"
+        raise BadEventsBody(path="$", reason=reason) from None
+    return _Posted(events, paths, version, how)
+
+
+def _is_event_line(line: bytes) -> bool:
+    """Whether a line is a JSON object of its own that has no events inside."""
+    try:
+        return not isinstance(_LINE.decode(line).events, msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+class _Line(msgspec.Struct):
+    """The only member that tells an object with events from an event."""
+
+    events: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `")
+        raise BadEventsBody(path=path.removesuffix("`") or "$", reason=reason) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = (str(error) or type(error).__name__)[:200]
+        raise BadEventsBody(path="$", reason=reason) from None
+
+
+def _head(raw: bytes, path: str) -> _Head:
+    try:
+        return _HEAD.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = (str(error) or type(error).__name__)[:200]
+        raise PostedEventRefused(path=path, reason=reason) from None
+
+
+def _created(posted: _Posted, heads: Iterable[_Head]) -> dict[str, str]:
+    """The versions of the rooms that begin in a body."""
+    versions: dict[str, str] = {}
+    for raw, path, head in zip(posted.events, posted.paths, heads, strict=True):
+        if (head.type, head.state_key) == ("m.room.create", ""):
+            name = posted.version or _version_in(head, path)
+            try:
+                versions[parse_event(raw, room_version(name)).room_id] = name
+            except (BadEvent, UnknownRoomVersion) as error:
+                raise PostedEventRefused(path=path, reason=error) from None
+    return versions
+
+
+def _version_in(create: _Head, path: str) -> str:
+    try:
+        return _VERSION.decode(create.content).room_version
+    except msgspec.DecodeError as error:
+        raise PostedEventRefused(path=path, reason=error) from None
+
+
+def _version_of(head: _Head, versions: Mapping[str, str], path: str) -> str:
+    if (head.type, head.state_key) == ("m.room.create", ""):
+        return _version_in(head, path)
+    if head.room_id is None:
+        raise PostedEventRefused(path=path, reason="it has no room_id")
+    if head.room_id not in versions:
+        raise PostedVersionNeeded(room_id=head.room_id[:255])
+    return versions[head.room_id]
+
+
+def _incoming(event: Event, received: Received) -> IncomingEvent:
+    is_history = received is Received.HISTORY
+    return IncomingEvent(event, received is Received.LIVE, is_history, received is Received.OUTLIER)
+
+
+def _outcome(event: PersistedEvent) -> dict[str, object]:
+    """What became of an event, with the members that say something."""
+    shown: dict[str, object] = {"event_id": event.event_id, "outcome": event.outcome.value}
+    if event.stream_id is not None:
+        shown |= {"stream_id": event.stream_id, "topological": event.topological}
+    if event.refusal is not None:
+        shown |= {"code": event.refusal.code, "reason": event.refusal.sentence}
+    if event.missing:
+        shown["missing"] = list(event.missing)
+    if event.error is not None:
+        shown |= {"error": type(event.error).__name__, "reason": str(event.error)}
+    return shown
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_VERSION = msgspec.json.Decoder(_Version)
+_LINE = msgspec.json.Decoder(_Line)
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_OBJECT = msgspec.json.Decoder(_EventsBody)

@@ -1,0 +1,60 @@
+"""The examples of docs/rooms.md, run as they stand: on a room of the vectors, in a file and in a store."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import os
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from synrepl.storage.rooms.incoming import IncomingEvent
+from tests.rooms.dags import dag, dag_names
+from tests.storage.rooms.store_case import StoreCase
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "rooms.md"
+
+#: A block of Python, and the block of text that shows what it prints, if there is one.
+BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
+
+
+class RoomExamples(StoreCase):
+    """Examples run in order, in one namespace, with ``database`` and a file ``room.jsonl``."""
+
+    maxDiff = None
+
+    async def test_they_print_what_they_say(self) -> None:
+        room_dag = dag(next(each for each in dag_names(60) if dag(each).version.name == "10"))
+        events = room_dag.events
+        await self.one.persist(
+            events[0].room_id, room_dag.version, [IncomingEvent(each) for each in events]
+        )
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        Path(directory.name, "room.jsonl").write_bytes(b"\n".join(each.raw for each in events))
+        self.addCleanup(os.chdir, Path.cwd())
+        os.chdir(directory.name)
+        names: dict[str, Any] = {"database": self.database}
+        blocks = list(BLOCK.finditer(DOCUMENT.read_text(encoding="utf-8")))
+        self.assertGreater(len(blocks), 4)
+        for block in blocks:
+            printed = await run(block["code"], names)
+            if block["shown"] is not None:
+                self.assertEqual(printed, block["shown"], block["code"])
+
+
+async def run(code: str, names: dict[str, Any]) -> str:
+    """What a block with top-level ``await`` prints."""
+    compiled = compile(code, str(DOCUMENT), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    out = io.StringIO()
+    with redirect_stdout(out):
+        done = eval(compiled, names)
+        if inspect.iscoroutine(done):
+            await done
+    return out.getvalue()
