@@ -13,7 +13,7 @@ One event in :data:`FORK` is on a short branch, so that the state after it is be
 from __future__ import annotations
 
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.audience import (
+from synrepl.storage.rooms.visibility.audience import (
     EXCEPTION_BIT,
     FIRST_BIT,
     JOIN,

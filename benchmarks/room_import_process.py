@@ -35,7 +35,7 @@ from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres.store import PostgresStore
-from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 
 _MIB = 1 << 20
 

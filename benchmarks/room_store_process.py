@@ -27,8 +27,8 @@ from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres.store import PostgresStore
-from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse.events import EVENTS
 

@@ -21,7 +21,7 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.rooms import EventOrdering, Viewer
 from synrepl.storage.database import Transaction
 from synrepl.storage.migrations import MigrationPhase, apply_next, load
-from synrepl.storage.rooms.pages import PageOrder, PageRequest, visible_page
+from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, visible_page
 
 _EVENTS, _MEMBERS = 1_000_000, 10_000
 

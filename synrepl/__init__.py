@@ -66,25 +66,27 @@ if TYPE_CHECKING:
     from synrepl.storage.database import QueryFailed as QueryFailed
     from synrepl.storage.database import Transaction as Transaction
     from synrepl.storage.database import UniqueViolation as UniqueViolation
-    from synrepl.storage.rooms.event_access import EventCopy as EventCopy
-    from synrepl.storage.rooms.event_access import EventInOtherRoom as EventInOtherRoom
-    from synrepl.storage.rooms.event_access import EventIsOutlier as EventIsOutlier
-    from synrepl.storage.rooms.event_access import EventNotStored as EventNotStored
-    from synrepl.storage.rooms.event_access import EventRejected as EventRejected
-    from synrepl.storage.rooms.event_access import PartialEvent as PartialEvent
-    from synrepl.storage.rooms.events import CorruptEvent as CorruptEvent
-    from synrepl.storage.rooms.events import MissingJson as MissingJson
-    from synrepl.storage.rooms.explanations import AuthExplanation as AuthExplanation
-    from synrepl.storage.rooms.explanations import RefusalExplanation as RefusalExplanation
-    from synrepl.storage.rooms.explanations import StateExplanation as StateExplanation
-    from synrepl.storage.rooms.explanations import VisibilityExplanation as VisibilityExplanation
-    from synrepl.storage.rooms.graph_slice import GraphEvent as GraphEvent
-    from synrepl.storage.rooms.numbers import UnknownRoom as UnknownRoom
-    from synrepl.storage.rooms.room_overview import RoomEnds as RoomEnds
-    from synrepl.storage.rooms.room_overview import RoomFigures as RoomFigures
-    from synrepl.storage.rooms.room_overview import RoomMember as RoomMember
-    from synrepl.storage.rooms.state_groups import CorruptState as CorruptState
-    from synrepl.storage.rooms.state_reading import StateChange as StateChange
+    from synrepl.storage.rooms.reading.event_access import EventCopy as EventCopy
+    from synrepl.storage.rooms.reading.event_access import EventInOtherRoom as EventInOtherRoom
+    from synrepl.storage.rooms.reading.event_access import EventIsOutlier as EventIsOutlier
+    from synrepl.storage.rooms.reading.event_access import EventNotStored as EventNotStored
+    from synrepl.storage.rooms.reading.event_access import EventRejected as EventRejected
+    from synrepl.storage.rooms.reading.event_access import PartialEvent as PartialEvent
+    from synrepl.storage.rooms.reading.explanations import AuthExplanation as AuthExplanation
+    from synrepl.storage.rooms.reading.explanations import RefusalExplanation as RefusalExplanation
+    from synrepl.storage.rooms.reading.explanations import StateExplanation as StateExplanation
+    from synrepl.storage.rooms.reading.explanations import (
+        VisibilityExplanation as VisibilityExplanation,
+    )
+    from synrepl.storage.rooms.reading.graph_slice import GraphEvent as GraphEvent
+    from synrepl.storage.rooms.reading.room_overview import RoomEnds as RoomEnds
+    from synrepl.storage.rooms.reading.room_overview import RoomFigures as RoomFigures
+    from synrepl.storage.rooms.reading.room_overview import RoomMember as RoomMember
+    from synrepl.storage.rooms.reading.state_reading import StateChange as StateChange
+    from synrepl.storage.rooms.states.state_groups import CorruptState as CorruptState
+    from synrepl.storage.rooms.tables.events import CorruptEvent as CorruptEvent
+    from synrepl.storage.rooms.tables.events import MissingJson as MissingJson
+    from synrepl.storage.rooms.tables.numbers import UnknownRoom as UnknownRoom
     from synrepl.storage.store import DatabaseAway as DatabaseAway
     from synrepl.streams.catalogue import UnknownStream as UnknownStream
     from synrepl.streams.definition import Fact as Fact

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.rooms.dags import dag, dag_names
 from tests.storage.rooms.store_case import StoreCase
 

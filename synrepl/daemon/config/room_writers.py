@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import Config
-from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.streams.catalogue import Catalogue
 
 

@@ -14,19 +14,19 @@ from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.rooms import StateKey, Viewer
 from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.store import RoomStore
-from synrepl.storage.rooms.event_access import (
+from synrepl.storage.rooms.reading.event_access import (
     EventCopy,
     EventIsOutlier,
     EventNotStored,
     EventRejected,
 )
-from synrepl.storage.rooms.explanations import (
+from synrepl.storage.rooms.reading.explanations import (
     AuthExplanation,
     RefusalExplanation,
     StateExplanation,
     VisibilityExplanation,
 )
-from synrepl.storage.rooms.numbers import UnknownRoom
+from synrepl.storage.rooms.tables.numbers import UnknownRoom
 
 
 class BadRoomQuery(InputError):

@@ -25,9 +25,9 @@ from synrepl.rooms import (
 )
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.rooms.export import BEFORE_FIRST, OrderedEvent, events_in_order
-from synrepl.storage.rooms.incoming import EventOutcome, IncomingEvent, PersistedBatch
-from synrepl.storage.rooms.numbers import find_room, require_room
+from synrepl.storage.rooms.reading.export import BEFORE_FIRST, OrderedEvent, events_in_order
+from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent, PersistedBatch
+from synrepl.storage.rooms.tables.numbers import find_room, require_room
 
 #: Events of a page of an export, and of a batch of an import.
 BATCH = 500

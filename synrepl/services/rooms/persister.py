@@ -11,10 +11,10 @@ from synrepl.rooms import MAX_WAITING
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
 from synrepl.storage.outbox import NotNamed
-from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.batch_rows import PersistRun
-from synrepl.storage.rooms.incoming import IncomingEvent, PersistedBatch, PersistedEvent
-from synrepl.storage.rooms.room_memory import MAX_ROOMS, RoomMemories
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.persisting.batch_rows import PersistRun
+from synrepl.storage.rooms.persisting.room_memory import MAX_ROOMS, RoomMemories
+from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch, PersistedEvent
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.caches import CACHES

@@ -26,8 +26,8 @@ from synrepl.rooms import BadEvent, Event, UnknownRoomVersion, parse_event, room
 from synrepl.services.rooms.assignment import RoomAssignment
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.incoming import IncomingEvent, PersistedEvent
-from synrepl.storage.rooms.numbers import room_versions
+from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedEvent
+from synrepl.storage.rooms.tables.numbers import room_versions
 
 _Body = TypeVar("_Body")
 

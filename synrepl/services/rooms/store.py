@@ -8,37 +8,34 @@ from typing import TypeVar
 
 from synrepl.rooms import StateKey, Viewer
 from synrepl.storage.database import Database, Isolation, Transaction
-from synrepl.storage.rooms.auth_reading import (
+from synrepl.storage.rooms.reading.auth_reading import (
     ChainMemory,
     auth_chain,
     auth_difference,
     conflicted_subgraph,
 )
-from synrepl.storage.rooms.event_access import EventCopy, EventNotStored, read_events
-from synrepl.storage.rooms.explaining_events import (
+from synrepl.storage.rooms.reading.event_access import EventCopy, EventNotStored, read_events
+from synrepl.storage.rooms.reading.explaining_events import (
     explain_auth,
     explain_refusal,
     explain_visibility,
 )
-from synrepl.storage.rooms.explaining_states import explain_state
-from synrepl.storage.rooms.explanations import (
+from synrepl.storage.rooms.reading.explaining_states import explain_state
+from synrepl.storage.rooms.reading.explanations import (
     AuthExplanation,
     RefusalExplanation,
     StateExplanation,
     VisibilityExplanation,
 )
-from synrepl.storage.rooms.graph_slice import GraphEvent, graph_slice
-from synrepl.storage.rooms.messages import (
+from synrepl.storage.rooms.reading.graph_slice import GraphEvent, graph_slice
+from synrepl.storage.rooms.reading.messages import (
     Messages,
     ServedEvents,
     read_backfill,
     read_messages,
     read_missing_events,
 )
-from synrepl.storage.rooms.named_entries import NamedEntries
-from synrepl.storage.rooms.numbers import require_room
-from synrepl.storage.rooms.pages import PageRequest
-from synrepl.storage.rooms.room_overview import (
+from synrepl.storage.rooms.reading.room_overview import (
     RoomEnds,
     RoomFigures,
     RoomMember,
@@ -47,7 +44,7 @@ from synrepl.storage.rooms.room_overview import (
     room_figures,
     room_members,
 )
-from synrepl.storage.rooms.state_reading import (
+from synrepl.storage.rooms.reading.state_reading import (
     StateAtEvent,
     StateChange,
     current_group,
@@ -56,6 +53,9 @@ from synrepl.storage.rooms.state_reading import (
     locate_states,
     read_state,
 )
+from synrepl.storage.rooms.states.named_entries import NamedEntries
+from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.visibility.pages import PageRequest
 
 T = TypeVar("T")
 

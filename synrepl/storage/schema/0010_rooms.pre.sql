@@ -65,7 +65,7 @@ CREATE TABLE synrepl._room_events (
     room_no integer NOT NULL,
     type_no integer NOT NULL,
     slot integer,                         -- NULL: it is no state event
-    audience integer,                     -- who may see it, packed: synrepl.storage.rooms.audience
+    audience integer,                     -- who may see it, packed: synrepl.storage.rooms.visibility.audience
     flags smallint NOT NULL DEFAULT 0,    -- 1 outlier, 2 rejected, 4 soft-failed, 8 partial state,
                                           -- 16 erased: its JSON is in the redacted form
     event_id text NOT NULL UNIQUE,
@@ -232,7 +232,7 @@ CREATE TABLE synrepl._redactions (
 CREATE INDEX _redactions_target ON synrepl._redactions (redacts);
 
 -- The entry of one key of a group's state: the number of its event; NULL if there is none. The
--- same look-up as synrepl.storage.rooms.state_line, for use in statements.
+-- same look-up as synrepl.storage.rooms.states.state_line, for use in statements.
 CREATE FUNCTION synrepl.state_entry(p_room integer, p_group bigint, p_slot integer) RETURNS bigint
     LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
     AS $$

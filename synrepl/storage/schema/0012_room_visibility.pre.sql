@@ -1,8 +1,8 @@
--- Who may see the events of rooms: see synrepl.storage.rooms.audience for the bits of an audience.
+-- Who may see the events of rooms: see synrepl.storage.rooms.visibility.audience for the bits of an audience.
 
 -- The highest topological ordering among the events before this one that are on the main line or
 -- near it, where that is higher than its own; only for the first event of a group on the line. See
--- synrepl.storage.rooms.event_places.
+-- synrepl.storage.rooms.visibility.event_places.
 ALTER TABLE synrepl._room_events ADD COLUMN reach bigint;
 
 -- Where in the orderings a position of the main line is: the first event in each of its groups.

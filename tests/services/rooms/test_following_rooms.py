@@ -11,7 +11,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.rooms.importing.following import RoomFollower
 from synrepl.services.rooms.importing.importer import PARTIAL
 from synrepl.storage.foreign.store import ForeignStore
-from synrepl.storage.rooms.imports import RecordedSource
+from synrepl.storage.rooms.tables.imports import RecordedSource
 from tests.rooms.test_real_rooms import Recorded
 from tests.services.rooms.importing_case import ImportingCase, RoomsInMemory
 from tests.storage.foreign_rooms import insert_room, rooms_of

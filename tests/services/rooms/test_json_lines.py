@@ -10,8 +10,8 @@ from synrepl.rooms import Room, event_of, room_version
 from synrepl.services.rooms import json_lines
 from synrepl.services.rooms.json_lines import JsonLinesImport, LinesReport, export_room
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.heads import forward_extremities
-from synrepl.storage.rooms.numbers import UnknownRoom, require_room
+from synrepl.storage.rooms.tables.heads import forward_extremities
+from synrepl.storage.rooms.tables.numbers import UnknownRoom, require_room
 from tests.rooms.test_real_rooms import Recorded
 from tests.storage.foreign_rooms import rooms_of
 from tests.storage.rooms.store_case import StoreCase

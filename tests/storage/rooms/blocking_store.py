@@ -10,10 +10,10 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.rooms import RoomVersion
 from synrepl.storage.database import Record, Transaction, Values
 from synrepl.storage.outbox import Outbox
-from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.batch_rows import PersistRun
-from synrepl.storage.rooms.incoming import IncomingEvent, PersistedBatch
-from synrepl.storage.rooms.room_memory import RoomMemories
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.persisting.batch_rows import PersistRun
+from synrepl.storage.rooms.persisting.room_memory import RoomMemories
+from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 

@@ -15,13 +15,13 @@ from synrepl.rooms import (
     effect_of_redaction,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.audience import NOBODY_BIT, unpack_audience
-from synrepl.storage.rooms.events import events_by_id, raw_json, refusal_of
-from synrepl.storage.rooms.heads import current_state, forward_extremities, read_heads
-from synrepl.storage.rooms.line_rebuild import differing_groups, differing_lines
-from synrepl.storage.rooms.numbers import require_room
-from synrepl.storage.rooms.state_groups import read_slot_states, read_states
-from synrepl.storage.rooms.waiting import waiting_events
+from synrepl.storage.rooms.maintenance.line_rebuild import differing_groups, differing_lines
+from synrepl.storage.rooms.states.state_groups import read_slot_states, read_states
+from synrepl.storage.rooms.tables.events import events_by_id, raw_json, refusal_of
+from synrepl.storage.rooms.tables.heads import current_state, forward_extremities, read_heads
+from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.tables.waiting import waiting_events
+from synrepl.storage.rooms.visibility.audience import NOBODY_BIT, unpack_audience
 
 
 def compare_room(txn: Transaction, room: Room, what: object = None, orders: bool = True) -> None:

@@ -9,13 +9,13 @@ from synrepl.rooms import Room, auth_dependencies
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.services.rooms.maintenance.verification import RoomVerification
 from synrepl.storage.database import Database, Isolation, Transaction
-from synrepl.storage.rooms.events import events_by_id, raw_json
-from synrepl.storage.rooms.heads import current_state, forward_extremities, read_heads
-from synrepl.storage.rooms.incoming import IncomingEvent
-from synrepl.storage.rooms.line_rebuild import differing_groups, differing_lines
+from synrepl.storage.rooms.maintenance.line_rebuild import differing_groups, differing_lines
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
-from synrepl.storage.rooms.numbers import require_room
-from synrepl.storage.rooms.state_groups import read_states
+from synrepl.storage.rooms.states.state_groups import read_states
+from synrepl.storage.rooms.tables.events import events_by_id, raw_json
+from synrepl.storage.rooms.tables.heads import current_state, forward_extremities, read_heads
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.numbers import require_room
 from tests.rooms.dags import Dag
 from tests.storage.rooms.store_case import StoreCase
 

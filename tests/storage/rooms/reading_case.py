@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synrepl.rooms import Room
 from synrepl.services.rooms.store import RoomStore
-from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.storage.rooms.store_case import StoreCase
 

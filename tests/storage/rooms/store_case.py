@@ -15,8 +15,8 @@ from synrepl.rooms import (
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.incoming import IncomingEvent, PersistedBatch
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row

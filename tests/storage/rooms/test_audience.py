@@ -14,7 +14,7 @@ from synrepl.rooms import (
     visible_to_user,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.audience import (
+from synrepl.storage.rooms.visibility.audience import (
     EXCEPTION_BIT,
     HIDDEN,
     JOIN,
@@ -29,7 +29,7 @@ from synrepl.storage.rooms.audience import (
     unpack_audience,
     visibility_set,
 )
-from synrepl.storage.rooms.visibility_sql import REASONS, SIGHTS, ViewerSql
+from synrepl.storage.rooms.visibility.audience_sql import REASONS, SIGHTS, ViewerSql
 from tests.storage.postgres import PostgresCase
 from tests.storage.rooms.written_rooms import WrittenRoom
 

@@ -12,9 +12,9 @@ from synrepl.storage.rooms.maintenance.index_check import (
     IndexesNotChecked,
     amcheck_schema,
 )
-from synrepl.storage.rooms.numbers import require_room, take_numbers
-from synrepl.storage.rooms.pending_rows import copy_rows
-from synrepl.storage.rooms.state_groups import GROUPS_TABLE, group_row, read_chains, state_in
+from synrepl.storage.rooms.states.state_groups import GROUPS_TABLE, group_row, read_chains, state_in
+from synrepl.storage.rooms.tables.numbers import require_room, take_numbers
+from synrepl.storage.rooms.tables.pending_rows import copy_rows
 from tests.rooms.dags import dag, dag_names
 from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
 

@@ -16,9 +16,9 @@ from synrepl.rooms import (
     membership_after,
     visible_to_user,
 )
-from synrepl.storage.rooms.event_access import EventIsOutlier, EventNotStored
-from synrepl.storage.rooms.explanations import StateOrigin
-from synrepl.storage.rooms.incoming import IncomingEvent
+from synrepl.storage.rooms.reading.event_access import EventIsOutlier, EventNotStored
+from synrepl.storage.rooms.reading.explanations import StateOrigin
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.rooms.dags import dag, dag_names
 from tests.storage.rooms.reading_case import SMALL, ReadingCase
 

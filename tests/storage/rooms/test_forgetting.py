@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from synrepl.rooms import Room, parse_event, redact
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
-from synrepl.storage.rooms.events import EventFlags, events_by_id, parsed_events, raw_json
-from synrepl.storage.rooms.incoming import EventOutcome, IncomingEvent
 from synrepl.storage.rooms.maintenance.forget import LocalMembers
-from synrepl.storage.rooms.numbers import UnknownRoom, find_room
+from synrepl.storage.rooms.tables.events import EventFlags, events_by_id, parsed_events, raw_json
+from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
+from synrepl.storage.rooms.tables.numbers import UnknownRoom, find_room
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from synrepl.rooms import EventOrdering, Room, Viewer, audience_of
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.audience import BESIDE_BIT, FIRST_BIT, NEAR_BIT
-from synrepl.storage.rooms.event_places_rebuild import rebuild_event_places
-from synrepl.storage.rooms.events import events_by_id
-from synrepl.storage.rooms.incoming import IncomingEvent
-from synrepl.storage.rooms.line_rebuild import rebuild_lines
-from synrepl.storage.rooms.numbers import require_room
-from synrepl.storage.rooms.state_line import MAX_OVERLAY
+from synrepl.storage.rooms.maintenance.event_places_rebuild import rebuild_event_places
+from synrepl.storage.rooms.maintenance.line_rebuild import rebuild_lines
+from synrepl.storage.rooms.states.state_line import MAX_OVERLAY
+from synrepl.storage.rooms.tables.events import events_by_id
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.visibility.audience import BESIDE_BIT, FIRST_BIT, NEAR_BIT
 from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.blocking_store import BlockingPersister, RecordedFacts
 from tests.storage.rooms.random_rooms import USERS, RandomRoom
@@ -154,7 +154,7 @@ class PersistedRooms(RoomCase):
         self.processes[0].empty()
         self.processes[1].forget()
         rng = Random(seed)
-        with patch("synrepl.storage.rooms.state_line.MAX_OVERLAY", max_overlay):
+        with patch("synrepl.storage.rooms.states.state_line.MAX_OVERLAY", max_overlay):
             room = self.persist(_RestlessRoom(rng, version), batches, rng)
             for again in (_nothing, _places_again, rebuild_lines):
                 check = partial(self.check, room, viewers, size, again)

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from synrepl.core.tokens import Range
 from synrepl.rooms import Event, OtherRoom, Room, UnknownEvents
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.events import (
+from synrepl.storage.rooms.tables.events import (
     CorruptEvent,
     MissingJson,
     checksum,
@@ -17,14 +17,14 @@ from synrepl.storage.rooms.events import (
     parsed_events,
     raw_json,
 )
-from synrepl.storage.rooms.incoming import (
+from synrepl.storage.rooms.tables.incoming import (
     EventOutcome,
     IncomingEvent,
     NotStorable,
     PersistedBatch,
 )
-from synrepl.storage.rooms.numbers import OtherRoomVersion, UnknownRoom, require_room
-from synrepl.storage.rooms.waiting import missing_events
+from synrepl.storage.rooms.tables.numbers import OtherRoomVersion, UnknownRoom, require_room
+from synrepl.storage.rooms.tables.waiting import missing_events
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from synrepl.streams.synapse.events import EVENTS, AllStateRow, EventRow, StateRow
 from tests.rooms.small_rooms import SmallRoom

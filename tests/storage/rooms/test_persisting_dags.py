@@ -6,7 +6,7 @@ import os
 import random
 
 from synrepl.rooms import Room
-from synrepl.storage.rooms.incoming import EventOutcome, IncomingEvent
+from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.storage.rooms.store_case import StoreCase
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from synrepl.rooms import Event, OtherRoom, Room, UnknownEvents
-from synrepl.storage.rooms.incoming import EventOutcome, IncomingEvent
+from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from synrepl.streams.synapse.backfill import BackfillRow
 from synrepl.streams.synapse.events import AllStateRow, EventRow, StateRow
 from tests.storage.postgres import PostgresCase

@@ -8,12 +8,12 @@ from typing import TypeVar
 from synrepl.rooms import Room, StateKey
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Database, Isolation, Transaction
-from synrepl.storage.rooms.events import events_by_id
-from synrepl.storage.rooms.incoming import IncomingEvent
 from synrepl.storage.rooms.maintenance.purge import CannotPurge
 from synrepl.storage.rooms.maintenance.purge_point import NoPurgePoint, PurgePoint
-from synrepl.storage.rooms.numbers import require_room
-from synrepl.storage.rooms.state_groups import read_states
+from synrepl.storage.rooms.states.state_groups import read_states
+from synrepl.storage.rooms.tables.events import events_by_id
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.numbers import require_room
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
 from tests.storage.rooms.store_case import PersistingProcess

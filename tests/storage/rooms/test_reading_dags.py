@@ -6,19 +6,19 @@ import random
 
 from synrepl.rooms import BitSetChains, StateKey, canonical_json, full_conflicted_set, redact
 from synrepl.services.rooms.store import RoomStore
-from synrepl.storage.rooms.event_access import (
+from synrepl.storage.rooms.reading.event_access import (
     EventInOtherRoom,
     EventIsOutlier,
     EventNotStored,
     EventRejected,
     TooManyNamed,
 )
-from synrepl.storage.rooms.events import CorruptEvent, EventFlags, MissingJson
-from synrepl.storage.rooms.incoming import IncomingEvent
-from synrepl.storage.rooms.named_entries import NamedEntries
-from synrepl.storage.rooms.numbers import NumberWithoutRow, UnknownRoom
-from synrepl.storage.rooms.room_overview import BadLimit
-from synrepl.storage.rooms.state_groups import CorruptState
+from synrepl.storage.rooms.reading.room_overview import BadLimit
+from synrepl.storage.rooms.states.named_entries import NamedEntries
+from synrepl.storage.rooms.states.state_groups import CorruptState
+from synrepl.storage.rooms.tables.events import CorruptEvent, EventFlags, MissingJson
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, UnknownRoom
 from tests.rooms.dags import dag, dag_names
 from tests.storage.rooms.reading_case import SMALL, ReadingCase
 from tests.storage.rooms.store_case import StoreCase

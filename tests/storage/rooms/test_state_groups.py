@@ -8,24 +8,24 @@ from typing import TypeVar
 
 from synrepl.rooms import UnknownStateGroup
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.group_writer import GroupMemory, GroupWriter
-from synrepl.storage.rooms.line_rebuild import (
+from synrepl.storage.rooms.maintenance.line_rebuild import (
     differing_groups,
     differing_lines,
     drop_lines,
     rebuild_lines,
 )
-from synrepl.storage.rooms.numbers import (
+from synrepl.storage.rooms.states.group_writer import GroupMemory, GroupWriter
+from synrepl.storage.rooms.states.state_digest import StateDigest, digest_of
+from synrepl.storage.rooms.states.state_groups import CorruptState, read_slot_states, read_states
+from synrepl.storage.rooms.states.state_line import MAX_OVERLAY, entries_at
+from synrepl.storage.rooms.tables.numbers import (
     NumberWithoutRow,
     lock_room,
     make_room,
     require_room,
     take_numbers,
 )
-from synrepl.storage.rooms.pending_rows import PendingRows
-from synrepl.storage.rooms.state_digest import StateDigest, digest_of
-from synrepl.storage.rooms.state_groups import CorruptState, read_slot_states, read_states
-from synrepl.storage.rooms.state_line import MAX_OVERLAY, entries_at
+from synrepl.storage.rooms.tables.pending_rows import PendingRows
 from tests.storage.postgres import PostgresCase
 
 T = TypeVar("T")

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from synrepl.rooms import Sight, Viewer
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.messages import read_backfill, read_messages
-from synrepl.storage.rooms.pages import BadPageSize, PageRequest
-from synrepl.storage.rooms.traversal import (
+from synrepl.storage.rooms.reading.messages import read_backfill, read_messages
+from synrepl.storage.rooms.visibility.event_visibility import ServedEvent
+from synrepl.storage.rooms.visibility.pages import BadPageSize, PageRequest
+from synrepl.storage.rooms.visibility.traversal import (
     MAX_FROM_EVENTS,
     BadMinDepth,
     TooManyEventsNamed,
     backfill,
     missing_events,
 )
-from synrepl.storage.rooms.visibility import ServedEvent
 from tests.storage.rooms.test_visibility import RoomCase
 from tests.storage.rooms.written_rooms import WrittenEvent, WrittenRoom
 

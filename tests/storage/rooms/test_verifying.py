@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from synrepl.rooms import Room
 from synrepl.storage.rooms.maintenance.examine import examine_room, forecast_rooms
-from synrepl.storage.rooms.numbers import require_room
+from synrepl.storage.rooms.tables.numbers import require_room
 from tests.rooms.dags import dag, dag_names
 from tests.storage.rooms.kept_rooms import MaintainedCase
 

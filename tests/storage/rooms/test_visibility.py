@@ -24,9 +24,9 @@ from synrepl.rooms import (
     visible_to_user,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.numbers import require_room
-from synrepl.storage.rooms.pages import Page, PageOrder, PageRequest, visible_page
-from synrepl.storage.rooms.visibility import seen_by_server, seen_by_user
+from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.visibility.event_visibility import seen_by_server, seen_by_user
+from synrepl.storage.rooms.visibility.pages import Page, PageOrder, PageRequest, visible_page
 from tests.rooms.vector_files import lines
 from tests.storage.postgres import PostgresCase
 from tests.storage.rooms.random_written_rooms import SERVERS, USERS, random_rooms

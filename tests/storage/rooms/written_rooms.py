@@ -20,12 +20,12 @@ from synrepl.rooms import (
     room_version,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.audience import pack_audience, pack_unseen
-from synrepl.storage.rooms.event_places import BRANCHES_TABLE, EventPlaces, PlacedEvent
-from synrepl.storage.rooms.events import checksum
-from synrepl.storage.rooms.pending_rows import PendingRows, RoomTable
-from synrepl.storage.rooms.state_digest import StateDigest
-from synrepl.storage.rooms.state_line import LineWriter
+from synrepl.storage.rooms.states.state_digest import StateDigest
+from synrepl.storage.rooms.states.state_line import LineWriter
+from synrepl.storage.rooms.tables.events import checksum
+from synrepl.storage.rooms.tables.pending_rows import PendingRows, RoomTable
+from synrepl.storage.rooms.visibility.audience import pack_audience, pack_unseen
+from synrepl.storage.rooms.visibility.event_places import BRANCHES_TABLE, EventPlaces, PlacedEvent
 
 V10 = room_version("10")
 
@@ -67,7 +67,7 @@ class WrittenEvent:
 class WrittenRoom:
     """A room whose rows are collected, and then written at once.
 
-    :ivar max_overlay: see :data:`synrepl.storage.rooms.state_line.MAX_OVERLAY`
+    :ivar max_overlay: see :data:`synrepl.storage.rooms.states.state_line.MAX_OVERLAY`
     """
 
     room_id: str = "!room:a.example"
@@ -242,7 +242,7 @@ class WrittenRoom:
             if base_state.get(key) is not each
         }
         change |= {self.slot(key): None for key in base_state if key not in state}
-        with patch("synrepl.storage.rooms.state_line.MAX_OVERLAY", self.max_overlay):
+        with patch("synrepl.storage.rooms.states.state_line.MAX_OVERLAY", self.max_overlay):
             self._writer.add(self.rows, group, bases[0], change, digest)
         return group
 

@@ -21,7 +21,7 @@ from synrepl.storage.foreign.bounds import SETTLE_S, ForeignBounds
 from synrepl.storage.foreign.rooms.events import SourceEvent, events_by_id
 from synrepl.storage.foreign.rooms.tables import RoomTables, locate_rooms, read_room
 from synrepl.storage.foreign.store import ForeignStore
-from synrepl.storage.rooms.imports import RecordedSource
+from synrepl.storage.rooms.tables.imports import RecordedSource
 from synrepl.streams.definition import Fact
 from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from synrepl.streams.synapse.events import EVENTS, EventRow

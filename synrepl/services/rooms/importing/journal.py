@@ -15,8 +15,8 @@ from synrepl.services.rooms.importing.findings import (
 )
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.foreign.rooms.events import BEFORE_ALL, RoomPosition
-from synrepl.storage.rooms import imports
-from synrepl.storage.rooms.imports import RecordedSource
+from synrepl.storage.rooms.tables import imports
+from synrepl.storage.rooms.tables.imports import RecordedSource
 
 _ENCODER = msgspec.json.Encoder()
 _COUNTS = msgspec.json.Decoder(ImportCounts)

@@ -8,10 +8,10 @@ from synrepl.rooms import Refusal, RoomVersion
 from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.rooms.events import events_by_id
-from synrepl.storage.rooms.heads import forward_extremities
-from synrepl.storage.rooms.incoming import EventOutcome, IncomingEvent, PersistedEvent
-from synrepl.storage.rooms.numbers import find_room
+from synrepl.storage.rooms.tables.events import events_by_id
+from synrepl.storage.rooms.tables.heads import forward_extremities
+from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent, PersistedEvent
+from synrepl.storage.rooms.tables.numbers import find_room
 
 #: Stored with events that the source soft-failed.
 SOFT_FAILED_AT_SOURCE = Refusal(

@@ -28,7 +28,7 @@ from synrepl.storage.rooms.maintenance.index_check import (
     install_amcheck,
 )
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint, purge_point_at
-from synrepl.storage.rooms.numbers import RoomRow, require_room
+from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from synrepl.services.rooms.maintenance.room_job import (
 from synrepl.storage.database import Database
 from synrepl.storage.rooms.maintenance import purge, purge_rest
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
-from synrepl.storage.rooms.numbers import RoomRow
+from synrepl.storage.rooms.tables.numbers import RoomRow
 
 #: Outliers that are found at once.
 FOUND_OUTLIERS = 20_000

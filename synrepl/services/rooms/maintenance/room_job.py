@@ -17,7 +17,7 @@ from synrepl.storage.rooms.maintenance.collect import (
     retire_lines,
 )
 from synrepl.storage.rooms.maintenance.marks import RoomMark, mark_room
-from synrepl.storage.rooms.numbers import RoomRow
+from synrepl.storage.rooms.tables.numbers import RoomRow
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ from typing import TypeVar
 from synrepl.core.errors import SynreplError
 from synrepl.services.rooms.maintenance.room_job import MaintenanceProgress, ProgressListener
 from synrepl.storage.database import Database, Isolation, Transaction
-from synrepl.storage.rooms.heads import read_heads
 from synrepl.storage.rooms.maintenance.findings import CheckedPage, RoomFinding, RoomProblem
 from synrepl.storage.rooms.maintenance.verify_ends import (
     MAX_LISTED,
@@ -24,7 +23,8 @@ from synrepl.storage.rooms.maintenance.verify_lines import (
     lines_to_verify,
     places_without_line,
 )
-from synrepl.storage.rooms.numbers import RoomRow, require_room
+from synrepl.storage.rooms.tables.heads import read_heads
+from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 
 T = TypeVar("T")
 

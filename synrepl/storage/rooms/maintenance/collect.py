@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.heads import read_heads
 from synrepl.storage.rooms.maintenance.kept_groups import (
     find_kept_groups,
     groups_to_rebase,
@@ -26,7 +25,8 @@ from synrepl.storage.rooms.maintenance.marks import (
     reworked,
 )
 from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, prepare_rebase, write_rebased
-from synrepl.storage.rooms.state_groups import read_chains, state_in
+from synrepl.storage.rooms.states.state_groups import read_chains, state_in
+from synrepl.storage.rooms.tables.heads import read_heads
 
 #: Groups that are found in one go.
 PLANNED_GROUPS = 20_000

@@ -19,7 +19,7 @@ from synrepl.storage.rooms.maintenance.kept_groups import find_kept_groups
 from synrepl.storage.rooms.maintenance.marks import RoomMark, lock_marked, reworked
 from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
 from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, delta_to, write_rebased
-from synrepl.storage.rooms.state_groups import chain_of, read_chains
+from synrepl.storage.rooms.states.state_groups import chain_of, read_chains
 
 #: Entries that rewriting a group must save.
 MIN_SAVED = 4

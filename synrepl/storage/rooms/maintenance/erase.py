@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from synrepl.rooms import BadEvent, canonical_json, parse_event, redact, room_version
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.events import (
+from synrepl.storage.rooms.maintenance.marks import announce_room
+from synrepl.storage.rooms.maintenance.purge import PURGED_CACHE
+from synrepl.storage.rooms.tables.events import (
     CorruptEvent,
     EventFlags,
     checksum,
 )
-from synrepl.storage.rooms.maintenance.marks import announce_room
-from synrepl.storage.rooms.maintenance.purge import PURGED_CACHE
-from synrepl.storage.rooms.numbers import lock_room
+from synrepl.storage.rooms.tables.numbers import lock_room
 
 
 class SentEvents(NamedTuple):

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from synrepl.core.errors import SynreplError
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.line_rebuild import differing_lines
 from synrepl.storage.rooms.maintenance.findings import RoomFinding, RoomProblem
+from synrepl.storage.rooms.maintenance.line_rebuild import differing_lines
 from synrepl.storage.rooms.maintenance.verify_ends import verify_heads, verify_references
 from synrepl.storage.rooms.maintenance.verify_groups import GroupVerifier
 from synrepl.storage.rooms.maintenance.verify_lines import places_without_line
-from synrepl.storage.rooms.numbers import NumberWithoutRow, RoomRow
+from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
 
 #: The newest groups of a room, whose digests are computed.
 EXAMINED_GROUPS = 50

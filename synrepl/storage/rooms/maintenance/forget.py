@@ -11,7 +11,7 @@ from typing import NamedTuple
 from synrepl.core.errors import Refused
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.marks import announce_room
-from synrepl.storage.rooms.numbers import RoomRow, UnknownRoom, lock_room
+from synrepl.storage.rooms.tables.numbers import RoomRow, UnknownRoom, lock_room
 
 #: What other processes call the caches that a removal makes stale.
 FORGOTTEN_CACHE = "dr_cache_fake"

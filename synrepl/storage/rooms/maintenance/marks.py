@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.numbers import RoomRow, lock_room
+from synrepl.storage.rooms.tables.numbers import RoomRow, lock_room
 
 #: A subquery: the numbers of the room's events that came, or became full events, after a mark. It takes
 #: :func:`mark_params`.

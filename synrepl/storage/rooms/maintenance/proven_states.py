@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Mapping
 
 from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.numbers import event_ids_of, keys_of
-from synrepl.storage.rooms.state_digest import StateDigest
-from synrepl.storage.rooms.state_groups import (
+from synrepl.storage.rooms.states.state_digest import StateDigest
+from synrepl.storage.rooms.states.state_groups import (
     CorruptState,
     SlotState,
     StoredGroup,
     read_chains,
     state_in,
 )
+from synrepl.storage.rooms.tables.numbers import event_ids_of, keys_of
 
 #: Names of slots and events that are kept.
 MAX_NAMES = 200_000

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from synrepl.core.errors import Refused
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.audience import EXCEPTION_BIT, NOBODY_BIT, PLACE_BITS
-from synrepl.storage.rooms.heads import read_heads
 from synrepl.storage.rooms.maintenance.collect import BatchDone
 from synrepl.storage.rooms.maintenance.kept_groups import count_unneeded, find_kept_groups
 from synrepl.storage.rooms.maintenance.marks import (
@@ -31,7 +29,9 @@ from synrepl.storage.rooms.maintenance.marks import (
     reworked,
 )
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
-from synrepl.storage.rooms.numbers import RoomRow
+from synrepl.storage.rooms.tables.heads import read_heads
+from synrepl.storage.rooms.tables.numbers import RoomRow
+from synrepl.storage.rooms.visibility.audience import EXCEPTION_BIT, NOBODY_BIT, PLACE_BITS
 
 #: What other processes call the caches that a purge makes stale.
 PURGED_CACHE = "ph_cache_fake"

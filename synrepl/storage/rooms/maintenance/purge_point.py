@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from synrepl.core.errors import InputError
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.events import events_by_id
-from synrepl.storage.rooms.numbers import RoomRow
+from synrepl.storage.rooms.tables.events import events_by_id
+from synrepl.storage.rooms.tables.numbers import RoomRow
 
 
 class NoPurgePoint(InputError):

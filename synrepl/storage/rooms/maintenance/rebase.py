@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
-from synrepl.storage.rooms.state_groups import (
+from synrepl.storage.rooms.states.state_groups import (
     CorruptState,
     SlotState,
     chain_of,

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from synrepl.rooms import ResolutionCache, lookup_state_after, run
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.heads import read_heads
 from synrepl.storage.rooms.maintenance.findings import RoomFinding, RoomProblem
-from synrepl.storage.rooms.numbers import RoomRow
-from synrepl.storage.rooms.read_view import read_view
-from synrepl.storage.rooms.state_groups import read_states
-from synrepl.storage.rooms.state_handle import StoredState
+from synrepl.storage.rooms.persisting.read_view import read_view
+from synrepl.storage.rooms.states.state_groups import read_states
+from synrepl.storage.rooms.states.state_handle import StoredState
+from synrepl.storage.rooms.tables.heads import read_heads
+from synrepl.storage.rooms.tables.numbers import RoomRow
 
 #: Findings of each kind that are listed.
 MAX_LISTED = 1_000

@@ -19,7 +19,8 @@ from synrepl.rooms import (
     room_version,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.events import (
+from synrepl.storage.rooms.maintenance.findings import CheckedPage, RoomFinding, RoomProblem
+from synrepl.storage.rooms.tables.events import (
     FROM_EVENTS,
     STORED_EVENT,
     EventFlags,
@@ -27,8 +28,7 @@ from synrepl.storage.rooms.events import (
     checksum,
     stored_event,
 )
-from synrepl.storage.rooms.maintenance.findings import CheckedPage, RoomFinding, RoomProblem
-from synrepl.storage.rooms.numbers import RoomRow
+from synrepl.storage.rooms.tables.numbers import RoomRow
 
 #: Where the events begin.
 FIRST_EVENTS = (False, -(1 << 63))

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from synrepl.rooms import BrokenChain, StateKey, UnknownStateGroup
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.findings import CheckedPage, RoomFinding, RoomProblem
-from synrepl.storage.rooms.numbers import RoomRow
-from synrepl.storage.rooms.state_digest import StateDigest
-from synrepl.storage.rooms.state_groups import StoredGroup, chain_of, read_chains
+from synrepl.storage.rooms.states.state_digest import StateDigest
+from synrepl.storage.rooms.states.state_groups import StoredGroup, chain_of, read_chains
+from synrepl.storage.rooms.tables.numbers import RoomRow
 
 #: Where the groups begin.
 FIRST_GROUPS = (False, 0)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.findings import CheckedPage, RoomFinding, RoomProblem
 from synrepl.storage.rooms.maintenance.verify_groups import EntryNames
-from synrepl.storage.rooms.numbers import RoomRow
-from synrepl.storage.rooms.state_digest import StateDigest
-from synrepl.storage.rooms.state_line import LinePlace, StoredLine, read_lines, state_on_line
+from synrepl.storage.rooms.states.state_digest import StateDigest
+from synrepl.storage.rooms.states.state_line import LinePlace, StoredLine, read_lines, state_on_line
+from synrepl.storage.rooms.tables.numbers import RoomRow
 
 
 def lines_to_verify(txn: Transaction, room: RoomRow) -> list[StoredLine]:

@@ -1,0 +1,399 @@
+"""Persists a batch of events of one room: judges it, and writes everything that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from synrepl.core.tokens import Token
+from synrepl.rooms import Delta, RoomVersion, StateKey, room_version
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import Outbox
+from synrepl.storage.rooms.persisting.batch import RoomBatch
+from synrepl.storage.rooms.persisting.batch_facts import FactPlaces, append_facts
+from synrepl.storage.rooms.persisting.batch_places import place_row
+from synrepl.storage.rooms.persisting.batch_redactions import apply_redactions
+from synrepl.storage.rooms.persisting.room_memory import RoomMemories, RoomMemory
+from synrepl.storage.rooms.tables.events import (
+    EVENTS_TABLE,
+    JSON_TABLE,
+    StoredEvent,
+    event_row,
+    json_row,
+)
+from synrepl.storage.rooms.tables.heads import (
+    BACKWARD_TABLE,
+    MembershipRow,
+    StoredHeads,
+    write_current_state,
+    write_forward,
+    write_heads,
+    write_memberships,
+)
+from synrepl.storage.rooms.tables.incoming import (
+    EventOutcome,
+    IncomingEvent,
+    PersistedBatch,
+    PersistedEvent,
+)
+from synrepl.storage.rooms.tables.numbers import (
+    NumberWithoutRow,
+    OpenedRoom,
+    OtherRoomVersion,
+    find_room,
+    make_room,
+    open_room,
+)
+from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
+from synrepl.storage.rooms.tables.waiting import (
+    MAX_STORED_WAITING,
+    WAITING_TABLE,
+    drop_oldest_waiting,
+    forget_waiting,
+)
+from synrepl.streams.synapse.backfill import BACKFILL
+from synrepl.streams.synapse.events import EVENTS
+
+
+class PersistRun:
+    """One run of persisting a batch, as a work function.
+
+    The work may run several times; what counts is the last run, whose :attr:`memory` is put back when it
+    is known to be committed.
+
+    :param room_nos: numbers of rooms by ID, as far as they are known
+    :param released_by: events that were persisted before, and that others wait for
+    """
+
+    def __init__(
+        self,
+        room_id: str,
+        version: str,
+        incoming: Sequence[IncomingEvent],
+        memories: RoomMemories,
+        room_nos: Mapping[str, int],
+        max_waiting: int = MAX_STORED_WAITING,
+        released_by: Sequence[str] = (),
+    ) -> None:
+        self._room_id = room_id
+        self._version: RoomVersion = room_version(version)
+        self._incoming = incoming
+        self._memories = memories
+        self._room_nos = room_nos
+        self._max_waiting = max_waiting
+        self._released_by = released_by
+        self.memory: RoomMemory | None = None
+
+    def work(self, txn: Transaction, outbox: Outbox) -> PersistRun:
+        """Judge the batch and write everything but what needs tokens, which follows once they are reserved.
+
+        :raises OtherRoomVersion: the room is stored with another version
+        """
+        self.memory = None
+        new_ids = [each for each in map(_event_id, self._incoming) if "\0" not in each]
+        opened = self._open(txn, new_ids)
+        room = opened.room
+        if room.version != self._version.name:
+            raise OtherRoomVersion(
+                room_id=self._room_id, stored=room.version, given=self._version.name
+            )
+        memory = self._memories.take(self._room_id, room.room_no, room.epoch, room.revision)
+        batch = RoomBatch(txn, opened, self._version, memory)
+        batch.view.note_absent(set(new_ids) - opened.known)
+        batch.prefetch(self._incoming, self._released_by)
+        batch.take_in_ready()
+        given = [batch.take_in(each) for each in self._incoming]
+        writer = _BatchWriter(batch, self._max_waiting)
+        if writer.changes_something:
+            writer.write(outbox)
+            memory.revision = room.revision + 1
+        self.memory = memory
+        self._writer = writer
+        self._given = given
+        return self
+
+    def _open(self, txn: Transaction, new_ids: list[str]) -> OpenedRoom:
+        """Lock the room, which is made if it is not here, or not any more."""
+        state_events = sum(each.event.state_key is not None for each in self._incoming)
+        room_no = self._room_nos.get(self._room_id)
+        while True:
+            if room_no is None:
+                found = find_room(txn, self._room_id)
+                room_no = (
+                    make_room(txn, self._room_id, self._version.name)
+                    if found is None
+                    else found.room_no
+                )
+            try:
+                opened = open_room(txn, room_no, new_ids, state_events + 2)
+            except NumberWithoutRow:
+                room_no = None
+                continue
+            if opened.room.room_id == self._room_id:
+                return opened
+            room_no = None  # it is being forgotten
+
+    @property
+    def result(self) -> PersistedBatch:
+        """What became of the batch; complete once the tokens were reserved."""
+        writer, given = self._writer, self._given
+        judged = {each.row.event_id: each.outcome() for each in writer.batch.pending()}
+        memory = self.memory
+        assert memory is not None
+        return PersistedBatch(
+            writer.batch.room.room_no,
+            memory.revision,
+            [self._now(each, judged) for each in given],
+            list(judged.values()),
+            writer.batch.has_ready,
+        )
+
+    @staticmethod
+    def _now(given: PersistedEvent, judged: Mapping[str, PersistedEvent]) -> PersistedEvent:
+        """What became of an event by the end of the batch: one that waited may have been judged."""
+        if given.error is not None or given.outcome is EventOutcome.KNOWN:
+            return given
+        return judged.get(given.event_id, given)
+
+
+class _BatchWriter:
+    """Writes what a batch changes."""
+
+    def __init__(self, batch: RoomBatch, max_waiting: int) -> None:
+        self.batch = batch
+        self._max_waiting = max_waiting
+        still = {each.event.event_id: each for each in batch.waiting}
+        self._now_waiting = [each for key, each in still.items() if key not in batch.stored_waiting]
+        self._released = [each for each in batch.stored_waiting if each not in still]
+        self._waits_for_less = {
+            each: sorted(still[each].missing)
+            for each, stored in batch.stored_waiting.items()
+            if each in still and still[each].missing != set(stored.missing)
+        }
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether there is anything to write."""
+        batch = self.batch
+        return bool(batch.is_new or batch.order or self._now_waiting or self._released)
+
+    def write(self, outbox: Outbox) -> None:
+        """Write all rows but those that need tokens, and append the facts."""
+        batch = self.batch
+        room_no = batch.room.room_no
+        rows = batch.rows
+        unapplied = apply_redactions(batch)
+        self._link_backfilled()
+        ends = batch.extremities.event_ids
+        group, change = batch.states.current_state(ends)
+        waiting = self._write_waiting(rows)
+        pending = list(batch.pending())
+        rows.extend(
+            JSON_TABLE,
+            [json_row(each.row.event_no, each.event) for each in pending if not each.was_outlier],
+        )
+        batch.states.finish()
+        write_current_state(rows, room_no, batch.states.numbered(change).items())
+        numbers = batch.view.event_nos([*ends, *batch.old_ends])
+        write_forward(
+            rows,
+            room_no,
+            [numbers[each] for each in batch.old_ends - ends],
+            [numbers[each] for each in ends - batch.old_ends],
+        )
+        self._write_backward(rows)
+        batch.states.types({each.row.type for each in pending})
+        rows.run(
+            "UPDATE synrepl._rooms SET revision = revision + 1, slots = %s WHERE room_no = %s",
+            (batch.states.slots, room_no),
+        )
+        # Positions wait for what is done after tokens are reserved; one more round trip is worse
+        # than a few rows.
+        if waiting is None or not rows.are_few:
+            rows.flush(batch.txn)
+        if waiting is None:
+            waiting = drop_oldest_waiting(batch.txn, room_no, self._max_waiting)
+        places = append_facts(outbox, batch.room.room_id, pending, change, batch.now_ms)
+        heads = self._heads(group, waiting, batch.heads.unapplied + unapplied)
+        outbox.after_reserving(
+            lambda txn, tokens: self._write_numbered(txn, tokens, places, change, heads)
+        )
+
+    def _write_numbered(
+        self,
+        txn: Transaction,
+        tokens: Mapping[str, Sequence[Token]],
+        places: FactPlaces,
+        change: Delta,
+        heads: StoredHeads,
+    ) -> None:
+        """Write the rows that have stream IDs: events, memberships, heads."""
+        batch = self.batch
+        live = tokens.get(EVENTS.name, ())
+        old = tokens.get(BACKFILL.name, ())
+        rows = batch.rows
+        types = batch.memory.types
+        newest = heads.stream_id
+        oldest = heads.oldest_stream_id
+        for event_id in batch.order:
+            pending = batch.judged[event_id]
+            row = pending.row
+            if row.event_no in places.live:
+                newest = EVENTS.stream_id(live[places.live[row.event_no]])
+                row = row._replace(stream_id=newest)
+            elif row.event_no in places.backfilled:
+                oldest = BACKFILL.stream_id(old[places.backfilled[row.event_no]])
+                row = row._replace(stream_id=oldest)
+            row = place_row(batch, row, rows)
+            batch.judged[event_id] = pending._replace(row=row)
+            batch.memory.rows[event_id] = row
+            if pending.was_outlier:
+                _update(rows, row, types)
+            else:
+                rows.add(EVENTS_TABLE, event_row(row, types))
+        stream_ids = {key: EVENTS.stream_id(live[place]) for key, place in places.entries.items()}
+        write_memberships(rows, heads.room_no, self._memberships(change, stream_ids))
+        heads = heads._replace(stream_id=newest, oldest_stream_id=oldest)
+        write_heads(rows, heads)
+        rows.flush(txn)
+        batch.memory.heads = heads
+
+    def _memberships(
+        self, change: Delta, stream_ids: Mapping[StateKey, int]
+    ) -> list[MembershipRow]:
+        batch = self.batch
+        members = [
+            (key[1], event_id)
+            for key, event_id in change.entries.items()
+            if key[0] == "m.room.member"
+        ]
+        events = batch.view.known_events([event_id for _, event_id in members]).events
+        numbers = batch.view.event_nos([event_id for _, event_id in members])
+        changes = [
+            MembershipRow(
+                user_id,
+                numbers[event_id],
+                _membership(events[event_id].membership),
+                stream_ids["m.room.member", user_id],
+            )
+            for user_id, event_id in members
+        ]
+        changes += [
+            MembershipRow(user_id, None, "leave", stream_ids[kind, user_id])
+            for kind, user_id in change.removed
+            if kind == "m.room.member"
+        ]
+        return changes
+
+    def _link_backfilled(self) -> None:
+        """Give the events that follow a new one its number; it is no backward extremity any more."""
+        batch = self.batch
+        for event_id in batch.order:
+            row = batch.judged[event_id].row
+            children = batch.memory.backward.get(event_id)
+            if children is None or row.is_outlier:
+                continue
+            del batch.memory.backward[event_id]
+            by_number = {each.row.event_no: each for each in batch.judged.values()}
+            for child_no in sorted(children):
+                child = by_number.get(child_no)
+                if child is not None:
+                    linked = [*child.row.prev_nos, row.event_no]
+                    fresh = child.row._replace(prev_nos=linked)
+                    batch.judged[fresh.event_id] = child._replace(row=fresh)
+                    batch.memory.rows[fresh.event_id] = fresh
+                    children = children - {child_no}
+            if children:
+                batch.rows.run(
+                    "UPDATE synrepl._room_events SET prev_nos = prev_nos || %s::bigint"
+                    " WHERE event_no = ANY (%s::bigint[])",
+                    (row.event_no, sorted(children)),
+                )
+                for child_no in children:
+                    child_id = batch.memory.ids.get(child_no)
+                    if child_id is not None:
+                        batch.memory.rows.pop(child_id, None)
+            batch.rows.run(
+                "DELETE FROM synrepl._backward_extremities WHERE room_no = %s AND missing_id = %s",
+                (batch.room.room_no, event_id),
+            )
+
+    def _write_backward(self, rows: PendingRows) -> None:
+        """Write the backward extremities of new events, and which of all are followed."""
+        batch = self.batch
+        followed = batch.extremities.missing_prev_events
+        new = {each.row.event_no for each in batch.judged.values()}
+        for missing_id, children in batch.memory.backward.items():
+            for child_no in children & new:
+                row = (batch.room.room_no, missing_id, child_no, missing_id in followed)
+                rows.add(BACKWARD_TABLE, row)
+        newly = sorted(followed - batch.old_followed)
+        if newly:
+            rows.run(
+                "UPDATE synrepl._backward_extremities SET is_followed = true"
+                " WHERE room_no = %s AND missing_id = ANY (%s::text[])",
+                (batch.room.room_no, newly),
+            )
+
+    def _write_waiting(self, rows: PendingRows) -> int | None:
+        """Write what waits; returns the number of waiting events, None if it is to be counted."""
+        batch = self.batch
+        room_no = batch.room.room_no
+        forget_waiting(rows, room_no, self._released)
+        for each in self._now_waiting:
+            event = each.event
+            backfilled = event.event_id in batch.waiting_backfilled
+            rows.add(
+                WAITING_TABLE,
+                (
+                    room_no,
+                    event.event_id,
+                    each.live,
+                    backfilled,
+                    sorted(each.missing),
+                    event.raw,
+                ),
+            )
+        for event_id, missing in self._waits_for_less.items():
+            rows.run(
+                "UPDATE synrepl._waiting_events SET missing = %s::text[]"
+                " WHERE room_no = %s AND event_id = %s",
+                (missing, room_no, event_id),
+            )
+        return None if self._now_waiting else batch.heads.waiting - len(self._released)
+
+    def _heads(self, group: int, waiting: int, unapplied: int) -> StoredHeads:
+        batch = self.batch
+        old = batch.heads
+        judged = list(batch.judged.values())
+        full = [each.row for each in judged if not each.row.is_outlier]
+        was_outlier = sum(each.was_outlier for each in judged if not each.row.is_outlier)
+        outliers = sum(each.row.is_outlier and not each.was_outlier for each in judged)
+        return old._replace(
+            extremities=len(batch.extremities.event_ids),
+            topological=max([old.topological, *(each.topological or 0 for each in full)]),
+            current_group=group,
+            events=old.events + len(full),
+            outliers=old.outliers + outliers - was_outlier,
+            partial=batch.partial,
+            waiting=waiting,
+            unapplied=unapplied,
+        )
+
+
+def _update(rows: PendingRows, row: StoredEvent, types: Mapping[str, int]) -> None:
+    """Write an event that was an outlier."""
+    names = EVENTS_TABLE.columns.split(", ")[4:]
+    cells = event_row(row, types)[4:]
+    rows.run(
+        f"UPDATE {EVENTS_TABLE.name} SET {', '.join(f'{name} = %s' for name in names)}"
+        " WHERE event_no = %s",
+        (*[array_text(each) if isinstance(each, list) else each for each in cells], row.event_no),
+    )
+
+
+def _event_id(incoming: IncomingEvent) -> str:
+    return incoming.event.event_id
+
+
+def _membership(value: object) -> str:
+    return value if isinstance(value, str) and "\0" not in value else "leave"

@@ -1,0 +1,1 @@
+"""What readers get: events, states, graphs, explanations."""

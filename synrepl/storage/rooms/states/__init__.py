@@ -1,0 +1,1 @@
+"""States in the tables: groups, their digests, the state line."""

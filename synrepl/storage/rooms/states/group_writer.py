@@ -1,0 +1,260 @@
+"""Makes state groups: decides how each is stored, gives it a digest and a place on a state line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+
+from synrepl.rooms import StateKey
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.states.state_digest import StateDigest
+from synrepl.storage.rooms.states.state_groups import (
+    GROUPS_TABLE,
+    KnownGroups,
+    SlotChange,
+    StoredGroup,
+    chain_of,
+    change_between,
+    group_row,
+    plan_change,
+    read_chains,
+    state_in,
+)
+from synrepl.storage.rooms.states.state_line import (
+    LinePlace,
+    LineWriter,
+    StoredLine,
+    look_up,
+    new_line_no,
+    read_lines,
+    read_places,
+)
+from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
+from synrepl.storage.rooms.tables.pending_rows import PendingRows
+
+#: Groups of which rows, places and accumulators are kept between transactions.
+MAX_KEPT_GROUPS = 512
+
+
+class GroupMemory:
+    """What is known about the groups of a room, kept between transactions.
+
+    It is valid for one revision of the room.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[int, StoredGroup] = {}
+        self.places: dict[int, LinePlace] = {}
+        self.lines: dict[int, StoredLine] = {}
+        self.digests: dict[int, StateDigest] = {}
+        self.main_line: int | None = None
+
+    def trim(self, needed: Set[int]) -> None:
+        """Keep the newest groups, and what some groups need; call it between transactions.
+
+        :param needed: groups that are likely to be the base of the next ones
+        """
+        if len(self.groups) > MAX_KEPT_GROUPS:
+            likely = [*(needed & self.groups.keys()), *sorted(self.groups)[-MAX_KEPT_GROUPS // 4 :]]
+            # A group is kept with its whole chain.
+            self.groups = {
+                each.group_no: each for group in likely for each in chain_of(group, self.groups)
+            }
+        for memory in (self.places, self.digests):
+            for group in sorted(memory.keys() - set(needed))[: -MAX_KEPT_GROUPS // 2]:
+                del memory[group]
+        if len(self.lines) > MAX_KEPT_GROUPS:
+            self.lines.clear()
+            self.places.clear()
+
+
+class GroupWriter:
+    """Makes groups of a room in one transaction.
+
+    The caller holds the room's lock. Nothing is written before the caller flushes ``rows``.
+
+    :param take_group_no: draws the number of a new group; numbers must ascend
+    :param key_of: the state key of a slot, if it is known without a statement
+    :param id_of: the ID of an event number, if it is known without a statement
+    """
+
+    def __init__(
+        self,
+        txn: Transaction,
+        room: RoomRow,
+        rows: PendingRows,
+        memory: GroupMemory,
+        take_group_no: Callable[[], int],
+        key_of: Callable[[int], StateKey | None] = lambda slot: None,
+        id_of: Callable[[int], str | None] = lambda number: None,
+    ) -> None:
+        self._txn = txn
+        self._room = room
+        self._rows = rows
+        self._memory = memory
+        self._take_group_no = take_group_no
+        self._key_of = key_of
+        self._id_of = id_of
+        self._known = KnownGroups(memory.groups)
+        if memory.main_line is None:
+            memory.main_line = room.main_line
+        self._lines = LineWriter(
+            room.room_no,
+            memory.main_line,
+            memory.lines,
+            memory.places,
+            lambda: new_line_no(txn),
+            self.state,
+        )
+
+    def make_first(self) -> int:
+        """The first group of a room, which has the empty state; its number."""
+        group = self._take_group_no()
+        digest = StateDigest()
+        self._lines.first(self._rows, group, digest)
+        self._memory.main_line = self._lines.main_line
+        self._store(StoredGroup(group, None, self._room.room_no, 0, 0, (), (), (), digest.digest))
+        self._memory.digests[group] = digest
+        self._rows.run(
+            "UPDATE synrepl._rooms SET main_line = %s WHERE room_no = %s",
+            (self._memory.main_line, self._room.room_no),
+        )
+        return group
+
+    def make(self, base: int, change: SlotChange, before: SlotChange | None = None) -> int:
+        """The group that differs from another one by a change; its number.
+
+        :param change: entries that are new or changed, and (None) removed. Entries that ``base`` has
+            already are left out; if all are, the result is ``base``
+        :param before: the entries of ``base`` in the slots of the change, if the caller knows them
+        :raises UnknownStateGroup: ``base``, or one of its chain, is not here
+        :raises NumberWithoutRow: a slot or an event of the change is not here
+        """
+        self.read([base])
+        if before is None:
+            found = self.entries([(base, slot) for slot in change])
+            before = dict(zip(change, found, strict=True))
+        change = {slot: number for slot, number in change.items() if before[slot] != number}
+        if not change:
+            return base
+        old = {slot: before[slot] for slot in change}
+        size = self._memory.groups[base].size
+        size += sum((new is not None) - (old[slot] is not None) for slot, new in change.items())
+        digest = (
+            self.digest(base)
+            .removed(self._named((slot, number) for slot, number in old.items()))
+            .added(self._named((slot, number) for slot, number in change.items()))
+        )
+        group = self._take_group_no()
+        plan = plan_change(base, change, size, self._known)
+        if plan is None:
+            whole = {**self.state(base), **change}
+            prev, place, delta = None, 0, _present(whole)
+            removed: list[int] = []
+        else:
+            prev, touched, place = plan
+            delta = _present(touched)
+            removed = sorted(slot for slot, number in touched.items() if number is None)
+        slots = sorted(delta)
+        self._store(
+            StoredGroup(
+                group,
+                prev,
+                self._room.room_no,
+                size,
+                place,
+                slots,
+                [delta[slot] for slot in slots],
+                removed,
+                digest.digest,
+            )
+        )
+        self._memory.digests[group] = digest
+        self._lines.add(self._rows, group, base, change, digest)
+        return group
+
+    def finish(self) -> None:
+        """Add the rows of lines; call it once, after the last group."""
+        self._lines.finish(self._rows)
+
+    def read(self, groups: Collection[int]) -> None:
+        """Read groups with their chains, places and lines, unless they are in memory.
+
+        :raises UnknownStateGroup: one is not here
+        """
+        memory = self._memory
+        missing = [each for each in groups if each not in memory.groups]
+        if missing:
+            memory.groups.update(read_chains(self._txn, self._room.room_no, missing))
+        for group in missing:
+            for _ in chain_of(group, memory.groups):  # each in memory has its whole chain there
+                pass
+        placeless = [each for each in groups if each not in memory.places]
+        if placeless:
+            here = self._room._replace(main_line=memory.main_line)
+            memory.places.update(read_places(self._txn, here, placeless))
+        lineless = {memory.places[each].line_no for each in groups} - memory.lines.keys()
+        if lineless:
+            memory.lines.update(read_lines(self._txn, lineless))
+
+    def entries(self, wanted: Iterable[tuple[int, int]]) -> list[int | None]:
+        """Entries of groups that were read, each given as a group and a slot, in one statement."""
+        places = self._memory.places
+        return look_up(
+            self._txn,
+            [(places[group], slot) for group, slot in wanted],
+            self._memory.lines,
+            self._lines.pending,
+        )
+
+    def state(self, group: int) -> dict[int, int]:
+        """The whole state of a group, in numbers."""
+        self.read([group])
+        return state_in(group, self._memory.groups)
+
+    def differing_slots(self, one: int, other: int) -> set[int]:
+        """The slots in which two groups may differ. The cost goes with their distance."""
+        self.read([one, other])
+        before, after = change_between(one, other, self._memory.groups)
+        return before.keys() | after.keys()
+
+    def digest(self, group: int) -> StateDigest:
+        """The accumulator of a group's state, derived from that of the head of its line."""
+        found = self._memory.digests.get(group)
+        if found is None:
+            found = self._memory.digests[group] = self._derived_digest(group)
+        return found
+
+    def _derived_digest(self, group: int) -> StateDigest:
+        self.read([group])
+        place = self._memory.places[group]
+        line = self._memory.lines[place.line_no]
+        if line.head == group:
+            return line.digest
+        slots = sorted(self.differing_slots(line.head, group))
+        entries = self.entries(
+            [(line.head, slot) for slot in slots] + [(group, slot) for slot in slots]
+        )
+        before, after = entries[: len(slots)], entries[len(slots) :]
+        return line.digest.removed(self._named(zip(slots, before, strict=True))).added(
+            self._named(zip(slots, after, strict=True))
+        )
+
+    def _named(self, entries: Iterable[tuple[int, int | None]]) -> list[tuple[StateKey, str]]:
+        """Entries with their texts; None where there is none is left out."""
+        there = [(slot, number) for slot, number in entries if number is not None]
+        keys = {slot: self._key_of(slot) for slot, _ in there}
+        ids = {number: self._id_of(number) for _, number in there}
+        room_no = self._room.room_no
+        named_keys = {slot: key for slot, key in keys.items() if key is not None}
+        named_ids = {number: event_id for number, event_id in ids.items() if event_id is not None}
+        named_keys |= keys_of(self._txn, room_no, keys.keys() - named_keys.keys())
+        named_ids |= event_ids_of(self._txn, room_no, ids.keys() - named_ids.keys())
+        return [(named_keys[slot], named_ids[number]) for slot, number in there]
+
+    def _store(self, group: StoredGroup) -> None:
+        self._memory.groups[group.group_no] = group
+        self._rows.add(GROUPS_TABLE, group_row(group))
+
+
+def _present(change: Mapping[int, int | None]) -> dict[int, int]:
+    return {slot: number for slot, number in change.items() if number is not None}

@@ -1,0 +1,254 @@
+"""State groups: immutable rows, each a delta to an earlier group.
+
+Here, a state is a mapping of slots to event numbers. :mod:`synrepl.rooms` decides which delta to store; it never
+looks into keys or event IDs, so numbers take their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from synrepl.core.errors import StorageError
+from synrepl.rooms import (
+    BrokenChain,
+    Delta,
+    StateGroup,
+    StateGroupView,
+    StateKey,
+    UnknownStateGroup,
+    lookup_change,
+    run,
+)
+from synrepl.storage.database import Record, Transaction
+from synrepl.storage.rooms.states.state_digest import digest_of
+from synrepl.storage.rooms.tables.numbers import event_ids_of, keys_of
+from synrepl.storage.rooms.tables.pending_rows import RoomTable
+
+#: Event numbers by slot; as a change, None where an entry is removed.
+SlotState = Mapping[int, int]
+SlotChange = Mapping[int, int | None]
+
+
+class CorruptState(StorageError):
+    """state group {group} of room {room_no} is not what was stored: {reason}; it is not served; run 'synrepl rooms verify' to see what else is damaged"""
+
+
+class StoredGroup(NamedTuple):
+    """A row of ``_state_groups``.
+
+    :ivar prev_group: the group that it is a delta to; None when it is stored in full
+    :ivar size: number of entries of the state
+    :ivar place: in its line of skip levels
+    :ivar removed: slots that ``prev_group`` has and this one has not
+    :ivar digest: of the entries of the state
+    """
+
+    group_no: int
+    prev_group: int | None
+    room_no: int
+    size: int
+    place: int
+    slots: Sequence[int]
+    event_nos: Sequence[int]
+    removed: Sequence[int]
+    digest: bytes
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Slots and event numbers of what is new or changed."""
+        return zip(self.slots, self.event_nos, strict=True)
+
+
+GROUPS_TABLE = RoomTable(
+    "synrepl._state_groups",
+    "group_no, prev_group, room_no, size, place, slots, event_nos, removed, digest",
+)
+
+_COLUMNS = "g.group_no, g.prev_group, g.room_no, g.size, g.place, g.slots, g.event_nos, g.removed, g.digest"
+
+
+def group_row(group: StoredGroup) -> tuple[object, ...]:
+    """A row of :data:`GROUPS_TABLE`."""
+    removed = list(group.removed) or None
+    return (*group[:5], list(group.slots), list(group.event_nos), removed, group.digest)
+
+
+def read_chains(txn: Transaction, room_no: int, groups: Collection[int]) -> dict[int, StoredGroup]:
+    """Groups with the whole chain of each, in one statement; those that are not here are left out.
+
+    A chain ends where ``place`` does not become smaller, so a circle in a damaged table ends, too.
+    """
+    if not groups:
+        return {}
+    txn.execute(
+        "WITH RECURSIVE chain (group_no, prev_group, place) AS ("
+        " SELECT group_no, prev_group, place FROM synrepl._state_groups"
+        "  WHERE room_no = %s AND group_no = ANY (%s::bigint[])"
+        " UNION SELECT g.group_no, g.prev_group, g.place FROM chain c JOIN synrepl._state_groups g"
+        "  ON g.room_no = %s AND g.group_no = c.prev_group AND g.place < c.place)"
+        f" SELECT {_COLUMNS} FROM (SELECT DISTINCT group_no FROM chain) c"
+        " JOIN synrepl._state_groups g ON g.room_no = %s AND g.group_no = c.group_no",
+        (room_no, list(groups), room_no, room_no),
+    )
+    return {group.group_no: group for group in map(_group, txn.fetchall())}
+
+
+def _group(row: Record) -> StoredGroup:
+    return StoredGroup._make((*row[:7], row[7] or (), bytes(row[8])))
+
+
+def chain_of(group: int, known: Mapping[int, StoredGroup]) -> Iterator[StoredGroup]:
+    """A group, the group that it is a delta to, and so on.
+
+    :raises UnknownStateGroup: it, or one of its chain, is not known
+    :raises BrokenChain: see :class:`~synrepl.rooms.BrokenChain`
+    """
+    at: int | None = group
+    above: StoredGroup | None = None
+    while at is not None:
+        stored = known.get(at)
+        if stored is None:
+            raise UnknownStateGroup(group=at)
+        if above is not None and stored.place >= above.place:
+            raise BrokenChain(group=above.group_no, prev=at)
+        yield stored
+        above, at = stored, stored.prev_group
+
+
+def state_in(group: int, known: Mapping[int, StoredGroup]) -> dict[int, int]:
+    """The state of a group from its chain.
+
+    :raises UnknownStateGroup: :raises BrokenChain: see :func:`chain_of`
+    """
+    state: dict[int, int] = {}
+    for stored in reversed(list(chain_of(group, known))):
+        state.update(stored.entries())
+        for slot in stored.removed:
+            state.pop(slot, None)
+    return state
+
+
+def read_slot_states(
+    txn: Transaction, room_no: int, groups: Collection[int]
+) -> dict[int, dict[int, int]]:
+    """Whole states in numbers, without a check of their digests.
+
+    :raises UnknownStateGroup: :raises BrokenChain: see :func:`chain_of`
+    :raises CorruptState: a state does not have the size that was stored
+    """
+    known = read_chains(txn, room_no, groups)
+    states: dict[int, dict[int, int]] = {}
+    for group in groups:
+        state = states[group] = state_in(group, known)
+        if len(state) != known[group].size:
+            reason = f"it has {len(state)} entries, and {known[group].size} were stored"
+            raise CorruptState(group=group, room_no=room_no, reason=reason)
+    return states
+
+
+def read_states(
+    txn: Transaction, room_no: int, groups: Collection[int]
+) -> dict[int, dict[StateKey, str]]:
+    """Whole states, each checked against its digest.
+
+    :raises UnknownStateGroup: :raises BrokenChain: see :func:`chain_of`
+    :raises CorruptState: a state is not the one that was stored
+    :raises NumberWithoutRow: a slot or an event of a state is not here
+    """
+    known = read_chains(txn, room_no, groups)
+    by_slot = {group: state_in(group, known) for group in groups}
+    keys = keys_of(txn, room_no, {slot for state in by_slot.values() for slot in state})
+    ids = event_ids_of(txn, room_no, {no for state in by_slot.values() for no in state.values()})
+    states: dict[int, dict[StateKey, str]] = {}
+    for group, numbers in by_slot.items():
+        state = states[group] = {keys[slot]: ids[number] for slot, number in numbers.items()}
+        check_state(known[group], state)
+    return states
+
+
+def check_state(group: StoredGroup, state: Mapping[StateKey, str]) -> None:
+    """Compare a state that was read with its group.
+
+    :raises CorruptState: they differ
+    """
+    reason = None
+    if len(state) != group.size:
+        reason = f"it has {len(state)} entries, and {group.size} were stored"
+    elif digest_of(state.items()) != group.digest:
+        reason = "its entries do not fit its digest"
+    if reason is not None:
+        raise CorruptState(group=group.group_no, room_no=group.room_no, reason=reason)
+
+
+def change_between(
+    older: int, newer: int, known: Mapping[int, StoredGroup]
+) -> tuple[dict[int, int | None], dict[int, int | None]]:
+    """What two groups have on top of the last group that is in both chains.
+
+    The cost goes with the distance of the two, not with the size of their states.
+
+    :param known: the groups with their whole chains
+    :returns: for the first and for the second, the slots that its part of the chain sets or (None) removes.
+        If the chains never meet, these are the whole states
+    :raises UnknownStateGroup: :raises BrokenChain: see :func:`chain_of`
+    """
+    chains = [list(chain_of(group, known)) for group in (older, newer)]
+    shared = {each.group_no for each in chains[0]} & {each.group_no for each in chains[1]}
+    parts: list[dict[int, int | None]] = []
+    for chain in chains:
+        touched: dict[int, int | None] = {}
+        for stored in chain:
+            if stored.group_no in shared:
+                break
+            for slot, number in stored.entries():
+                touched.setdefault(slot, number)
+            for slot in stored.removed:
+                touched.setdefault(slot, None)
+        parts.append(touched)
+    return parts[0], parts[1]
+
+
+class KnownGroups:
+    """Groups that were read, as the planning of a group needs them."""
+
+    def __init__(self, known: Mapping[int, StoredGroup]) -> None:
+        self._known = known
+
+    def state_groups(self, groups: Collection[int]) -> Mapping[int, StateGroup]:
+        """See :class:`~synrepl.rooms.StateGroupView`."""
+        return {each: _as_delta(self._known[each]) for each in groups if each in self._known}
+
+
+def plan_change(
+    prev: int, change: SlotChange, size: int, known: StateGroupView
+) -> tuple[int, SlotChange, int] | None:
+    """How to store the group that differs from another by a change.
+
+    :param size: number of entries of the new state
+    :returns: the group that it becomes a delta to, the delta, and its place; None when it is to be stored in full
+    """
+    plan = run(lookup_change(prev, _delta_of(change), size), known)
+    if plan is None or plan.prev is None:
+        return None
+    return plan.prev, _change_of(plan.delta), plan.place
+
+
+# `synrepl.rooms` never looks into keys and IDs of a delta, so slots and event numbers take their places.
+
+
+def _as_delta(group: StoredGroup) -> StateGroup:
+    entries: Any = dict(group.entries())
+    removed: Any = frozenset(group.removed)
+    return StateGroup(group.prev_group, Delta(entries, removed), group.place)
+
+
+def _delta_of(change: SlotChange) -> Delta:
+    entries: Any = {slot: number for slot, number in change.items() if number is not None}
+    removed: Any = frozenset(slot for slot, number in change.items() if number is None)
+    return Delta(entries, removed)
+
+
+def _change_of(delta: Delta) -> SlotChange:
+    change: dict[int, int | None] = dict(cast("Mapping[int, int]", delta.entries))
+    change.update(dict.fromkeys(cast("Iterable[int]", delta.removed)))
+    return change

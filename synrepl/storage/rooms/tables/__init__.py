@@ -1,0 +1,1 @@
+"""Rows of the tables of rooms: numbers, events, heads, waiting events."""

@@ -1,0 +1,1 @@
+"""Who may see which event: stored audiences, filters in SQL, pages."""

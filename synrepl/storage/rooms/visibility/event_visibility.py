@@ -1,0 +1,90 @@
+"""What users and servers see of given events, by the states after them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from synrepl.rooms import (
+    HistoryVisibility,
+    Sight,
+    Viewer,
+    VisibilityVerdict,
+    visible_to_server,
+)
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
+from synrepl.storage.rooms.visibility.audience import NOBODY_BIT, membership_text, unpack_audience
+from synrepl.storage.rooms.visibility.server_memberships import server_memberships
+from synrepl.storage.rooms.visibility.viewer_sql import (
+    SeenEvent,
+    seen_events,
+    viewer_params,
+    viewer_sql,
+)
+from synrepl.storage.rooms.visibility.viewers import viewer_history
+
+
+class ServedEvent(NamedTuple):
+    """An event, and what a server sees of it.
+
+    :ivar redacted_by: number of the redaction that applies to it; None if there is none
+    """
+
+    event_no: int
+    event_id: str
+    verdict: VisibilityVerdict
+    redacted_by: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the server gets the event as it came, not its redacted form."""
+        return self.verdict.sight is Sight.FULL and self.redacted_by is None
+
+
+def seen_by_user(
+    txn: Transaction, room_id: str, viewer: Viewer, event_ids: Collection[str]
+) -> Mapping[str, SeenEvent]:
+    """What a user sees of some events, by ID.
+
+    Those that are not of the room, and those that nobody may see, are left out.
+
+    :raises UnknownRoom: the room is not in the store
+    """
+    history = viewer_history(txn, require_room(txn, room_id), viewer.user)
+    params = viewer_params(history, viewer) | {"events": list(event_ids)}
+    source = "SELECT event_no FROM synrepl._room_events WHERE event_id = ANY (%(events)s::text[])"
+    sql = viewer_sql(history, viewer)
+    return {each.event_id: each for each in seen_events(txn, source, params, sql, "found.event_no")}
+
+
+def seen_by_server(
+    txn: Transaction, room: RoomRow, server: str, numbers: Collection[int]
+) -> dict[int, ServedEvent]:
+    """What a server sees of some events, by number.
+
+    Those that are not of the room, and those that nobody may see, are left out.
+    """
+    if not numbers:
+        return {}
+    txn.execute(
+        "SELECT e.event_no, e.event_id, e.sender, e.audience, e.group_after, e.redacted_by,"
+        " EXISTS (SELECT FROM synrepl._erased_users u WHERE u.user_id = e.sender)"
+        " FROM synrepl._room_events e"
+        f" WHERE e.event_no = ANY (%s::bigint[]) AND e.room_no = %s AND e.audience & {NOBODY_BIT} = 0",
+        (list(numbers), room.room_no),
+    )
+    rows = txn.fetchall()
+    # Other history needs no membership.
+    restricted = (HistoryVisibility.JOINED, HistoryVisibility.INVITED)
+    groups = {row[4] for row in rows if row[3] & 0b11 in restricted}
+    memberships = server_memberships(txn, room, server, groups)
+    found: dict[int, ServedEvent] = {}
+    for event_no, event_id, sender, packed, group, redacted_by, is_erased in rows:
+        audience = unpack_audience(packed, event_id, sender, None)
+        if audience is None:
+            continue
+        at = {server: membership_text(memberships[group])} if group in memberships else {}
+        verdict = visible_to_server(audience, server, at, {sender} if is_erased else ())
+        found[event_no] = ServedEvent(event_no, event_id, verdict, redacted_by)
+    return found

@@ -1,0 +1,343 @@
+"""Pages of the events of a room that a user sees.
+
+What the user may not see is left out before ``LIMIT``, so a page is full unless there is nothing more. Its
+parts are read separately, each from an index in the order of the page, and merged:
+
+- events on the main line and near it, from the ranges in which the user's membership shows them;
+- events near the line after which the user's membership may be another one than on the line;
+- events beside the line, by history visibility, each with the membership at its own state;
+- the user's own departures and invitations, and changes of the history visibility, which have rules of
+  their own.
+
+A page looks at no more than :data:`SCAN_ROWS` events beside the line that need a membership. If there are more,
+it ends there, shorter than its limit, and says where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError
+from synrepl.rooms import EventOrdering, HistoryVisibility, Viewer
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.visibility.audience import INVITE, JOIN, SETS_SHIFT, WIDEST_SHIFT
+from synrepl.storage.rooms.visibility.audience_sql import ViewerSql
+from synrepl.storage.rooms.visibility.viewer_sql import (
+    IS_BESIDE,
+    IS_DIFFERENT,
+    IS_EXCEPTION,
+    IS_ON_LINE,
+    NEVER,
+    SeenEvent,
+    ordinary_sql,
+    seen_events,
+    viewer_params,
+    viewer_sql,
+)
+from synrepl.storage.rooms.visibility.viewers import (
+    END,
+    START,
+    Span,
+    ViewerHistory,
+    ranges,
+    viewer_history,
+)
+
+#: Largest number of events on a page.
+MAX_PAGE = 1_000
+
+#: Events beside the main line that a page looks at, of each history visibility that needs a membership.
+SCAN_ROWS = 1_000
+
+
+class BadPageSize(InputError):
+    """a page of {limit} events was requested; it must have from 1 to {most}"""
+
+
+class PageOrder(StrEnum):
+    """The ordering of a page."""
+
+    TOPOLOGICAL = "topological"
+    STREAM = "stream"
+
+
+class PageRequest(NamedTuple):
+    """What is requested of a room.
+
+    Positions are between events: just after the event with that ordering. In the stream ordering, only
+    their second half counts.
+
+    :ivar since: events after it; None: from the beginning
+    :ivar upto: events up to it; None: to the end
+    :ivar backwards: whether the newest come first; otherwise the oldest
+    """
+
+    limit: int
+    since: EventOrdering | None = None
+    upto: EventOrdering | None = None
+    backwards: bool = True
+    order: PageOrder = PageOrder.TOPOLOGICAL
+
+
+class Page(NamedTuple):
+    """Events in the order of the request.
+
+    :ivar next: where the next page begins: its ``upto`` if backwards, else its ``since``; None if there is
+        no more
+    """
+
+    events: Sequence[SeenEvent]
+    next: EventOrdering | None
+
+
+def visible_page(txn: Transaction, room_id: str, viewer: Viewer, request: PageRequest) -> Page:
+    """A page of what a user sees of a room.
+
+    :raises UnknownRoom: it is not in the store
+    :raises BadPageSize: the limit is not from 1 to :data:`MAX_PAGE`
+    :raises TooManyIgnored: see :class:`~synrepl.storage.rooms.visibility.viewer_sql.TooManyIgnored`
+    """
+    if not 1 <= request.limit <= MAX_PAGE:
+        raise BadPageSize(limit=request.limit, most=MAX_PAGE)
+    history = viewer_history(txn, require_room(txn, room_id), viewer.user)
+    txn.execute(_IN_ORDER)
+    pages = _Pages(history, viewer, request)
+    window = pages.scannable(txn, _window(request))
+    events = pages.read(txn, window)
+    is_full = len(events) == request.limit
+    return Page(events, pages.position_after(window, events[-1] if is_full else None))
+
+
+class _Window(NamedTuple):
+    """The events from one ordering to another, without the latter.
+
+    :ivar beside: history visibilities of events in it that are beside the main line
+    :ivar is_cut: whether the request went further
+    """
+
+    low: EventOrdering
+    high: EventOrdering
+    beside: Sequence[int] = ()
+    is_cut: bool = False
+
+
+def _window(request: PageRequest) -> _Window:
+    low, high = _bound(request.since, START), _bound(request.upto, END)
+    if request.order is PageOrder.STREAM:
+        low, high = EventOrdering(0, low.stream), EventOrdering(0, high.stream)
+    return _Window(low, high)
+
+
+def _bound(position: EventOrdering | None, default: EventOrdering) -> EventOrdering:
+    """The first ordering after a position."""
+    if position is None:
+        return default
+    return min(EventOrdering(position.topological, position.stream + 1), END)
+
+
+class _Pages:
+    """The statements for one user in one room."""
+
+    def __init__(self, history: ViewerHistory, viewer: Viewer, request: PageRequest) -> None:
+        self._viewer, self._request = viewer, request
+        self._spans: Sequence[Span] = history.visible_spans(viewer)
+        self._sql: ViewerSql = viewer_sql(history, viewer)
+        self._shows_ordinary = ordinary_sql(history, viewer).shows_ordinary()
+        self._params = viewer_params(history, viewer) | {
+            "limit": request.limit,
+            "slot": history.slot,
+        }
+        self._is_topological = request.order is PageOrder.TOPOLOGICAL
+        if not self._is_topological:
+            self._spans = [_by_stream(span) for span in self._spans]
+        direction = "DESC" if request.backwards else "ASC"
+        columns = ("topological", "stream_id") if self._is_topological else ("stream_id",)
+        self._columns = columns
+        self._direction = direction
+
+    def scannable(self, txn: Transaction, window: _Window) -> _Window:
+        """The part of a window in which there are not too many events to look at."""
+        txn.execute(self._probe(), self._window_params(window))
+        found = txn.fetchall()
+        if any(not self._is_open(visibility) for visibility, _ in found):
+            was_there = txn.execute(_WAS_IN_THE_ROOM, self._params).fetchone()[0]
+            found = [row for row in found if was_there or self._is_open(row[0])]
+        for visibility, last in found:
+            if last is not None and not self._is_open(visibility):
+                window = self._cut(window, EventOrdering(*last))
+        return window._replace(beside=[visibility for visibility, _ in found])
+
+    def _is_open(self, visibility: int) -> bool:
+        """Whether this history visibility shows events without a membership."""
+        if visibility == HistoryVisibility.WORLD_READABLE:
+            return True
+        return visibility == HistoryVisibility.SHARED and not self._viewer.is_peeking
+
+    def _probe(self) -> str:
+        """The history visibilities of events beside the line, each with the last event to look at."""
+        events = (
+            f"FROM synrepl._room_events e WHERE {IS_BESIDE} AND e.room_no = %(room)s"
+            f" AND {_widest('v.number')} AND {self._in_window()} ORDER BY {self._order('e')}"
+        )
+        topological = "e.topological" if self._is_topological else "0"
+        last = f"ARRAY[{topological}, e.stream_id] {events} OFFSET {SCAN_ROWS - 1} LIMIT 1"
+        return (
+            f"SELECT v.number, (SELECT {last}) FROM generate_series(0, {len(HistoryVisibility) - 1})"
+            f" AS v (number) WHERE (SELECT e.event_no {events} LIMIT 1) IS NOT NULL"
+        )
+
+    def _cut(self, window: _Window, last: EventOrdering) -> _Window:
+        """The window up to an event."""
+        if self._request.backwards:
+            return window._replace(low=max(window.low, last), is_cut=True)
+        return window._replace(high=min(window.high, _bound(last, END)), is_cut=True)
+
+    def read(self, txn: Transaction, window: _Window) -> list[SeenEvent]:
+        """The events of a page."""
+        parts = [
+            self._on_line(),
+            self._exceptions(),
+            self._different(),
+            *map(self._beside, window.beside),
+        ]
+        source = (
+            f"SELECT event_no FROM ({' UNION ALL '.join(parts)}) AS visible"
+            f" ORDER BY {self._order()} LIMIT %(limit)s"
+        )
+        params = self._window_params(window) | self._range_params(window)
+        return seen_events(txn, source, params, self._sql, self._order("found"))
+
+    def _on_line(self) -> str:
+        """Events on the main line, range by range."""
+        columns = ", ".join(f"e.{column}" for column in self._columns)
+        return f"""
+            (SELECT e.event_no, {columns}
+               FROM unnest(%(from_topological)s::bigint[], %(from_stream)s::bigint[],
+                           %(to_topological)s::bigint[], %(to_stream)s::bigint[])
+                    WITH ORDINALITY AS range (from_topological, from_stream, to_topological, to_stream, place)
+              CROSS JOIN LATERAL (
+                    SELECT e.event_no, {columns} FROM synrepl._room_events e
+                     WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL AND {IS_ON_LINE}
+                       AND NOT ({IS_EXCEPTION}) AND NOT ({IS_DIFFERENT})
+                       AND {
+            self._between(
+                "range.from_topological",
+                "range.from_stream",
+                "range.to_topological",
+                "range.to_stream",
+            )
+        }
+                       AND {self._shows_ordinary}
+                     ORDER BY {self._order("e")} LIMIT %(limit)s) AS e
+              ORDER BY range.place, {self._order("e")} LIMIT %(limit)s)"""
+
+    def _beside(self, visibility: int) -> str:
+        """Events beside the main line."""
+        columns = ", ".join(f"e.{column}" for column in self._columns)
+        return f"""
+            (SELECT e.event_no, {columns} FROM synrepl._room_events e
+              WHERE e.room_no = %(room)s AND {IS_BESIDE} AND {_widest(visibility)}
+                AND NOT ({IS_EXCEPTION})
+                AND {self._in_window()} AND {self._shows_ordinary}
+              ORDER BY {self._order("e")} LIMIT %(limit)s)"""
+
+    def _exceptions(self) -> str:
+        """Events whose visibility does not follow from the state after them."""
+        columns = ", ".join(f"e.{column}" for column in self._columns)
+        return f"""
+            (SELECT e.event_no, {columns} FROM synrepl._room_events e
+              WHERE e.room_no = %(room)s AND ((e.audience >> 17) & 1) = 1
+                AND e.slot = ANY (%(slots)s::int[])
+                AND {NEVER} = 0 AND e.stream_id IS NOT NULL
+                AND {self._in_window()} AND {self._sql.shows()}
+              ORDER BY {self._order("e")} LIMIT %(limit)s)"""
+
+    def _different(self) -> str:
+        """Events near the main line whose state may differ from it for the user."""
+        columns = ", ".join(f"e.{column}" for column in self._columns)
+        return f"""
+            (SELECT DISTINCT e.event_no, {columns} FROM synrepl._branch_memberships b
+               JOIN synrepl._room_events e USING (event_no)
+              WHERE b.room_no = %(room)s AND b.slot = ANY (%(slots)s::int[])
+                AND {self._in_window("b")} AND {IS_ON_LINE} AND NOT ({IS_EXCEPTION})
+                AND {self._shows_ordinary}
+              ORDER BY {self._order("e")} LIMIT %(limit)s)"""
+
+    def position_after(self, window: _Window, last: SeenEvent | None) -> EventOrdering | None:
+        """The position at which the next page begins.
+
+        :param last: the last event of a full page
+        """
+        if last is None:
+            if not window.is_cut:
+                return None
+            edge = window.low if self._request.backwards else window.high
+            return edge._replace(stream=edge.stream - 1)
+        topological, stream = last.ordering
+        return EventOrdering(topological, stream - self._request.backwards)
+
+    def _order(self, table: str = "") -> str:
+        prefix = f"{table}." if table else ""
+        return ", ".join(f"{prefix}{column} {self._direction}" for column in self._columns)
+
+    def _between(self, *bounds: str, table: str = "e") -> str:
+        from_topological, from_stream, to_topological, to_stream = bounds
+        if self._is_topological:
+            return (
+                f"({table}.topological, {table}.stream_id) >= ({from_topological}, {from_stream})"
+                f" AND ({table}.topological, {table}.stream_id) < ({to_topological}, {to_stream})"
+            )
+        return f"{table}.stream_id >= {from_stream} AND {table}.stream_id < {to_stream}"
+
+    def _in_window(self, table: str = "e") -> str:
+        return self._between(
+            "%(low_topological)s",
+            "%(low_stream)s",
+            "%(high_topological)s",
+            "%(high_stream)s",
+            table=table,
+        )
+
+    def _window_params(self, window: _Window) -> dict[str, object]:
+        return self._params | {
+            "low_topological": window.low.topological,
+            "low_stream": window.low.stream,
+            "high_topological": window.high.topological,
+            "high_stream": window.high.stream,
+        }
+
+    def _range_params(self, window: _Window) -> dict[str, object]:
+        found = ranges(self._spans, window.low, window.high)
+        if self._request.backwards:
+            found.reverse()
+        return {
+            "from_topological": [start.topological for start, _ in found],
+            "from_stream": [start.stream for start, _ in found],
+            "to_topological": [end.topological for _, end in found],
+            "to_stream": [end.stream for _, end in found],
+        }
+
+
+def _by_stream(span: Span) -> Span:
+    """A span with its stream orderings only."""
+    start, end = EventOrdering(0, span.start.stream), EventOrdering(0, span.end.stream)
+    return span._replace(start=start, end=end)
+
+
+def _widest(visibility: int | str) -> str:
+    return f"((e.audience >> {WIDEST_SHIFT}) & 3) = {visibility}"
+
+
+# PostgreSQL expects the filters to leave next to nothing, and would read and sort whole ranges to find it. Each part
+# has an index in its order, so that it can stop when the page is full. For the same reason it expects costs for which
+# it compiles expressions, which takes longer than the page.
+_IN_ORDER = "SELECT set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"
+
+# Whether the user ever had a membership that shows more than none.
+_WAS_IN_THE_ROOM = (
+    "SELECT EXISTS (SELECT FROM synrepl._room_events e WHERE e.room_no = %(room)s AND e.slot = %(slot)s"
+    f" AND ((e.audience >> {SETS_SHIFT}) & 7) IN ({JOIN}, {INVITE}))"
+)

@@ -1,0 +1,171 @@
+"""SQL of what a user sees: the rules over the columns of an event, and their results.
+
+The statements name the event ``e`` and take the parameters of :func:`viewer_params`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from synrepl.core.errors import InputError
+from synrepl.rooms import EventOrdering, Sight, Viewer, VisibilityVerdict
+from synrepl.storage.database import Record, Transaction
+from synrepl.storage.rooms.visibility.audience import (
+    BESIDE_BIT,
+    EXCEPTION_BIT,
+    LEAVE,
+    NEAR_BIT,
+    NEVER_BITS,
+    NOBODY_BIT,
+    membership_text,
+)
+from synrepl.storage.rooms.visibility.audience_sql import REASONS, SIGHTS, ViewerSql, membership_set
+from synrepl.storage.rooms.visibility.viewers import NO_SLOT, ViewerHistory
+
+#: No client may see an event of which this is not 0.
+NEVER = f"(e.audience & {NEVER_BITS})"
+
+#: An event beside the main line that clients may see.
+IS_BESIDE = f"(e.audience & {NEVER_BITS | BESIDE_BIT}) = {BESIDE_BIT}"
+
+#: An event on the main line, or near it, that clients may see.
+IS_ON_LINE = f"(e.audience & {NEVER_BITS | BESIDE_BIT}) = 0"
+
+#: An event whose visibility does not follow from the state after it, for the viewer of the parameters.
+IS_EXCEPTION = f"(e.audience & {EXCEPTION_BIT}) <> 0 AND e.slot = ANY (%(slots)s::int[])"
+
+#: An event near the main line in which the viewer's membership, or the history visibility, may be another
+#: one than on the line.
+IS_DIFFERENT = (
+    f"(e.audience & {NEAR_BIT}) <> 0 AND EXISTS (SELECT FROM synrepl._branch_memberships b"
+    " WHERE b.room_no = e.room_no AND b.slot = ANY (%(slots)s::int[])"
+    " AND b.topological = e.topological AND b.stream_id = e.stream_id)"
+)
+
+
+class TooManyIgnored(InputError):
+    """user {user} ignores {count} users; at most {limit} are supported"""
+
+
+#: Maximum number of users that one user ignores.
+MAX_IGNORED = 10_000
+
+
+class SeenEvent(NamedTuple):
+    """An event, and what a user sees of it.
+
+    :ivar membership: the user's membership after the event
+    :ivar redacted_by: number of the redaction that applies to it; None if there is none
+    """
+
+    event_no: int
+    event_id: str
+    ordering: EventOrdering
+    verdict: VisibilityVerdict
+    membership: str
+    redacted_by: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the user gets the event as it came, not its redacted form."""
+        return self.verdict.sight is Sight.FULL and self.redacted_by is None
+
+
+def viewer_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
+    """The inputs of the rules for an event ``e``."""
+    own = f"coalesce(e.slot = {history.slot}, false)"
+    by_state = _membership_by_state(history)
+    return ViewerSql(
+        audience="e.audience",
+        membership=f"CASE WHEN {own} THEN {membership_set('e.audience')} ELSE {by_state} END",
+        own=own,
+        ignored="e.sender = ANY (%(ignored)s::text[])" if list(viewer.ignored) else "false",
+        erased="EXISTS (SELECT FROM synrepl._erased_users u WHERE u.user_id = e.sender)",
+        peeking="true" if viewer.is_peeking else "false",
+    )
+
+
+def ordinary_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
+    """The same for :meth:`.ViewerSql.shows_ordinary`: the viewer's own joins need no exception."""
+    return viewer_sql(history, viewer)._replace(membership=_membership_by_state(history))
+
+
+def _membership_by_state(history: ViewerHistory) -> str:
+    """The number of the viewer's membership in the state after an event."""
+    if history.slot == NO_SLOT:
+        return str(LEAVE)
+    on_line = " ".join(
+        f"WHEN e.group_after <@ %(groups{number})s::int8multirange THEN {number}"
+        for number in _memberships(history)
+    )
+    on_line = f"CASE {on_line} ELSE {LEAVE} END" if on_line else str(LEAVE)
+    beside = (
+        f"coalesce((SELECT {membership_set('m.audience')} FROM synrepl._room_events m"
+        f" WHERE m.event_no = synrepl.state_entry(e.room_no, e.group_after, {history.slot})), {LEAVE})"
+    )
+    return f"CASE WHEN e.audience & {BESIDE_BIT | NEAR_BIT} = 0 THEN {on_line} ELSE {beside} END"
+
+
+def _memberships(history: ViewerHistory) -> list[int]:
+    return sorted({span.membership for span in history.spans} - {LEAVE})
+
+
+def viewer_params(history: ViewerHistory, viewer: Viewer) -> dict[str, object]:
+    """The parameters of :func:`viewer_sql`.
+
+    :raises TooManyIgnored: the user ignores more than :data:`MAX_IGNORED` users
+    """
+    ignored = sorted(viewer.ignored)
+    if len(ignored) > MAX_IGNORED:
+        raise TooManyIgnored(user=viewer.user, count=len(ignored), limit=MAX_IGNORED)
+    groups = {f"groups{number}": history.groups(number) for number in _memberships(history)}
+    slots = [each for each in (history.slot, history.visibility_slot) if each != NO_SLOT]
+    return {"room": history.room.room_no, "ignored": ignored, "slots": slots, **groups}
+
+
+def seen_events(
+    txn: Transaction, source: str, params: dict[str, object], sql: ViewerSql, order: str
+) -> list[SeenEvent]:
+    """What a user sees of some events; events that nobody may see are left out.
+
+    :param source: a query for their numbers, as ``event_no``
+    :param order: by what they are ordered
+    """
+    # Each input is evaluated once; OFFSET keeps the planner from putting it in wherever it is used.
+    known = sql._replace(
+        audience="found.audience",
+        membership="found.membership",
+        own="found.own",
+        ignored=sql.ignored.replace("e.", "found."),
+        erased="found.erased",
+    )
+    txn.execute(
+        f"""
+        SELECT found.event_no, found.event_id, found.topological, found.stream_id,
+               found.redacted_by, found.membership, found.reason, found.erased,
+               {known.sight("found.reason")}
+          FROM (SELECT found.*, {known.reason()} AS reason
+                  FROM (SELECT e.event_no, e.event_id, e.topological, e.stream_id, e.redacted_by,
+                               e.sender, e.audience, {sql.membership} AS membership,
+                               {sql.erased} AS erased, {sql.own} AS own
+                          FROM ({source}) AS wanted JOIN synrepl._room_events e USING (event_no)
+                         WHERE e.room_no = %(room)s AND e.audience & {NOBODY_BIT} = 0
+                        OFFSET 0) AS found
+                OFFSET 0) AS found
+         ORDER BY {order}""",
+        params,
+    )
+    return [_seen(row) for row in txn.fetchall()]
+
+
+def _seen(row: Record) -> SeenEvent:
+    event_no, event_id, topological, stream_id, redacted_by, membership, reason, erased, sight = row
+    verdict = VisibilityVerdict(SIGHTS[sight], REASONS[reason], erased)
+    return SeenEvent(
+        event_no,
+        event_id,
+        EventOrdering(topological, stream_id),
+        verdict,
+        membership_text(membership),
+        redacted_by,
+    )

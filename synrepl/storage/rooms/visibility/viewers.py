@@ -1,0 +1,172 @@
+"""What a user was in a room when, along the main line of its states.
+
+A user's membership and the room's history visibility change rarely, so all their versions on the line are
+read at once. Together they say between which positions of the line the user may see events. Positions are
+numbers of state groups; the first event of a group says where it is in the orderings
+(:mod:`synrepl.storage.rooms.visibility.event_places`). So what a page has to read is a few ranges of one index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from synrepl.rooms import EventAudience, EventOrdering, HistoryVisibility, Viewer, visible_to_user
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.tables.numbers import RoomRow, slots_of
+from synrepl.storage.rooms.visibility.audience import (
+    FIRST_BIT,
+    LEAVE,
+    membership_set,
+    membership_text,
+    visibility_set,
+)
+
+MEMBER, HISTORY_VISIBILITY = "m.room.member", "m.room.history_visibility"
+
+#: Before and after every event.
+START, END = EventOrdering(-(1 << 63), -(1 << 63)), EventOrdering((1 << 63) - 1, (1 << 63) - 1)
+
+#: A slot that no room has.
+NO_SLOT = -1
+
+
+class Span(NamedTuple):
+    """A range of events on the main line with one membership and one history visibility.
+
+    :ivar since: number of the group from which on
+    :ivar until: number of the group before which; None: to the end
+    :ivar start: no event of the span is before it
+    :ivar end: every event of the span is before it
+    """
+
+    since: int
+    until: int | None
+    membership: int
+    visibility: HistoryVisibility
+    start: EventOrdering
+    end: EventOrdering
+
+
+class ViewerHistory(NamedTuple):
+    """A user in a room.
+
+    :ivar slot: of the user's membership; :data:`NO_SLOT` if the room never had one
+    :ivar visibility_slot: of the history visibility; likewise
+    :ivar spans: along the main line, gapless; the first begins with the room
+    """
+
+    room: RoomRow
+    slot: int
+    visibility_slot: int
+    spans: Sequence[Span]
+
+    def groups(self, membership: int) -> str:
+        """The groups on the main line at which the user has a membership, as an ``int8multirange``."""
+        return multirange(
+            (span.since, span.until) for span in self.spans if span.membership == membership
+        )
+
+    def visible_spans(self, viewer: Viewer) -> list[Span]:
+        """The spans in which the user may see events, neighbours joined."""
+        found: list[Span] = []
+        for span in self.spans:
+            if not _may_see(viewer, span.membership, span.visibility):
+                continue
+            if found and found[-1].until == span.since:
+                end = max(found[-1].end, span.end)
+                found[-1] = found[-1]._replace(until=span.until, end=end)
+            else:
+                found.append(span)
+        return found
+
+
+def multirange(ranges: Iterable[tuple[int, int | None]]) -> str:
+    """Ranges of group numbers, as PostgreSQL reads them."""
+    texts = (f"[{since},{'' if until is None else until})" for since, until in ranges)
+    return "{" + ",".join(texts) + "}"
+
+
+def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
+    """Read what a user was in a room when."""
+    keys = (MEMBER, user), (HISTORY_VISIBILITY, "")
+    slots = slots_of(txn, room.room_no, keys)
+    slot, visibility_slot = (slots.get(key, NO_SLOT) for key in keys)
+    txn.execute(_VERSIONS, {"room": room.room_no, "slots": [slot, visibility_slot]})
+    spans = _spans(txn.fetchall(), visibility_slot)
+    return ViewerHistory(room, slot, visibility_slot, spans)
+
+
+# An entry is mostly the first event of its own group, so that nothing else has to be read.
+_BEGINS = f"(entry.group_after = v.pos AND (entry.audience & {FIRST_BIT}) <> 0)"
+
+# Where the first group at or after a position begins. What was before it may have been purged, so a start
+# counts only if something is left before it.
+_VERSIONS = f"""
+    SELECT v.slot, v.pos, entry.audience,
+           CASE WHEN {_BEGINS} THEN entry.topological ELSE first.topological END,
+           CASE WHEN {_BEGINS} THEN entry.stream_id ELSE first.stream_id END,
+           CASE WHEN {_BEGINS} THEN entry.reach ELSE first.reach END,
+           coalesce((SELECT f.group_after FROM synrepl._room_events f
+                      WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
+                      ORDER BY f.group_after LIMIT 1) < v.pos, false)
+      FROM synrepl._rooms r
+      JOIN synrepl._state_line v ON v.line_no = r.main_line AND v.slot = ANY (%(slots)s::int[])
+      LEFT JOIN synrepl._room_events entry ON entry.event_no = v.event_no
+      LEFT JOIN LATERAL (
+          SELECT f.topological, f.stream_id, f.reach FROM synrepl._room_events f
+           WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
+             AND f.group_after >= v.pos AND {_BEGINS} IS NOT TRUE
+           ORDER BY f.group_after LIMIT 1) first ON true
+     WHERE r.room_no = %(room)s
+     ORDER BY v.pos"""
+
+
+def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[Span]:
+    membership, visibility = LEAVE, HistoryVisibility.SHARED
+    spans = [Span(0, None, membership, visibility, START, END)]
+    for slot, pos, audience, topological, stream, reach, follows in versions:
+        assert isinstance(pos, int)
+        if slot == visibility_slot:
+            visibility = (
+                visibility_set(audience) if isinstance(audience, int) else HistoryVisibility.SHARED
+            )
+        else:
+            membership = membership_set(audience) if isinstance(audience, int) else LEAVE
+        start, end = START, END
+        if isinstance(topological, int) and isinstance(stream, int):
+            start = EventOrdering(topological, stream) if follows else START
+            end = EventOrdering(reach if isinstance(reach, int) else topological, stream)
+        else:
+            start = END  # nothing on the line follows
+        last = spans.pop()
+        if last.since < pos:
+            spans.append(last._replace(until=pos, end=end))
+            last = last._replace(since=pos, start=start)
+        spans.append(last._replace(membership=membership, visibility=visibility, end=END))
+    return spans
+
+
+def _may_see(viewer: Viewer, membership: int, visibility: HistoryVisibility) -> bool:
+    """Whether a user may see an ordinary event."""
+    text = membership_text(membership)
+    message = EventAudience("", "", visibility, visibility, False, None, "leave", None)
+    return visible_to_user(message, viewer._replace(ignored=()), text).reason.shows
+
+
+def ranges(
+    spans: Sequence[Span], after: EventOrdering, upto: EventOrdering
+) -> list[tuple[EventOrdering, EventOrdering]]:
+    """The parts of the topological ordering with the events of some spans.
+
+    :returns: ascending and disjoint; each without its end
+    """
+    found: list[tuple[EventOrdering, EventOrdering]] = []
+    for start, end in sorted((max(span.start, after), min(span.end, upto)) for span in spans):
+        if start >= end:
+            continue
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
