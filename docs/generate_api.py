@@ -91,6 +91,10 @@ SECTIONS = (
         {
             "RoomStore": None,
             "EventCopy": None,
+            "PageRequest": None,
+            "PageOrder": (),
+            "Messages": None,
+            "ServedEvents": None,
             "StateChange": None,
             "RoomFigures": None,
             "RoomEnds": None,

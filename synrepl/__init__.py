@@ -79,6 +79,8 @@ if TYPE_CHECKING:
         VisibilityExplanation as VisibilityExplanation,
     )
     from synrepl.storage.rooms.reading.graph_slice import GraphEvent as GraphEvent
+    from synrepl.storage.rooms.reading.messages import Messages as Messages
+    from synrepl.storage.rooms.reading.messages import ServedEvents as ServedEvents
     from synrepl.storage.rooms.reading.room_overview import RoomEnds as RoomEnds
     from synrepl.storage.rooms.reading.room_overview import RoomFigures as RoomFigures
     from synrepl.storage.rooms.reading.room_overview import RoomMember as RoomMember
@@ -87,6 +89,8 @@ if TYPE_CHECKING:
     from synrepl.storage.rooms.tables.events import CorruptEvent as CorruptEvent
     from synrepl.storage.rooms.tables.events import MissingJson as MissingJson
     from synrepl.storage.rooms.tables.numbers import UnknownRoom as UnknownRoom
+    from synrepl.storage.rooms.visibility.pages import PageOrder as PageOrder
+    from synrepl.storage.rooms.visibility.pages import PageRequest as PageRequest
     from synrepl.storage.store import DatabaseAway as DatabaseAway
     from synrepl.streams.catalogue import UnknownStream as UnknownStream
     from synrepl.streams.definition import Fact as Fact
@@ -154,6 +158,7 @@ else:
                 "SyncingUsers",
                 "TransactionalHandler",
             ),
+            "synrepl.services.rooms.store": ("RoomStore",),
             "synrepl.services.sending.commands": (
                 "BadCommand",
                 "CommandNotInDialect",
@@ -169,6 +174,32 @@ else:
                 "Transaction",
                 "UniqueViolation",
             ),
+            "synrepl.storage.rooms.reading.event_access": (
+                "EventCopy",
+                "EventInOtherRoom",
+                "EventIsOutlier",
+                "EventNotStored",
+                "EventRejected",
+                "PartialEvent",
+            ),
+            "synrepl.storage.rooms.reading.explanations": (
+                "AuthExplanation",
+                "RefusalExplanation",
+                "StateExplanation",
+                "VisibilityExplanation",
+            ),
+            "synrepl.storage.rooms.reading.graph_slice": ("GraphEvent",),
+            "synrepl.storage.rooms.reading.messages": ("Messages", "ServedEvents"),
+            "synrepl.storage.rooms.reading.room_overview": (
+                "RoomEnds",
+                "RoomFigures",
+                "RoomMember",
+            ),
+            "synrepl.storage.rooms.reading.state_reading": ("StateChange",),
+            "synrepl.storage.rooms.states.state_groups": ("CorruptState",),
+            "synrepl.storage.rooms.tables.events": ("CorruptEvent", "MissingJson"),
+            "synrepl.storage.rooms.tables.numbers": ("UnknownRoom",),
+            "synrepl.storage.rooms.visibility.pages": ("PageOrder", "PageRequest"),
             "synrepl.storage.store": ("DatabaseAway",),
             "synrepl.streams.catalogue": ("UnknownStream",),
             "synrepl.streams.definition": ("Fact",),

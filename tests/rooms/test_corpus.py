@@ -18,14 +18,14 @@ from synrepl.rooms.signatures import keys_of, signing_servers
 from synrepl.rooms.versions import room_version
 from tests.rooms.vector_files import VECTORS, extra_folder
 
-_CORPUS = extra_folder("SYNREPL_TEST_CORPUS") or VECTORS / "corpus"
+CORPUS = extra_folder("SYNREPL_TEST_CORPUS") or VECTORS / "corpus"
 
 RELEASES = ("1.11.1", "1.43.0", "1.163.2")
 
 
 def rows(release: str) -> Iterator[dict[str, Any]]:
     """The events of a release's server, each with what the server says of it."""
-    with gzip.open(_CORPUS / release / "events.jsonl.gz", "rb") as file:
+    with gzip.open(CORPUS / release / "events.jsonl.gz", "rb") as file:
         for line in file:
             yield decode(line, "a row")
 
@@ -35,7 +35,7 @@ class RecordedEvents(TestCase):
 
     def test_every_event_is_accepted_unredacted(self) -> None:
         for release in RELEASES:
-            keys = keys_of(json.loads((_CORPUS / release / "keys.json").read_text()))
+            keys = keys_of(json.loads((CORPUS / release / "keys.json").read_text()))
             events = 0
             for row in rows(release):
                 events += 1

@@ -13,7 +13,7 @@ from unpaddedbase64 import decode_base64
 
 from synrepl.rooms import event_of, room_version
 from synrepl.testing.postgres import HasCleanups, fresh_database
-from tests.rooms.test_corpus import _CORPUS as CORPUS
+from tests.rooms.test_corpus import CORPUS
 from tests.rooms.test_real_rooms import Recorded, recorded_rooms
 from tests.storage.foreign_databases import DATA
 

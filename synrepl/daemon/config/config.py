@@ -17,6 +17,7 @@ from synrepl.core.loopback import LOOPBACK as LOOPBACK
 from synrepl.core.loopback import is_loopback as is_loopback
 from synrepl.daemon.config import files as config_files
 from synrepl.daemon.config import values
+from synrepl.daemon.config.database import EmbeddedConfig, PoolConfig
 from synrepl.daemon.config.decode import Section, Unfit, decode, errors_of
 from synrepl.daemon.config.files import Document
 from synrepl.daemon.config.followers import FollowersConfig
@@ -26,33 +27,6 @@ from synrepl.daemon.config.rooms import RoomsConfig
 from synrepl.daemon.config.secret import Secret, exposed_database
 from synrepl.streams.declared import BadDeclaration, declare
 from synrepl.streams.definition import Generation, Stream
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolConfig(Section):
-    """The pool of database connections of this process; ``connect_timeout`` in seconds."""
-
-    min: values.Count = 1
-    max: values.Count = 10
-    connect_timeout: values.Duration = 10.0
-
-    def faults(self) -> Iterator[Unfit]:
-        if self.min > self.max:
-            yield Unfit(key="min", reason=f"{self.min} is more than max, {self.max}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedConfig(Section):
-    """Settings of the embedded PostgreSQL.
-
-    :ivar port: 0 for any free port
-    :ivar prefer_system: use the binaries of an installed PostgreSQL if there is one
-    :ivar fsync: False risks the data when the machine crashes
-    """
-
-    port: values.Port = 0
-    prefer_system: bool = False
-    fsync: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ class RoomPersister:
     :param writer: a writer of the streams ``events``, ``backfill`` and ``caches``
     :param max_rooms: rooms of which something is kept in memory between batches
     :param max_waiting: events of a room that may wait for others
+    :ivar memories: what it keeps about rooms between batches
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class RoomPersister:
         self._scheduler = scheduler
         self._writer = writer
         self._max_waiting = max_waiting
-        self._memories = RoomMemories(max_rooms)
+        self.memories = RoomMemories(max_rooms)
         self._room_nos: OrderedDict[str, int] = OrderedDict()
         #: By room, the order in which batches of this process run, and how many there are.
         self._turns: dict[str, tuple[Semaphore, int]] = {}
@@ -103,7 +104,7 @@ class RoomPersister:
                 room_id,
                 version,
                 events,
-                self._memories,
+                self.memories,
                 self._room_nos,
                 self._max_waiting,
                 released_by,
@@ -127,7 +128,7 @@ class RoomPersister:
         assert memory is not None
         if memory.extremities is not None:
             memory.trim(memory.extremities.event_ids)
-        self._memories.put_back(room_id, memory)
+        self.memories.put_back(room_id, memory)
         self._room_nos[room_id] = result.room_no
         self._room_nos.move_to_end(room_id)
         if len(self._room_nos) > MAX_ROOM_NUMBERS:

@@ -54,6 +54,7 @@ class PersistingProcess:
 
     def __init__(self, process: Process, max_waiting: int = 10_000) -> None:
         self.process = process
+        self._max_waiting = max_waiting
         self.writer = StreamWriter(
             process.scheduler,
             process.store,
@@ -62,7 +63,7 @@ class PersistingProcess:
             IgnoringListener(),  # type: ignore[arg-type]
             NullLog(),
         )
-        self.persister = RoomPersister(process.scheduler, self.writer, max_waiting=max_waiting)
+        self.forget()
 
     async def persist(
         self, room_id: str, version: RoomVersion, events: Sequence[Event | IncomingEvent]
@@ -76,7 +77,7 @@ class PersistingProcess:
     def forget(self) -> None:
         """Forget everything about rooms, as after a restart."""
         self.persister = RoomPersister(
-            self.process.scheduler, self.writer, max_waiting=self.persister._max_waiting
+            self.process.scheduler, self.writer, max_waiting=self._max_waiting
         )
 
 

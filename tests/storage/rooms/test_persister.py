@@ -317,7 +317,12 @@ class Persisting(StoreCase):
         await self.persist(*events)
         self.one.forget()
         await self.persist(self.small.event("m.room.message", {}, [last], cites))
-        memory = next(iter(self.one.persister._memories._rooms.values()))
+        room_no, epoch, revision = (
+            self.sql(f"SELECT {column} FROM synrepl._rooms")
+            for column in ("room_no", "epoch", "revision")
+        )
+        memory = self.one.persister.memories.take(self.room_id, room_no, epoch, revision)
+        self.assertIsNotNone(memory.heads, "it is remembered")
         self.assertLess(len(memory.rows), 12)
         self.assertLess(len(memory.keys), 12)
         self.assertLess(len(memory.groups.groups), 60)

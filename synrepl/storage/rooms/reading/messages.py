@@ -24,7 +24,8 @@ class Messages(NamedTuple):
 
     :ivar events: in the order of the request
     :ivar json: of each, in federation format; in its redacted form where the user must not see more
-    :ivar next: where the next page begins; see :class:`~synrepl.storage.rooms.visibility.pages.Page`
+    :ivar next: where the next page begins: its ``upto`` if backwards, else its ``since``; None if there is no
+        more
     :ivar gaps: some of the events that are missing in this part of the room's history, and that other servers
         may have
     """
