@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Set
 from typing import Protocol
 
 
-class GraphEvent(Protocol):
+class ReferringEvent(Protocol):
     """What :class:`ForwardExtremities` needs to know about an event."""
 
     @property
@@ -27,7 +27,7 @@ class GraphEvent(Protocol):
 
 def superseded_by(
     prev_event_ids: Iterable[str],
-    find: Callable[[str], GraphEvent | None],
+    find: Callable[[str], ReferringEvent | None],
     skipped: Container[str] = frozenset(),
 ) -> set[str]:
     """The events that stop being forward extremities once an event follows these.
@@ -74,10 +74,10 @@ class ForwardExtremities:
         self._skipped: set[str] = set()
 
     @classmethod
-    def of(cls, events: Iterable[tuple[str, GraphEvent]]) -> ForwardExtremities:
+    def of(cls, events: Iterable[tuple[str, ReferringEvent]]) -> ForwardExtremities:
         """The forward extremities of some events, given with their IDs in the order of their arrival."""
         extremities = cls()
-        known: dict[str, GraphEvent] = {}
+        known: dict[str, ReferringEvent] = {}
         for event_id, event in events:
             extremities.add(event_id, event, known.get)
             known[event_id] = event
@@ -89,7 +89,7 @@ class ForwardExtremities:
         return self._missing_prev_events
 
     def add(
-        self, event_id: str, event: GraphEvent, find: Callable[[str], GraphEvent | None]
+        self, event_id: str, event: ReferringEvent, find: Callable[[str], ReferringEvent | None]
     ) -> None:
         """Add an event.
 

@@ -132,7 +132,7 @@ class RoomsOverHttp(CliCase):
             (f"/rooms/{room_id}/state?att=x", 400, "BadRoomQuery"),
             (f"/rooms/{room_id}/diff?from=x", 400, "BadRoomQuery"),
             ("/rooms?limit=x", 400, "BadRoomQuery"),
-            ("/rooms?limit=0", 400, "BadLimit"),
+            ("/rooms?limit=0", 400, "BadRoomLimit"),
             (f"/rooms/events/{newest}?as_it_came=maybe", 400, "BadRoomQuery"),
         ):
             found = await self.ask(master, path)

@@ -15,7 +15,7 @@ from synrepl.cli.rooms.maintenance import (
 )
 from synrepl.cli.terminal import plain_table, show
 from synrepl.daemon.config.config import Config
-from synrepl.services.rooms.maintenance.maintenance import CompactionReport, RoomMaintenance
+from synrepl.services.rooms.maintenance.maintenance import RoomCompactionReport, RoomMaintenance
 from synrepl.storage.database import Database
 
 
@@ -31,7 +31,7 @@ def command(config: tuple[Path, ...], room_id: str, index_check: bool, as_json: 
     deltas. That every state stays what it is, is proven by its digest in each transaction.
     """
 
-    async def work(database: Database, _: Config, progress: ShownProgress) -> CompactionReport:
+    async def work(database: Database, _: Config, progress: ShownProgress) -> RoomCompactionReport:
         maintenance = RoomMaintenance(database)
         return await maintenance.compact(room_id, index_check=index_check, progress=progress.show)
 

@@ -48,7 +48,7 @@ class RoomVersionNeeded(InputError):
     """line {line} is of room {room_id}, which is not stored, and whose m.room.create is in no line: its room version is not known; add that event to the file, or give the version"""
 
 
-class LineTooLong(InputError):
+class EventLineTooLong(InputError):
     """line {line} has more than {limit} bytes, so it is no event"""
 
 
@@ -197,7 +197,7 @@ class JsonLinesImport:
 
     async def _event(self, number: int, line: bytes | None, report: LinesReport) -> Event:
         if line is None:
-            raise LineTooLong(line=number, limit=MAX_LINE)
+            raise EventLineTooLong(line=number, limit=MAX_LINE)
         try:
             head = _HEAD.decode(line)
             version = await self._version(number, head)

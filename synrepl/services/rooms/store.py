@@ -260,7 +260,7 @@ class RoomStore:
         """Rooms with their figures, in the order of their IDs.
 
         :param after: the ID of the last room of the page before
-        :raises BadLimit: not from 1 to 1,000
+        :raises BadRoomLimit: not from 1 to 1,000
         """
         return await self._read("list rooms", lambda txn: list_rooms(txn, after, limit))
 
@@ -290,7 +290,7 @@ class RoomStore:
 
         :param membership: only those with this membership
         :param after: the ID of the last user of the page before
-        :raises UnknownRoom: :raises BadLimit:
+        :raises UnknownRoom: :raises BadRoomLimit:
         """
         return await self._read(
             "members", lambda txn: room_members(txn, room_id, membership, after, limit)
@@ -303,7 +303,7 @@ class RoomStore:
 
         :raises UnknownRoom: :raises EventNotStored: :raises EventInOtherRoom:
         :raises EventIsOutlier: outliers are not in the graph
-        :raises BadLimit: not from 1 to 2,000
+        :raises BadRoomLimit: not from 1 to 2,000
         """
         return await self._read("graph", lambda txn: graph_slice(txn, room_id, until, limit))
 

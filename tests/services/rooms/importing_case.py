@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.rooms import Keys, Room, RoomVersion
-from synrepl.services.rooms.importing.findings import Finding, ImportReport
+from synrepl.services.rooms.importing.findings import ImportFinding, ImportReport
 from synrepl.services.rooms.importing.importer import RoomImporter
 from synrepl.services.rooms.importing.journal import ImportJournal
 from synrepl.services.rooms.importing.sink import ImportedEvent
@@ -107,7 +107,7 @@ class ImportingCase(TestCase):
         finally:
             connection.close()
 
-    def only(self, report: ImportReport) -> Finding:
+    def only(self, report: ImportReport) -> ImportFinding:
         """The only finding of a report."""
         self.assertEqual(len(report.findings), 1, "\n".join(map(str, report.findings)))
         return report.findings[0]

@@ -13,7 +13,7 @@ from synrepl.storage.rooms.reading.event_access import (
     EventRejected,
     TooManyNamed,
 )
-from synrepl.storage.rooms.reading.room_overview import BadLimit
+from synrepl.storage.rooms.reading.room_overview import BadRoomLimit
 from synrepl.storage.rooms.states.named_entries import NamedEntries
 from synrepl.storage.rooms.states.state_groups import CorruptState
 from synrepl.storage.rooms.tables.events import CorruptEvent, EventFlags, MissingJson
@@ -231,7 +231,7 @@ class ReadDags(ReadingCase):
         with self.assertRaises(TooManyNamed):
             await self.store.events([f"${number}" for number in range(1_001)])
         for limit in (0, 1_001):
-            with self.assertRaises(BadLimit):
+            with self.assertRaises(BadRoomLimit):
                 await self.store.rooms(limit=limit)
 
     async def test_rejected_events_are_not_part_of_the_room(self) -> None:

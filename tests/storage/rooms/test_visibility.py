@@ -26,7 +26,7 @@ from synrepl.rooms import (
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.rooms.visibility.event_visibility import seen_by_server, seen_by_user
-from synrepl.storage.rooms.visibility.pages import Page, PageOrder, PageRequest, visible_page
+from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, VisiblePage, visible_page
 from tests.rooms.vector_files import lines
 from tests.storage.postgres import PostgresCase
 from tests.storage.rooms.random_written_rooms import SERVERS, USERS, random_rooms
@@ -128,7 +128,7 @@ def _sort_key(order: PageOrder) -> Callable[[WrittenEvent], tuple[int, int]]:
 
 def _pages(
     txn: Transaction, room: WrittenRoom, viewer: Viewer, request: PageRequest
-) -> Iterable[Page]:
+) -> Iterable[VisiblePage]:
     """All pages of a room. Only the last is short."""
     while True:
         page = visible_page(txn, room.room_id, viewer, request)

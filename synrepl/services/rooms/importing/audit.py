@@ -37,15 +37,15 @@ from synrepl.services.rooms.importing.audited import (
 )
 from synrepl.services.rooms.importing.findings import (
     CORRUPT,
-    Finding,
     FindingKind,
     ImportCounts,
+    ImportFinding,
     Quarantined,
 )
 from synrepl.services.rooms.importing.key_ring import KeyRing
 from synrepl.services.rooms.importing.received import parse_stored, verify_stored
 from synrepl.services.rooms.importing.sink import ImportedEvent
-from synrepl.services.rooms.importing.source_view import RoomMemory, SourceRoomView
+from synrepl.services.rooms.importing.source_view import SourceRoomMemory, SourceRoomView
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.events import (
     RoomPosition,
@@ -76,7 +76,7 @@ class RoomAuditor:
     def __init__(self, room_id: str, version: RoomVersion, keys: KeyRing) -> None:
         self.room_id = room_id
         self.version = version
-        self.memory = RoomMemory(room_id, version)
+        self.memory = SourceRoomMemory(room_id, version)
         self._keys = keys
         self.differences: dict[str, frozenset[StateEntry]] = {}
         self.named: dict[str, None] = {}
@@ -120,7 +120,7 @@ class _Batch:
         self._memory = auditor.memory
         self._txn = txn
         self._view = view
-        self._findings: list[Finding] = []
+        self._findings: list[ImportFinding] = []
         self._counts = ImportCounts(findings={})
         self._events: list[ImportedEvent] = []
         self._quarantined: list[Quarantined] = []
@@ -363,7 +363,7 @@ class _Batch:
             # Outliers and rejected redactions are not recorded.
             if theirs is not None and theirs != target:
                 self._findings.append(
-                    Finding(
+                    ImportFinding(
                         FindingKind.REDACTION,
                         self._room_id,
                         event_id,
@@ -404,7 +404,7 @@ class _Batch:
         ours: str | None = None,
     ) -> None:
         self._findings.append(
-            Finding(kind, self._room_id, row.event_id, group, key, column, theirs, ours)
+            ImportFinding(kind, self._room_id, row.event_id, group, key, column, theirs, ours)
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.rooms import CompactStateMap, StateKey, delta, topological_sort
-from synrepl.services.rooms.importing.findings import Finding, ImportCounts, Quarantined
+from synrepl.services.rooms.importing.findings import ImportCounts, ImportFinding, Quarantined
 from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.storage.foreign.rooms.events import BEFORE_ALL, RoomPosition
 
@@ -26,7 +26,7 @@ class AuditedBatch(NamedTuple):
 
     events: list[ImportedEvent]
     quarantined: list[Quarantined]
-    findings: list[Finding]
+    findings: list[ImportFinding]
     counts: ImportCounts
     last: RoomPosition | None
 

@@ -50,7 +50,7 @@ CORRUPT = frozenset(
 )
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ImportFinding(msgspec.Struct, frozen=True):
     """One difference or corruption.
 
     :ivar event_id: the event that it concerns; "" for the whole room or a group
@@ -166,14 +166,14 @@ class ImportReport(msgspec.Struct):
     rooms: int = 0
     left_out: dict[str, str] = {}
     counts: ImportCounts = msgspec.field(default_factory=ImportCounts)
-    findings: list[Finding] = []
+    findings: list[ImportFinding] = []
 
     @classmethod
     def empty(cls) -> Self:
         """A report of nothing."""
         return cls(0, {}, ImportCounts(), [])
 
-    def add(self, counts: ImportCounts, findings: Iterable[Finding]) -> None:
+    def add(self, counts: ImportCounts, findings: Iterable[ImportFinding]) -> None:
         """Add a batch."""
         self.counts.add(counts)
         for finding in findings:

@@ -14,7 +14,7 @@ from typing import Protocol
 from synrepl.core.clock import Scheduler
 from synrepl.core.tokens import Range
 from synrepl.services.rooms.importing.audit import RoomAuditor
-from synrepl.services.rooms.importing.findings import Finding, ImportCounts, ImportReport
+from synrepl.services.rooms.importing.findings import ImportCounts, ImportFinding, ImportReport
 from synrepl.services.rooms.importing.importer import PARTIAL, RoomImporter
 from synrepl.services.rooms.importing.journal import ImportJournal, RoomProgress
 from synrepl.storage.foreign.bounds import SETTLE_S, ForeignBounds
@@ -45,7 +45,7 @@ START_WITHIN_S = 60.0
 class FollowsEvents(Protocol):
     """Is told what following does."""
 
-    def imported(self, counts: ImportCounts, findings: Sequence[Finding]) -> None:
+    def imported(self, counts: ImportCounts, findings: Sequence[ImportFinding]) -> None:
         """Events were imported."""
 
 

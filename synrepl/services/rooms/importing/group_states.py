@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from synrepl.rooms import CompactStateMap, Delta, Slots
-from synrepl.services.rooms.importing.findings import Finding, FindingKind
+from synrepl.services.rooms.importing.findings import FindingKind, ImportFinding
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.states import SourceGroup, group_entries, read_groups
 
@@ -58,7 +58,7 @@ class GroupStates:
         for group in list(self._states)[: max(0, len(self._states) - self._max_states)]:
             del self._states[group]
 
-    def read(self, txn: Transaction, groups: Iterable[int]) -> list[Finding]:
+    def read(self, txn: Transaction, groups: Iterable[int]) -> list[ImportFinding]:
         """Read the states of groups that are not known yet.
 
         :returns: groups that are missing, empty or of another room
@@ -107,10 +107,10 @@ class GroupStates:
             }
         return found
 
-    def _broken(self, chain: dict[int, SourceGroup | None]) -> Iterable[Finding]:
+    def _broken(self, chain: dict[int, SourceGroup | None]) -> Iterable[ImportFinding]:
         for group, stored in chain.items():
             if stored is None:
-                yield Finding(
+                yield ImportFinding(
                     FindingKind.EMPTY_GROUP,
                     self._room_id,
                     group=group,
@@ -119,7 +119,7 @@ class GroupStates:
                 )
                 continue
             if stored.room_id != self._room_id:
-                yield Finding(
+                yield ImportFinding(
                     FindingKind.OTHER_ROOM,
                     self._room_id,
                     stored.event_id,
@@ -129,7 +129,7 @@ class GroupStates:
                     ours=self._room_id,
                 )
             if stored.prev is not None and stored.prev_room_id not in (None, self._room_id):
-                yield Finding(
+                yield ImportFinding(
                     FindingKind.OTHER_ROOM,
                     self._room_id,
                     stored.event_id,

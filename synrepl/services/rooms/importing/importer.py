@@ -15,9 +15,9 @@ from synrepl.services.rooms.importing.audit import RoomAuditor
 from synrepl.services.rooms.importing.audited import AuditedBatch
 from synrepl.services.rooms.importing.findings import (
     MAX_LISTED,
-    Finding,
     FindingKind,
     ImportCounts,
+    ImportFinding,
     ImportReport,
 )
 from synrepl.services.rooms.importing.journal import ImportJournal, RoomProgress
@@ -125,7 +125,7 @@ class RoomImporter:
         if version is None:
             findings = []
             if not room.is_partial:
-                found = Finding(FindingKind.NO_VERSION, room_id, theirs=room.version)
+                found = ImportFinding(FindingKind.NO_VERSION, room_id, theirs=room.version)
                 progress.counts.findings[found.kind.value] = 1
                 findings.append(found)
             await self.journal.record(room_id, progress, findings)
@@ -153,7 +153,7 @@ class RoomImporter:
             refused = await self._sink.store(auditor.room_id, auditor.version, batch.events)
             for event_id, reason in refused.items():
                 findings.append(
-                    Finding(FindingKind.NOT_STORED, auditor.room_id, event_id, ours=reason)
+                    ImportFinding(FindingKind.NOT_STORED, auditor.room_id, event_id, ours=reason)
                 )
                 name = FindingKind.NOT_STORED.value
                 counts.findings[name] = counts.findings.get(name, 0) + 1
@@ -186,7 +186,7 @@ class RoomImporter:
 
     async def _compare_ends(
         self, room_id: str, end: RoomEnd, counts: ImportCounts
-    ) -> Sequence[Finding]:
+    ) -> Sequence[ImportFinding]:
         """Name forward extremities that only one side has.
 
         Nothing is compared where events arrived at the source since the last batch, which are followed,
@@ -198,7 +198,7 @@ class RoomImporter:
             return []
         column = "event_forward_extremities"
         return [
-            Finding(
+            ImportFinding(
                 FindingKind.EXTREMITY,
                 room_id,
                 each,

@@ -8,8 +8,8 @@ from hashlib import sha256
 import msgspec
 
 from synrepl.services.rooms.importing.findings import (
-    Finding,
     ImportCounts,
+    ImportFinding,
     ImportReport,
     Quarantined,
 )
@@ -20,7 +20,7 @@ from synrepl.storage.rooms.tables.imports import RecordedSource
 
 _ENCODER = msgspec.json.Encoder()
 _COUNTS = msgspec.json.Decoder(ImportCounts)
-_FINDING = msgspec.json.Decoder(Finding)
+_FINDING = msgspec.json.Decoder(ImportFinding)
 
 
 class RoomProgress(msgspec.Struct):
@@ -69,7 +69,7 @@ class ImportJournal:
         self,
         room_id: str,
         progress: RoomProgress,
-        findings: Iterable[Finding] = (),
+        findings: Iterable[ImportFinding] = (),
         quarantined: Iterable[Quarantined] = (),
     ) -> None:
         """Record a batch, in one transaction."""
@@ -143,7 +143,7 @@ class ImportJournal:
         return await self._database.run("import report", work, read_only=True)
 
 
-def _finding_row(finding: Finding) -> imports.FindingRow:
+def _finding_row(finding: ImportFinding) -> imports.FindingRow:
     encoded = _ENCODER.encode(finding)
     return imports.FindingRow(
         sha256(encoded).digest(),

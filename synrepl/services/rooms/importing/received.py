@@ -21,7 +21,7 @@ from synrepl.rooms import (
     parse_event,
     redact,
 )
-from synrepl.services.rooms.importing.findings import Finding, FindingKind
+from synrepl.services.rooms.importing.findings import FindingKind, ImportFinding
 from synrepl.storage.foreign.rooms.events import SourceEvent
 
 #: Fields that a redacted event may have in addition: servers add them on the way.
@@ -43,7 +43,7 @@ class VerifiedEvent(NamedTuple):
     """
 
     event: Event | None
-    findings: list[Finding]
+    findings: list[ImportFinding]
     is_signed: bool | None = None
     is_redacted: bool = False
 
@@ -80,7 +80,7 @@ def verify_stored(
     :param keys: the known keys of the servers
     :param event: the event, if it was parsed before
     """
-    find = partial(Finding, room_id=stored.room_id, event_id=stored.event_id)
+    find = partial(ImportFinding, room_id=stored.room_id, event_id=stored.event_id)
     if stored.raw is None:
         return VerifiedEvent(None, [find(FindingKind.NO_JSON)])
     if event is None:
@@ -89,7 +89,7 @@ def verify_stored(
         except BadEvent as error:
             reason = str(error)
             return VerifiedEvent(None, [find(FindingKind.BAD_JSON, theirs=reason)])
-    found: list[Finding] = []
+    found: list[ImportFinding] = []
     if event.event_id != stored.event_id or event.room_id != stored.room_id:
         column, theirs, ours = "event_id", stored.event_id, event.event_id
         if event.room_id != stored.room_id:
@@ -116,8 +116,8 @@ def verify_stored(
     return VerifiedEvent(event, found, is_signed, is_redacted)
 
 
-def _columns(stored: SourceEvent, event: Event) -> list[Finding]:
-    found: list[Finding] = []
+def _columns(stored: SourceEvent, event: Event) -> list[ImportFinding]:
+    found: list[ImportFinding] = []
     prev_event_ids: tuple[str, ...] = event.prev_event_ids
     if len(prev_event_ids) > 1:
         prev_event_ids = tuple(sorted(set(prev_event_ids)))
@@ -128,7 +128,7 @@ def _columns(stored: SourceEvent, event: Event) -> list[Finding]:
         and (stored.outlier or stored.prev_event_ids == prev_event_ids)
     ):
         return found
-    find = partial(Finding, room_id=stored.room_id, event_id=stored.event_id)
+    find = partial(ImportFinding, room_id=stored.room_id, event_id=stored.event_id)
     pairs = [
         ("type", stored.type, event.type),
         ("sender", stored.sender, event.sender),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from synrepl.rooms import CompactStateMap, delta, lookup_state_after, run
 from synrepl.services.rooms.importing.audit import CANNOT_JUDGE, RoomAuditor
 from synrepl.services.rooms.importing.audited import StateEntry, differing_entries
-from synrepl.services.rooms.importing.findings import Finding, FindingKind, ImportCounts
+from synrepl.services.rooms.importing.findings import FindingKind, ImportCounts, ImportFinding
 from synrepl.services.rooms.importing.source_view import SourceRoomView
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.states import (
@@ -29,7 +29,7 @@ class RoomEnd(NamedTuple):
 
     forward_extremities: Sequence[str]
     events: int
-    findings: list[Finding]
+    findings: list[ImportFinding]
 
 
 class GroupPage(NamedTuple):
@@ -38,7 +38,7 @@ class GroupPage(NamedTuple):
     :ivar last: the last number of the page; None at the end
     """
 
-    findings: list[Finding]
+    findings: list[ImportFinding]
     counts: ImportCounts
     last: int | None
 
@@ -51,10 +51,10 @@ def audit_end(auditor: RoomAuditor, txn: Transaction) -> RoomEnd:
     room_id = auditor.room_id
     view = SourceRoomView(auditor.memory, txn)
     extremities = forward_extremities(txn, room_id)
-    findings: list[Finding] = []
+    findings: list[ImportFinding] = []
     for event_id, follower in superseded_extremities(txn, room_id).items():
         findings.append(
-            Finding(
+            ImportFinding(
                 FindingKind.EXTREMITY,
                 room_id,
                 event_id,
@@ -68,7 +68,7 @@ def audit_end(auditor: RoomAuditor, txn: Transaction) -> RoomEnd:
     for event_id in extremities:
         if event_id not in places:
             findings.append(
-                Finding(
+                ImportFinding(
                     FindingKind.EXTREMITY,
                     room_id,
                     event_id,
@@ -81,7 +81,7 @@ def audit_end(auditor: RoomAuditor, txn: Transaction) -> RoomEnd:
         try:
             ours = run(lookup_state_after(auditor.version, known, auditor.memory.resolutions), view)
         except CANNOT_JUDGE as error:
-            findings.append(Finding(FindingKind.MISSING_EVENT, room_id, ours=str(error)))
+            findings.append(ImportFinding(FindingKind.MISSING_EVENT, room_id, ours=str(error)))
         else:
             findings += _compared(room_id, ours, auditor.memory.empty_state.becoming(theirs))
     return RoomEnd(extremities, count_events(txn, room_id), findings + view.findings)
@@ -99,7 +99,7 @@ def audit_unused_groups(
     view = SourceRoomView(auditor.memory, txn)
     groups, last = unused_groups(txn, auditor.room_id, after, limit)
     view.read_groups([each.group for each in groups])
-    findings: list[Finding] = []
+    findings: list[ImportFinding] = []
     counts = ImportCounts(findings={})
     events = view.known_events([each.event_id for each in groups]).events
     places = view.states_at([each.event_id for each in groups if each.event_id in events])
@@ -144,19 +144,19 @@ def _before(
 
 def _group_findings(
     room_id: str, stored: SourceGroup, entries: Collection[StateEntry]
-) -> list[Finding]:
+) -> list[ImportFinding]:
     return [
-        Finding(
+        ImportFinding(
             FindingKind.GROUP, room_id, stored.event_id, stored.group, key, theirs=theirs, ours=ours
         )
         for key, theirs, ours in sorted(entries)
     ]
 
 
-def _compared(room_id: str, ours: CompactStateMap, theirs: CompactStateMap) -> list[Finding]:
+def _compared(room_id: str, ours: CompactStateMap, theirs: CompactStateMap) -> list[ImportFinding]:
     change = delta(theirs, ours)
     return [
-        Finding(
+        ImportFinding(
             FindingKind.CURRENT_STATE,
             room_id,
             key=key,

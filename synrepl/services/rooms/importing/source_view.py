@@ -28,7 +28,7 @@ from synrepl.rooms import (
     delta,
     topological_sort,
 )
-from synrepl.services.rooms.importing.findings import Finding
+from synrepl.services.rooms.importing.findings import ImportFinding
 from synrepl.services.rooms.importing.group_states import GroupStates
 from synrepl.services.rooms.importing.received import parse_stored
 from synrepl.storage.database import Transaction
@@ -44,7 +44,7 @@ MAX_CHAINS = 50_000
 _SHARED = 256
 
 
-class EventPlace(msgspec.Struct, frozen=True, gc=False):
+class SourceEventPlace(msgspec.Struct, frozen=True, gc=False):
     """The room at an event; implements :class:`~synrepl.rooms.StateAt`."""
 
     state_after: CompactStateMap | None
@@ -52,7 +52,7 @@ class EventPlace(msgspec.Struct, frozen=True, gc=False):
     partial: bool = False
 
 
-class RoomMemory:
+class SourceRoomMemory:
     """What is remembered of a room between batches.
 
     States are those that were computed again, as long as they are remembered, and those of the server
@@ -72,7 +72,7 @@ class RoomMemory:
         self.empty_state = CompactStateMap(None, slots)
         self.events: dict[str, Event] = {}
         self.rejected: set[str] = set()
-        self.places: dict[str, EventPlace] = {}
+        self.places: dict[str, SourceEventPlace] = {}
         self.chains = BitSetChains()
 
     def remember(
@@ -86,7 +86,7 @@ class RoomMemory:
         else:
             self.rejected.discard(event_id)
         if state is not None:
-            self.places[event_id] = EventPlace(state, topological)
+            self.places[event_id] = SourceEventPlace(state, topological)
 
     def trim(self) -> None:
         """Forget what was remembered first; between batches."""
@@ -106,11 +106,11 @@ class SourceRoomView:
     :ivar findings: of state groups that were read
     """
 
-    def __init__(self, memory: RoomMemory, txn: Transaction) -> None:
+    def __init__(self, memory: SourceRoomMemory, txn: Transaction) -> None:
         self._memory = memory
         self._txn = txn
         self._absent: set[str] = set()
-        self.findings: list[Finding] = []
+        self.findings: list[ImportFinding] = []
 
     def load(self, events: Collection[str], places: Collection[str]) -> None:
         """Read what a batch depends on, in a few statements."""
@@ -143,7 +143,7 @@ class SourceRoomView:
                         memory.rejected.add(row.event_id)
         return KnownEvents(memory.events, memory.rejected)
 
-    def states_at(self, event_ids: Collection[str], /) -> Mapping[str, EventPlace]:
+    def states_at(self, event_ids: Collection[str], /) -> Mapping[str, SourceEventPlace]:
         """The room at events that are part of its history."""
         memory = self._memory
         missing = [each for each in event_ids if each not in memory.places]
@@ -152,7 +152,7 @@ class SourceRoomView:
             self.read_groups({row.group for row in rows})
             for row in rows:
                 state = memory.groups[row.group].state
-                memory.places[row.event_id] = EventPlace(state, row.topological)
+                memory.places[row.event_id] = SourceEventPlace(state, row.topological)
         return memory.places
 
     def heads(self) -> RoomHeads[CompactStateMap]:

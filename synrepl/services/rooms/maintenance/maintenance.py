@@ -70,7 +70,7 @@ class CollectionReport(NamedTuple):
     locks: LockTimes
 
 
-class CompactionReport(NamedTuple):
+class RoomCompactionReport(NamedTuple):
     """What a compaction did.
 
     :ivar before: the room's state groups before
@@ -182,7 +182,7 @@ class RoomMaintenance:
 
     async def compact(
         self, room_id: str, *, index_check: bool = True, progress: ProgressListener | None = None
-    ) -> CompactionReport:
+    ) -> RoomCompactionReport:
         """Store the states of a room in fewer rows and fewer entries.
 
         :raises UnknownRoom: the room is not here
@@ -198,7 +198,7 @@ class RoomMaintenance:
         job = CompactionJob(self._database, room, progress)
         await job.compact()
         after = await self._run("measure state groups", totals)
-        return CompactionReport(room_id, before, after, job.locks)
+        return RoomCompactionReport(room_id, before, after, job.locks)
 
     async def check_indexes(self) -> Sequence[str]:
         """Check the indexes that lead to references to state groups; returns their names.

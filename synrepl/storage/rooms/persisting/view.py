@@ -43,7 +43,7 @@ _SHARED_PAGE = 1_024
 
 
 class GraphNode(NamedTuple):
-    """See :class:`~synrepl.rooms.extremities.GraphEvent`."""
+    """See :class:`~synrepl.rooms.extremities.ReferringEvent`."""
 
     prev_event_ids: Sequence[str]
     passed_all_checks: bool

@@ -49,7 +49,7 @@ def explain_state(
         beginning = StateOrigin.BEGINNING
         return StateExplanation(event_id, before, key, None, place, beginning, event_id, None, 0)
     entry = look_up_keys(txn, room, [group], {key: slot})[0].get(key)
-    found = _Walk(txn, room, key, slot, entry).from_event(event, before)
+    found = _EntryWalk(txn, room, key, slot, entry).from_event(event, before)
     return StateExplanation(
         event_id,
         before,
@@ -79,7 +79,7 @@ def _place(txn: Transaction, room: RoomRow, group: int, slot: int) -> EntryPlace
     return EntryPlace(group, stored_in, place.line_no, place.pos, slot in place.overlay)
 
 
-class _Walk:
+class _EntryWalk:
     """Follows an entry back to the event that set it, or to the branches that disagreed about it."""
 
     def __init__(

@@ -48,7 +48,7 @@ def graph_slice(
     """The newest events of a room in the topological ordering, or those up to an event; oldest first.
 
     :param until: the newest event of the slice
-    :raises UnknownRoom: :raises BadLimit: :raises EventNotStored: :raises EventIsOutlier:
+    :raises UnknownRoom: :raises BadRoomLimit: :raises EventNotStored: :raises EventIsOutlier:
     :raises EventInOtherRoom:
     """
     check_limit(limit, MAX_SLICE)

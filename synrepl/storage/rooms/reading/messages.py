@@ -10,7 +10,7 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.reading.served_json import served_json
 from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 from synrepl.storage.rooms.visibility.event_visibility import ServedEvent
-from synrepl.storage.rooms.visibility.pages import Page, PageOrder, PageRequest, visible_page
+from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, VisiblePage, visible_page
 from synrepl.storage.rooms.visibility.traversal import backfill, missing_events
 from synrepl.storage.rooms.visibility.viewer_sql import SeenEvent
 from synrepl.storage.rooms.visibility.viewers import END, START
@@ -62,7 +62,7 @@ def read_messages(txn: Transaction, room_id: str, viewer: Viewer, request: PageR
     return Messages(page.events, json, page.next, gaps)
 
 
-def _gaps(txn: Transaction, room: RoomRow, page: Page, request: PageRequest) -> list[str]:
+def _gaps(txn: Transaction, room: RoomRow, page: VisiblePage, request: PageRequest) -> list[str]:
     """Missing prev events of events in the part of the room that a page covers."""
     low = page.next or request.since or START
     txn.execute(

@@ -26,7 +26,7 @@ _NAMING: Mapping[StateKey, str] = {
 }
 
 
-class BadLimit(InputError):
+class BadRoomLimit(InputError):
     """a page has from 1 to {most} rows, and {limit} were asked for"""
 
 
@@ -86,7 +86,7 @@ def list_rooms(txn: Transaction, after: str | None = None, limit: int = 100) -> 
     """Rooms in the order of their IDs.
 
     :param after: the ID of the last room of the page before
-    :raises BadLimit: :raises CorruptEvent: :raises MissingJson:
+    :raises BadRoomLimit: :raises CorruptEvent: :raises MissingJson:
     """
     check_limit(limit)
     where, params = ("", ()) if after is None else (" WHERE r.room_id > %s", (_text(after),))
@@ -132,7 +132,7 @@ def room_members(
 
     :param membership: only those with this membership
     :param after: the ID of the last user of the page before
-    :raises UnknownRoom: :raises BadLimit:
+    :raises UnknownRoom: :raises BadRoomLimit:
     """
     check_limit(limit)
     room_no = require_room(txn, _text(room_id)).room_no
@@ -155,10 +155,10 @@ def room_members(
 def check_limit(limit: int, most: int = MAX_PAGE) -> None:
     """Check the size of a page.
 
-    :raises BadLimit:
+    :raises BadRoomLimit:
     """
     if not 1 <= limit <= most:
-        raise BadLimit(limit=limit, most=most)
+        raise BadRoomLimit(limit=limit, most=most)
 
 
 def _figures(txn: Transaction, clauses: str, params: Iterable[object]) -> list[RoomFigures]:

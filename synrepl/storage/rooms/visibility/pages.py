@@ -82,7 +82,7 @@ class PageRequest(NamedTuple):
     order: PageOrder = PageOrder.TOPOLOGICAL
 
 
-class Page(NamedTuple):
+class VisiblePage(NamedTuple):
     """Events in the order of the request.
 
     :ivar next: where the next page begins: its ``upto`` if backwards, else its ``since``; None if there is
@@ -93,7 +93,9 @@ class Page(NamedTuple):
     next: EventOrdering | None
 
 
-def visible_page(txn: Transaction, room_id: str, viewer: Viewer, request: PageRequest) -> Page:
+def visible_page(
+    txn: Transaction, room_id: str, viewer: Viewer, request: PageRequest
+) -> VisiblePage:
     """A page of what a user sees of a room.
 
     :raises UnknownRoom: it is not in the store
@@ -108,7 +110,7 @@ def visible_page(txn: Transaction, room_id: str, viewer: Viewer, request: PageRe
     window = pages.scannable(txn, _window(request))
     events = pages.read(txn, window)
     is_full = len(events) == request.limit
-    return Page(events, pages.position_after(window, events[-1] if is_full else None))
+    return VisiblePage(events, pages.position_after(window, events[-1] if is_full else None))
 
 
 class _Window(NamedTuple):
