@@ -48,7 +48,13 @@ WRITTEN = (
     "events",
     "caches",
 )
-STATE_TABLES = ("_state_groups", "_state_line", "_state_lines", "_state_group_lines")
+STATE_TABLES = (
+    "_state_groups",
+    "_state_line",
+    "_state_lines",
+    "_state_group_lines",
+    "_current_state",
+)
 EMPTIED = (
     *WRITTEN,
     "_rooms",

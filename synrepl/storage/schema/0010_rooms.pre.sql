@@ -22,7 +22,9 @@ CREATE TABLE synrepl._rooms (
     reworked bigint NOT NULL DEFAULT 0,   -- raised by each transaction that removes or rewrites rows
                                           -- of the room: what was found out before is void
     slots integer NOT NULL DEFAULT 0,     -- slots that were given out
-    main_line integer                     -- the line of groups without a row in _state_group_lines
+    main_line integer,                    -- the line of groups without a row in _state_group_lines
+    digest_key bytea NOT NULL             -- the room's secret, without which nobody can compute digests
+        DEFAULT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
 ) WITH (fillfactor = 50);
 
 CREATE TABLE synrepl._event_types (
@@ -108,19 +110,35 @@ $$;
 
 -- The truth about states: immutable, one packed row a group. A group is a delta to an earlier one,
 -- chosen by skip levels, so that its chain is short. Columns are in this order because it needs no
--- padding, and `removed` is NULL where nothing was removed, which is nearly always.
+-- padding. What a group changes is one value: an array would add 16 bytes to each row, and three 64.
 CREATE TABLE synrepl._state_groups (
     group_no bigint NOT NULL,
     prev_group bigint,                    -- NULL: it is stored in full
     room_no integer NOT NULL,
     size integer NOT NULL,                -- number of entries of the state
     place smallint NOT NULL,              -- in its line of skip levels; 0: stored in full
-    slots integer[] NOT NULL,
-    event_nos bigint[] NOT NULL,
-    removed integer[],
     digest bytea NOT NULL,                -- of the state's entries, whatever way it is stored
+    changes bytea NOT NULL,               -- in order: numbers of 8 bytes, the highest first, each
+                                          -- slot << 40 | event_no, or slot << 40 for a removed entry
     PRIMARY KEY (room_no, group_no)
 );
+
+-- Nothing is gained by trying to compress it.
+ALTER TABLE synrepl._state_groups ALTER COLUMN changes SET STORAGE EXTERNAL;
+
+-- The entries in `changes`; the event is NULL where one is removed.
+CREATE FUNCTION synrepl.state_changes(p_changes bytea)
+    RETURNS TABLE (slot integer, event_no bigint)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT (packed.entry >> 40)::integer, nullif(packed.entry & 1099511627775, 0)
+    FROM (SELECT p_changes || ''::bytea AS held OFFSET 0) whole  -- read once, not for each entry
+    CROSS JOIN generate_series(1, length(whole.held) / 8) AS n
+    CROSS JOIN LATERAL (SELECT
+        ('x' || encode(substr(whole.held, 8 * n - 7, 8), 'hex'))::bit(64)::bigint AS entry) packed
+$$;
+
+REVOKE EXECUTE ON FUNCTION synrepl.state_changes(bytea) FROM PUBLIC;
 
 -- Where states are looked up by key: the versions of each slot along a line of groups that follow
 -- one another. An entry of a state is the newest version at or before the group's position. This
@@ -130,7 +148,7 @@ CREATE TABLE synrepl._state_line (
     event_no bigint,                      -- NULL: the entry was removed
     line_no integer NOT NULL,
     slot integer NOT NULL,
-    PRIMARY KEY (line_no, slot, pos) INCLUDE (event_no)
+    PRIMARY KEY (line_no, slot, pos) INCLUDE (event_no) WITH (fillfactor = 70)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.02);
 
 -- A branch that has become long gets a line of its own, on top of its parent up to a position.
@@ -141,8 +159,7 @@ CREATE TABLE synrepl._state_lines (
     parent_pos bigint,
     depth integer NOT NULL,               -- number of its ancestors, which is limited; -1: no group
                                           -- that is needed is on it, and it is being removed
-    head bigint NOT NULL,                 -- the last group on it: the next one may extend it
-    accumulator bytea NOT NULL            -- of the head's state; its digest is the hash of this
+    head bigint NOT NULL                  -- the last group on it: the next one may extend it
 ) WITH (fillfactor = 70);
 CREATE INDEX _state_lines_room ON synrepl._state_lines (room_no);
 
@@ -160,11 +177,11 @@ CREATE TABLE synrepl._state_group_lines (
 
 -- The current state of a room: the resolution of the states after its forward extremities.
 CREATE TABLE synrepl._current_state (
+    event_no bigint NOT NULL,
     room_no integer NOT NULL,
     slot integer NOT NULL,
-    event_no bigint NOT NULL,
-    PRIMARY KEY (room_no, slot)
-) WITH (fillfactor = 90);
+    PRIMARY KEY (room_no, slot)           -- without INCLUDE (event_no), so that updates are HOT
+) WITH (fillfactor = 85);
 
 -- The membership entries of current states, to be found by user.
 CREATE TABLE synrepl._memberships (

@@ -15,11 +15,11 @@ from synrepl.rooms import (
     effect_of_redaction,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.maintenance.line_rebuild import differing_groups, differing_lines
+from synrepl.storage.rooms.maintenance.line_rebuild import differing_groups
 from synrepl.storage.rooms.states.state_groups import read_slot_states, read_states
 from synrepl.storage.rooms.tables.events import events_by_id, raw_json, refusal_of
 from synrepl.storage.rooms.tables.heads import current_state, forward_extremities, read_heads
-from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 from synrepl.storage.rooms.tables.waiting import waiting_events
 from synrepl.storage.rooms.visibility.audience import NOBODY_BIT, unpack_audience
 
@@ -81,9 +81,8 @@ class RoomComparison(TestCase):
             state = {keys[slot]: numbers[number] for slot, number in numbered.items()}
             self.assertEqual(state, groups[group].as_dict(), (what, group))
         few = sorted(groups)[:: max(1, len(groups) // 20)]
-        read_states(txn, row.room_no, few)
+        read_states(txn, row, few)
         self.assertEqual(list(differing_groups(txn, row, few)), [], what)
-        self.assertEqual(differing_lines(txn, row), [], what)
         current = {each.key: each.event_id for each in current_state(txn, row.room_no)}
         expected_current = room.current_state().as_dict()
         self.assertEqual(current, expected_current, what)
@@ -101,7 +100,7 @@ class RoomComparison(TestCase):
                 [each.event.event_id for each in in_stream],
                 what,
             )
-        self._check_heads(txn, room, row.room_no, what)
+        self._check_heads(txn, room, row, what)
         self._check_edges(txn, room, row.room_no, what)
         self._check_members(txn, room, row.room_no, what)
         redacted = {each for each, stored in rows.items() if stored.redacted_by is not None}
@@ -149,7 +148,8 @@ class RoomComparison(TestCase):
             found = replace(found, target_before=wanted.target_before)
         self.assertEqual(found, wanted, what)
 
-    def _check_heads(self, txn: Transaction, room: Room, room_no: int, what: object) -> None:
+    def _check_heads(self, txn: Transaction, room: Room, row: RoomRow, what: object) -> None:
+        room_no = row.room_no
         heads = read_heads(txn, room_no)
         assert heads is not None
         full = [each for each in room if each.state_before is not None]
@@ -158,7 +158,7 @@ class RoomComparison(TestCase):
         self.assertEqual(heads.extremities, len(room.forward_extremities), what)
         self.assertEqual(heads.topological, max([0, *(each.topological for each in full)]), what)
         self.assertEqual(heads.partial, len(room.partial_event_ids), what)
-        (state,) = read_states(txn, room_no, [heads.current_group]).values()
+        (state,) = read_states(txn, row, [heads.current_group]).values()
         self.assertEqual(state, room.current_state().as_dict(), what)
         waiting = [each.event_id for each in waiting_events(txn, room_no, 1 << 20)]
         self.assertEqual(set(waiting), set(room.waiting), what)

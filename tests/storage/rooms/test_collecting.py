@@ -12,7 +12,13 @@ from synrepl.storage.rooms.maintenance.index_check import (
     IndexesNotChecked,
     amcheck_schema,
 )
-from synrepl.storage.rooms.states.state_groups import GROUPS_TABLE, group_row, read_chains, state_in
+from synrepl.storage.rooms.states.state_groups import (
+    GROUPS_TABLE,
+    group_row,
+    packed_changes,
+    read_chains,
+    state_in,
+)
 from synrepl.storage.rooms.tables.numbers import require_room, take_numbers
 from synrepl.storage.rooms.tables.pending_rows import copy_rows
 from tests.rooms.dags import dag, dag_names
@@ -49,9 +55,7 @@ class GroupsCase(MaintainedCase):
                     group_no=number,
                     prev_group=None,
                     place=0,
-                    slots=list(state),
-                    event_nos=list(state.values()),
-                    removed=(),
+                    changes=state,
                 )
                 rows.append(group_row(full))
             copy_rows(txn, GROUPS_TABLE, rows)
@@ -69,9 +73,9 @@ class GroupsCase(MaintainedCase):
             for group in groups[::5]:
                 state = state_in(group, known)
                 txn.execute(
-                    "UPDATE synrepl._state_groups SET prev_group = NULL, slots = %s::int[],"
-                    " event_nos = %s::bigint[], removed = NULL WHERE group_no = %s",
-                    (list(state), list(state.values()), group),
+                    "UPDATE synrepl._state_groups SET prev_group = NULL, changes = %s"
+                    " WHERE group_no = %s",
+                    (packed_changes(room.room_no, state), group),
                 )
 
         await self.database.run("spoil groups", work)

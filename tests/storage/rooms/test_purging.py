@@ -121,7 +121,7 @@ class Purging(MaintainedCase):
                 self.assertEqual(stored.is_rejected, not expected.accepted, (name, event_id))
                 groups[stored.group_before] = expected.state_before.as_dict()
                 groups[stored.group_after] = expected.state_after.as_dict()
-        for group, state in read_states(txn, row.room_no, groups).items():
+        for group, state in read_states(txn, row, groups).items():
             self.assertEqual(state, groups[group], (name, group))
 
     async def test_a_point_may_be_an_event_or_a_stream_position(self) -> None:

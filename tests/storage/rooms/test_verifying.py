@@ -36,11 +36,10 @@ DAMAGE = {
     " WHERE group_no = (SELECT max(group_no) FROM synrepl._state_groups)": "corrupt state group",
     "UPDATE synrepl._state_groups SET size = size - 1"
     " WHERE group_no = (SELECT max(group_no) FROM synrepl._state_groups)": "corrupt state group",
-    "UPDATE synrepl._state_groups SET slots = slots[2:], event_nos = event_nos[2:]"
+    "UPDATE synrepl._state_groups SET changes = substr(changes, 9)"
     " WHERE group_no = (SELECT max(group_no) FROM synrepl._state_groups"
-    "  WHERE cardinality(slots) > 0)": "corrupt state group",
+    "  WHERE length(changes) > 0)": "corrupt state group",
     "DELETE FROM synrepl._state_line WHERE pos = (SELECT max(pos) FROM synrepl._state_line)": "line that differs",
-    "UPDATE synrepl._state_lines SET accumulator = set_byte(accumulator, 9, 255 - get_byte(accumulator, 9))": "line that differs",
     "DELETE FROM synrepl._room_keys WHERE slot = 0": "reference to nothing",
     "DELETE FROM synrepl._current_state WHERE slot = 1": "wrong current state",
     "DELETE FROM synrepl._memberships WHERE user_id = (SELECT min(user_id) FROM synrepl._memberships)": "wrong heads",

@@ -20,7 +20,6 @@ from synrepl.rooms import (
     room_version,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.states.state_digest import StateDigest
 from synrepl.storage.rooms.states.state_line import LineWriter
 from synrepl.storage.rooms.tables.events import checksum
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, RoomTable
@@ -226,13 +225,12 @@ class WrittenRoom:
                 return base
         group, self._next_group = self._next_group, self._next_group + 1
         self._states[group] = dict(state)
-        digest = StateDigest()
         if not bases:
             if self._writer.main_line is None:
                 whole = {
                     self.slot(key): self._numbers[each.event_id] for key, each in state.items()
                 }
-                self._writer.first(self.rows, group, digest, whole)
+                self._writer.first(self.rows, group, whole)
                 return group
             bases = [min(self._states)]
         base_state = self._states[bases[0]]
@@ -243,7 +241,7 @@ class WrittenRoom:
         }
         change |= {self.slot(key): None for key in base_state if key not in state}
         with patch("synrepl.storage.rooms.states.state_line.MAX_OVERLAY", self.max_overlay):
-            self._writer.add(self.rows, group, bases[0], change, digest)
+            self._writer.add(self.rows, group, bases[0], change)
         return group
 
     def write(self, txn: Transaction) -> None:

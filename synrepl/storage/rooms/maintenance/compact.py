@@ -20,6 +20,7 @@ from synrepl.storage.rooms.maintenance.marks import RoomMark, lock_marked, rewor
 from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
 from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, delta_to, write_rebased
 from synrepl.storage.rooms.states.state_groups import chain_of, read_chains
+from synrepl.storage.rooms.tables.numbers import room_by_number
 
 #: Entries that rewriting a group must save.
 MIN_SAVED = 4
@@ -49,7 +50,7 @@ class GroupTotals(NamedTuple):
 def group_totals(txn: Transaction, room_no: int) -> GroupTotals:
     """The size of a room's state groups."""
     txn.execute(
-        "SELECT count(*), coalesce(sum(cardinality(g.slots) + coalesce(cardinality(g.removed), 0)), 0),"
+        "SELECT count(*), coalesce(sum(length(g.changes) / 8), 0),"
         " coalesce(sum(pg_column_size(g)), 0) FROM synrepl._state_groups g WHERE g.room_no = %s",
         (room_no,),
     )
@@ -77,7 +78,7 @@ def plan_merges(txn: Transaction, room_no: int, limit: int) -> list[MergedGroup]
         " WHERE g.room_no = %s GROUP BY g.digest HAVING count(*) > 1 LIMIT %s",
         (room_no, limit),
     )
-    states = ProvenStates(txn, room_no)
+    states = ProvenStates(txn, room_by_number(txn, room_no))
     found: list[MergedGroup] = []
     for (groups,) in txn.fetchall():
         first, *others = [int(each) for each in groups]
@@ -141,7 +142,7 @@ def merge_groups(
         " RETURNING g.group_no",
         (groups, firsts, places, mark.room_no),
     )
-    states = ProvenStates(txn, mark.room_no)
+    states = ProvenStates(txn, lock.room)
     for (group,) in txn.fetchall():
         states.state(int(group))
     mark, held_ms = reworked(txn, mark, lock)
@@ -175,7 +176,7 @@ def plan_splices(txn: Transaction, room_no: int, after: int, limit: int) -> Spli
         (room_no, after, limit),
     )
     found = [(int(group), [int(each) for each in on_top]) for group, on_top in txn.fetchall()]
-    states = ProvenStates(txn, room_no)
+    states = ProvenStates(txn, room_by_number(txn, room_no))
     touched: set[int] = set()
     rebased: list[RebasedGroup] = []
     for group, on_top in found:
@@ -218,12 +219,12 @@ def plan_rewrites(txn: Transaction, room_no: int, after: int, limit: int) -> Rew
     """
     txn.execute(
         "SELECT g.group_no FROM synrepl._state_groups g WHERE g.room_no = %s AND g.group_no > %s"
-        " AND cardinality(g.slots) + coalesce(cardinality(g.removed), 0) > %s"
+        " AND length(g.changes) / 8 > %s"
         " ORDER BY g.group_no LIMIT %s",
         (room_no, after, MIN_SAVED, limit),
     )
     found = [int(group) for (group,) in txn.fetchall()]
-    states = ProvenStates(txn, room_no)
+    states = ProvenStates(txn, room_by_number(txn, room_no))
     touched: set[int] = set()
     rebased: list[RebasedGroup] = []
     moved: list[Sequence[int]] = []
@@ -324,5 +325,4 @@ def rewrite_group(
 
 def _cost(states: ProvenStates, groups: Sequence[int]) -> int:
     states.read(groups)
-    rows = [states.groups[each] for each in groups]
-    return sum(len(row.slots) + len(row.removed) for row in rows)
+    return sum(len(states.groups[each].changes) for each in groups)

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from synrepl.core.errors import SynreplError
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.findings import RoomFinding, RoomProblem
-from synrepl.storage.rooms.maintenance.line_rebuild import differing_lines
 from synrepl.storage.rooms.maintenance.verify_ends import verify_heads, verify_references
 from synrepl.storage.rooms.maintenance.verify_groups import GroupVerifier
 from synrepl.storage.rooms.maintenance.verify_lines import places_without_line
+from synrepl.storage.rooms.states.state_groups import read_states
+from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
 
 #: The newest groups of a room, whose digests are computed.
@@ -39,21 +40,19 @@ class RoomForecast(NamedTuple):
 
 
 def examine_room(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:
-    """Quick checks of a room: references, counts, extremities, lines, the newest digests."""
+    """Quick checks of a room: references, counts, extremities, lines, the current state, the newest digests."""
     yield from verify_references(txn, room)
     yield from verify_heads(txn, room)
     yield from places_without_line(txn, room, EXAMINED_GROUPS)
-    try:
-        lines = differing_lines(txn, room)
-    except NumberWithoutRow as error:
-        yield RoomFinding(RoomProblem.DANGLING, room.room_id, "line", str(error))
-        lines = []
-    except SynreplError as error:
-        yield RoomFinding(RoomProblem.WRONG_LINE, room.room_id, "line", str(error))
-        lines = []
-    for line_no in lines:
-        detail = "its accumulator is not that of its head's state"
-        yield RoomFinding(RoomProblem.WRONG_LINE, room.room_id, f"line {line_no}", detail)
+    heads = read_heads(txn, room.room_no)
+    if heads is not None:
+        subject = f"state group {heads.current_group}"
+        try:
+            read_states(txn, room, [heads.current_group])
+        except NumberWithoutRow as error:
+            yield RoomFinding(RoomProblem.DANGLING, room.room_id, subject, str(error))
+        except SynreplError as error:
+            yield RoomFinding(RoomProblem.CORRUPT_GROUP, room.room_id, subject, str(error))
     txn.execute(
         "SELECT coalesce(min(group_no), 1) - 1 FROM (SELECT group_no FROM synrepl._state_groups"
         " WHERE room_no = %s ORDER BY group_no DESC LIMIT %s) g",

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.event_places_rebuild import rebuild_event_places
-from synrepl.storage.rooms.states.state_digest import StateDigest
 from synrepl.storage.rooms.states.state_groups import (
     StoredGroup,
     change_between,
@@ -23,7 +22,7 @@ from synrepl.storage.rooms.states.state_line import (
     read_places,
     state_on_line,
 )
-from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
+from synrepl.storage.rooms.tables.numbers import RoomRow
 from synrepl.storage.rooms.tables.pending_rows import PendingRows
 
 #: Groups that are read together.
@@ -79,14 +78,12 @@ def rebuild_lines(txn: Transaction, room: RoomRow) -> int:
         known = read_chains(txn, room.room_no, {*page, *bases.values(), *heads})
         for group in page:
             if writer.main_line is None:
-                writer.first(rows, group, StateDigest(), state_in(group, known))
+                writer.first(rows, group, state_in(group, known))
                 continue
             base, change = _nearest(group, bases.get(group), lines, known)
-            writer.add(rows, group, base, change, StateDigest())
+            writer.add(rows, group, base, change)
         rows.flush(txn)
         count += len(page)
-    for line in lines.values():
-        lines[line.line_no] = line._replace(digest=_digest(txn, room.room_no, line.head))
     writer.finish(rows)
     rows.flush(txn)
     txn.execute(
@@ -113,20 +110,6 @@ def differing_groups(
             place = places.get(group)
             if place is None or state_on_line(txn, place, lines) != state_in(group, known):
                 yield group
-
-
-def differing_lines(txn: Transaction, room: RoomRow) -> list[int]:
-    """The lines whose accumulator is not that of their head's state."""
-    txn.execute(
-        "SELECT line_no FROM synrepl._state_lines WHERE room_no = %s AND depth >= 0",
-        (room.room_no,),
-    )
-    lines = read_lines(txn, [line_no for (line_no,) in txn.fetchall()])
-    return [
-        line.line_no
-        for line in lines.values()
-        if _digest(txn, room.room_no, line.head) != line.digest
-    ]
 
 
 def _pages(txn: Transaction, room_no: int) -> Iterator[list[int]]:
@@ -185,10 +168,3 @@ def _change(older: int, newer: int, known: Mapping[int, StoredGroup]) -> dict[in
         for slot, number in after.items()
         if slot not in before or before[slot] != number
     }
-
-
-def _digest(txn: Transaction, room_no: int, group: int) -> StateDigest:
-    state = read_slot_states(txn, room_no, [group])[group]
-    keys = keys_of(txn, room_no, state)
-    ids = event_ids_of(txn, room_no, set(state.values()))
-    return StateDigest().added((keys[slot], ids[number]) for slot, number in state.items())

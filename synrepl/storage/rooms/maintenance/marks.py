@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.states.state_groups import unpacked_changes
 from synrepl.storage.rooms.tables.numbers import RoomRow, lock_room
 
 #: A subquery: the numbers of the room's events that came, or became full events, after a mark. It takes
@@ -148,12 +149,13 @@ def references_since(txn: Transaction, mark: RoomMark, numbers: Collection[int])
         auth_nos.update(wanted.intersection(auths))
         groups.update(each for each in (before, after) if each is not None)
     txn.execute(
-        "SELECT g.event_nos FROM synrepl._state_groups g"
+        "SELECT g.changes FROM synrepl._state_groups g"
         " WHERE g.room_no = %(room)s AND g.group_no > %(m_group)s",
         mark_params(mark),
     )
-    for (event_nos,) in txn:
-        auth_nos.update(wanted.intersection(event_nos))
+    for (changes,) in txn:
+        numbered = unpacked_changes(changes).values()
+        auth_nos.update(number for number in numbered if number in wanted)
     return CameLater(frozenset(prev_nos), frozenset(auth_nos), frozenset(groups))
 
 

@@ -15,7 +15,7 @@ from synrepl.storage.rooms.states.state_groups import (
     read_chains,
     state_in,
 )
-from synrepl.storage.rooms.tables.numbers import event_ids_of, keys_of
+from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
 
 #: Names of slots and events that are kept.
 MAX_NAMES = 200_000
@@ -27,11 +27,11 @@ class DigestOfStates:
     The difference is that of the two contents, so a digest does not depend on how the states are stored.
     """
 
-    def __init__(self, txn: Transaction, room_no: int) -> None:
+    def __init__(self, txn: Transaction, room: RoomRow) -> None:
         self._txn = txn
-        self._room_no = room_no
+        self._room_no = room.room_no
         self._last: Mapping[int, int] = {}
-        self._digest = StateDigest()
+        self._digest = StateDigest(room.digest_key)
         self._keys: dict[int, StateKey] = {}
         self._ids: dict[int, str] = {}
 
@@ -67,11 +67,11 @@ class ProvenStates:
     :param max_groups: rows of groups that are kept between reads
     """
 
-    def __init__(self, txn: Transaction, room_no: int, max_groups: int = 4_000) -> None:
+    def __init__(self, txn: Transaction, room: RoomRow, max_groups: int = 4_000) -> None:
         self._txn = txn
-        self._room_no = room_no
+        self._room_no = room.room_no
         self._max_groups = max_groups
-        self._digests = DigestOfStates(txn, room_no)
+        self._digests = DigestOfStates(txn, room)
         self.groups: OrderedDict[int, StoredGroup] = OrderedDict()
 
     def read(self, groups: Collection[int]) -> None:

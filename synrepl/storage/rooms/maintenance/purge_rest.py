@@ -93,8 +93,8 @@ _KEPT_EVENTS = (
     "  WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL"
     " UNION SELECT e.redacted_by FROM synrepl._room_events e"
     "  WHERE e.room_no = %(room)s AND e.redacted_by IS NOT NULL AND e.stream_id IS NOT NULL"
-    " UNION SELECT n FROM synrepl._state_groups g CROSS JOIN LATERAL unnest(g.event_nos) AS n"
-    "  WHERE g.room_no = %(room)s"
+    " UNION SELECT c.event_no FROM synrepl._state_groups g CROSS JOIN LATERAL synrepl.state_changes(g.changes) AS c"
+    "  WHERE g.room_no = %(room)s AND c.event_no IS NOT NULL"
     " UNION SELECT event_no FROM synrepl._current_state WHERE room_no = %(room)s"
     " UNION SELECT event_no FROM synrepl._memberships WHERE room_no = %(room)s"
     " UNION SELECT a.n FROM kept JOIN synrepl._room_events e USING (event_no)"
@@ -161,8 +161,8 @@ def remove_outliers(txn: Transaction, mark: RoomMark, numbers: Sequence[int]) ->
 
 _USED_SLOTS = (
     "SELECT e.slot FROM synrepl._room_events e WHERE e.room_no = %(room)s AND e.slot IS NOT NULL"
-    " UNION SELECT n FROM synrepl._state_groups g"
-    "  CROSS JOIN LATERAL unnest(g.slots || g.removed) AS n WHERE g.room_no = %(room)s"
+    " UNION SELECT c.slot FROM synrepl._state_groups g"
+    "  CROSS JOIN LATERAL synrepl.state_changes(g.changes) AS c WHERE g.room_no = %(room)s"
     " UNION SELECT n FROM synrepl._state_group_lines p CROSS JOIN LATERAL unnest(p.slots) AS n"
     "  WHERE p.room_no = %(room)s"
     " UNION SELECT v.slot FROM synrepl._state_line v JOIN synrepl._state_lines l USING (line_no)"
@@ -189,8 +189,8 @@ def remove_keys(txn: Transaction, mark: RoomMark, slots: Sequence[int]) -> Batch
     txn.execute(
         f"SELECT e.slot FROM synrepl._room_events e WHERE e.event_no IN {NEW_EVENTS}"
         "  AND e.slot IS NOT NULL"
-        " UNION SELECT n FROM synrepl._state_groups g"
-        "  CROSS JOIN LATERAL unnest(g.slots || g.removed) AS n"
+        " UNION SELECT c.slot FROM synrepl._state_groups g"
+        "  CROSS JOIN LATERAL synrepl.state_changes(g.changes) AS c"
         "  WHERE g.room_no = %(room)s AND g.group_no > %(m_group)s",
         mark_params(mark),
     )

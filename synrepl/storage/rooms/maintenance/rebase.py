@@ -13,40 +13,42 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
 from synrepl.storage.rooms.states.state_groups import (
     CorruptState,
+    SlotChange,
     SlotState,
     chain_of,
+    packed_changes,
     read_chains,
     state_in,
 )
+from synrepl.storage.rooms.tables.numbers import room_by_number
 
 
 class RebasedGroup(NamedTuple):
     """A group as it is to be stored.
 
-    :ivar entries: what is new or changed in comparison with ``prev_group``
+    :ivar changes: what is new or changed, and (None) removed, in comparison with ``prev_group``
     :ivar state: its whole state, with the digest that was stored
     """
 
     group_no: int
     prev_group: int | None
     place: int
-    entries: SlotState
-    removed: Sequence[int]
+    changes: SlotChange
     state: SlotState
 
     @property
     def cost(self) -> int:
         """The number of slots in its row."""
-        return len(self.entries) + len(self.removed)
+        return len(self.changes)
 
 
 def delta_to(
     group_no: int, place: int, state: SlotState, base: int | None, below: SlotState
 ) -> RebasedGroup:
     """A group as a delta to another one."""
-    entries = dict(state.items() - below.items())
-    removed = sorted(below.keys() - state.keys())
-    return RebasedGroup(group_no, base, place, entries, removed, state)
+    changes: dict[int, int | None] = dict(state.items() - below.items())
+    changes.update(dict.fromkeys(below.keys() - state.keys()))
+    return RebasedGroup(group_no, base, place, changes, state)
 
 
 def prepare_rebase(
@@ -64,7 +66,7 @@ def prepare_rebase(
     :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: :raises NumberWithoutRow: a group is
         damaged; then nothing may be removed
     """
-    states = ProvenStates(txn, room_no)
+    states = ProvenStates(txn, room_by_number(txn, room_no))
     bases = list(near)
     done: list[RebasedGroup] = []
     for group in groups:
@@ -95,20 +97,11 @@ def write_rebased(txn: Transaction, room_no: int, rebased: Sequence[RebasedGroup
     :raises CorruptState: what was read back is another state; the transaction must be rolled back
     """
     for each in rebased:
-        slots = sorted(each.entries)
+        changes = packed_changes(room_no, each.changes)
         txn.execute(
-            "UPDATE synrepl._state_groups SET prev_group = %s, place = %s, slots = %s::int[],"
-            " event_nos = %s::bigint[], removed = %s::int[]"
+            "UPDATE synrepl._state_groups SET prev_group = %s, place = %s, changes = %s"
             " WHERE room_no = %s AND group_no = %s",
-            (
-                each.prev_group,
-                each.place,
-                slots,
-                [each.entries[slot] for slot in slots],
-                list(each.removed) or None,
-                room_no,
-                each.group_no,
-            ),
+            (each.prev_group, each.place, changes, room_no, each.group_no),
         )
     known = read_chains(txn, room_no, [each.group_no for each in rebased])
     for each in rebased:

@@ -196,7 +196,7 @@ def verify_current_state(txn: Transaction, room: RoomRow) -> Iterator[RoomFindin
     if heads is None:
         return
     group = heads.current_group
-    (state,) = read_states(txn, room.room_no, [group]).values()
+    (state,) = read_states(txn, room, [group]).values()
     txn.execute(
         "SELECT k.type, k.state_key, e.event_id FROM synrepl._current_state c"
         " LEFT JOIN synrepl._room_keys k USING (room_no, slot)"

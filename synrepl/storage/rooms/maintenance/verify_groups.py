@@ -13,7 +13,7 @@ from synrepl.rooms import BrokenChain, StateKey, UnknownStateGroup
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.findings import CheckedPage, RoomFinding, RoomProblem
 from synrepl.storage.rooms.states.state_digest import StateDigest
-from synrepl.storage.rooms.states.state_groups import StoredGroup, chain_of, read_chains
+from synrepl.storage.rooms.states.state_groups import SlotChange, StoredGroup, chain_of, read_chains
 from synrepl.storage.rooms.tables.numbers import RoomRow
 
 #: Where the groups begin.
@@ -30,7 +30,7 @@ class _Digested(NamedTuple):
     :ivar digest: computed from the entries; None if some of them, or of its chain's, are damaged
     """
 
-    delta: dict[int, int | None]
+    delta: SlotChange
     prev_group: int | None
     digest: StateDigest | None
     size: int
@@ -104,8 +104,8 @@ class GroupVerifier:
         rows = read_chains(txn, self._room.room_no, groups)
         self._names.read(
             txn,
-            {slot for row in rows.values() for slot in (*row.slots, *row.removed)},
-            {number for row in rows.values() for number in row.event_nos},
+            {slot for row in rows.values() for slot in row.changes},
+            {no for row in rows.values() for no in row.changes.values() if no is not None},
         )
         findings = [each for group in groups for each in self._check(txn, group, rows)]
         return CheckedPage(
@@ -143,10 +143,12 @@ class GroupVerifier:
 
     def _check_entries(self, row: StoredGroup) -> Iterator[RoomFinding]:
         group = row.group_no
-        for slot in (*row.slots, *row.removed):
+        for slot in row.changes:
             if slot not in self._names.keys:
                 yield self._finding(RoomProblem.DANGLING, group, f"slot {slot} has no state key")
-        for slot, number in row.entries():
+        for slot, number in row.changes.items():
+            if number is None:
+                continue
             event = self._names.events.get(number)
             if event is None:
                 detail = f"event {number} is not in the store"
@@ -170,8 +172,7 @@ class GroupVerifier:
 
     def _make(self, txn: Transaction, row: StoredGroup) -> _Digested:
         """A group's digest; that of the group below is known."""
-        delta: dict[int, int | None] = dict(row.entries())
-        delta.update(dict.fromkeys(row.removed))
+        delta = row.changes
         below = None if row.prev_group is None else self._known[row.prev_group]
         old = {slot: self._entry(row.prev_group, slot) for slot in delta}
         self._names.read(
@@ -179,7 +180,7 @@ class GroupVerifier:
             delta,
             {each for each in (*old.values(), *delta.values()) if each is not None},
         )
-        base = StateDigest() if below is None else below.digest
+        base = StateDigest(self._room.digest_key) if below is None else below.digest
         size = (0 if below is None else below.size) + sum(
             (number is not None) - (old[slot] is not None) for slot, number in delta.items()
         )

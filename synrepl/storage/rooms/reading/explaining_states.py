@@ -66,11 +66,7 @@ def explain_state(
 def _place(txn: Transaction, room: RoomRow, group: int, slot: int) -> EntryPlace:
     known = read_chains(txn, room.room_no, [group])
     stored_in = next(
-        (
-            each.group_no
-            for each in chain_of(group, known)
-            if slot in each.slots or slot in each.removed
-        ),
+        (each.group_no for each in chain_of(group, known) if slot in each.changes),
         None,
     )
     place = read_places(txn, room, [group]).get(group)

@@ -27,7 +27,13 @@ from synrepl.storage.rooms.states.state_groups import (
 from synrepl.storage.rooms.states.state_line import entries_at
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
-from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow, require_room
+from synrepl.storage.rooms.tables.numbers import (
+    ROOM_COLUMNS,
+    NumberWithoutRow,
+    RoomRow,
+    require_room,
+    room_row,
+)
 
 #: From this number of slots on, a state is read whole and filtered.
 _MANY_SLOTS = 1_000
@@ -75,8 +81,8 @@ def locate_states(
     :raises EventInOtherRoom: they are not all in one room
     """
     txn.execute(
-        "SELECT e.event_id, e.flags, e.group_before, e.group_after, r.room_no, r.room_id, r.version,"
-        " r.epoch, r.revision, r.slots, r.main_line FROM synrepl._room_events e"
+        f"SELECT e.event_id, e.flags, e.group_before, e.group_after, {ROOM_COLUMNS}"
+        " FROM synrepl._room_events e"
         " JOIN synrepl._rooms r USING (room_no) WHERE e.event_id = ANY (%s::text[])",
         (list({each.event_id for each in wanted if "\0" not in each.event_id}),),
     )
@@ -91,7 +97,7 @@ def locate_states(
             )
         assert row is not None
         if room is None:
-            room = RoomRow(*row[4:])
+            room = room_row(row[4:])
             room_id = room_id or room.room_id
         if row[5] != room_id:
             raise EventInOtherRoom(event_id=each.event_id, room_id=row[5], expected=room_id)

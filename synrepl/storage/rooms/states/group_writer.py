@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Set
 
 from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction
@@ -45,7 +45,8 @@ class GroupMemory:
         self.groups: dict[int, StoredGroup] = {}
         self.places: dict[int, LinePlace] = {}
         self.lines: dict[int, StoredLine] = {}
-        self.digests: dict[int, StateDigest] = {}
+        #: By place: the first group that may have had a long delta there. Without it, groups are larger.
+        self.first_at: dict[int, int] = {}
         self.main_line: int | None = None
 
     def trim(self, needed: Set[int]) -> None:
@@ -59,9 +60,10 @@ class GroupMemory:
             self.groups = {
                 each.group_no: each for group in likely for each in chain_of(group, self.groups)
             }
-        for memory in (self.places, self.digests):
-            for group in sorted(memory.keys() - set(needed))[: -MAX_KEPT_GROUPS // 2]:
-                del memory[group]
+        for group in sorted(self.places.keys() - set(needed))[: -MAX_KEPT_GROUPS // 2]:
+            del self.places[group]
+        for place in list(self.first_at)[: -MAX_KEPT_GROUPS // 2]:
+            del self.first_at[place]
         if len(self.lines) > MAX_KEPT_GROUPS:
             self.lines.clear()
             self.places.clear()
@@ -109,11 +111,10 @@ class GroupWriter:
     def make_first(self) -> int:
         """The first group of a room, which has the empty state; its number."""
         group = self._take_group_no()
-        digest = StateDigest()
-        self._lines.first(self._rows, group, digest)
+        self._lines.first(self._rows, group)
         self._memory.main_line = self._lines.main_line
-        self._store(StoredGroup(group, None, self._room.room_no, 0, 0, (), (), (), digest.digest))
-        self._memory.digests[group] = digest
+        digest = StateDigest(self._room.digest_key).digest
+        self._store(StoredGroup(group, None, self._room.room_no, 0, 0, digest, {}))
         self._rows.run(
             "UPDATE synrepl._rooms SET main_line = %s WHERE room_no = %s",
             (self._memory.main_line, self._room.room_no),
@@ -145,32 +146,45 @@ class GroupWriter:
             .added(self._named((slot, number) for slot, number in change.items()))
         )
         group = self._take_group_no()
-        plan = plan_change(base, change, size, self._known)
-        if plan is None:
-            whole = {**self.state(base), **change}
-            prev, place, delta = None, 0, _present(whole)
-            removed: list[int] = []
-        else:
-            prev, touched, place = plan
-            delta = _present(touched)
-            removed = sorted(slot for slot, number in touched.items() if number is None)
-        slots = sorted(delta)
-        self._store(
-            StoredGroup(
-                group,
-                prev,
-                self._room.room_no,
-                size,
-                place,
-                slots,
-                [delta[slot] for slot in slots],
-                removed,
-                digest.digest,
-            )
-        )
-        self._memory.digests[group] = digest
-        self._lines.add(self._rows, group, base, change, digest)
+        prev, place, stored = self._planned(group, base, change, size)
+        room_no = self._room.room_no
+        self._store(StoredGroup(group, prev, room_no, size, place, digest.digest, stored))
+        self._lines.add(self._rows, group, base, change)
         return group
+
+    def _planned(
+        self, group: int, base: int, change: SlotChange, size: int
+    ) -> tuple[int | None, int, SlotChange]:
+        """How to store a group: what it is a delta to, its place, and what it changes there."""
+        place = self._memory.groups[base].place + 1
+        plan = plan_change(base, change, size, self._known)
+        if plan is None or len(plan.changes) > 2 * len(change):
+            # Parallel branches would each repeat the long deltas of their places. They are closer to the
+            # branch that came first at a place than to the group that this place refers to.
+            first = self._memory.first_at.setdefault(place, group)
+            if first != group:
+                other = plan_change(first, self._change(first, base, change), size, self._known)
+                if other is not None and (plan is None or len(other.changes) < len(plan.changes)):
+                    plan = other
+        if plan is not None:
+            return plan
+        self._memory.first_at.clear()
+        self._memory.first_at[place] = group
+        whole = {**self.state(base), **change}
+        return None, 0, {slot: each for slot, each in whole.items() if each is not None}
+
+    def _change(self, first: int, base: int, change: SlotChange) -> SlotChange:
+        """What differs between a group and another one, which has a change on top of a third."""
+        self.read([first])
+        groups = self._memory.groups
+        before, after = change_between(first, base, groups)
+        lower, upper = list(chain_of(first, groups)), list(chain_of(base, groups))
+        found: dict[int, int | None] = {}
+        for slot in before.keys() | after.keys() | change.keys():
+            new = change[slot] if slot in change else _entry_in(upper, slot)
+            if new != _entry_in(lower, slot):
+                found[slot] = new
+        return found
 
     def finish(self) -> None:
         """Add the rows of lines; call it once, after the last group."""
@@ -218,30 +232,22 @@ class GroupWriter:
         return before.keys() | after.keys()
 
     def digest(self, group: int) -> StateDigest:
-        """The accumulator of a group's state, derived from that of the head of its line."""
-        found = self._memory.digests.get(group)
-        if found is None:
-            found = self._memory.digests[group] = self._derived_digest(group)
-        return found
-
-    def _derived_digest(self, group: int) -> StateDigest:
+        """The digest of a group's state, to go on from."""
         self.read([group])
-        place = self._memory.places[group]
-        line = self._memory.lines[place.line_no]
-        if line.head == group:
-            return line.digest
-        slots = sorted(self.differing_slots(line.head, group))
-        entries = self.entries(
-            [(line.head, slot) for slot in slots] + [(group, slot) for slot in slots]
-        )
-        before, after = entries[: len(slots)], entries[len(slots) :]
-        return line.digest.removed(self._named(zip(slots, before, strict=True))).added(
-            self._named(zip(slots, after, strict=True))
-        )
+        return StateDigest.stored(self._room.digest_key, self._memory.groups[group].digest)
 
     def _named(self, entries: Iterable[tuple[int, int | None]]) -> list[tuple[StateKey, str]]:
         """Entries with their texts; None where there is none is left out."""
         there = [(slot, number) for slot, number in entries if number is not None]
+        known = [
+            (key, event_id)
+            for slot, number in there
+            if (key := self._key_of(slot)) is not None
+            and (event_id := self._id_of(number)) is not None
+        ]
+        if len(known) == len(there):
+            return known
+        # Those that were made in this transaction are known, and not in the tables yet.
         keys = {slot: self._key_of(slot) for slot, _ in there}
         ids = {number: self._id_of(number) for _, number in there}
         room_no = self._room.room_no
@@ -256,5 +262,6 @@ class GroupWriter:
         self._rows.add(GROUPS_TABLE, group_row(group))
 
 
-def _present(change: Mapping[int, int | None]) -> dict[int, int]:
-    return {slot: number for slot, number in change.items() if number is not None}
+def _entry_in(chain: Iterable[StoredGroup], slot: int) -> int | None:
+    """An entry of a group, from its chain."""
+    return next((each.changes[slot] for each in chain if slot in each.changes), None)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.states.state_digest import StateDigest, entry_hash
+from synrepl.storage.rooms.states.state_digest import digest_of_hashes, entry_hash
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
 
 #: Entries of all rooms that a process keeps; each takes about 700 bytes.
@@ -108,7 +108,9 @@ def named_entries(
     found: dict[int, NamedEntry] = {}
     for event_no, slot, kind, state_key, event_id in txn.fetchall():
         key = kind, state_key
-        found[event_no] = NamedEntry(slot, key, event_id, entry_hash((key, event_id)))
+        found[event_no] = NamedEntry(
+            slot, key, event_id, entry_hash(room.digest_key, (key, event_id))
+        )
     for number in event_nos:
         if number not in found:
             raise NumberWithoutRow(what="state event", number=number, room_no=room.room_no)
@@ -117,4 +119,4 @@ def named_entries(
 
 def digest_of_entries(entries: Iterable[NamedEntry]) -> bytes:
     """The digest of a state, by the hashes of its entries."""
-    return StateDigest.of_hashes(each.hash for each in entries).digest
+    return digest_of_hashes(each.hash for each in entries)

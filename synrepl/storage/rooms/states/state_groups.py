@@ -6,7 +6,8 @@ looks into keys or event IDs, so numbers take their places.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from struct import pack, unpack_from
 from typing import Any, NamedTuple, cast
 
 from synrepl.core.errors import StorageError
@@ -22,7 +23,7 @@ from synrepl.rooms import (
 )
 from synrepl.storage.database import Record, Transaction
 from synrepl.storage.rooms.states.state_digest import digest_of
-from synrepl.storage.rooms.tables.numbers import event_ids_of, keys_of
+from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
 from synrepl.storage.rooms.tables.pending_rows import RoomTable
 
 #: Event numbers by slot; as a change, None where an entry is removed.
@@ -34,14 +35,18 @@ class CorruptState(StorageError):
     """state group {group} of room {room_no} is not what was stored: {reason}; it is not served; run 'synrepl rooms verify' to see what else is damaged"""
 
 
+class NumberTooLarge(StorageError):
+    """entry {number} of slot {slot} cannot be part of a state of room {room_no}: a room has at most 8,388,608 state keys, and a database 1,099,511,627,775 events"""
+
+
 class StoredGroup(NamedTuple):
     """A row of ``_state_groups``.
 
     :ivar prev_group: the group that it is a delta to; None when it is stored in full
     :ivar size: number of entries of the state
     :ivar place: in its line of skip levels
-    :ivar removed: slots that ``prev_group`` has and this one has not
     :ivar digest: of the entries of the state
+    :ivar changes: what is new or changed, and (None) what ``prev_group`` has and this one has not
     """
 
     group_no: int
@@ -49,28 +54,48 @@ class StoredGroup(NamedTuple):
     room_no: int
     size: int
     place: int
-    slots: Sequence[int]
-    event_nos: Sequence[int]
-    removed: Sequence[int]
     digest: bytes
-
-    def entries(self) -> Iterator[tuple[int, int]]:
-        """Slots and event numbers of what is new or changed."""
-        return zip(self.slots, self.event_nos, strict=True)
+    changes: SlotChange
 
 
 GROUPS_TABLE = RoomTable(
-    "synrepl._state_groups",
-    "group_no, prev_group, room_no, size, place, slots, event_nos, removed, digest",
+    "synrepl._state_groups", "group_no, prev_group, room_no, size, place, digest, changes"
 )
 
-_COLUMNS = "g.group_no, g.prev_group, g.room_no, g.size, g.place, g.slots, g.event_nos, g.removed, g.digest"
+_COLUMNS = "g.group_no, g.prev_group, g.room_no, g.size, g.place, g.digest, g.changes"
+
+#: Bits of an event number in a packed entry, which leaves 23 for its slot.
+_EVENT_BITS = 40
+_EVENT_MASK = (1 << _EVENT_BITS) - 1
+_MAX_SLOT = (1 << 63 - _EVENT_BITS) - 1
 
 
 def group_row(group: StoredGroup) -> tuple[object, ...]:
-    """A row of :data:`GROUPS_TABLE`."""
-    removed = list(group.removed) or None
-    return (*group[:5], list(group.slots), list(group.event_nos), removed, group.digest)
+    """A row of :data:`GROUPS_TABLE`.
+
+    :raises NumberTooLarge: a slot or an event number does not fit
+    """
+    return (*group[:6], packed_changes(group.room_no, group.changes))
+
+
+def packed_changes(room_no: int, change: SlotChange) -> bytes:
+    """A change as ``_state_groups.changes`` has it: sorted numbers of 64 bits, each a slot and an event number.
+
+    :raises NumberTooLarge: a slot or an event number does not fit
+    """
+    numbers = []
+    for slot, number in change.items():
+        if not 0 <= slot <= _MAX_SLOT or not (number is None or 0 < number <= _EVENT_MASK):
+            raise NumberTooLarge(slot=slot, number=number, room_no=room_no)
+        numbers.append(slot << _EVENT_BITS | (number or 0))
+    numbers.sort()
+    return pack(f">{len(numbers)}q", *numbers)
+
+
+def unpacked_changes(packed: bytes) -> dict[int, int | None]:
+    """What :func:`packed_changes` made of a change."""
+    numbers = unpack_from(f">{len(packed) // 8}q", packed)
+    return {each >> _EVENT_BITS: each & _EVENT_MASK or None for each in numbers}
 
 
 def read_chains(txn: Transaction, room_no: int, groups: Collection[int]) -> dict[int, StoredGroup]:
@@ -94,7 +119,7 @@ def read_chains(txn: Transaction, room_no: int, groups: Collection[int]) -> dict
 
 
 def _group(row: Record) -> StoredGroup:
-    return StoredGroup._make((*row[:7], row[7] or (), bytes(row[8])))
+    return StoredGroup._make((*row[:5], bytes(row[5]), unpacked_changes(row[6])))
 
 
 def chain_of(group: int, known: Mapping[int, StoredGroup]) -> Iterator[StoredGroup]:
@@ -120,12 +145,10 @@ def state_in(group: int, known: Mapping[int, StoredGroup]) -> dict[int, int]:
 
     :raises UnknownStateGroup: :raises BrokenChain: see :func:`chain_of`
     """
-    state: dict[int, int] = {}
+    state: dict[int, int | None] = {}
     for stored in reversed(list(chain_of(group, known))):
-        state.update(stored.entries())
-        for slot in stored.removed:
-            state.pop(slot, None)
-    return state
+        state.update(stored.changes)
+    return {slot: number for slot, number in state.items() if number is not None}
 
 
 def read_slot_states(
@@ -147,7 +170,7 @@ def read_slot_states(
 
 
 def read_states(
-    txn: Transaction, room_no: int, groups: Collection[int]
+    txn: Transaction, room: RoomRow, groups: Collection[int]
 ) -> dict[int, dict[StateKey, str]]:
     """Whole states, each checked against its digest.
 
@@ -155,6 +178,7 @@ def read_states(
     :raises CorruptState: a state is not the one that was stored
     :raises NumberWithoutRow: a slot or an event of a state is not here
     """
+    room_no = room.room_no
     known = read_chains(txn, room_no, groups)
     by_slot = {group: state_in(group, known) for group in groups}
     keys = keys_of(txn, room_no, {slot for state in by_slot.values() for slot in state})
@@ -162,19 +186,15 @@ def read_states(
     states: dict[int, dict[StateKey, str]] = {}
     for group, numbers in by_slot.items():
         state = states[group] = {keys[slot]: ids[number] for slot, number in numbers.items()}
-        check_state(known[group], state)
+        _check_state(room.digest_key, known[group], state)
     return states
 
 
-def check_state(group: StoredGroup, state: Mapping[StateKey, str]) -> None:
-    """Compare a state that was read with its group.
-
-    :raises CorruptState: they differ
-    """
+def _check_state(digest_key: bytes, group: StoredGroup, state: Mapping[StateKey, str]) -> None:
     reason = None
     if len(state) != group.size:
         reason = f"it has {len(state)} entries, and {group.size} were stored"
-    elif digest_of(state.items()) != group.digest:
+    elif digest_of(digest_key, state.items()) != group.digest:
         reason = "its entries do not fit its digest"
     if reason is not None:
         raise CorruptState(group=group.group_no, room_no=group.room_no, reason=reason)
@@ -200,10 +220,8 @@ def change_between(
         for stored in chain:
             if stored.group_no in shared:
                 break
-            for slot, number in stored.entries():
+            for slot, number in stored.changes.items():
                 touched.setdefault(slot, number)
-            for slot in stored.removed:
-                touched.setdefault(slot, None)
         parts.append(touched)
     return parts[0], parts[1]
 
@@ -213,33 +231,50 @@ class KnownGroups:
 
     def __init__(self, known: Mapping[int, StoredGroup]) -> None:
         self._known = known
+        # Those of a chain are looked at for many groups in turn.
+        self._deltas: dict[int, StateGroup] = {}
 
     def state_groups(self, groups: Collection[int]) -> Mapping[int, StateGroup]:
         """See :class:`~synrepl.rooms.StateGroupView`."""
-        return {each: _as_delta(self._known[each]) for each in groups if each in self._known}
+        found = {}
+        for group in groups:
+            stored = self._deltas.get(group)
+            if stored is None and group in self._known:
+                stored = self._deltas[group] = _as_delta(self._known[group])
+            if stored is not None:
+                found[group] = stored
+        return found
+
+
+class PlannedDelta(NamedTuple):
+    """How a group is to be stored.
+
+    :ivar prev_group: the group that it becomes a delta to
+    """
+
+    prev_group: int
+    place: int
+    changes: SlotChange
 
 
 def plan_change(
     prev: int, change: SlotChange, size: int, known: StateGroupView
-) -> tuple[int, SlotChange, int] | None:
-    """How to store the group that differs from another by a change.
+) -> PlannedDelta | None:
+    """How to store the group that differs from another by a change; None when it is to be stored in full.
 
     :param size: number of entries of the new state
-    :returns: the group that it becomes a delta to, the delta, and its place; None when it is to be stored in full
     """
     plan = run(lookup_change(prev, _delta_of(change), size), known)
     if plan is None or plan.prev is None:
         return None
-    return plan.prev, _change_of(plan.delta), plan.place
+    return PlannedDelta(plan.prev, plan.place, _change_of(plan.delta))
 
 
 # `synrepl.rooms` never looks into keys and IDs of a delta, so slots and event numbers take their places.
 
 
 def _as_delta(group: StoredGroup) -> StateGroup:
-    entries: Any = dict(group.entries())
-    removed: Any = frozenset(group.removed)
-    return StateGroup(group.prev_group, Delta(entries, removed), group.place)
+    return StateGroup(group.prev_group, _delta_of(group.changes), group.place)
 
 
 def _delta_of(change: SlotChange) -> Delta:

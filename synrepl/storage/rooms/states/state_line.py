@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.states.state_digest import StateDigest
 from synrepl.storage.rooms.states.state_groups import SlotChange
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, RoomTable
@@ -45,7 +44,6 @@ class StoredLine(NamedTuple):
     """A row of ``_state_lines``.
 
     :ivar head: the last group that is on the line
-    :ivar digest: of the state of the head
     """
 
     line_no: int
@@ -53,7 +51,6 @@ class StoredLine(NamedTuple):
     parent_pos: int | None
     depth: int
     head: int
-    digest: StateDigest
 
 
 #: By line and slot: versions as position and event number, oldest first.
@@ -89,14 +86,11 @@ def read_lines(txn: Transaction, line_nos: Collection[int]) -> dict[int, StoredL
         "WITH RECURSIVE line (line_no) AS (SELECT unnest(%s::int[]) UNION"
         " SELECT l.parent FROM line JOIN synrepl._state_lines l USING (line_no)"
         " WHERE l.parent IS NOT NULL)"
-        " SELECT line_no, parent, parent_pos, depth, head, accumulator"
+        " SELECT line_no, parent, parent_pos, depth, head"
         " FROM line JOIN synrepl._state_lines USING (line_no)",
         (list(line_nos),),
     )
-    return {
-        row[0]: StoredLine._make((*row[:5], StateDigest.from_bytes(bytes(row[5]))))
-        for row in txn.fetchall()
-    }
+    return {row[0]: StoredLine._make(row) for row in txn.fetchall()}
 
 
 def look_up(
@@ -214,7 +208,6 @@ class LineWriter:
         self,
         rows: PendingRows,
         group: int,
-        digest: StateDigest,
         state: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         """Begin the room's main line with its first group.
@@ -222,30 +215,27 @@ class LineWriter:
         :param state: of the group, in numbers; empty in a room that was not purged
         """
         line_no = self.main_line = self._new_line_no()
-        self._lines[line_no] = StoredLine(line_no, None, None, 0, group, digest)
+        self._lines[line_no] = StoredLine(line_no, None, None, 0, group)
         self._made.add(line_no)
         self._versions(rows, line_no, group, state)
         self._places[group] = LinePlace(line_no, group, {})
 
-    def add(
-        self, rows: PendingRows, group: int, base: int, change: SlotChange, digest: StateDigest
-    ) -> LinePlace:
+    def add(self, rows: PendingRows, group: int, base: int, change: SlotChange) -> LinePlace:
         """Give a group its place.
 
         :param base: the group that it differs from by ``change``; has a place
-        :param digest: of the state of the new group
         """
         place = self._places[base]
         line = self._lines[place.line_no]
         if line.head == place.pos and not place.overlay:
             self._versions(rows, line.line_no, group, change)
-            self._lines[line.line_no] = line._replace(head=group, digest=digest)
+            self._lines[line.line_no] = line._replace(head=group)
             self._changed.add(line.line_no)
             made = LinePlace(line.line_no, group, {})
         elif len(place.overlay.keys() | change.keys()) <= MAX_OVERLAY:
             made = LinePlace(place.line_no, place.pos, {**place.overlay, **change})
         else:
-            made = self._branch(rows, group, base, change, digest)
+            made = self._branch(rows, group, base, change)
         self._places[group] = made
         if made.line_no != self.main_line or made.pos != group:
             rows.add(
@@ -261,19 +251,17 @@ class LineWriter:
             )
         return made
 
-    def _branch(
-        self, rows: PendingRows, group: int, base: int, change: SlotChange, digest: StateDigest
-    ) -> LinePlace:
+    def _branch(self, rows: PendingRows, group: int, base: int, change: SlotChange) -> LinePlace:
         place = self._places[base]
         below = self._lines[place.line_no]
         line_no = self._new_line_no()
         if below.depth < MAX_LINE_DEPTH:
             entries: SlotChange = {**place.overlay, **change}
-            line = StoredLine(line_no, below.line_no, place.pos, below.depth + 1, group, digest)
+            line = StoredLine(line_no, below.line_no, place.pos, below.depth + 1, group)
         else:
             whole: dict[int, int | None] = {**self._whole_state(base), **change}
             entries = {slot: number for slot, number in whole.items() if number is not None}
-            line = StoredLine(line_no, None, None, 0, group, digest)
+            line = StoredLine(line_no, None, None, 0, group)
         self._versions(rows, line_no, group, entries)
         self._lines[line_no] = line
         self._made.add(line_no)
@@ -294,14 +282,13 @@ class LineWriter:
                     line.parent_pos,
                     line.depth,
                     line.head,
-                    line.digest.to_bytes(),
                 ),
             )
         for line_no in changed:
             line = self._lines[line_no]
             rows.run(
-                "UPDATE synrepl._state_lines SET head = %s, accumulator = %s WHERE line_no = %s",
-                (line.head, line.digest.to_bytes(), line_no),
+                "UPDATE synrepl._state_lines SET head = %s WHERE line_no = %s",
+                (line.head, line_no),
             )
 
     def _versions(self, rows: PendingRows, line_no: int, group: int, change: SlotChange) -> None:
@@ -311,7 +298,7 @@ class LineWriter:
 
 
 _LINES_TABLE = RoomTable(
-    "synrepl._state_lines", "line_no, room_no, parent, parent_pos, depth, head, accumulator"
+    "synrepl._state_lines", "line_no, room_no, parent, parent_pos, depth, head"
 )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import InputError, StorageError
 from synrepl.rooms import StateKey
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Record, Transaction
 
 #: First half of the key of a room's advisory lock; the second half is its number. It is 'RM' << 16, beside
 #: the 'SY' << 16 of writers.
@@ -31,6 +31,7 @@ class RoomRow(NamedTuple):
 
     :ivar revision: what is in memory about the room is valid while epoch and revision are the same
     :ivar main_line: of its states; None until there are some
+    :ivar digest_key: secret with which the digests of its states are computed
     """
 
     room_no: int
@@ -40,9 +41,18 @@ class RoomRow(NamedTuple):
     revision: int
     slots: int
     main_line: int | None
+    digest_key: bytes
 
 
-_ROOM = "SELECT room_no, room_id, version, epoch, revision, slots, main_line FROM synrepl._rooms"
+#: Columns for :func:`room_row`.
+ROOM_COLUMNS = "room_no, room_id, version, epoch, revision, slots, main_line, digest_key"
+
+_ROOM = f"SELECT {ROOM_COLUMNS} FROM synrepl._rooms"
+
+
+def room_row(record: Record) -> RoomRow:
+    """A room from :data:`ROOM_COLUMNS`."""
+    return RoomRow._make((*record[:7], bytes(record[7])))
 
 
 def find_room(txn: Transaction, room_id: str) -> RoomRow | None:
@@ -50,7 +60,7 @@ def find_room(txn: Transaction, room_id: str) -> RoomRow | None:
     if "\0" in room_id:
         return None  # no text in PostgreSQL has it
     found = txn.execute(f"{_ROOM} WHERE room_id = %s", (room_id,)).fetchone_or_none()
-    return None if found is None else RoomRow(*found)
+    return None if found is None else room_row(found)
 
 
 def require_room(txn: Transaction, room_id: str) -> RoomRow:
@@ -81,7 +91,7 @@ def room_by_number(txn: Transaction, room_no: int) -> RoomRow:
     found = txn.execute(f"{_ROOM} WHERE room_no = %s", (room_no,)).fetchone_or_none()
     if found is None:
         raise NumberWithoutRow(what="room", number=room_no, room_no=room_no)
-    return RoomRow(*found)
+    return room_row(found)
 
 
 def make_room(txn: Transaction, room_id: str, version: str) -> int:
@@ -230,7 +240,7 @@ def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: 
     """
     txn.execute(
         "SELECT pg_advisory_xact_lock(%s, %s);\n"
-        "SELECT room_no, room_id, version, epoch, revision, slots, main_line,"
+        f"SELECT {ROOM_COLUMNS},"
         " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
         " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
         " (extract(epoch FROM now()) * 1000)::bigint,"
@@ -241,5 +251,5 @@ def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: 
     found = txn.fetchone_or_none()
     if found is None:
         raise NumberWithoutRow(what="room", number=room_no, room_no=room_no)
-    room = RoomRow._make(found[:7])
-    return OpenedRoom(room, list(found[7]), list(found[8]), int(found[9]), frozenset(found[10]))
+    room = room_row(found)
+    return OpenedRoom(room, list(found[8]), list(found[9]), int(found[10]), frozenset(found[11]))
