@@ -17,7 +17,8 @@ import synrepl
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.exit_codes import EXIT_FAILED, report
 
-#: Each sub-command: the module that defines its ``command``, and its line in ``synrepl --help``.
+#: Each sub-command: the module that defines its ``command`` (or ``module:function``), and its line in
+#: ``synrepl --help``.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("synrepl.cli.init", "Write the configuration of a master and a worker."),
     "master": ("synrepl.cli.master", "Run a master."),
@@ -44,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "synrepl.cli.watch.command",
         "Compare what a real server announces with its database.",
     ),
-    "rooms": ("synrepl.cli.rooms.command", "Maintain and check the rooms in the database."),
+    "rooms": ("synrepl.cli.rooms.command", "Show, import, check and maintain stored rooms."),
     "lake": ("synrepl.cli.lake.command", "Land streams in a lake with Spark, and query it."),
     "demo": (
         "synrepl.cli.demo.command",
@@ -72,7 +73,8 @@ class CommandTable(click.Group):
         """Import and return a sub-command; None for an unknown name."""
         if cmd_name not in self._table:
             return None
-        command: click.Command = importlib.import_module(self._table[cmd_name][0]).command
+        module, _, name = self._table[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

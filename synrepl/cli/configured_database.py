@@ -48,8 +48,8 @@ def stored_streams(known: Catalogue, names: Sequence[str]) -> list[Stream]:
 
 
 @asynccontextmanager
-async def configured_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
-    """Open the database of a configuration; an embedded one is started if it is not running.
+async def configured_dsn(reactor: Any, config: Config) -> AsyncIterator[str]:
+    """The DSN of the database of a configuration; an embedded one is started if it is not running.
 
     :raises NoDatabase: :raises EmbeddedAway: and the errors of
         :meth:`.EmbeddedPostgres.start`
@@ -74,15 +74,37 @@ async def configured_database(reactor: Any, config: Config) -> AsyncIterator[Pos
     else:
         raise NoDatabase()
     try:
-        limits = DatabaseLimits(connections=1, give_up_s=PATIENCE_S)
-        database = PostgresDatabase(reactor, dsn, "synrepl-schema", limits)
-        try:
-            yield database
-        finally:
-            await database.close()
+        yield dsn
     finally:
         if embedded is not None:
             await embedded.stop()
+
+
+@asynccontextmanager
+async def configured_database(reactor: Any, config: Config) -> AsyncIterator[PostgresDatabase]:
+    """Open the database of a configuration, with one connection.
+
+    :raises NoDatabase: :raises EmbeddedAway: as :func:`configured_dsn`
+    """
+    async with configured_dsn(reactor, config) as dsn, opened(reactor, dsn) as database:
+        yield database
+
+
+@asynccontextmanager
+async def opened(
+    reactor: Any, dsn: str, instance: str = "synrepl-schema", connections: int = 1
+) -> AsyncIterator[PostgresDatabase]:
+    """A database by its DSN, closed at the end.
+
+    :param instance: the name that the server shows
+    :param connections: maximum number of concurrent transactions
+    """
+    limits = DatabaseLimits(connections=connections, give_up_s=PATIENCE_S)
+    database = PostgresDatabase(reactor, dsn, instance, limits)
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 @asynccontextmanager

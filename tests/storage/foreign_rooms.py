@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import psycopg2
@@ -16,6 +17,26 @@ from synrepl.testing.postgres import HasCleanups, fresh_database
 from tests.rooms.test_corpus import CORPUS
 from tests.rooms.test_real_rooms import Recorded, recorded_rooms
 from tests.storage.foreign_databases import DATA
+
+#: Tables in which a server stores an event.
+_EVENT_TABLES = (
+    "events",
+    "event_json",
+    "event_edges",
+    "event_to_state_groups",
+    "redactions",
+    "event_backward_extremities",
+    "current_state_events",
+)
+
+_TAKE_ENDS = "DELETE FROM event_forward_extremities WHERE room_id = ANY(%s) RETURNING *"
+
+_FIND_ENDS = (
+    "INSERT INTO event_forward_extremities (event_id, room_id)"
+    " SELECT e.event_id, e.room_id FROM events e WHERE e.room_id = ANY(%s) AND NOT e.outlier"
+    " AND NOT EXISTS (SELECT FROM event_edges d WHERE d.prev_event_id = e.event_id)"
+    " AND NOT EXISTS (SELECT FROM rejections r WHERE r.event_id = e.event_id)"
+)
 
 #: Larger than any time in the recordings, in milliseconds since 1970.
 _VALID_UNTIL = 4_000_000_000_000
@@ -224,6 +245,41 @@ def insert_room(cursor: Any, recorded: Recorded) -> None:
             for (kind, state_key), event_id in recorded.current_state.items()
         ],
     )
+
+
+def take_out(dsn: str, event_ids: Sequence[str]) -> Callable[[], None]:
+    """Take the newest events out of a database, as if they had not come; returns a function that puts them back."""
+    kept = []
+    with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute(
+            "SELECT array_agg(room_id) FROM events WHERE event_id = ANY(%s)", (list(event_ids),)
+        )
+        (room_ids,) = cursor.fetchone()
+        cursor.execute(_TAKE_ENDS, (room_ids,))
+        ends = cursor.fetchall()
+        for table in _EVENT_TABLES:
+            cursor.execute(
+                f"DELETE FROM {table} WHERE event_id = ANY(%s) RETURNING *", (list(event_ids),)
+            )
+            kept.append((table, cursor.fetchall()))
+        cursor.execute(_FIND_ENDS, (room_ids,))
+    kept.append(("event_forward_extremities", ends))
+
+    def put_back() -> None:
+        with (
+            closing(psycopg2.connect(dsn)) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SET session_replication_role = replica")
+            cursor.execute(_TAKE_ENDS, (room_ids,))
+            for table, rows in kept:
+                for row in rows:
+                    places = ", ".join(["%s"] * len(row))
+                    cursor.execute(f"INSERT INTO {table} VALUES ({places})", row)
+
+    return put_back
 
 
 def _insert(cursor: Any, table: str, rows: Iterable[Mapping[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""``synrepl rooms``: maintains and checks stored rooms."""
+"""``synrepl rooms``: shows, imports, checks and maintains stored rooms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ import click
 from synrepl.cli import CommandTable
 
 _COMMANDS = {
+    "list": ("synrepl.cli.rooms.overview:list_rooms", "List rooms with their figures."),
+    "show": ("synrepl.cli.rooms.overview:show_subject", "Show a room, or an event."),
+    "events": ("synrepl.cli.rooms.events", "List the events of a room."),
+    "state": ("synrepl.cli.rooms.states:state", "Show a state: the current one, or at an event."),
+    "diff": ("synrepl.cli.rooms.states:diff", "Show what differs between two states."),
+    "heads": ("synrepl.cli.rooms.overview:heads", "Show the extremities of a room."),
+    "explain": ("synrepl.cli.rooms.explain", "Say why a state or a verdict is what it is."),
+    "graph": ("synrepl.cli.rooms.graph", "Draw the event graph of a room."),
+    "import": ("synrepl.cli.rooms.import_rooms", "Import a Synapse's rooms, or a file."),
+    "export": ("synrepl.cli.rooms.export", "Write the events of a room as lines of JSON."),
     "verify": ("synrepl.cli.rooms.verify", "Check everything that is stored of rooms."),
     "compact": ("synrepl.cli.rooms.compact", "Store the states of a room in fewer rows."),
     "purge": ("synrepl.cli.rooms.purge", "Remove the history of a room before a point."),
@@ -17,7 +27,7 @@ _COMMANDS = {
 
 @click.command("rooms", cls=CommandTable, table=_COMMANDS)
 def command() -> None:
-    """Maintain and check the rooms in the database.
+    """Show, import, check and maintain the rooms in the database.
 
     All of these may run while other processes persist and read.
     """

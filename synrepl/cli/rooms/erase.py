@@ -17,7 +17,7 @@ from synrepl.storage.database import Database
 
 @click.command("erase")
 @config_option
-@click.argument("users", metavar="USER...", nargs=-1)
+@click.argument("users", metavar="[USER]...", nargs=-1)
 @json_option
 def command(config: tuple[Path, ...], users: tuple[str, ...], as_json: bool) -> None:
     """Replace the JSON of all events that USERs sent by its redacted form.

@@ -1,4 +1,4 @@
-"""What the commands that maintain rooms share."""
+"""What the commands for stored rooms share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from synrepl.cli.configured_database import owned_database
 from synrepl.cli.running import run
@@ -35,12 +35,13 @@ def without_index_check_option(command: F) -> F:
 
 
 class ShownProgress:
-    """Shows how far an operation is: a line on a terminal's stderr, nothing elsewhere."""
+    """Shows how far an operation is: a bar on a terminal's stderr, nothing elsewhere."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)
         self._progress = Progress(
             SpinnerColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.description}: {task.completed:,}{task.fields[total_text]}"),
             TimeElapsedColumn(),
             console=console,
@@ -65,7 +66,13 @@ class ShownProgress:
         """Show how far it is."""
         text = "" if at.total is None else f" of {at.total:,}"
         where = f"{printable(at.room_id)}, {at.phase}" if at.room_id else at.phase
-        self._progress.update(self._task, description=where, completed=at.done, total_text=text)
+        self._progress.update(
+            self._task,
+            description=where,
+            completed=at.done,
+            total=None if at.total is None else max(at.total, 1),
+            total_text=text,
+        )
 
 
 def with_database(

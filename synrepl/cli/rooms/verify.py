@@ -19,7 +19,7 @@ from synrepl.storage.rooms.maintenance.findings import RoomFinding
 
 @click.command("verify")
 @config_option
-@click.argument("room_ids", metavar="ROOM...", nargs=-1)
+@click.argument("room_ids", metavar="[ROOM]...", nargs=-1)
 @click.option(
     "--most",
     type=click.IntRange(min=1),

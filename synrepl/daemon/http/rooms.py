@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import orjson
-
 from synrepl.adapters.http.messages import JSON, HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.routes import Route
 from synrepl.core.errors import InputError, SynreplError
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.rooms import StateKey, Viewer
+from synrepl.services.rooms.answers import (
+    auth_explanation_json,
+    change_json,
+    event_json,
+    graph_json,
+    refusal_explanation_json,
+    room_json,
+    state_explanation_json,
+    state_json,
+    visibility_explanation_json,
+)
 from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.reading.event_access import (
-    EventCopy,
     EventIsOutlier,
     EventNotStored,
     EventRejected,
-)
-from synrepl.storage.rooms.reading.explanations import (
-    AuthExplanation,
-    RefusalExplanation,
-    StateExplanation,
-    VisibilityExplanation,
 )
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
 
@@ -107,13 +109,13 @@ class _Reads:
         room_id = request.path["room"]
         figures = await self._store.room(room_id)
         ends = await self._store.heads(room_id)
-        return json_answer({**figures._asdict(), "ends": ends._asdict()})
+        return json_answer(room_json(figures, ends))
 
     async def event(self, request: HttpRequest) -> HttpAnswer:
         """An event with what is known about it."""
         query = _query(request, "as_it_came")
         copy = await self._store.event(request.path["event"], as_it_came=_flag(query, "as_it_came"))
-        return json_answer(_event(copy))
+        return json_answer(event_json(copy))
 
     async def event_json(self, request: HttpRequest) -> HttpAnswer:
         """An event byte for byte."""
@@ -142,14 +144,14 @@ class _Reads:
                 if at is None
                 else await self._store.state_at(at, before=before, room_id=room_id, **parts)
             )
-            shown = [_event(events[key]) for key in sorted(events)]
+            shown = [event_json(events[key]) for key in sorted(events)]
         else:
             ids = (
                 await self._store.current_state_ids(room_id, **parts)
                 if at is None
                 else await self._store.state_ids_at(at, before=before, room_id=room_id, **parts)
             )
-            shown = [{**_key(key), "event_id": ids[key]} for key in sorted(ids)]
+            shown = state_json(ids)
         return json_answer({"room_id": room_id, "at": at, "before": before, "state": shown})
 
     async def difference(self, request: HttpRequest) -> HttpAnswer:
@@ -159,11 +161,7 @@ class _Reads:
         change = await self._store.state_difference(
             older, newer, before=_flag(query, "before"), room_id=request.path["room"]
         )
-        shown = [
-            {**_key(key), "old": change.old[key], "new": change.new[key]}
-            for key in sorted(change.old)
-        ]
-        return json_answer({"from": older, "to": newer, "changes": shown})
+        return json_answer({"from": older, "to": newer, "changes": change_json(change)})
 
     async def members(self, request: HttpRequest) -> HttpAnswer:
         """A page of users in the current state."""
@@ -180,9 +178,7 @@ class _Reads:
         """A part of the event graph."""
         query = _query(request, "until", "limit")
         found = await self._store.graph(request.path["room"], query.get("until"), _limit(query))
-        return json_answer(
-            {"events": [each._asdict() | {"flags": int(each.flags)} for each in found]}
-        )
+        return json_answer({"events": [graph_json(each) for each in found]})
 
     async def explain_state(self, request: HttpRequest) -> HttpAnswer:
         """Where an entry of the state at an event comes from."""
@@ -191,18 +187,20 @@ class _Reads:
         found = await self._store.explain_state(
             request.path["event"], key, before=_flag(query, "before")
         )
-        return json_answer(_state_explanation(found))
+        return json_answer(state_explanation_json(found))
 
     async def explain_auth(self, request: HttpRequest) -> HttpAnswer:
         """What authorises an event."""
         _query(request)
-        return json_answer(_auth_explanation(await self._store.explain_auth(request.path["event"])))
+        return json_answer(
+            auth_explanation_json(await self._store.explain_auth(request.path["event"]))
+        )
 
     async def explain_refusal(self, request: HttpRequest) -> HttpAnswer:
         """Why an event was rejected or soft-failed."""
         _query(request)
         found = await self._store.explain_refusal(request.path["event"])
-        return json_answer(_refusal_explanation(found))
+        return json_answer(refusal_explanation_json(found))
 
     async def explain_visibility(self, request: HttpRequest) -> HttpAnswer:
         """Whether a user may see an event."""
@@ -210,60 +208,7 @@ class _Reads:
         ignored = frozenset(_list(query, "ignored") or ())
         viewer = Viewer(_required(query, "user"), _flag(query, "peeking"), ignored)
         found = await self._store.explain_visibility(request.path["event"], viewer)
-        return json_answer(_visibility_explanation(found))
-
-
-def _event(copy: EventCopy) -> dict[str, Any]:
-    return copy._asdict() | {"flags": int(copy.flags), "json": orjson.Fragment(copy.json)}
-
-
-def _key(key: StateKey) -> dict[str, str]:
-    return {"type": key[0], "state_key": key[1]}
-
-
-def _state_explanation(found: StateExplanation) -> dict[str, Any]:
-    decision = found.decision
-    return found._asdict() | {
-        "key": _key(found.key),
-        "place": found.place._asdict(),
-        "decision": None
-        if decision is None
-        else {
-            "step": decision.step.value,
-            "candidates": sorted(decision.candidates),
-            "refused": {each: why._asdict() for each, why in decision.refused.items()},
-        },
-        "sentence": found.sentence,
-    }
-
-
-def _auth_explanation(found: AuthExplanation) -> dict[str, Any]:
-    return {
-        "event_id": found.event_id,
-        "cited": [each._asdict() for each in found.cited],
-        "keys": [_key(key) for key in found.keys],
-        "checks": [each._asdict() for each in found.checks],
-        "outcome": _refusal_explanation(found.outcome),
-        "sentence": found.sentence,
-    }
-
-
-def _refusal_explanation(found: RefusalExplanation) -> dict[str, Any]:
-    causes = [
-        {"event_id": each.event_id, "check": each.check.value, **each.refusal._asdict()}
-        for each in found.causes
-    ]
-    return found._asdict() | {"causes": causes, "sentence": found.sentence}
-
-
-def _visibility_explanation(found: VisibilityExplanation) -> dict[str, Any]:
-    verdict = found.verdict
-    return found._asdict() | {
-        "verdict": None
-        if verdict is None
-        else {"sight": verdict.sight.value, "rule": verdict.reason.code},
-        "sentence": found.sentence,
-    }
+        return json_answer(visibility_explanation_json(found))
 
 
 def _query(request: HttpRequest, *known: str) -> Mapping[str, str]:

@@ -48,6 +48,10 @@ class RoomVersionNeeded(InputError):
     """line {line} is of room {room_id}, which is not stored, and whose m.room.create is in no line: its room version is not known; add that event to the file, or give the version"""
 
 
+class BadEventLine(InputError):
+    """line {line} is no event: {reason}"""
+
+
 class EventLineTooLong(InputError):
     """line {line} has more than {limit} bytes, so it is no event"""
 
@@ -144,7 +148,8 @@ class JsonLinesImport:
         self._database = database
         self._versions = {room_id: room_version(name) for room_id, name in (versions or {}).items()}
         self._unknown: set[str] = set()
-        self._held: dict[str, list[IncomingEvent]] = {}
+        #: By room, events with the numbers of their lines.
+        self._held: dict[str, list[tuple[int, IncomingEvent]]] = {}
         self._waiting: dict[str, None] = {}
 
     async def run(
@@ -167,7 +172,7 @@ class JsonLinesImport:
                 self._refuse(report, number, error)
                 continue
             held = self._held.setdefault(event.room_id, [])
-            held.append(IncomingEvent(event, live=False))
+            held.append((number, IncomingEvent(event, live=False)))
             if len(held) >= BATCH:
                 await self._flush(event.room_id, report)
             elif sum(map(len, self._held.values())) >= _MAX_HELD:
@@ -202,7 +207,7 @@ class JsonLinesImport:
             head = _HEAD.decode(line)
             version = await self._version(number, head)
         except msgspec.DecodeError as error:
-            raise BadEvent(version="any", reason=str(error)) from None
+            raise BadEventLine(line=number, reason=str(error)) from None
         event = parse_event(line, version)
         if not content_hash_matches(event):
             kept = event_of(redact(event.fields, version), version)
@@ -215,7 +220,7 @@ class JsonLinesImport:
         if head.room_id is None:
             if head.type == "m.room.create":
                 return room_version(_CREATE.decode(head.content).room_version)
-            raise BadEvent(version="any", reason="it has no room_id")
+            raise BadEventLine(line=number, reason="it has no room_id")
         room_id = head.room_id
         known = self._versions.get(room_id)
         if known is None and room_id not in self._unknown:
@@ -230,16 +235,16 @@ class JsonLinesImport:
         return known
 
     async def _flush(self, room_id: str, report: LinesReport) -> None:
-        events = self._held.pop(room_id)
+        lines, events = zip(*self._held.pop(room_id), strict=True)
         version = events[0].event.version.name
         batch: PersistedBatch = await self._persister.persist(room_id, version, events)
-        for each in batch.events:
+        for line, each in zip(lines, batch.events, strict=True):
             if each.outcome is EventOutcome.KNOWN:
                 report.known += 1
             elif each.outcome is EventOutcome.WAITING:
                 self._waiting[each.event_id] = None
             elif each.outcome is EventOutcome.REFUSED:
-                self._refuse(report, 0, each.error or InputError())
+                self._refuse(report, line, each.error or InputError())
         for each in batch.judged:
             self._waiting.pop(each.event_id, None)
             report.accepted += each.outcome is not EventOutcome.REJECTED

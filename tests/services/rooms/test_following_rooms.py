@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg2
 from twisted.internet import reactor
 
@@ -14,17 +12,7 @@ from synrepl.storage.foreign.store import ForeignStore
 from synrepl.storage.rooms.tables.imports import RecordedSource
 from tests.rooms.test_real_rooms import Recorded
 from tests.services.rooms.importing_case import ImportingCase, RoomsInMemory
-from tests.storage.foreign_rooms import insert_room, rooms_of
-
-#: Tables in which a server stores an event.
-_TABLES = (
-    "events",
-    "event_json",
-    "event_edges",
-    "event_to_state_groups",
-    "redactions",
-    "event_backward_extremities",
-)
+from tests.storage.foreign_rooms import insert_room, rooms_of, take_out
 
 
 class FollowingASource(ImportingCase):
@@ -35,29 +23,6 @@ class FollowingASource(ImportingCase):
         self.addCleanup(scheduler.stop)
         source = ForeignStore(self.database(dsn))
         return RoomFollower(scheduler, source, self.importer_, settle_s)
-
-    def later(self, dsn: str, event_ids: list[str]) -> Any:
-        """Take events out of a database; returns a function that puts them back."""
-        connection = psycopg2.connect(dsn)
-        self.addCleanup(connection.close)
-        kept = []
-        with connection, connection.cursor() as cursor:
-            cursor.execute("SET session_replication_role = replica")
-            for table in _TABLES:
-                cursor.execute(
-                    f"DELETE FROM {table} WHERE event_id = ANY(%s) RETURNING *", (event_ids,)
-                )
-                kept.append((table, cursor.fetchall()))
-
-        def put_back() -> None:
-            with connection, connection.cursor() as cursor:
-                cursor.execute("SET session_replication_role = replica")
-                for table, rows in kept:
-                    for row in rows:
-                        places = ", ".join(["%s"] * len(row))
-                        cursor.execute(f"INSERT INTO {table} VALUES ({places})", row)
-
-        return put_back
 
     def recorded(self) -> Recorded:
         """A room with live and backfilled events."""
@@ -71,7 +36,7 @@ class FollowingASource(ImportingCase):
         recorded = max(rooms_of("1.163.2"), key=lambda each: len(each.rows))
         dsn = await self.source("1.163.2", [recorded])
         rows = sorted(recorded.rows, key=lambda row: row["stream_ordering"])
-        put_back = self.later(dsn, [row["event_id"] for row in rows[-10:]])
+        put_back = take_out(dsn, [row["event_id"] for row in rows[-10:]])
         follower = await self.follower(dsn)
         await follower.begin()
         await self.importer_.run()
@@ -90,7 +55,7 @@ class FollowingASource(ImportingCase):
         recorded = self.recorded()
         dsn = await self.source("1.163.2", [recorded])
         old = [row["event_id"] for row in recorded.rows if row["stream_ordering"] < 0]
-        put_back = self.later(dsn, old[:1])
+        put_back = take_out(dsn, old[:1])
         follower = await self.follower(dsn)
         await self.importer_.run()
         put_back()
@@ -121,8 +86,8 @@ class FollowingASource(ImportingCase):
         dsn = await self.source("1.163.2", [recorded])
         rows = sorted(recorded.rows, key=lambda row: row["stream_ordering"])
         late = rows[-2]["event_id"]
-        last = self.later(dsn, [rows[-1]["event_id"]])
-        put_back = self.later(dsn, [late])
+        last = take_out(dsn, [rows[-1]["event_id"]])
+        put_back = take_out(dsn, [late])
         open_transaction = psycopg2.connect(dsn)
         self.addCleanup(open_transaction.close)
         follower = await self.follower(dsn)

@@ -122,7 +122,7 @@ class PostedBodies(ReadingCase):
             (b"5", "object"),
             (b'{"room_id": 5}', "str"),
             (b"{", r"line 2.*"),
-            (b'{"type": "m.room.create", "state_key": "", "content": []}', "object"),
+            (b'{"type": "m.room.create", "state_key": "", "content": []}', "has no"),
             (b'{"room_id": "!a:b"}', "has no"),
         ):
             body = self.raws[0] + b"\n" + bad

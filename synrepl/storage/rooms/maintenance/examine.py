@@ -85,16 +85,9 @@ _TABLES = (
 def forecast_rooms(txn: Transaction, rooms: int) -> list[RoomForecast]:
     """The sizes of the largest rooms, the largest first.
 
-    Sizes of rows come from PostgreSQL's statistics, so they are as new as the last ANALYZE.
+    Sizes of rows come from PostgreSQL's statistics, the number of rows on a page as of the last ANALYZE.
     """
-    shares = []
-    for table, count in _TABLES:
-        txn.execute(
-            "SELECT pg_total_relation_size(c.oid) / greatest(c.reltuples, 1)"
-            " FROM pg_class c WHERE c.oid = to_regclass(%s)",
-            (f"synrepl.{table}",),
-        )
-        shares.append(f"{count} * {float(txn.fetchone()[0])!r}::float8")
+    shares = [f"{count} * {_bytes_per_row(txn, table)!r}::float8" for table, count in _TABLES]
     txn.execute(
         "WITH largest AS (SELECT * FROM synrepl._room_heads ORDER BY events DESC LIMIT %s)"
         f" SELECT r.room_id, h.events, {' + '.join(shares)}, n.number,"
@@ -113,3 +106,20 @@ def forecast_rooms(txn: Transaction, rooms: int) -> list[RoomForecast]:
         growth = 365 * rate * size / max(events, 1)
         found.append(RoomForecast(room_id, events, int(size), rate, int(size + growth)))
     return found
+
+
+def _bytes_per_row(txn: Transaction, table: str) -> float:
+    """The size of a table with its indexes, divided by its rows as PostgreSQL's planner estimates them."""
+    txn.execute(
+        "SELECT pg_total_relation_size(c.oid), c.reltuples, c.relpages,"
+        " pg_relation_size(c.oid) / current_setting('block_size')::int"
+        " FROM pg_class c WHERE c.oid = to_regclass(%s)",
+        (f"synrepl.{table}",),
+    )
+    size, tuples, pages_then, pages = txn.fetchone()
+    if tuples > 0 and pages_then > 0:
+        rows = tuples / pages_then * pages
+    else:  # never analysed, so it is small, or empty
+        txn.execute(f"SELECT count(*) FROM synrepl.{table}")
+        (rows,) = txn.fetchone()
+    return float(size) / max(float(rows), 1.0)

@@ -1,0 +1,254 @@
+"""``synrepl rooms import``: a real Synapse's rooms, and files of events, into a store that is in use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from tests.cli.cli_case import CommandResult, InProcessMaster
+from tests.cli.rooms_case import SETTINGS, RoomsCase
+from tests.rooms.built_rooms import CAROL, BuiltRoom
+from tests.rooms.test_real_rooms import Recorded
+from tests.storage.foreign_rooms import room_database, rooms_of, take_out
+
+
+class ImportCase(RoomsCase):
+    """Has a master without rooms."""
+
+    async def imported(self, master: InProcessMaster, *arguments: object) -> CommandResult:
+        return await self.rooms(master, "import", *arguments)
+
+    def file(self, *lines: bytes, name: str = "room.jsonl") -> Path:
+        path = self.directory / name
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        return path
+
+
+class ImportOfFiles(ImportCase):
+    """A file has events with hashes and signatures."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.built = BuiltRoom("10")
+        self.built.member(CAROL, "join")
+        self.built.send("m.room.message", {"body": "hello"}, CAROL)
+        self.lines = [each.raw for each in self.built.events]
+
+    async def test_a_room_that_was_exported_comes_back(self) -> None:
+        master = await self.master(**SETTINGS)
+        path = self.file(*self.lines)
+        done = await self.rooms_json(master, "import", "--file", path)
+        self.assertEqual(
+            done,
+            {
+                "lines": 6,
+                "accepted": 6,
+                "rejected": 0,
+                "known": 0,
+                "refused": 0,
+                "waiting": [],
+                "refusals": [],
+            },
+        )
+        exported = await self.rooms_text(master, "export", self.built.events[0].room_id)
+        self.assertEqual(exported.encode().splitlines(), self.lines)
+        text = await self.rooms_text(master, "import", "--file", path)
+        self.assertEqual(text, "lines        6\nhere before  6\n")
+        self.assertEqual(await self.rooms_json(master, "verify"), {"rooms": 1, "findings": []})
+
+    async def test_the_facts_are_announced_by_the_running_master(self) -> None:
+        master = await self.master(**SETTINGS)
+        path = self.file(*self.lines)
+        await self.rooms_text(master, "import", "--file", path, "--writer", "loader")
+        writers = await self.run_command("writers", "list", "events", "-c", master.path, "--json")
+        (found,) = (
+            each for each in json.loads(writers.out)["writers"] if each["writer"] == "loader"
+        )
+        self.assertEqual(found["state"], "idle")
+        self.assertGreater(found["position"], 0)
+
+    async def test_lines_that_are_no_events_are_named_and_the_others_imported(self) -> None:
+        master = await self.master(**SETTINGS)
+        path = self.file(*self.lines[:3], b"{}", b"\x1b[31m", b"[")
+        done = await self.imported(master, "--file", path)
+        self.assertEqual((done.code, done.err), (1, ""))
+        self.assertRegex(done.out, r"(?m)^accepted +3$")
+        self.assertRegex(done.out, r"(?m)^refused, or redacted +3$")
+        self.assertRegex(done.out, r"(?m)^ +4 +.*room_id")
+        self.assertNotIn("\x1b", done.out)
+
+    async def test_events_that_wait_for_others_are_listed(self) -> None:
+        master = await self.master(**SETTINGS)
+        path = self.file(self.lines[0], self.lines[-1])
+        text = await self.rooms_text(master, "import", "--file", path)
+        self.assertRegex(text, r"(?m)^waiting for others +1$")
+        self.assertIn(f"\n{self.built.events[-1].event_id}\n", text)
+
+    async def test_a_version_is_given_where_the_file_has_none(self) -> None:
+        master = await self.master(**SETTINGS)
+        path, room_id = self.file(self.lines[-1]), self.built.events[0].room_id
+        done = await self.imported(master, "--file", path)
+        self.assertEqual(done.code, 1)
+        self.assertIn("its room version is not known", done.out)
+        given = ("--file", path, "--room-version", room_id, "10")
+        self.assertIn("waiting", await self.rooms_text(master, "import", *given))
+        done = await self.imported(master, "--file", path, "--room-version", room_id, "no")
+        self.assertEqual(done.code, 1)
+        self.assertIn("room version", done.err)
+
+
+class ImportsThatAreRefused(ImportCase):
+    async def test_without_a_source_or_with_two(self) -> None:
+        master = await self.master(**SETTINGS)
+        path = self.file(name="dsn")
+        for arguments in ((), ("--file", path, "--database-path", path)):
+            done = await self.imported(master, *arguments)
+            self.assertEqual((done.code, done.out), (2, ""), done.err)
+            self.assertIn("what is to be imported? Say one of --database-path", done.err)
+        for arguments in (("--file", path, "!a:b"), ("--file", path, "--follow")):
+            done = await self.imported(master, *arguments)
+            self.assertEqual(done.code, 2)
+            self.assertIn("do not go with --file", done.err)
+
+    async def test_a_file_that_cannot_be_read(self) -> None:
+        master = await self.master(**SETTINGS)
+        done = await self.imported(master, "--file", self.directory / "none")
+        self.assertEqual((done.code, done.out), (1, ""))
+        self.assertRegex(done.err, r"^synrepl: error: .*/none cannot be read: No such file")
+
+    async def test_a_configuration_without_rooms(self) -> None:
+        master = await self.master()
+        done = await self.imported(master, "--file", self.file())
+        self.assertEqual(done.code, 2)
+        self.assertIn("the configuration has no 'rooms'", done.err)
+
+    async def test_the_name_of_a_writer_that_runs(self) -> None:
+        master = await self.master(**SETTINGS)
+        done = await self.imported(master, "--file", self.file(), "--writer", "master")
+        self.assertEqual((done.code, done.out), (1, ""))
+        self.assertRegex(done.err, r"^synrepl: error: .*'?master'?")
+        self.assertNotIn("Traceback", done.err)
+
+    async def test_a_database_that_is_no_synapse(self) -> None:
+        master = await self.master(**SETTINGS)
+        dsn = self.file(master.running.database.dsn.encode(), name="dsn")
+        dsn.chmod(0o600)
+        done = await self.imported(master, "--database-path", dsn)
+        self.assertEqual((done.code, done.out), (1, ""))
+        self.assertTrue(done.err.startswith("synrepl: error: "), done.err)
+
+    async def test_keys_that_their_server_did_not_sign(self) -> None:
+        master = await self.master(**SETTINGS)
+        dsn = self.file(b"postgresql://u@127.0.0.1/none", name="dsn")
+        dsn.chmod(0o600)
+        for answer, reason in (
+            ({"server_name": "a", "verify_keys": {}}, "a did not sign it"),
+            ({"verify_keys": {}}, "it does not say the server's name"),
+            ({"server_name": "a", "verify_keys": {"ed25519:1": {"key": "!"}}}, "ed25519:1"),
+            ([], "it does not say the server's name"),
+        ):
+            path = self.file(json.dumps(answer).encode(), name="keys.json")
+            done = await self.imported(master, "--database-path", dsn, "--server-keys", path)
+            self.assertEqual(done.code, 1)
+            self.assertIn(f"{path} has no keys of a server: ", done.err)
+            self.assertIn(reason, done.err)
+
+
+class ImportOfASynapse(ImportCase):
+    """Rooms that a real server of 1.163.2 recorded."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        super().setUp()
+        rooms = [each for each in rooms_of("1.163.2") if each.current_state]
+        by_size = sorted(rooms, key=lambda each: len(each.rows))
+        self.recorded: list[Recorded] = by_size[:2]
+        self.source = await room_database("1.163.2", self, self.recorded)
+        self.dsn = self.file(self.source.encode(), name="dsn")
+        self.dsn.chmod(0o600)
+
+    def change(self, statement: str) -> None:
+        connection = psycopg2.connect(self.source)
+        with connection, connection.cursor() as cursor:
+            cursor.execute("SET session_replication_role = replica")
+            cursor.execute(statement)
+        connection.close()
+
+    async def report(self, master: InProcessMaster, *arguments: object, code: int = 0) -> Any:
+        return await self.rooms_json(
+            master, "import", "--database-path", self.dsn, *arguments, code=code
+        )
+
+    async def test_everything_is_as_the_source_has_it(self) -> None:
+        master = await self.master(**SETTINGS)
+        found = await self.report(master)
+        self.assertEqual((found["rooms"], found["equal"], found["findings"]), (2, True, []))
+        events = sum(len(each.rows) for each in self.recorded)
+        self.assertEqual(found["counts"]["imported"], events)
+        for recorded in self.recorded:
+            state = await self.rooms_json(master, "state", recorded.room_id)
+            self.assertEqual(
+                {(each["type"], each["state_key"]): each["event_id"] for each in state["state"]},
+                recorded.current_state,
+            )
+        text = await self.rooms_text(master, "import", "--database-path", self.dsn)
+        self.assertRegex(text, r"(?m)^rooms +2$")
+        self.assertTrue(text.endswith("\nEverything is as the source has it.\n"), text)
+        self.assertEqual((await self.rooms_json(master, "verify"))["findings"], [])
+
+    async def test_signatures_are_checked_where_keys_are_known(self) -> None:
+        master = await self.master(**SETTINGS)
+        first, second = (each.room_id for each in self.recorded)
+        checked = (await self.report(master, first))["counts"]
+        self.assertGreater(checked["signatures"], 0)
+        self.change("DELETE FROM server_signature_keys")
+        both = (await self.report(master, second))["counts"]
+        self.assertEqual(both["signatures"], checked["signatures"])
+        self.assertGreater(both["unverified"], checked["unverified"])
+
+    async def test_what_differs_is_named_with_both_values(self) -> None:
+        recorded = self.recorded[0]
+        event_id = recorded.rows[1]["event_id"]
+        self.change(f"UPDATE events SET sender = '@x:y' WHERE event_id = '{event_id}'")
+        master = await self.master(**SETTINGS)
+        done = await self.imported(master, "--database-path", self.dsn, recorded.room_id)
+        self.assertEqual((done.code, done.err), (1, ""))
+        self.assertRegex(
+            done.out,
+            rf"(?m)^wrong column: {recorded.room_id}, event \{event_id}, sender: the server has"
+            r" @x:y, it should be @\S+$",
+        )
+        self.assertNotIn("Everything", done.out)
+
+    async def test_a_copy_is_kept_current(self) -> None:
+        last = max(
+            (row for each in self.recorded for row in each.rows if not row["outlier"]),
+            key=lambda row: int(row["stream_ordering"]),
+        )
+        put_back = take_out(self.source, [last["event_id"]])
+        master = await self.master(**SETTINGS)
+        command = self.start(
+            *("rooms", "import", "-c", master.path, "--database-path", self.dsn, "--follow")
+        )
+        events = sum(len(each.rows) for each in self.recorded)
+        self.assertEqual(await command.lines(1), [f"{events - 1} events were imported"])
+        put_back()
+        self.assertEqual((await command.lines(2))[1], "1 events were imported")
+        shown = await self.rooms_json(master, "show", last["event_id"])
+        self.assertEqual(shown["json"], last["event"])
+        command.signal("INT")
+        done = await command.done()
+        self.assertEqual((done.code, done.err), (130, ""))
+
+    async def test_what_happens_between_imports_of_single_rooms_is_not_lost(self) -> None:
+        recorded = self.recorded[1]
+        last = max(recorded.rows, key=lambda row: int(row["stream_ordering"]))
+        put_back = take_out(self.source, [last["event_id"]])
+        master = await self.master(**SETTINGS)
+        await self.report(master, recorded.room_id)
+        put_back()
+        await self.report(master)
+        shown = await self.rooms_json(master, "show", last["event_id"])
+        self.assertEqual(shown["event_id"], last["event_id"])
