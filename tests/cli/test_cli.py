@@ -196,7 +196,13 @@ class InitCommand(WorkingDirectoryCase):
             lines = path.read_text().splitlines()
             for number, line in enumerate(lines):
                 setting = line.lstrip().removeprefix("#")
-                examples = ("streams:", "stream_writers:", "handlers:", "federation_sender")
+                examples = (
+                    "streams:",
+                    "stream_writers:",
+                    "handlers:",
+                    "federation_sender",
+                    "rooms:",
+                )
                 if not line.lstrip().startswith("#") or setting.startswith((" ", *examples)):
                     continue
                 if "_path" in setting or "http_url" in setting:

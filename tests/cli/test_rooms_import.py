@@ -176,6 +176,11 @@ class ImportOfASynapse(ImportCase):
             cursor.execute(statement)
         connection.close()
 
+    def newest(self) -> dict[str, Any]:
+        """The newest event of both rooms."""
+        rows = (row for each in self.recorded for row in each.rows if not row["outlier"])
+        return max(rows, key=lambda row: int(row["stream_ordering"]))
+
     async def report(self, master: InProcessMaster, *arguments: object, code: int = 0) -> Any:
         return await self.rooms_json(
             master, "import", "--database-path", self.dsn, *arguments, code=code
@@ -223,10 +228,7 @@ class ImportOfASynapse(ImportCase):
         self.assertNotIn("Everything", done.out)
 
     async def test_a_copy_is_kept_current(self) -> None:
-        last = max(
-            (row for each in self.recorded for row in each.rows if not row["outlier"]),
-            key=lambda row: int(row["stream_ordering"]),
-        )
+        last = self.newest()
         put_back = take_out(self.source, [last["event_id"]])
         master = await self.master(**SETTINGS)
         command = self.start(
@@ -243,11 +245,10 @@ class ImportOfASynapse(ImportCase):
         self.assertEqual((done.code, done.err), (130, ""))
 
     async def test_what_happens_between_imports_of_single_rooms_is_not_lost(self) -> None:
-        recorded = self.recorded[1]
-        last = max(recorded.rows, key=lambda row: int(row["stream_ordering"]))
+        last = self.newest()
         put_back = take_out(self.source, [last["event_id"]])
         master = await self.master(**SETTINGS)
-        await self.report(master, recorded.room_id)
+        await self.report(master, last["event"]["room_id"])
         put_back()
         await self.report(master)
         shown = await self.rooms_json(master, "show", last["event_id"])
