@@ -14,8 +14,8 @@ DAMAGE = {
     "UPDATE synrepl._state_groups SET room_no = room_no + 1"
     " WHERE group_no = (SELECT max(group_after) FROM synrepl._room_events)": "cross-room state group",
     "UPDATE synrepl._forward_extremities SET event_no = 0": "reference to nothing",
-    "UPDATE synrepl._state_lines SET accumulator ="
-    " set_byte(accumulator, 9, 255 - get_byte(accumulator, 9))": "line that differs",
+    "DELETE FROM synrepl._state_line"
+    " WHERE pos = (SELECT max(pos) FROM synrepl._state_line)": "line that differs",
     "UPDATE synrepl._state_groups SET digest = sha256(digest)"
     " WHERE group_no = (SELECT max(group_no) FROM synrepl._state_groups)": "corrupt state group",
     "UPDATE synrepl._room_heads SET extremities = 70": "many extremities",

@@ -85,7 +85,6 @@ class Verifying(MaintainedCase):
             if (
                 problem in DEEP
                 or "slots[2:]" in statement
-                or "_state_line " in statement
                 or "_room_events SET room_no" in statement
             ):
                 return

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from synrepl.core.errors import SynreplError
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.findings import RoomFinding, RoomProblem
+from synrepl.storage.rooms.maintenance.line_rebuild import differing_groups
 from synrepl.storage.rooms.maintenance.verify_ends import verify_heads, verify_references
 from synrepl.storage.rooms.maintenance.verify_groups import GroupVerifier
 from synrepl.storage.rooms.maintenance.verify_lines import places_without_line
@@ -17,6 +18,9 @@ from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
 
 #: The newest groups of a room, whose digests are computed.
 EXAMINED_GROUPS = 50
+
+#: The newest lines of a room, whose ends are compared with their groups.
+EXAMINED_LINES = 5
 
 #: Events by which the growth of a room is measured.
 GROWTH_EVENTS = 1_000
@@ -44,6 +48,7 @@ def examine_room(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:
     yield from verify_references(txn, room)
     yield from verify_heads(txn, room)
     yield from places_without_line(txn, room, EXAMINED_GROUPS)
+    yield from _differing_ends(txn, room)
     heads = read_heads(txn, room.room_no)
     if heads is not None:
         subject = f"state group {heads.current_group}"
@@ -60,6 +65,24 @@ def examine_room(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:
     )
     before = int(txn.fetchone()[0])
     yield from GroupVerifier(room).page(txn, (False, before), EXAMINED_GROUPS).findings
+
+
+def _differing_ends(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:
+    """Lines whose last state is not that of their last group."""
+    txn.execute(
+        "SELECT l.line_no, l.head FROM synrepl._state_lines l JOIN synrepl._state_groups g"
+        " ON g.room_no = l.room_no AND g.group_no = l.head"
+        " WHERE l.room_no = %s AND l.depth >= 0 ORDER BY l.line_no = %s DESC, l.head DESC LIMIT %s",
+        (room.room_no, room.main_line, EXAMINED_LINES),
+    )
+    for line_no, head in txn.fetchall():
+        try:
+            is_wrong = any(differing_groups(txn, room, [head]))
+            detail = f"at its end, its state is not that of group {head}"
+        except SynreplError as error:
+            is_wrong, detail = True, str(error)
+        if is_wrong:
+            yield RoomFinding(RoomProblem.WRONG_LINE, room.room_id, f"line {line_no}", detail)
 
 
 #: Bytes of a row with its share of the indexes, by table; and the number of rows of each room.
