@@ -29,6 +29,8 @@ from synrepl.rooms.event import Event as Event
 from synrepl.rooms.event import event_of as event_of
 from synrepl.rooms.event import parse_event as parse_event
 from synrepl.rooms.extremities import ForwardExtremities as ForwardExtremities
+from synrepl.rooms.extremities import GraphEvent as GraphEvent
+from synrepl.rooms.extremities import superseded_by as superseded_by
 from synrepl.rooms.hashes import NoCanonicalJson as NoCanonicalJson
 from synrepl.rooms.hashes import canonical_json as canonical_json
 from synrepl.rooms.hashes import content_hash as content_hash
@@ -39,6 +41,7 @@ from synrepl.rooms.identifiers import check_new_user_id as check_new_user_id
 from synrepl.rooms.identifiers import check_room_id as check_room_id
 from synrepl.rooms.identifiers import check_server_name as check_server_name
 from synrepl.rooms.identifiers import check_user_id as check_user_id
+from synrepl.rooms.identifiers import is_user_id as is_user_id
 from synrepl.rooms.identifiers import server_of as server_of
 from synrepl.rooms.judged import Judged as Judged
 from synrepl.rooms.judged import NoState as NoState

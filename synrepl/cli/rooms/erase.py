@@ -22,13 +22,16 @@ from synrepl.storage.database import Database
 def command(config: tuple[Path, ...], users: tuple[str, ...], as_json: bool) -> None:
     """Replace the JSON of all events that USERs sent by its redacted form.
 
-    Without USER: of all users that were given to synrepl.erase(). Event IDs, states and
-    verdicts stay what they are. What was sent cannot be restored, except from other servers.
+    Without USER: of all users that were given to synrepl.erase(). From the first moment on,
+    others see only the redacted form of what USERs sent, also of events that come later. Event
+    IDs, states and verdicts stay what they are. What was sent cannot be restored, except from
+    other servers.
     """
 
     async def work(database: Database, _: Config, progress: ShownProgress) -> Mapping[str, int]:
         maintenance = RoomMaintenance(database)
         wanted = users or await maintenance.users_to_erase()
+        await maintenance.record_erased(wanted)
         return {user: await maintenance.erase_user(user, progress.show) for user in wanted}
 
     erased = with_database(config, work)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from synrepl.daemon.config import values
 from synrepl.daemon.config.decode import Section, Unfit
+from synrepl.storage.rooms.persisting.limits import MAX_EXTREMITIES, MAX_RESOLVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +18,16 @@ class RoomsConfig(Section):
         in every process
     :ivar max_rooms: maximum number of rooms of which a process keeps something in memory
     :ivar max_waiting: maximum number of events of a room that wait for others
+    :ivar max_extremities: number of forward extremities of a room beyond which a new event is refused unless
+        it follows one of them
+    :ivar max_resolved: maximum number of events in a resolution of states
     """
 
     writers: tuple[values.WriterName, ...] = ("master",)
     max_rooms: values.Count = 200
     max_waiting: values.Count = 10_000
+    max_extremities: values.Count = MAX_EXTREMITIES
+    max_resolved: values.Count = MAX_RESOLVED
 
     def faults(self) -> Iterator[Unfit]:
         if not self.writers:

@@ -54,6 +54,7 @@ def rooms_status(rooms: RoomServices | None) -> dict[str, Any] | None:
     return {
         "writers": list(rooms.intake.assignment.writers),
         "posted": dict(rooms.intake.outcomes),
+        "refused": dict(rooms.intake.refused_by_limits),
     }
 
 

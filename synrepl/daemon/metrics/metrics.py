@@ -63,6 +63,7 @@ class _ProcessCollector(Collector):
         yield from _streams(status["streams"])
         yield from _caches(status["caches"])
         yield from _audits(status.get("audits", {}))
+        yield from _rooms(status.get("rooms"))
         yield from _bus(status.get("bus"))
         yield from listener_metrics(status)
         yield from state_metrics(status)
@@ -90,6 +91,16 @@ def _audits(counts: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
         ("incoherent", "Stale entries for which no invalidation was in flight."),
     ):
         yield counter(f"cache_{name}", meaning, counts.get(name, {}), "cache")
+
+
+def _rooms(rooms: Mapping[str, Any] | None) -> Iterable[Metric]:
+    """Metrics of the room store; none without one."""
+    if rooms is None:
+        return
+    posted = "Events posted over HTTP by outcome, and refused requests by error."
+    yield counter("room_events_posted", posted, rooms["posted"], "outcome")
+    refused = "Events, or batches of them, that a limit of their room refused."
+    yield counter("room_events_refused", refused, rooms["refused"], "limit")
 
 
 def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:

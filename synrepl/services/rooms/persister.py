@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.semaphore import Semaphore
-from synrepl.rooms import MAX_WAITING
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
 from synrepl.storage.outbox import NotNamed
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.persisting.batch_rows import PersistRun
+from synrepl.storage.rooms.persisting.limits import (
+    DEFAULT_LIMITS,
+    ResolutionTooLarge,
+    RoomLimits,
+    TooManyExtremities,
+)
 from synrepl.storage.rooms.persisting.room_memory import MAX_ROOMS, RoomMemories
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch, PersistedEvent
 from synrepl.streams.definition import Stream
@@ -25,6 +30,12 @@ MAX_BATCH = 1_000
 
 #: Rooms whose number is remembered.
 MAX_ROOM_NUMBERS = 100_000
+
+#: The limits that are counted, by the error of what exceeds them.
+_LIMITS: dict[type[Exception] | type[None], str] = {
+    TooManyExtremities: "max_extremities",
+    ResolutionTooLarge: "max_resolved",
+}
 
 #: Once more when another process has just made the room, or an event with the same chosen ID; and when the batch
 #: needed a stream that it did not seem to need.
@@ -39,7 +50,7 @@ class RoomPersister:
 
     :param writer: a writer of the streams ``events``, ``backfill`` and ``caches``
     :param max_rooms: rooms of which something is kept in memory between batches
-    :param max_waiting: events of a room that may wait for others
+    :param limits: of each room
     :ivar memories: what it keeps about rooms between batches
     """
 
@@ -48,11 +59,13 @@ class RoomPersister:
         scheduler: Scheduler,
         writer: StreamWriter,
         max_rooms: int = MAX_ROOMS,
-        max_waiting: int = MAX_WAITING,
+        limits: RoomLimits = DEFAULT_LIMITS,
     ) -> None:
         self._scheduler = scheduler
         self._writer = writer
-        self._max_waiting = max_waiting
+        self._limits = limits
+        #: Refusals by the name of the limit: ``max_extremities`` and ``max_resolved``.
+        self.refused: Counter[str] = Counter(dict.fromkeys(_LIMITS.values(), 0))
         self.memories = RoomMemories(max_rooms)
         self._room_nos: OrderedDict[str, int] = OrderedDict()
         #: By room, the order in which batches of this process run, and how many there are.
@@ -72,6 +85,8 @@ class RoomPersister:
         :raises UnknownRoomVersion: there is no such room version
         :raises OtherRoomVersion: the room is stored with another version
         :raises CorruptEvent: :raises CorruptState: what is stored of the room is damaged
+        :raises ResolutionTooLarge: the states at the forward extremities would be too much to resolve; nothing
+            of the batch was stored
         :raises SynreplError: the errors of :meth:`.StreamWriter.transact`; after ``CommitUnknown``, give the
             events again
         """
@@ -106,7 +121,7 @@ class RoomPersister:
                 events,
                 self.memories,
                 self._room_nos,
-                self._max_waiting,
+                self._limits,
                 released_by,
             )
             try:
@@ -114,6 +129,9 @@ class RoomPersister:
             except NotNamed:
                 streams = ROOM_STREAMS
                 continue
+            except ResolutionTooLarge as error:  # of the states at the forward extremities
+                self._count(error)
+                raise
             except UniqueViolation:
                 if attempt == _ATTEMPTS:
                     raise
@@ -133,7 +151,14 @@ class RoomPersister:
         self._room_nos.move_to_end(room_id)
         if len(self._room_nos) > MAX_ROOM_NUMBERS:
             self._room_nos.popitem(last=False)
+        for each in result.events:
+            self._count(each.error)
         return result
+
+    def _count(self, error: Exception | None) -> None:
+        limit = _LIMITS.get(type(error))
+        if limit is not None:
+            self.refused[limit] += 1
 
 
 def _streams_of(events: Sequence[IncomingEvent]) -> Sequence[Stream]:

@@ -135,6 +135,11 @@ class RoomIntake:
         self.assignment = assignment
         self.outcomes: Counter[str] = Counter()
 
+    @property
+    def refused_by_limits(self) -> Mapping[str, int]:
+        """How often a limit of a room refused something, by the limit's name; empty without a persister."""
+        return {} if self._persister is None else self._persister.refused
+
     async def persist(
         self, body: bytes, version: str | None = None, received: str | None = None
     ) -> PostedEvents:

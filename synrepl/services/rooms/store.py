@@ -363,16 +363,13 @@ class RoomStore:
             "explain state", lambda txn: explain_state(txn, event_id, key, before=before)
         )
 
-    async def explain_visibility(
-        self, event_id: str, viewer: Viewer, erased: Collection[str] = frozenset()
-    ) -> VisibilityExplanation:
+    async def explain_visibility(self, event_id: str, viewer: Viewer) -> VisibilityExplanation:
         """Whether a user may see an event, and by which rule.
 
-        :param erased: users whose accounts were erased
         :raises EventNotStored: it is not here
         """
         return await self._read(
-            "explain visibility", lambda txn: explain_visibility(txn, event_id, viewer, erased)
+            "explain visibility", lambda txn: explain_visibility(txn, event_id, viewer)
         )
 
     async def explain_auth(self, event_id: str) -> AuthExplanation:

@@ -5,6 +5,10 @@
 -- synrepl.storage.rooms.visibility.event_places.
 ALTER TABLE synrepl._room_events ADD COLUMN reach bigint;
 
+-- The last group on the main line that began before the point of a purge. The first event of it, and
+-- of those before it, may be gone, though others of the group stay.
+ALTER TABLE synrepl._rooms ADD COLUMN purged_group bigint NOT NULL DEFAULT 0;
+
 -- Where in the orderings a position of the main line is: the first event in each of its groups.
 CREATE INDEX _room_events_line ON synrepl._room_events (room_no, group_after)
     WHERE (audience & 32768) <> 0;

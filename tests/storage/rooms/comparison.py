@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 from unittest import TestCase
 
 from msgspec.structs import replace
@@ -24,19 +26,55 @@ from synrepl.storage.rooms.tables.waiting import waiting_events
 from synrepl.storage.rooms.visibility.audience import NOBODY_BIT, unpack_audience
 
 
-def compare_room(txn: Transaction, room: Room, what: object = None, orders: bool = True) -> None:
+class Kept(NamedTuple):
+    """What maintenance left of a room.
+
+    :ivar gone: events that are not here any more
+    :ivar demoted: events that are outliers now
+    :ivar unordered: events whose topological ordering is not that of the room in memory, because they came when
+        those that they follow were gone
+    :ivar raw: the JSON of events that is not what came
+    """
+
+    gone: Collection[str] = frozenset()
+    demoted: Collection[str] = frozenset()
+    unordered: Collection[str] = frozenset()
+    raw: Mapping[str, bytes] = {}
+
+
+def compare_room(
+    txn: Transaction,
+    room: Room,
+    what: object = None,
+    orders: bool = True,
+    kept: Kept | None = None,
+) -> None:
     """A stored room has the events, verdicts, states, audiences and ends of one in memory.
 
     :param what: shown when they differ
     :param orders: whether stream orderings are compared
+    :param kept: what is left of it; None: all
     """
-    RoomComparison().check(txn, room, what, orders)
+    RoomComparison(kept or Kept()).check(txn, room, what, orders)
 
 
 class RoomComparison(TestCase):
     """The assertions, outside of a test."""
 
     maxDiff = None
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def _is_outlier(self, event: Judged[CompactStateMap]) -> bool:
+        return event.state_before is None or event.event.event_id in self._kept.demoted
+
+    def _stored(self, room: Room) -> dict[str, Judged[CompactStateMap]]:
+        """The events that are here."""
+        return {
+            each.event.event_id: each for each in room if each.event.event_id not in self._kept.gone
+        }
 
     def runTest(self) -> None:
         """It is no test."""
@@ -45,7 +83,7 @@ class RoomComparison(TestCase):
         """Compare everything."""
         assert room.room_id is not None
         row = require_room(txn, room.room_id)
-        judged = {each.event.event_id: each for each in room}
+        judged = self._stored(room)
         rows = events_by_id(txn, judged)
         txn.execute("SELECT event_id FROM synrepl._room_events WHERE room_no = %s", (row.room_no,))
         self.assertEqual({each for (each,) in txn.fetchall()}, judged.keys(), what)
@@ -54,19 +92,28 @@ class RoomComparison(TestCase):
         for event_id, expected in judged.items():
             stored = rows[event_id]
             here = (what, event_id, stored)
-            self.assertEqual(json[event_id], expected.event.raw, here)
+            raw = self._kept.raw.get(event_id, expected.event.raw)
+            self.assertEqual(json[event_id], raw, here)
             self.assertEqual(stored.is_rejected, not expected.accepted, here)
-            self.assertEqual(stored.passed_all_checks, expected.passed_all_checks, here)
             self.assertEqual(bool(stored.flags & 8), expected.partial, here)
-            self.assertEqual(stored.is_outlier, expected.state_before is None, here)
+            self.assertEqual(stored.is_outlier, self._is_outlier(expected), here)
             if stored.refusal is not None:
                 reason = expected.refusal or expected.soft_failure
                 self.assertEqual(refusal_of(stored.refusal), (expected.failed, reason), here)
-            self.assertEqual(bool(stored.refusal), expected.failed is not None, here)
-            if expected.state_before is None or expected.state_after is None:
+            if event_id in self._kept.demoted:
+                self.assertEqual(bool(stored.refusal), not expected.accepted, here)
+            else:
+                self.assertEqual(stored.passed_all_checks, expected.passed_all_checks, here)
+                self.assertEqual(bool(stored.refusal), expected.failed is not None, here)
+            if (
+                self._is_outlier(expected)
+                or expected.state_before is None
+                or expected.state_after is None
+            ):
                 self.assertEqual((stored.stream_id, stored.group_before), (None, None), here)
                 continue
-            self.assertEqual(stored.topological, expected.topological, here)
+            if event_id not in self._kept.unordered:
+                self.assertEqual(stored.topological, expected.topological, here)
             assert stored.group_before is not None
             assert stored.group_after is not None
             for group, state in (
@@ -89,7 +136,7 @@ class RoomComparison(TestCase):
         ends = set(forward_extremities(txn, row.room_no).values())
         self.assertEqual(ends, room.forward_extremities, what)
         if orders:
-            in_stream = [each for each in room if each.state_before is not None]
+            in_stream = [each for each in judged.values() if not self._is_outlier(each)]
             in_stream.sort(key=lambda each: each.ordering.stream)
             ordered = sorted(
                 (each for each in rows.values() if each.stream_id is not None),
@@ -114,8 +161,10 @@ class RoomComparison(TestCase):
         """The events that some redaction applies to."""
         found: set[str] = set()
         for each in room:
-            target = each.event.redacts
+            target, gone = each.event.redacts, self._kept.gone
             if target is None or target not in room or not each.passed_all_checks:
+                continue
+            if target in gone or each.event.event_id in gone:
                 continue
             if each.state_before is None:
                 continue
@@ -152,11 +201,14 @@ class RoomComparison(TestCase):
         room_no = row.room_no
         heads = read_heads(txn, room_no)
         assert heads is not None
-        full = [each for each in room if each.state_before is not None]
+        here = self._stored(room).values()
+        full = [each for each in here if not self._is_outlier(each)]
         self.assertEqual(heads.events, len(full), what)
-        self.assertEqual(heads.outliers, len(room) - len(full), what)
+        self.assertEqual(heads.outliers, len(here) - len(full), what)
         self.assertEqual(heads.extremities, len(room.forward_extremities), what)
-        self.assertEqual(heads.topological, max([0, *(each.topological for each in full)]), what)
+        if not self._kept.unordered:
+            highest = [each.topological for each in room if each.state_before is not None]
+            self.assertEqual(heads.topological, max([0, *highest]), what)
         self.assertEqual(heads.partial, len(room.partial_event_ids), what)
         (state,) = read_states(txn, row, [heads.current_group]).values()
         self.assertEqual(state, room.current_state().as_dict(), what)
@@ -175,7 +227,12 @@ class RoomComparison(TestCase):
         )
         for event_id, prev_ids, missing_ids, is_outlier in txn.fetchall():
             expected = set() if is_outlier else set(room[event_id].prev_event_ids)
-            here = {each for each in expected if room.has_state(each)}
+            left = self._kept
+            here = {
+                each
+                for each in expected
+                if room.has_state(each) and each not in left.gone and each not in left.demoted
+            }
             self.assertEqual(set(prev_ids), here, (what, event_id))
             self.assertEqual(set(missing_ids), expected - here, (what, event_id))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from synrepl.rooms import Room, auth_dependencies
@@ -80,6 +80,41 @@ class KilledDatabase:
         )
 
 
+def kept_outliers(
+    txn: Transaction, room: Room, full: Collection[str], redacted_by: Mapping[str, str]
+) -> set[str]:
+    """The events that a purge keeps because others cite them or have them in their states."""
+    found: set[str] = set()
+    ahead: list[str] = list(room.current_state().values())
+    ahead += _in_line_heads(txn, room)
+    for event_id in full:
+        judged = room[event_id]
+        assert judged.state_before is not None
+        assert judged.state_after is not None
+        ahead += [*judged.state_before.values(), *judged.state_after.values()]
+    ahead += [each for event_id in full for each in _cited(room, event_id, redacted_by)]
+    while ahead:
+        event_id = ahead.pop()
+        if event_id not in found:
+            found.add(event_id)
+            ahead += _cited(room, event_id, redacted_by)
+    return found - set(full)
+
+
+def _in_line_heads(txn: Transaction, room: Room) -> set[str]:
+    """Lines are extended at their heads, so these groups are kept whether events have them or not."""
+    row = require_room(txn, room.room_id or "")
+    txn.execute("SELECT head FROM synrepl._state_lines WHERE room_no = %s", (row.room_no,))
+    heads = [int(head) for (head,) in txn.fetchall()]
+    return {each for state in read_states(txn, row, heads).values() for each in state.values()}
+
+
+def _cited(room: Room, event_id: str, redacted_by: Mapping[str, str]) -> Iterable[str]:
+    yield from auth_dependencies(room[event_id].event)
+    if event_id in redacted_by:
+        yield redacted_by[event_id]
+
+
 class MaintainedCase(StoreCase):
     """A test case with rooms that are maintained."""
 
@@ -131,34 +166,7 @@ class MaintainedCase(StoreCase):
         self, room: Room, full: Collection[str], redacted_by: dict[str, str]
     ) -> set[str]:
         """The events that are kept because others cite them or have them in their states."""
-        found: set[str] = set()
-        ahead: list[str] = list(room.current_state().values())
-        ahead += await self.read(lambda txn: self._in_line_heads(txn, room))
-        for event_id in full:
-            judged = room[event_id]
-            assert judged.state_before is not None
-            assert judged.state_after is not None
-            ahead += [*judged.state_before.values(), *judged.state_after.values()]
-        ahead += [each for event_id in full for each in self._cited(room, event_id, redacted_by)]
-        while ahead:
-            event_id = ahead.pop()
-            if event_id not in found:
-                found.add(event_id)
-                ahead += self._cited(room, event_id, redacted_by)
-        return found - set(full)
-
-    @staticmethod
-    def _in_line_heads(txn: Transaction, room: Room) -> set[str]:
-        """Lines are extended at their heads, so these groups are kept whether events have them or not."""
-        row = require_room(txn, room.room_id or "")
-        txn.execute("SELECT head FROM synrepl._state_lines WHERE room_no = %s", (row.room_no,))
-        heads = [int(head) for (head,) in txn.fetchall()]
-        return {each for state in read_states(txn, row, heads).values() for each in state.values()}
-
-    def _cited(self, room: Room, event_id: str, redacted_by: dict[str, str]) -> Iterable[str]:
-        yield from auth_dependencies(room[event_id].event)
-        if event_id in redacted_by:
-            yield redacted_by[event_id]
+        return await self.read(lambda txn: kept_outliers(txn, room, full, redacted_by))
 
     async def check_kept(
         self, room: Room, full: Collection[str], outliers: Collection[str], what: object = None

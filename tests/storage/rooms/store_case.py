@@ -16,6 +16,7 @@ from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.persisting.limits import DEFAULT_LIMITS, RoomLimits
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import Fact, Stream
@@ -52,9 +53,8 @@ class PersistingProcess:
     :ivar persister: its persister
     """
 
-    def __init__(self, process: Process, max_waiting: int = 10_000) -> None:
+    def __init__(self, process: Process, limits: RoomLimits = DEFAULT_LIMITS) -> None:
         self.process = process
-        self._max_waiting = max_waiting
         self.writer = StreamWriter(
             process.scheduler,
             process.store,
@@ -63,6 +63,7 @@ class PersistingProcess:
             IgnoringListener(),  # type: ignore[arg-type]
             NullLog(),
         )
+        self.limits = limits
         self.forget()
 
     async def persist(
@@ -76,9 +77,7 @@ class PersistingProcess:
 
     def forget(self) -> None:
         """Forget everything about rooms, as after a restart."""
-        self.persister = RoomPersister(
-            self.process.scheduler, self.writer, max_waiting=self._max_waiting
-        )
+        self.persister = RoomPersister(self.process.scheduler, self.writer, limits=self.limits)
 
 
 class StoreCase(PostgresCase):
@@ -88,14 +87,16 @@ class StoreCase(PostgresCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.one = await self.start("one")
+        self.one = await self.start_process("one")
         self.database = self.one.process.database
 
-    async def start(self, name: str, max_waiting: int = 10_000) -> PersistingProcess:
+    async def start_process(
+        self, name: str, limits: RoomLimits = DEFAULT_LIMITS
+    ) -> PersistingProcess:
         """Another process that persists."""
         process = self.process(name)
         await process.database.run("tables", lambda txn: ensure_tables(txn, ROOM_STREAMS))
-        started = PersistingProcess(process, max_waiting)
+        started = PersistingProcess(process, limits)
         await started.writer.start()
         self.addCleanup(started.writer.stop)
         return started

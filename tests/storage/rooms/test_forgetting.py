@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from synrepl.rooms import Room, parse_event, redact
+from synrepl.rooms import Room, Sight, Viewer, parse_event, redact
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.storage.rooms.maintenance.erase import NotAUser
+from synrepl.storage.rooms.maintenance.erased_form import erased_form
 from synrepl.storage.rooms.maintenance.forget import LocalMembers
+from synrepl.storage.rooms.reading.event_access import read_events
+from synrepl.storage.rooms.reading.explaining_events import explain_visibility
 from synrepl.storage.rooms.tables.events import EventFlags, events_by_id, parsed_events, raw_json
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from synrepl.storage.rooms.tables.numbers import UnknownRoom, find_room
+from synrepl.storage.rooms.visibility.event_visibility import seen_by_user
 from tests.rooms.dags import Dag, dag, dag_names
+from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
 
 TABLES = (
@@ -118,7 +124,8 @@ class Erasing(MaintainedCase):
                 is_erased = bool(rows[event_id].flags & EventFlags.ERASED)
                 self.assertEqual(is_erased, each in sent, event_id)
                 if is_erased:
-                    fields = parse_event(raw, version).fields
+                    self.assertEqual(raw, erased_form(each.event), event_id)
+                    fields = redact(parse_event(raw, version).fields, version)
                     self.assertEqual(fields, redact(each.event.fields, version), event_id)
                 else:
                     self.assertEqual(raw, each.event.raw)
@@ -131,6 +138,72 @@ class Erasing(MaintainedCase):
             found = await self.verified(room.room_id or "")
             self.assertEqual(found, [], name)
             await self.empty()
+
+    async def test_what_others_are_authorised_by_stays(self) -> None:
+        small = SmallRoom("10", {"@alice:a": 100, "@carol:a": 50})
+        levels = small.event(
+            "m.room.power_levels",
+            {"users": {"@alice:a": 100, "@carol:a": 50}, "invite": 50, "note": "private"},
+            [small.carol],
+            [small.create, small.alice, small.levels],
+            key="",
+        )
+        message = small.message(levels)
+        redaction = small.event(
+            "m.room.redaction",
+            {"reason": "private"},
+            [levels],
+            [small.create, small.alice, levels],
+            redacts=message.event_id,
+        )
+        room_id = small.create.room_id
+        made = [*small.base, small.carol, levels, redaction]
+        await self.one.persist(room_id, small.version, made)
+        await self.maintenance.erase_user("@alice:a")
+        self.assertEqual(await self.verified(room_id), [])
+        kept = await self.read(
+            lambda txn: raw_json(txn, events_by_id(txn, [each.event_id for each in made]).values())
+        )
+        self.assertNotIn(b"private", b"".join(kept.values()))
+        self.one.forget()
+        invite = small.event(
+            "m.room.member",
+            {"membership": "invite"},
+            [redaction],
+            [small.create, levels, small.carol, small.rules],
+            "@bob:b",
+            "@dave:c",
+        )
+        done = await self.one.persist(room_id, small.version, [invite, message])
+        self.assertEqual(done.events[0].outcome, EventOutcome.REJECTED)
+        rows = await self.read(lambda txn: events_by_id(txn, [message.event_id]))
+        self.assertIsNotNone(rows[message.event_id].redacted_by)
+
+    async def test_others_see_the_redacted_form_from_the_first_moment_on(self) -> None:
+        small = SmallRoom("10")
+        cites = [small.create, small.alice, small.levels]
+        message = small.event("m.room.message", {"body": "private"}, [small.carol], cites)
+        made = [*small.base, small.carol, message]
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, made)
+        user, viewer = message.sender, Viewer("@stranger:z")
+        killed = KilledDatabase(self.database, 1)
+        with self.assertRaises(Killed):
+            await RoomMaintenance(killed).erase_user(user)
+        found = await self.read(lambda txn: seen_by_user(txn, room_id, viewer, [message.event_id]))
+        self.assertIs(found[message.event_id].verdict.sight, Sight.REDACTED)
+        explained = await self.read(lambda txn: explain_visibility(txn, message.event_id, viewer))
+        self.assertEqual(explained.verdict, found[message.event_id].verdict)
+        copies = await self.read(lambda txn: read_events(txn, [message.event_id]))
+        self.assertNotEqual(copies[message.event_id].json, message.raw)
+        whole = await self.read(lambda txn: read_events(txn, [message.event_id], as_it_came=True))
+        self.assertEqual(whole[message.event_id].json, message.raw)
+
+    async def test_refuses_what_is_no_user_id(self) -> None:
+        for text in "alice", "@alice", "@a\0b:c", "":
+            with self.assertRaises(NotAUser):
+                await self.maintenance.erase_user(text)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._erased_users"), 0)
 
     async def test_waiting_events_of_a_user_are_dropped(self) -> None:
         room_dag = dag(dag_names(60)[0])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from synrepl.rooms import EventOrdering, Room, Viewer, audience_of
+from synrepl.rooms import Room, Viewer
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.event_places_rebuild import rebuild_event_places
 from synrepl.storage.rooms.maintenance.line_rebuild import rebuild_lines
@@ -23,10 +23,10 @@ from synrepl.storage.rooms.visibility.audience import BESIDE_BIT, FIRST_BIT, NEA
 from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.blocking_store import BlockingPersister, RecordedFacts
 from tests.storage.rooms.random_rooms import USERS, RandomRoom
+from tests.storage.rooms.restless_rooms import RestlessRoom, as_stored
 from tests.storage.rooms.store_case import StoreCase
 from tests.storage.rooms.test_persisting_machine import receive, seeds
 from tests.storage.rooms.test_visibility import RoomCase
-from tests.storage.rooms.written_rooms import WrittenEvent, WrittenRoom
 
 _PLACES = BESIDE_BIT | FIRST_BIT | NEAR_BIT
 
@@ -48,57 +48,6 @@ _batches = st.lists(
     min_size=2,
     max_size=6,
 )
-
-
-class _RestlessRoom(RandomRoom):
-    """A random room in which users come and go, and the history visibility changes."""
-
-    _INSTEAD: ClassVar[dict[str, str]] = {
-        "entry": "join",
-        "topic": "leave",
-        "aliases": "visibility",
-    }
-
-    def _contents(self, kind: str, sender: str, follows: list[Any]) -> tuple[Any, Any]:
-        return super()._contents(self._INSTEAD.get(kind, kind), sender, follows)
-
-
-def _in_memory(txn: Transaction, room: Room) -> WrittenRoom:
-    """A room as judged in memory, with the orderings that it got in the database."""
-    assert room.room_id is not None
-    rows = events_by_id(txn, [each.event.event_id for each in room])
-    events = []
-    for judged in room:
-        row = rows[judged.event.event_id]
-        before = {} if judged.state_before is None else judged.state_before
-        after = {} if judged.state_after is None else judged.state_after
-        states = [
-            {key: room[each].event for key, each in state.items()} for state in (before, after)
-        ]
-        audience = ordering = None
-        if row.stream_id is not None and row.topological is not None:
-            ordering = EventOrdering(row.topological, row.stream_id)
-            if judged.accepted:
-                soft_failed = judged.soft_failure is not None
-                audience = audience_of(judged.event, states[0], soft_failed=soft_failed)
-        assert row.audience is not None
-        events.append(
-            WrittenEvent(
-                row.event_no,
-                judged.event,
-                states[0],
-                states[1],
-                ordering,
-                audience,
-                row.flags,
-                row.group_before,
-                row.group_after,
-                row.audience,
-                row.reach,
-                redacted_by=row.redacted_by,
-            )
-        )
-    return WrittenRoom(room.room_id, events=events)
 
 
 class PersistedRooms(RoomCase):
@@ -155,7 +104,7 @@ class PersistedRooms(RoomCase):
         self.processes[1].forget()
         rng = Random(seed)
         with patch("synrepl.storage.rooms.states.state_line.MAX_OVERLAY", max_overlay):
-            room = self.persist(_RestlessRoom(rng, version), batches, rng)
+            room = self.persist(RestlessRoom(rng, version), batches, rng)
             for again in (_nothing, _places_again, rebuild_lines):
                 check = partial(self.check, room, viewers, size, again)
                 self.database.run("check", check)
@@ -171,7 +120,7 @@ class PersistedRooms(RoomCase):
         """Rebuild something, and compare every verdict and page."""
         assert room.room_id is not None
         again(txn, require_room(txn, room.room_id))
-        expected = _in_memory(txn, room)
+        expected = as_stored(txn, room)
         for viewer in viewers:
             self.assert_users_verdicts(txn, expected, viewer, ())
             self.assert_pages(txn, expected, viewer, (), size)

@@ -9,6 +9,11 @@ from twisted.internet.defer import Deferred, gatherResults
 from synrepl.core.tokens import Range
 from synrepl.rooms import Event, OtherRoom, Room, UnknownEvents
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.persisting.limits import (
+    ResolutionTooLarge,
+    RoomLimits,
+    TooManyExtremities,
+)
 from synrepl.storage.rooms.tables.events import (
     CorruptEvent,
     MissingJson,
@@ -95,7 +100,7 @@ class Persisting(StoreCase):
         )
 
     async def test_two_processes_persist_into_one_room_at_once(self) -> None:
-        two = await self.start("two")
+        two = await self.start_process("two")
         made = RandomRoom(Random(11), "10")
         made.more(240)
         events = made.events
@@ -156,7 +161,7 @@ class Persisting(StoreCase):
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl._waiting_events"), 0)
 
     async def test_the_number_of_waiting_events_is_limited(self) -> None:
-        two = await self.start("two", max_waiting=3)
+        two = await self.start_process("two", RoomLimits(max_waiting=3))
         waiting = [self.small.message(self.small.carol) for _ in range(5)]
         await self.persist(*waiting, by=two)
         kept = self.sql(
@@ -166,6 +171,71 @@ class Persisting(StoreCase):
         await self.persist(*self.small.base, by=two)
         done = await self.persist(self.small.carol, by=two)
         self.assertEqual(len(done.judged), 4)
+
+    async def test_an_event_that_would_be_one_forward_extremity_too_many_is_refused(self) -> None:
+        two = await self.start_process("two", RoomLimits(max_extremities=3))
+        small = self.small
+        await self.persist(*small.base, small.carol, by=two)
+        branches = [small.message(small.rules) for _ in range(3)]
+        done = await self.persist(*branches, by=two)
+        self.assertEqual(
+            [each.outcome for each in done.events],
+            [EventOutcome.ACCEPTED, EventOutcome.ACCEPTED, EventOutcome.REFUSED],
+        )
+        error = done.events[2].error
+        self.assertIsInstance(error, TooManyExtremities)
+        self.assertIn(branches[2].event_id, str(error))
+        self.assertEqual(two.persister.refused, {"max_extremities": 1, "max_resolved": 0})
+        # What follows an extremity is taken, and then there is a place for the other one.
+        joined = small.message(small.carol, *branches[:2])
+        done = await self.persist(joined, branches[2], by=two)
+        self.assertEqual([each.outcome for each in done.events], [EventOutcome.ACCEPTED] * 2)
+
+    async def test_an_event_that_others_wait_for_is_no_forward_extremity_too_many(self) -> None:
+        two = await self.start_process("two", RoomLimits(max_extremities=1))
+        small = self.small
+        await self.persist(*small.base, small.carol, by=two)
+        missing = small.message(small.rules)
+        last = small.message(missing, small.carol)
+        await self.persist(last, by=two)
+        done = await self.persist(missing, by=two)
+        self.assertEqual(done.events[0].outcome, EventOutcome.ACCEPTED)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._forward_extremities"), 1)
+
+    async def test_history_is_taken_whatever_the_number_of_forward_extremities(self) -> None:
+        two = await self.start_process("two", RoomLimits(max_extremities=1))
+        small = self.small
+        await self.persist(*small.base, small.carol, by=two)
+        old = IncomingEvent(small.message(small.rules), live=False)
+        done = await self.persist(old, by=two)
+        self.assertEqual(done.events[0].outcome, EventOutcome.ACCEPTED)
+
+    async def test_a_resolution_that_is_too_large_is_refused_by_name(self) -> None:
+        two = await self.start_process("two", RoomLimits(max_resolved=5))
+        small = self.small
+        await self.persist(*small.base, small.carol, by=two)
+        sides: list[list[Event]] = []
+        for side in range(2):
+            last, made = small.carol, []
+            for number in range(6):
+                content, cites = {"side": side}, [small.create, small.alice, small.levels]
+                last = small.event("org.example.entry", content, [last], cites, key=str(number))
+                made.append(last)
+            sides.append(made)
+        await self.persist(*sides[0], by=two)
+        before = self.sql("SELECT count(*) FROM synrepl._room_events")
+        with self.assertRaisesRegex(ResolutionTooLarge, "'max_resolved'"):
+            await self.persist(*sides[1], by=two)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._room_events"), before)
+        self.assertEqual(two.persister.refused["max_resolved"], 1)
+        # A process with a higher limit takes it, and then only what needs the resolution is refused.
+        done = await self.persist(*sides[1])
+        self.assertEqual({each.outcome for each in done.events}, {EventOutcome.ACCEPTED})
+        joined = small.message(sides[0][-1], sides[1][-1])
+        two.forget()
+        done = await self.persist(joined, by=two)
+        self.assertIsInstance(done.events[0].error, ResolutionTooLarge)
+        self.assertEqual(two.persister.refused["max_resolved"], 1)
 
     async def test_an_outlier_becomes_a_full_event(self) -> None:
         outliers = [IncomingEvent(each, outlier=True) for each in self.small.base]

@@ -16,13 +16,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from synrepl.rooms import Event, OtherRoom, Room, UnknownEvents
+from synrepl.rooms import CompactStateMap, Event, Judged, OtherRoom, Room, UnknownEvents
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from synrepl.streams.synapse.backfill import BackfillRow
 from synrepl.streams.synapse.events import AllStateRow, EventRow, StateRow
 from tests.storage.postgres import PostgresCase
 from tests.storage.rooms.blocking_store import BlockingPersister, InjectedFailure, RecordedFacts
-from tests.storage.rooms.comparison import compare_room
+from tests.storage.rooms.comparison import Kept, compare_room
 from tests.storage.rooms.random_rooms import RandomRoom
 
 seeds = st.integers(0, 1 << 30)
@@ -70,9 +70,18 @@ class StoreMachine(RuleBasedStateMachine):
     def make_events(self, count: int) -> None:
         self.unsent += self.made.more(count)
 
+    def available(self) -> list[Event]:
+        """The events that may be sent, in an order that respects causes."""
+        return self.unsent
+
+    def again(self) -> list[Event]:
+        """The events that may be sent again."""
+        return self.sent
+
     def batch(self, seed: int, size: int, shuffled: bool) -> list[Event]:
         rng = Random(seed)
-        pool = self.unsent[: size * 2] if shuffled else self.unsent[:size]
+        available = self.available()
+        pool = available[: size * 2] if shuffled else available[:size]
         chosen = rng.sample(pool, min(size, len(pool))) if shuffled else list(pool)
         self.unsent = [each for each in self.unsent if each not in chosen]
         return chosen
@@ -106,28 +115,34 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.unsent)
     @rule(seed=seeds, size=st.integers(1, 6), who=st.integers(0, 1))
     def outliers_arrive(self, seed: int, size: int, who: int) -> None:
-        chosen = Random(seed).sample(self.unsent, min(size, len(self.unsent)))
+        available = self.available()
+        chosen = Random(seed).sample(available, min(size, len(available)))
         chosen.sort(key=self.made.events.index)
         self.persist(who, [IncomingEvent(each, outlier=True) for each in chosen], None, False)
+
+    def known(self) -> list[Judged[CompactStateMap]]:
+        """Events whose states another server may report."""
+        return [each for each in self.room if each.state_after is not None]
 
     @precondition(lambda self: self.unsent and len(self.room) > 6)
     @rule(seed=seeds, who=st.integers(0, 1), partial=st.booleans())
     def an_event_arrives_with_its_state(self, seed: int, who: int, partial: bool) -> None:
         """As another server reports it, of one of the events that are here."""
         rng = Random(seed)
-        known = [each for each in self.room if each.state_after is not None]
-        if not known:
+        known, available = self.known(), self.available()
+        if not known or not available:
             return
         state = rng.choice(known).state_after
         assert state is not None
-        event = rng.choice(self.unsent)
+        event = rng.choice(available)
         incoming = IncomingEvent(event, state_before=state.as_dict(), partial=partial)
         self.persist(who, [incoming], None, False)
 
     @precondition(lambda self: self.sent)
     @rule(seed=seeds, who=st.integers(0, 1))
     def events_arrive_again(self, seed: int, who: int) -> None:
-        chosen = Random(seed).sample(self.sent, min(5, len(self.sent)))
+        again = self.again()
+        chosen = Random(seed).sample(again, min(5, len(again)))
         self.persist(who, [IncomingEvent(each) for each in chosen], None, False)
 
     @rule(who=st.integers(0, 1))
@@ -137,6 +152,8 @@ class StoreMachine(RuleBasedStateMachine):
     def persist(
         self, who: int, incoming: list[IncomingEvent], fail_at: int | None, lost: bool
     ) -> None:
+        if not incoming:
+            return
         process = self.processes[who]
         room_id, version = self.made.room_id, self.made.version
         try:
@@ -158,10 +175,15 @@ class StoreMachine(RuleBasedStateMachine):
         if not self.was_sent or self.room.room_id is None:
             return
         orders = not self.backfilled
+        kept = self.kept()
         self.processes[0].database.run(
-            "compare", lambda txn: compare_room(txn, self.room, None, orders)
+            "compare", lambda txn: compare_room(txn, self.room, None, orders, kept)
         )
         self.check_facts()
+
+    def kept(self) -> Kept:
+        """What is left of the room."""
+        return Kept()
 
     def check_facts(self) -> None:
         current: dict[tuple[str, str], str] = {}
@@ -192,6 +214,14 @@ class StoreMachine(RuleBasedStateMachine):
             found.update({event_id: [stream_id] for event_id, stream_id in txn.fetchall()})
 
         self.processes[0].database.run("facts", work)
+        self.check_told(told, found)
+
+    def check_told(self, told: dict[str, list[int]], found: dict[str, list[int]]) -> None:
+        """Each event was told once.
+
+        :param told: stream IDs in facts
+        :param found: those in the tables
+        """
         assert told == found
 
 

@@ -263,15 +263,30 @@ class RoomMaintenance:
     async def users_to_erase(self) -> Sequence[str]:
         """The users among the subjects that were given to ``synrepl.erase()``."""
         subjects = await self._run("find subjects", erased_subjects)
-        return sorted(each for each in subjects if each.startswith("@") and ":" in each)
+        return sorted(each for each in subjects if erase.is_erasable(each))
+
+    async def record_erased(self, users: Sequence[str]) -> None:
+        """Record that users were erased: from then on, others get the redacted form of what they sent.
+
+        :raises NotAUser: one is no user ID; then nobody is recorded
+        """
+
+        def record(txn: Transaction) -> None:
+            for user in users:
+                erase.record_erased(txn, user)
+
+        await self._run("record erased users", record)
 
     async def erase_user(self, user_id: str, progress: ProgressListener | None = None) -> int:
         """Replace the JSON of all events of a user by their redacted form; returns the number of events.
 
-        Events that are redacted form already are left as they are, so it can be called again at any time.
+        Others get the redacted form from the first moment on. Events that are in redacted form already are left
+        as they are, so it can be called again at any time.
 
+        :raises NotAUser: it is no user ID
         :raises CorruptEvent: an event of the user is damaged
         """
+        await self.record_erased([user_id])
         count, after = 0, 0
         while True:
             found = await self._run(

@@ -53,7 +53,13 @@ class PurgeJob(RoomJob):
                 len(edges),
                 await self.run(
                     "cut edges",
-                    partial(purge.cut_edges, mark=mark, edges=edges, new_epoch=first),
+                    partial(
+                        purge.cut_edges,
+                        mark=mark,
+                        edges=edges,
+                        point=self._point,
+                        new_epoch=first,
+                    ),
                 ),
             )
             first = False

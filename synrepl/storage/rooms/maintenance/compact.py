@@ -21,6 +21,7 @@ from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
 from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, delta_to, write_rebased
 from synrepl.storage.rooms.states.state_groups import chain_of, read_chains
 from synrepl.storage.rooms.tables.numbers import room_by_number
+from synrepl.storage.rooms.visibility.audience import FIRST_BIT
 
 #: Entries that rewriting a group must save.
 MIN_SAVED = 4
@@ -71,17 +72,24 @@ class MergedGroup(NamedTuple):
 def plan_merges(txn: Transaction, room_no: int, limit: int) -> list[MergedGroup]:
     """Groups that have the state of an earlier one, and that events, the heads or deltas refer to.
 
+    A group whose first event tells where on the main line it begins stays: its events would be looked for where
+    the other one begins.
+
     :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: a group is damaged
     """
     txn.execute(
-        "SELECT array_agg(g.group_no ORDER BY g.group_no) FROM synrepl._state_groups g"
-        " WHERE g.room_no = %s GROUP BY g.digest HAVING count(*) > 1 LIMIT %s",
+        "SELECT min(g.group_no), array_agg(g.group_no ORDER BY g.group_no) FILTER (WHERE NOT f.begins)"
+        " FROM synrepl._state_groups g CROSS JOIN LATERAL (SELECT EXISTS ("
+        "  SELECT FROM synrepl._room_events e WHERE e.room_no = g.room_no"
+        f"   AND (e.audience & {FIRST_BIT}) <> 0 AND e.group_after = g.group_no) AS begins) f"
+        " WHERE g.room_no = %s GROUP BY g.digest HAVING count(*) > 1"
+        "  AND max(g.group_no) FILTER (WHERE NOT f.begins) > min(g.group_no) LIMIT %s",
         (room_no, limit),
     )
     states = ProvenStates(txn, room_by_number(txn, room_no))
     found: list[MergedGroup] = []
-    for (groups,) in txn.fetchall():
-        first, *others = [int(each) for each in groups]
+    for first, groups in txn.fetchall():
+        others = [int(each) for each in groups if each != first]
         state = states.state(first)
         place = states.groups[first].place
         found += [

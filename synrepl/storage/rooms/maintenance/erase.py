@@ -1,7 +1,10 @@
 """Erasure of a user: the JSON of the events that the user sent is replaced by its redacted form.
 
-The redacted form has the same event ID and the same signatures, so it can still be served to other servers, and
-states and auth chains stay what they are. Its content does not fit its content hash any more, which the flag
+First the user is recorded as erased, in one transaction: from then on, others get the redacted form of what the user
+sent, events that come later included. Then the JSON is replaced, in batches.
+
+The redacted form (:mod:`.erased_form`) has the same event ID and the same signatures, so it can still be served to
+other servers, and states and auth chains stay what they are. Its content does not fit its content hash any more, which the flag
 ``ERASED`` tells.
 """
 
@@ -9,8 +12,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from synrepl.rooms import BadEvent, canonical_json, parse_event, redact, room_version
+from synrepl.core.errors import InputError
+from synrepl.rooms import (
+    BadEvent,
+    is_user_id,
+    parse_event,
+    room_version,
+)
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.maintenance.erased_form import erased_form
 from synrepl.storage.rooms.maintenance.marks import announce_room
 from synrepl.storage.rooms.maintenance.purge import PURGED_CACHE
 from synrepl.storage.rooms.tables.events import (
@@ -19,6 +29,10 @@ from synrepl.storage.rooms.tables.events import (
     checksum,
 )
 from synrepl.storage.rooms.tables.numbers import lock_room
+
+
+class NotAUser(InputError):
+    """{text!r} is no user ID, such as @alice:example.org; nothing of it was erased"""
 
 
 class SentEvents(NamedTuple):
@@ -30,6 +44,23 @@ class SentEvents(NamedTuple):
 
     by_room: dict[int, list[int]]
     scanned_to: int | None
+
+
+def is_erasable(text: str) -> bool:
+    """Whether a text may be the sender of a stored event."""
+    return is_user_id(text) and "\0" not in text
+
+
+def record_erased(txn: Transaction, user_id: str) -> None:
+    """Record that a user was erased.
+
+    :raises NotAUser: it is no user ID
+    """
+    if not is_erasable(user_id):
+        raise NotAUser(text=user_id)
+    txn.execute(
+        "INSERT INTO synrepl._erased_users (user_id) VALUES (%s) ON CONFLICT DO NOTHING", (user_id,)
+    )
 
 
 def sent_events(txn: Transaction, user_id: str, after: int, scan: int) -> SentEvents:
@@ -75,7 +106,7 @@ def erase_events(txn: Transaction, room_no: int, numbers: list[int]) -> int:
     raws: list[bytes] = []
     for event_no, event_id, raw in txn.fetchall():
         try:
-            redacted = canonical_json(redact(parse_event(bytes(raw), version).fields, version))
+            redacted = erased_form(parse_event(bytes(raw), version))
             same = parse_event(redacted, version).event_id == event_id
         except BadEvent as error:
             raise CorruptEvent(event_id=event_id, event_no=event_no, reason=str(error)) from error

@@ -25,6 +25,7 @@ def rebuild_event_places(txn: Transaction, room: RoomRow) -> int:
     :returns: the number of events whose place is another one now
     """
     txn.execute("DELETE FROM synrepl._branch_memberships WHERE room_no = %s", (room.room_no,))
+    txn.execute("UPDATE synrepl._rooms SET purged_group = 0 WHERE room_no = %s", (room.room_no,))
     relevant = relevant_slots(txn, room.room_no)
     places, after, changed = EventPlaces(), -(1 << 63), 0
     while True:

@@ -31,7 +31,12 @@ from synrepl.storage.rooms.maintenance.marks import (
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
-from synrepl.storage.rooms.visibility.audience import EXCEPTION_BIT, NOBODY_BIT, PLACE_BITS
+from synrepl.storage.rooms.visibility.audience import (
+    EXCEPTION_BIT,
+    FIRST_BIT,
+    NOBODY_BIT,
+    PLACE_BITS,
+)
 
 #: What other processes call the caches that a purge makes stale.
 PURGED_CACHE = "ph_cache_fake"
@@ -151,7 +156,12 @@ def edges_to_cut(
 
 
 def cut_edges(
-    txn: Transaction, mark: RoomMark, edges: Sequence[CutEdge], *, new_epoch: bool
+    txn: Transaction,
+    mark: RoomMark,
+    edges: Sequence[CutEdge],
+    point: PurgePoint,
+    *,
+    new_epoch: bool,
 ) -> BatchDone:
     """Cut edges.
 
@@ -159,10 +169,23 @@ def cut_edges(
     :raises ReworkedMeanwhile: what was found out is void
     """
     lock = lock_marked(txn, mark)
+    if new_epoch:
+        _widen_spans(txn, mark.room_no, point)
     _cut(txn, mark.room_no, edges)
     announce_room(txn, PURGED_CACHE, lock.room.room_id)
     mark, held_ms = reworked(txn, mark, lock, new_epoch=new_epoch)
     return BatchDone(mark, held_ms, 0, True)
+
+
+def _widen_spans(txn: Transaction, room_no: int, point: PurgePoint) -> None:
+    """Record up to which group the first events do not tell any more where their groups begin."""
+    txn.execute(
+        "UPDATE synrepl._rooms r SET purged_group = greatest(r.purged_group,"
+        "  (SELECT e.group_after FROM synrepl._room_events e WHERE e.room_no = %(room)s"
+        f"   AND (e.audience & {FIRST_BIT}) <> 0 AND e.{point.column} < %(bound)s"
+        "   ORDER BY e.group_after DESC LIMIT 1)) WHERE r.room_no = %(room)s",
+        {"room": room_no, "bound": point.bound},
+    )
 
 
 def _cut(txn: Transaction, room_no: int, edges: Sequence[CutEdge]) -> None:

@@ -19,6 +19,7 @@ from synrepl.rooms import (
     room_version,
 )
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.maintenance.erased_form import erased_form
 from synrepl.storage.rooms.maintenance.findings import CheckedPage, RoomFinding, RoomProblem
 from synrepl.storage.rooms.tables.events import (
     FROM_EVENTS,
@@ -181,16 +182,21 @@ def _content_fits(event: Event, row: StoredEvent) -> bool:
     if isinstance(stated, str):
         try:
             if decode_base64(stated) == event.content_hash():
-                return not row.flags & EventFlags.ERASED or _is_redacted(event)
+                return not row.flags & EventFlags.ERASED or _is_erased(event)
         except ValueError:
             pass
-    return _is_redacted(event)
+    return _is_redacted(event) or (bool(row.flags & EventFlags.ERASED) and _is_erased(event))
 
 
 def _is_redacted(event: Event) -> bool:
     """Whether redaction would change nothing but ``unsigned``."""
     kept = {name: value for name, value in event.fields.items() if name != "unsigned"}
     return canonical_json(redact(event.fields, event.version)) == canonical_json(kept)
+
+
+def _is_erased(event: Event) -> bool:
+    """Whether erasure would change nothing."""
+    return erased_form(event) == canonical_json(event.fields)
 
 
 def _list(ids: set[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -28,6 +29,7 @@ from synrepl.rooms import (
 from synrepl.rooms import Delta as StateDelta
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.persisting.batch_states import GroupNumbers, StateWriter
+from synrepl.storage.rooms.persisting.limits import EVENT_REFUSALS, RoomLimits, check_extremities
 from synrepl.storage.rooms.persisting.room_memory import RoomMemory
 from synrepl.storage.rooms.persisting.view import StoredRoomView
 from synrepl.storage.rooms.states.group_writer import GroupWriter
@@ -42,7 +44,6 @@ from synrepl.storage.rooms.tables.heads import (
 from synrepl.storage.rooms.tables.incoming import (
     EventOutcome,
     IncomingEvent,
-    NotStorable,
     PersistedEvent,
     check_storable,
 )
@@ -70,7 +71,12 @@ class RoomBatch:
     """
 
     def __init__(
-        self, txn: Transaction, opened: OpenedRoom, version: RoomVersion, memory: RoomMemory
+        self,
+        txn: Transaction,
+        opened: OpenedRoom,
+        version: RoomVersion,
+        memory: RoomMemory,
+        limits: RoomLimits,
     ) -> None:
         self.txn = txn
         self.room = opened.room
@@ -83,7 +89,8 @@ class RoomBatch:
         writer = GroupWriter(
             txn, self.room, self.rows, memory.groups, groups.take, memory.keys.get, memory.ids.get
         )
-        self.view = StoredRoomView(txn, self.room, version, memory, writer)
+        self.limits = limits
+        self.view = StoredRoomView(txn, self.room, version, memory, writer, limits.max_resolved)
         self.states = StateWriter(txn, self.view, writer, self.rows)
         self.judged: dict[str, PendingEvent] = {}
         self.order: list[str] = []
@@ -197,7 +204,7 @@ class RoomBatch:
             if incoming.outlier:
                 return self._take_in_outlier(incoming)
             return self._take_in(incoming)
-        except (NotStorable, OtherRoom, UnknownEvents) as error:
+        except EVENT_REFUSALS as error:
             return PersistedEvent(event_id, EventOutcome.REFUSED, error=error)
 
     def _check(self, event: Event) -> None:
@@ -235,6 +242,9 @@ class RoomBatch:
                 if incoming.backfilled:
                     self.waiting_backfilled.add(event_id)
                 return self._waits(event_id)
+            if incoming.live:
+                ends, most = self.extremities, self.limits.max_extremities
+                check_extremities(first, ends, self.view.graph_node, self.waiting, most)
             made = self._judge(first, incoming, None)
         self._release(event_id)
         return made
@@ -314,8 +324,9 @@ class RoomBatch:
             with_state = not self.memory.rows[done].is_outlier
             for event, live, _ in self.waiting.arrived(done, with_state):
                 backfilled = event.event_id in self.waiting_backfilled
-                self._judge(event, IncomingEvent(event, live, backfilled), None)
-                here.append(event.event_id)
+                with suppress(*EVENT_REFUSALS):  # it can be sent again
+                    self._judge(event, IncomingEvent(event, live, backfilled), None)
+                    here.append(event.event_id)
 
     # -- what became of it ----------------------------------------------------------------
 
@@ -347,7 +358,8 @@ class RoomBatch:
         self, judged: Judged[StoredState], event_no: int, old: StoredEvent | None
     ) -> StoredEvent:
         event = judged.event
-        flags = EventFlags(0)
+        # What is erased stays erased when an outlier gets its state.
+        flags = EventFlags(0 if old is None else old.flags) & EventFlags.ERASED
         before = after = None
         audience = pack_unseen(event)
         slot = self.states.slot_of(event)

@@ -12,6 +12,7 @@ from synrepl.storage.rooms.persisting.batch import RoomBatch
 from synrepl.storage.rooms.persisting.batch_facts import FactPlaces, append_facts
 from synrepl.storage.rooms.persisting.batch_places import place_row
 from synrepl.storage.rooms.persisting.batch_redactions import apply_redactions
+from synrepl.storage.rooms.persisting.limits import DEFAULT_LIMITS, RoomLimits
 from synrepl.storage.rooms.persisting.room_memory import RoomMemories, RoomMemory
 from synrepl.storage.rooms.tables.events import (
     EVENTS_TABLE,
@@ -45,7 +46,6 @@ from synrepl.storage.rooms.tables.numbers import (
 )
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
 from synrepl.storage.rooms.tables.waiting import (
-    MAX_STORED_WAITING,
     WAITING_TABLE,
     drop_oldest_waiting,
     forget_waiting,
@@ -71,7 +71,7 @@ class PersistRun:
         incoming: Sequence[IncomingEvent],
         memories: RoomMemories,
         room_nos: Mapping[str, int],
-        max_waiting: int = MAX_STORED_WAITING,
+        limits: RoomLimits = DEFAULT_LIMITS,
         released_by: Sequence[str] = (),
     ) -> None:
         self._room_id = room_id
@@ -79,7 +79,7 @@ class PersistRun:
         self._incoming = incoming
         self._memories = memories
         self._room_nos = room_nos
-        self._max_waiting = max_waiting
+        self._limits = limits
         self._released_by = released_by
         self.memory: RoomMemory | None = None
 
@@ -97,12 +97,12 @@ class PersistRun:
                 room_id=self._room_id, stored=room.version, given=self._version.name
             )
         memory = self._memories.take(self._room_id, room.room_no, room.epoch, room.revision)
-        batch = RoomBatch(txn, opened, self._version, memory)
+        batch = RoomBatch(txn, opened, self._version, memory, self._limits)
         batch.view.note_absent(set(new_ids) - opened.known)
         batch.prefetch(self._incoming, self._released_by)
         batch.take_in_ready()
         given = [batch.take_in(each) for each in self._incoming]
-        writer = _BatchWriter(batch, self._max_waiting)
+        writer = _BatchWriter(batch, self._limits.max_waiting)
         if writer.changes_something:
             writer.write(outbox)
             memory.revision = room.revision + 1

@@ -18,6 +18,7 @@ from synrepl.rooms import (
     topological_ordering,
 )
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.persisting.limits import MAX_RESOLVED, ResolutionTooLarge
 from synrepl.storage.rooms.persisting.room_memory import RoomMemory
 from synrepl.storage.rooms.states.group_writer import GroupWriter
 from synrepl.storage.rooms.states.state_handle import NO_GROUP, REMOVED, EventAt, StoredState
@@ -67,12 +68,14 @@ class StoredRoomView:
         version: RoomVersion,
         memory: RoomMemory,
         groups: GroupWriter,
+        max_resolved: int = MAX_RESOLVED,
     ) -> None:
         self.room = room
         self.version = version
         self.memory = memory
         self._txn = txn
         self._groups = groups
+        self._max_resolved = max_resolved
         self._absent: set[str] = set()
         #: Events that are in another room, as is possible where servers choose IDs.
         self.elsewhere: set[str] = set()
@@ -153,13 +156,18 @@ class StoredRoomView:
         with_subgraph: bool,
         /,
     ) -> AuthChainFacts:
-        """The auth chain data for a resolution."""
+        """The auth chain data for a resolution.
+
+        :raises ResolutionTooLarge: it would have too many events
+        """
         chains = self.memory.chains
         conflicted = set[str]().union(*differing)
+        self._check_resolution(conflicted)
         levels = self.state_entries([state], _SPINE)[0]
         self._load_chains([*conflicted, *[each for each in levels if each is not None]])
         difference = chains.difference(differing, self._shared(state, set(keys)))
         subgraph = chains.subgraph(conflicted) if with_subgraph else frozenset()
+        self._check_resolution(conflicted.union(difference, subgraph))
         return AuthChainFacts(difference, subgraph, chains.power_levels)
 
     # More for whoever persists
@@ -250,6 +258,12 @@ class StoredRoomView:
         return self.memory.numbers
 
     # Internals
+
+    def _check_resolution(self, events: Collection[str]) -> None:
+        if len(events) > self._max_resolved:
+            raise ResolutionTooLarge(
+                room_id=self.room.room_id, count=len(events), limit=self._max_resolved
+            )
 
     def _remember(self, event_id: str, row: StoredEvent) -> None:
         memory = self.memory

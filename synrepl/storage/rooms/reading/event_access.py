@@ -16,6 +16,7 @@ from synrepl.storage.rooms.tables.events import (
     refusal_of,
 )
 from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, room_by_number
+from synrepl.storage.rooms.visibility.erased_users import erased_among
 
 #: Maximum number of events, or of state keys, in one request.
 MAX_NAMED = 1_000
@@ -138,7 +139,7 @@ def read_events(
 
     Every event is parsed, and its ID computed again, before it is returned.
 
-    :param as_it_came: whether a redacted event is returned in full
+    :param as_it_came: whether an event that was redacted, or whose sender was erased, is returned as stored
     :raises TooManyNamed: more than :data:`MAX_NAMED`
     :raises MissingJson: :raises CorruptEvent: what is stored is damaged
     """
@@ -148,6 +149,9 @@ def read_events(
     by_room: dict[int, list[StoredEvent]] = {}
     for each in stored.values():
         by_room.setdefault(each.room_no, []).append(each)
+    erased = (
+        frozenset() if as_it_came else erased_among(txn, {each.sender for each in stored.values()})
+    )
     for room_no, events in by_room.items():
         room = room_by_number(txn, room_no)
         version = room_version(room.version)
@@ -156,7 +160,7 @@ def read_events(
         for event_id, event in parsed_events(txn, version, events).items():
             row = stored[event_id]
             redacted_by = None if row.redacted_by is None else names[row.redacted_by]
-            is_whole = as_it_came or redacted_by is None
+            is_whole = as_it_came or (redacted_by is None and row.sender not in erased)
             copies[event_id] = _copy(row, room, event, redacted_by, is_whole, version)
     return {each: copies[each] for each in event_ids if each in copies}
 

@@ -41,6 +41,7 @@ from synrepl.storage.rooms.tables.events import (
 )
 from synrepl.storage.rooms.tables.numbers import RoomRow, room_by_number, slots_of
 from synrepl.storage.rooms.visibility.audience import NOBODY_BIT, unpack_audience
+from synrepl.storage.rooms.visibility.erased_users import erased_among
 
 _CREATE: StateKey = ("m.room.create", "")
 _VISIBILITY: StateKey = ("m.room.history_visibility", "")
@@ -142,15 +143,9 @@ def _checked(
     return CheckExplanation(check, True, *permission_of(event, state))
 
 
-def explain_visibility(
-    txn: Transaction,
-    event_id: str,
-    viewer: Viewer,
-    erased: Collection[str] = frozenset(),
-) -> VisibilityExplanation:
+def explain_visibility(txn: Transaction, event_id: str, viewer: Viewer) -> VisibilityExplanation:
     """Whether a user may see an event, and by which rule.
 
-    :param erased: users whose accounts were erased
     :raises EventNotStored: it is not here
     :raises CorruptEvent: :raises MissingJson: :raises CorruptState: :raises NumberWithoutRow: what is stored is damaged
     """
@@ -171,7 +166,7 @@ def explain_visibility(
     assert audience is not None
     found = after.get(member)
     membership = "leave" if found is None else str(found.membership)
-    verdict = visible_to_user(audience, viewer, membership, erased)
+    verdict = visible_to_user(audience, viewer, membership, erased_among(txn, [stored.sender]))
     visibility = before.get(_VISIBILITY)
     return VisibilityExplanation(
         event_id,

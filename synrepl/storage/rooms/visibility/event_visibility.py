@@ -15,6 +15,7 @@ from synrepl.rooms import (
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 from synrepl.storage.rooms.visibility.audience import NOBODY_BIT, membership_text, unpack_audience
+from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 from synrepl.storage.rooms.visibility.server_memberships import server_memberships
 from synrepl.storage.rooms.visibility.viewer_sql import (
     SeenEvent,
@@ -69,7 +70,7 @@ def seen_by_server(
         return {}
     txn.execute(
         "SELECT e.event_no, e.event_id, e.sender, e.audience, e.group_after, e.redacted_by,"
-        " EXISTS (SELECT FROM synrepl._erased_users u WHERE u.user_id = e.sender)"
+        f" {is_erased_sql('e.sender')}"
         " FROM synrepl._room_events e"
         f" WHERE e.event_no = ANY (%s::bigint[]) AND e.room_no = %s AND e.audience & {NOBODY_BIT} = 0",
         (list(numbers), room.room_no),

@@ -20,6 +20,7 @@ from synrepl.storage.rooms.visibility.audience import (
     membership_text,
 )
 from synrepl.storage.rooms.visibility.audience_sql import REASONS, SIGHTS, ViewerSql, membership_set
+from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 from synrepl.storage.rooms.visibility.viewers import NO_SLOT, ViewerHistory
 
 #: No client may see an event of which this is not 0.
@@ -80,7 +81,7 @@ def viewer_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
         membership=f"CASE WHEN {own} THEN {membership_set('e.audience')} ELSE {by_state} END",
         own=own,
         ignored="e.sender = ANY (%(ignored)s::text[])" if list(viewer.ignored) else "false",
-        erased="EXISTS (SELECT FROM synrepl._erased_users u WHERE u.user_id = e.sender)",
+        erased=is_erased_sql("e.sender"),
         peeking="true" if viewer.is_peeking else "false",
     )
 

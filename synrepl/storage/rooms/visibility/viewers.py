@@ -100,14 +100,14 @@ def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
 # An entry is mostly the first event of its own group, so that nothing else has to be read.
 _BEGINS = f"(entry.group_after = v.pos AND (entry.audience & {FIRST_BIT}) <> 0)"
 
-# Where the first group at or after a position begins. What was before it may have been purged, so a start
-# counts only if something is left before it.
+# Where the first group at or after a position begins. The first events of groups may have been purged, so a start
+# counts only if the group began after the point of each purge, and something is left before it.
 _VERSIONS = f"""
     SELECT v.slot, v.pos, entry.audience,
            CASE WHEN {_BEGINS} THEN entry.topological ELSE first.topological END,
            CASE WHEN {_BEGINS} THEN entry.stream_id ELSE first.stream_id END,
            CASE WHEN {_BEGINS} THEN entry.reach ELSE first.reach END,
-           coalesce((SELECT f.group_after FROM synrepl._room_events f
+           v.pos > r.purged_group AND coalesce((SELECT f.group_after FROM synrepl._room_events f
                       WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
                       ORDER BY f.group_after LIMIT 1) < v.pos, false)
       FROM synrepl._rooms r
