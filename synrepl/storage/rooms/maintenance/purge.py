@@ -29,6 +29,7 @@ from synrepl.storage.rooms.maintenance.marks import (
     reworked,
 )
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
 from synrepl.storage.rooms.visibility.audience import (
@@ -189,19 +190,19 @@ def _widen_spans(txn: Transaction, room_no: int, point: PurgePoint) -> None:
 
 
 def _cut(txn: Transaction, room_no: int, edges: Sequence[CutEdge]) -> None:
-    """Make prev events backward extremities. They were followed, so they come back as no extremity."""
+    """Make prev events backward extremities. They were followed, so they come back as no forward extremity."""
     if not edges:
         return
     children = [each.child_no for each in edges]
     parents = [each.parent_no for each in edges]
     txn.execute(
         "INSERT INTO synrepl._backward_extremities (room_no, child_no, is_followed, missing_id)"
-        " SELECT %s, x.child_no, true, p.event_id"
+        " SELECT %s, x.child_no, x.parent_no <> ALL (%s::bigint[]), p.event_id"
         " FROM unnest(%s::bigint[], %s::bigint[]) AS x (child_no, parent_no)"
         " JOIN synrepl._room_events c ON c.event_no = x.child_no AND x.parent_no = ANY (c.prev_nos)"
         " JOIN synrepl._room_events p ON p.event_no = x.parent_no"
         " ON CONFLICT DO NOTHING",
-        (room_no, children, parents),
+        (room_no, _unfollowed(txn, room_no, parents), children, parents),
     )
     txn.execute(
         "UPDATE synrepl._room_events c SET prev_nos ="
@@ -211,6 +212,25 @@ def _cut(txn: Transaction, room_no: int, edges: Sequence[CutEdge]) -> None:
         " WHERE c.event_no = x.child_no AND c.prev_nos && x.parents",
         (children, parents),
     )
+
+
+def _unfollowed(txn: Transaction, room_no: int, numbers: list[int]) -> list[int]:
+    """Those of some events that were rejected or soft-failed on top of a forward extremity, and that no other follows.
+
+    If they came back as followed, they would end the forward extremity.
+    """
+    unpassed = int(EventFlags.REJECTED | EventFlags.SOFT_FAILED)
+    txn.execute(
+        "WITH RECURSIVE below (top_no, event_no) AS ("
+        " SELECT e.event_no, unnest(e.prev_nos) FROM synrepl._room_events e"
+        f"  WHERE e.event_no = ANY (%s::bigint[]) AND e.flags & {unpassed} <> 0"
+        " UNION SELECT b.top_no, unnest(e.prev_nos) FROM below b"
+        f"  JOIN synrepl._room_events e USING (event_no) WHERE e.flags & {unpassed} <> 0)"
+        " SELECT DISTINCT b.top_no FROM below b JOIN synrepl._forward_extremities f"
+        "  ON f.room_no = %s AND f.event_no = b.event_no",
+        (numbers, room_no),
+    )
+    return [int(number) for (number,) in txn.fetchall()]
 
 
 class PurgedEvents(NamedTuple):
