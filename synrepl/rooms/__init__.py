@@ -29,7 +29,7 @@ from synrepl.rooms.event import Event as Event
 from synrepl.rooms.event import event_of as event_of
 from synrepl.rooms.event import parse_event as parse_event
 from synrepl.rooms.extremities import ForwardExtremities as ForwardExtremities
-from synrepl.rooms.extremities import GraphEvent as GraphEvent
+from synrepl.rooms.extremities import ReferringEvent as ReferringEvent
 from synrepl.rooms.extremities import superseded_by as superseded_by
 from synrepl.rooms.hashes import NoCanonicalJson as NoCanonicalJson
 from synrepl.rooms.hashes import canonical_json as canonical_json

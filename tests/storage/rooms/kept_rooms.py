@@ -11,7 +11,12 @@ from synrepl.services.rooms.maintenance.verification import RoomVerification
 from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.rooms.maintenance.line_rebuild import differing_groups
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
-from synrepl.storage.rooms.states.state_groups import read_states
+from synrepl.storage.rooms.states.state_groups import (
+    packed_changes,
+    read_chains,
+    read_states,
+    state_in,
+)
 from synrepl.storage.rooms.tables.events import events_by_id, raw_json
 from synrepl.storage.rooms.tables.heads import current_state, forward_extremities, read_heads
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
@@ -132,6 +137,24 @@ class MaintainedCase(StoreCase):
                 room_dag.version,
                 [IncomingEvent(each, live) for each in events[at : at + 50]],
             )
+
+    async def spoil(self, room_id: str) -> None:
+        """Store a fifth of the groups in full."""
+
+        def work(txn: Transaction) -> None:
+            room = require_room(txn, room_id)
+            txn.execute("SELECT group_no FROM synrepl._state_groups ORDER BY group_no")
+            groups = [int(group) for (group,) in txn.fetchall()]
+            known = read_chains(txn, room.room_no, groups)
+            for group in groups[::5]:
+                state = state_in(group, known)
+                txn.execute(
+                    "UPDATE synrepl._state_groups SET prev_group = NULL, changes = %s"
+                    " WHERE group_no = %s",
+                    (packed_changes(room.room_no, state), group),
+                )
+
+        await self.database.run("spoil groups", work)
 
     def in_memory(self, room_dag: Dag, last: int = 1 << 30) -> Room:
         """The same events in memory."""

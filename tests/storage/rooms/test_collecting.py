@@ -15,7 +15,6 @@ from synrepl.storage.rooms.maintenance.index_check import (
 from synrepl.storage.rooms.states.state_groups import (
     GROUPS_TABLE,
     group_row,
-    packed_changes,
     read_chains,
     state_in,
 )
@@ -61,24 +60,6 @@ class GroupsCase(MaintainedCase):
             copy_rows(txn, GROUPS_TABLE, rows)
 
         await self.database.run("make garbage", work)
-
-    async def spoil(self, room_id: str) -> None:
-        """Store a fifth of the groups in full."""
-
-        def work(txn: Transaction) -> None:
-            room = require_room(txn, room_id)
-            txn.execute("SELECT group_no FROM synrepl._state_groups ORDER BY group_no")
-            groups = [int(group) for (group,) in txn.fetchall()]
-            known = read_chains(txn, room.room_no, groups)
-            for group in groups[::5]:
-                state = state_in(group, known)
-                txn.execute(
-                    "UPDATE synrepl._state_groups SET prev_group = NULL, changes = %s"
-                    " WHERE group_no = %s",
-                    (packed_changes(room.room_no, state), group),
-                )
-
-        await self.database.run("spoil groups", work)
 
 
 class Collecting(GroupsCase):

@@ -14,8 +14,8 @@ from synrepl.core.errors import Refused
 from synrepl.rooms import (
     Event,
     ForwardExtremities,
-    GraphEvent,
     OtherRoom,
+    ReferringEvent,
     UnknownEvents,
     WaitingEvents,
     superseded_by,
@@ -61,7 +61,7 @@ DEFAULT_LIMITS = RoomLimits()
 def check_extremities(
     event: Event,
     ends: ForwardExtremities,
-    find: Callable[[str], GraphEvent | None],
+    find: Callable[[str], ReferringEvent | None],
     waiting: WaitingEvents,
     limit: int,
 ) -> None:
