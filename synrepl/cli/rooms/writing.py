@@ -69,7 +69,5 @@ async def room_process(reactor: Any, config: Config, writer: str) -> AsyncIterat
         names = StreamWriter(scheduler, store, writer, ROOM_STREAMS, NullCommitListener(), Logger())
         await names.start()
         stack.push_async_callback(names.stop)
-        persister = RoomPersister(
-            scheduler, names, config.rooms.max_rooms, config.rooms.max_waiting
-        )
+        persister = RoomPersister(scheduler, names, config.rooms.max_rooms, config.rooms.limits)
         yield RoomProcess(reactor, scheduler, database, persister)

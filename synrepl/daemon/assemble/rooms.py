@@ -12,7 +12,6 @@ from synrepl.services.rooms.room_intake import RoomIntake
 from synrepl.services.rooms.store import RoomStore
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.persisting.limits import RoomLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ def assemble_rooms(
         return None
     rooms, persister = config.rooms, None
     if writer is not None and config.instance_name in rooms.writers:
-        limits = RoomLimits(rooms.max_waiting, rooms.max_extremities, rooms.max_resolved)
-        persister = RoomPersister(scheduler, writer, rooms.max_rooms, limits)
+        persister = RoomPersister(scheduler, writer, rooms.max_rooms, rooms.limits)
     assignment = RoomAssignment(config.instance_name, rooms.writers)
     return RoomServices(RoomStore(database), RoomIntake(database, persister, assignment))

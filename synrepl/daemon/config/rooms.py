@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from synrepl.daemon.config import values
 from synrepl.daemon.config.decode import Section, Unfit
-from synrepl.storage.rooms.persisting.limits import MAX_EXTREMITIES, MAX_RESOLVED
+from synrepl.storage.rooms.persisting.limits import MAX_EXTREMITIES, MAX_RESOLVED, RoomLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,11 @@ class RoomsConfig(Section):
     max_waiting: values.Count = 10_000
     max_extremities: values.Count = MAX_EXTREMITIES
     max_resolved: values.Count = MAX_RESOLVED
+
+    @property
+    def limits(self) -> RoomLimits:
+        """The limits of each room."""
+        return RoomLimits(self.max_waiting, self.max_extremities, self.max_resolved)
 
     def faults(self) -> Iterator[Unfit]:
         if not self.writers:
