@@ -56,8 +56,8 @@ def lay_out(events: Sequence[GraphEvent]) -> Layout:
     """Give each event a lane.
 
     From the newest to the oldest: an event takes the first lane in which its followers await it, and frees
-    the others. The first event that it follows inherits its lane; each other one that nobody awaits yet
-    gets the first free lane.
+    the others. The first event that it follows inherits its lane; each other one is awaited in a lane where
+    it is awaited already, or in the first free one.
 
     :param events: the oldest first
     """
@@ -72,11 +72,8 @@ def lay_out(events: Sequence[GraphEvent]) -> Layout:
         awaited = [None if each == event.event_id else each for each in awaited]
         lanes[row] = lane
         for place, parent in enumerate(event.prev_event_ids):
-            if parent in awaited:
-                at = awaited.index(parent)
-            else:
-                at = lane if place == 0 else _lane_of(awaited, None)
-                awaited[at] = parent
+            at = lane if place == 0 else _lane_of(awaited, parent)
+            awaited[at] = parent
             edges.append(Edge(row, rows.get(parent), at))
         width = max(width, len(awaited), lane + 1)
         for at, each in enumerate(awaited):
