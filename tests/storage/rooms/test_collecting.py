@@ -97,7 +97,7 @@ class Collecting(GroupsCase):
             with self.assertRaises(IndexesNotChecked):
                 await self.maintenance.collect(room.room_id or "")
             return
-        self.assertIn("synrepl._state_groups_pkey", checked)
+        self.assertIn("synrepl._state_groups_key", checked)
         # An index that claims to be whole and is empty, as after its file was lost.
         self.sql("CREATE INDEX damaged ON synrepl._room_events (group_after) WHERE group_after < 0")
         self.sql(
