@@ -26,6 +26,7 @@ from synrepl.driver.dsn import BadDsn as BadDsn
 from synrepl.driver.dsn import parse_dsn
 from synrepl.driver.errors import one_line
 from synrepl.driver.incarnation import ServerIncarnation, read_incarnation
+from synrepl.driver.prepared_plans import PreparedPlans
 from synrepl.storage.store import DatabaseAway
 
 #: Connection timeout in whole seconds; libpq allows no less than two.
@@ -39,6 +40,11 @@ class PostgresConnection(extensions.connection):
     def incarnation(self) -> ServerIncarnation | None:
         """Read once, outside a transaction; see :func:`~synrepl.driver.incarnation.read_incarnation`."""
         return read_incarnation(self)
+
+    @cached_property
+    def plans(self) -> PreparedPlans:
+        """The statements that were prepared on it."""
+        return PreparedPlans()
 
 
 class DatabaseRefused(DatabaseAway):

@@ -12,7 +12,7 @@ from psycopg2 import extensions, extras
 
 from synrepl.driver.connection import DatabaseAddress, PostgresConnection
 from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
-from synrepl.storage.database import NoRow, Record, Values, WorkEndedTransaction
+from synrepl.storage.database import NoRow, Record, Script, Values, WorkEndedTransaction
 
 #: Rows per statement of ``insert_many``.
 PAGE_ROWS = 1000
@@ -44,7 +44,12 @@ class PostgresTransaction:
     def execute(self, sql: str, params: Values = ()) -> Self:
         """Run one statement, or a script without parameters."""
         with self._errors_named():
-            self._cursor.execute(sql, params or None)
+            if isinstance(sql, Script):
+                self._connection.plans.run(
+                    sql, lambda text: self._cursor.execute(text, params or None)
+                )
+            else:
+                self._cursor.execute(sql, params or None)
         self._rowcount = self._cursor.rowcount
         return self
 

@@ -188,6 +188,33 @@ class Prepared(NamedTuple):
     sql: str
 
 
+class PlannedOnce(str):
+    """A statement that is run often: as a part of a :class:`Script`, a connection prepares it once.
+
+    Each text stays prepared as long as the connection, so there should be few.
+    """
+
+    __slots__ = ()
+
+
+class Script(str):
+    """Statements that :meth:`Transaction.execute` sends in one round trip.
+
+    Parameters are those of all parts in their order; the result is that of the last one.
+
+    :param parts: statements, those that are :class:`PlannedOnce` prepared
+    """
+
+    parts: tuple[str, ...]
+
+    def __new__(cls, parts: Iterable[str]) -> Self:
+        """The script, whose text is that of its parts."""
+        kept = tuple(parts)
+        made = super().__new__(cls, ";\n".join(kept))
+        made.parts = kept
+        return made
+
+
 class Statements(Protocol):
     """Runs single statements with low latency, each in its own transaction."""
 

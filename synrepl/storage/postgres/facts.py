@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from synrepl.core.tokens import Range, Token
-from synrepl.storage.database import Prepared, Transaction, value
+from synrepl.storage.database import PlannedOnce, Prepared, Script, Transaction, value
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.storage.tables import id_bounds, sequence_name, table_name
 from synrepl.storage.writers import Claim
@@ -36,7 +36,7 @@ class FactTable:
         self._columns = f"stream_id, row_no, writer, {names}"
         # CAST, not '::', which would bind closer than the minus of the least bigint.
         casts = "".join(f", CAST(%s AS {column.type.sql})" for column in columns(stream))
-        self._typed_cells = f"(%s, %s{casts})"
+        self._typed_cells = f"(CAST(%s AS bigint), CAST(%s AS integer){casts})"
         self._more_cells = f", (%s, %s{', %s' * len(columns(stream))})"
         types = ["text", *(column.type.sql for column in columns(stream))]
         cells = ", ".join(f"CAST(${n} AS {sql})" for n, sql in enumerate(types, 6))
@@ -46,6 +46,16 @@ class FactTable:
             f"INSERT INTO {self._table} ({self._columns})"
             f" SELECT synrepl.reserve($1, $2, $3, '{sequence_name(stream)}', $4, $5), 0, {cells}"
             " RETURNING stream_id",
+        )
+        casts = ", ".join(f"CAST(%s AS {sql})" for sql in types)
+        self._insert = Script(
+            [
+                PlannedOnce(
+                    f"INSERT INTO {self._table} ({self._columns})"
+                    f" SELECT synrepl.reserve(%s, %s, %s, '{sequence_name(stream)}', %s, %s), 0,"
+                    f" {casts} RETURNING stream_id"
+                )
+            ]
         )
         order = "DESC" if stream.counts_down else "ASC"
         self._order = f"stream_id {order}, row_no"
@@ -134,11 +144,7 @@ class FactTable:
     def _insert_one(
         self, txn: Transaction, reservation: Cells, writer: str, cells: Cells
     ) -> list[Token]:
-        txn.execute(
-            f"INSERT INTO {self._table} ({self._columns})"
-            f" SELECT {self._reserve}, 0, %s{', %s' * len(cells)} RETURNING stream_id",
-            (*reservation, writer, *cells),
-        )
+        txn.execute(self._insert, (*reservation, writer, *cells))
         return [abs(int(txn.fetchone()[0]))]
 
     def _insert_few(
@@ -151,15 +157,17 @@ class FactTable:
             for value in (ordinal, row_no, *cells)
         ]
         more = sum(map(len, facts)) - 1
-        txn.execute(
+        text = (
             f"INSERT INTO {self._table} ({self._columns})"
             f" SELECT ids.id, row_no, %s, {self._names}"
             f" FROM {self._reserve} WITH ORDINALITY AS ids (id, fact)"
             f" JOIN (VALUES {self._typed_cells}{self._more_cells * more})"
             f" AS cells (fact, row_no, {self._names}) USING (fact)"
-            " RETURNING stream_id, row_no",
-            (writer, *reservation, *values),
+            " RETURNING stream_id, row_no"
         )
+        # An event that changes the state is a fact of two rows.
+        sql = Script([PlannedOnce(text)]) if more == 1 else text
+        txn.execute(sql, (writer, *reservation, *values))
         return sorted(abs(int(stream_id)) for stream_id, row_no in txn.fetchall() if row_no == 0)
 
     def _copy(

@@ -113,7 +113,7 @@ class PersistRun:
 
     def _open(self, txn: Transaction, new_ids: list[str]) -> OpenedRoom:
         """Lock the room, which is made if it is not here, or not any more."""
-        state_events = sum(each.event.state_key is not None for each in self._incoming)
+        groups = sum(each.event.state_key is not None for each in self._incoming)
         room_no = self._room_nos.get(self._room_id)
         while True:
             if room_no is None:
@@ -124,7 +124,7 @@ class PersistRun:
                     else found.room_no
                 )
             try:
-                opened = open_room(txn, room_no, new_ids, state_events + 2)
+                opened = open_room(txn, room_no, new_ids, groups)
             except NumberWithoutRow:
                 room_no = None
                 continue

@@ -90,7 +90,14 @@ def forward_extremities(txn: Transaction, room_no: int) -> dict[int, str]:
 
 def write_forward(rows: PendingRows, room_no: int, gone: Iterable[int], new: Iterable[int]) -> None:
     """Remove and add forward extremities."""
-    removed = list(gone)
+    removed, new = list(gone), list(new)
+    if len(removed) == len(new) == 1:
+        rows.run(
+            "UPDATE synrepl._forward_extremities SET event_no = %s"
+            " WHERE room_no = %s AND event_no = %s",
+            (new[0], room_no, removed[0]),
+        )
+        return
     if removed:
         rows.run(
             "DELETE FROM synrepl._forward_extremities"

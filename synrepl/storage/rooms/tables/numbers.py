@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import InputError, StorageError
 from synrepl.rooms import StateKey
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
 
 #: First half of the key of a room's advisory lock; the second half is its number. It is 'RM' << 16, beside
 #: the 'SY' << 16 of writers.
@@ -231,23 +231,42 @@ class OpenedRoom(NamedTuple):
     known: frozenset[str]
 
 
+_LOCK = PlannedOnce("SELECT pg_advisory_xact_lock(%s, %s)")
+_OPEN = (
+    f"SELECT {ROOM_COLUMNS},"
+    " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
+    " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
+    " (extract(epoch FROM now()) * 1000)::bigint,"
+    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[]))"
+    " FROM synrepl._rooms WHERE room_no = %s"
+)
+# With an array, PostgreSQL plans again each time.
+_OPEN_FOR_ONE = (
+    f"SELECT {ROOM_COLUMNS}, ARRAY[nextval('synrepl._event_numbers')],"
+    " CASE %s::int WHEN 0 THEN ARRAY[]::bigint[] ELSE ARRAY[nextval('synrepl._group_numbers')] END,"
+    " (extract(epoch FROM now()) * 1000)::bigint,"
+    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = %s)"
+    " FROM synrepl._rooms WHERE room_no = %s"
+)
+_OPEN_SCRIPT = Script([_LOCK, PlannedOnce(_OPEN)])
+_OPEN_FOR_ONE_SCRIPT = Script([_LOCK, PlannedOnce(_OPEN_FOR_ONE)])
+
+
 def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: int) -> OpenedRoom:
     """:func:`lock_room`, :func:`take_numbers` and which events are known, in one round trip.
 
     :param event_ids: events that are likely to be new; as many numbers are taken
+    :param groups: state groups that are likely to be made; fewer numbers may be taken
 
     :raises NumberWithoutRow: the room is not here any more
     """
-    txn.execute(
-        "SELECT pg_advisory_xact_lock(%s, %s);\n"
-        f"SELECT {ROOM_COLUMNS},"
-        " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
-        " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
-        " (extract(epoch FROM now()) * 1000)::bigint,"
-        " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[]))"
-        " FROM synrepl._rooms WHERE room_no = %s",
-        (ROOM_LOCKS, room_no, len(event_ids), groups, list(event_ids), room_no),
-    )
+    script: Script
+    wanted: tuple[object, ...]
+    if len(event_ids) == 1:
+        script, wanted = _OPEN_FOR_ONE_SCRIPT, (min(groups, 1), event_ids[0])
+    else:
+        script, wanted = _OPEN_SCRIPT, (len(event_ids), groups, list(event_ids))
+    txn.execute(script, (ROOM_LOCKS, room_no, *wanted, room_no))
     found = txn.fetchone_or_none()
     if found is None:
         raise NumberWithoutRow(what="room", number=room_no, room_no=room_no)

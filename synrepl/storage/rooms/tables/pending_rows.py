@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 
 #: From this number of rows of a table on, COPY with its own round trip is quicker.
 COPY_ROWS = 24
@@ -50,8 +50,8 @@ class PendingRows:
         self._rows.setdefault(table, []).extend(rows)
 
     def run(self, statement: str, params: Sequence[object] = ()) -> None:
-        """Add a statement whose result nobody needs."""
-        self._statements.append(statement)
+        """Add a statement whose result nobody needs. There should be few different texts."""
+        self._statements.append(PlannedOnce(statement))
         self._params.extend(params)
 
     @property
@@ -70,14 +70,16 @@ class PendingRows:
         statements, self._statements = self._statements, []
         params, self._params = self._params, []
         if statements:
-            txn.execute(";\n".join(statements), params)
+            txn.execute(Script(statements), params)
 
     def _insert(self, table: RoomTable, rows: Sequence[RowCells]) -> None:
         row = f"({', '.join(['%s'] * len(rows[0]))})"
-        self.run(
-            f"INSERT INTO {table.name} ({table.columns}) VALUES {', '.join([row] * len(rows))}",
-            [array_text(cell) if isinstance(cell, list) else cell for one in rows for cell in one],
-        )
+        values = ", ".join([row] * len(rows))
+        statement = f"INSERT INTO {table.name} ({table.columns}) VALUES {values}"
+        self._statements.append(PlannedOnce(statement) if len(rows) == 1 else statement)
+        self._params += [
+            array_text(cell) if isinstance(cell, list) else cell for one in rows for cell in one
+        ]
 
 
 def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> int:
