@@ -181,10 +181,14 @@ class StoredRoomView:
     def load(self, event_ids: Collection[str]) -> None:
         """Read rows of events into memory, those of this room that are not there."""
         memory = self.memory
+        rows, absent = memory.rows, self._absent
+        for each in event_ids:
+            if each not in rows and each not in absent:
+                break
+        else:
+            return
         missing = [
-            each
-            for each in dict.fromkeys(event_ids)
-            if each not in memory.rows and each not in self._absent
+            each for each in dict.fromkeys(event_ids) if each not in rows and each not in absent
         ]
         if missing:
             for event_id, row in events_by_id(self._txn, missing).items():

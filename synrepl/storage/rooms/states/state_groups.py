@@ -14,8 +14,8 @@ from synrepl.core.errors import StorageError
 from synrepl.rooms import (
     BrokenChain,
     Delta,
+    SkipLevels,
     StateGroup,
-    StateGroupView,
     StateKey,
     UnknownStateGroup,
     lookup_change,
@@ -68,6 +68,8 @@ _COLUMNS = "g.group_no, g.prev_group, g.room_no, g.size, g.place, g.digest, g.ch
 _EVENT_BITS = 40
 _EVENT_MASK = (1 << _EVENT_BITS) - 1
 _MAX_SLOT = (1 << 63 - _EVENT_BITS) - 1
+
+_LEVELS = SkipLevels()
 
 
 def group_row(group: StoredGroup) -> tuple[object, ...]:
@@ -234,6 +236,11 @@ class KnownGroups:
         # Those of a chain are looked at for many groups in turn.
         self._deltas: dict[int, StateGroup] = {}
 
+    def place(self, group: int) -> int | None:
+        """The place of a group in its line of skip levels."""
+        stored = self._known.get(group)
+        return None if stored is None else stored.place
+
     def state_groups(self, groups: Collection[int]) -> Mapping[int, StateGroup]:
         """See :class:`~synrepl.rooms.StateGroupView`."""
         found = {}
@@ -258,12 +265,20 @@ class PlannedDelta(NamedTuple):
 
 
 def plan_change(
-    prev: int, change: SlotChange, size: int, known: StateGroupView
+    prev: int, change: SlotChange, size: int, known: KnownGroups
 ) -> PlannedDelta | None:
     """How to store the group that differs from another by a change; None when it is to be stored in full.
 
     :param size: number of entries of the new state
     """
+    below = known.place(prev)
+    if (
+        below is not None
+        and below + 1 < _LEVELS.line
+        and 0 < len(change) < size
+        and _LEVELS.refers_to(below + 1) == below
+    ):  # as for most groups, nothing is to be merged
+        return PlannedDelta(prev, below + 1, change)
     plan = run(lookup_change(prev, _delta_of(change), size), known)
     if plan is None or plan.prev is None:
         return None

@@ -84,17 +84,19 @@ class PendingRows:
 
 def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> int:
     """Send rows by COPY; returns their number."""
-    lines = ("\t".join(map(copy_text, row)) + "\n" for row in rows)
+    text_of = _COPY.get
+    lines = ("\t".join([text_of(type(cell), str)(cell) for cell in row]) + "\n" for row in rows)
     return txn.copy_in(f"COPY {table.name} ({table.columns}) FROM STDIN", lines)
-
-
-def copy_text(cell: object) -> str:
-    """A cell in COPY's text format."""
-    return _COPY.get(type(cell), str)(cell)
 
 
 def _copy_string(cell: str) -> str:
     return cell.translate(_ESCAPES) if _SPECIAL.search(cell) else cell
+
+
+def _copy_list(cells: Sequence[object]) -> str:
+    if all(type(each) is int for each in cells):
+        return "{" + ",".join(map(str, cells)) + "}"
+    return _copy_string(array_text(cells))
 
 
 def array_text(cells: Sequence[object]) -> str:
@@ -119,5 +121,5 @@ _COPY: dict[type, Callable[[Any], str]] = {
     str: _copy_string,
     bool: lambda cell: "t" if cell else "f",
     bytes: lambda cell: r"\\x" + cell.hex(),
-    list: lambda cell: _copy_string(array_text(cell)),
+    list: _copy_list,
 }
