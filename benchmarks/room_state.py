@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from benchmarks.child import Child
 from benchmarks.database import postgres
 from benchmarks.harness import Row, Scale, at_most
+from benchmarks.room_state_process import FORK, PURE_FORK, STATE_BYTES, STORE_FORK
 
 _MEMBERS, _EVENTS = 10_000, 50_000
 
@@ -26,7 +27,16 @@ def run(scale: Scale) -> Iterator[Row]:
         "200 entries at 100 events": 2.0,
         "whole state at an old event, cold": 600.0,
         "200 entries at 100 events, cold": 40.0,
+        FORK: 50.0,
     }
+    size = found.pop(STATE_BYTES)
+    yield Row(f"rooms, {STATE_BYTES}", size[0], "bytes a state event", at_most(300.0))
+    yield Row(
+        f"rooms, {STORE_FORK}",
+        found[STORE_FORK][0] / found[PURE_FORK][0],
+        f"× {PURE_FORK}",
+        at_most(1.5),
+    )
     for name, (middle, lowest, highest) in found.items():
         bound = at_most(bounds[name]) if name in bounds else None
         yield Row(f"rooms, {name}", middle, "ms", bound, (lowest, highest), detail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -15,20 +15,33 @@ from twisted.logger import Logger
 
 from benchmarks.child import limit_lifetime, report
 from benchmarks.room_store_data import ChatRoom
+from benchmarks.room_store_process import STATE_TABLES
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.rooms import Event, StateKey
+from synrepl.rooms import (
+    CompactStateMap,
+    Event,
+    ResolutionCache,
+    Room,
+    StateKey,
+    lookup_state_after,
+    run,
+)
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.rooms.store import RoomStore
 from synrepl.services.writing.stream_writer import StreamWriter
+from synrepl.storage.database import Transaction
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres.store import PostgresStore
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.persisting.read_view import read_view
+from synrepl.storage.rooms.states.state_handle import StoredState
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.streams.rows import RowCodec
 
 #: Events that are persisted together.
@@ -37,6 +50,15 @@ BATCH = 1_000
 #: Measurements of each kind, and those that warm up.
 TIMES, WARM = 30, 10
 
+#: Branches of the fork at the end of the room.
+WIDTH = 8
+
+#: What is reported of resolving the fork, and of sizes.
+FORK = "resolution of a fork of width 8"
+STORE_FORK = "resolution of the fork, the room remembered"
+PURE_FORK = "resolution of the fork in memory"
+STATE_BYTES = "rows and indexes that hold states"
+
 CREATE: StateKey = ("m.room.create", "")
 LEVELS: StateKey = ("m.room.power_levels", "")
 
@@ -44,7 +66,7 @@ _ROOM = "!benchmark:a.example"
 
 
 async def fill(
-    clock: Any, dsn: str, database: PostgresDatabase, events: Iterator[Event]
+    clock: Any, dsn: str, database: PostgresDatabase, events: Iterable[Event]
 ) -> list[str]:
     """Persist a room; returns the IDs of its events."""
     scheduler, log = TwistedScheduler(clock), Logger()
@@ -94,8 +116,11 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     database = PostgresDatabase(clock, dsn, "master")
     await migrate(database, load())
     started = perf_counter()
-    ids = await fill(clock, dsn, database, ChatRoom(members, 0.0).events(count))
+    chat = ChatRoom(members, 0.0)
+    events = list(chat.events(count))
+    ids = await fill(clock, dsn, database, events)
     filled = perf_counter() - started
+    size = await database.run("size", _state_bytes)
     await database.run("statistics", lambda txn: txn.execute("ANALYZE"))
     rng = random.Random(5)
     found: dict[str, tuple[float, float, float]] = {}
@@ -126,9 +151,54 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
         "explanation of an entry", TIMES + WARM, lambda: store.explain_state(old(), member)
     )
 
+    found[STATE_BYTES] = (size / count,) * 3
+    events += chat.fork(WIDTH, 6)
+    await fill(clock, dsn, database, events[count:])
+    await _resolutions(database, events, found)
     found["persisting an event of the room"] = (filled / len(ids) * 1e3,) * 3
     await database.close()
     report(found)
+
+
+async def _resolutions(
+    database: PostgresDatabase,
+    events: Sequence[Event],
+    found: dict[str, tuple[float, float, float]],
+) -> None:
+    """Resolve the states after the room's forward extremities: on the store, and in memory."""
+    room = Room(events[0].version)
+    for event in events:
+        room.receive(event)
+    ends = sorted(room.forward_extremities)
+    samples: dict[str, list[float]] = {FORK: [], STORE_FORK: [], PURE_FORK: []}
+
+    def work(txn: Transaction) -> None:
+        began = perf_counter()
+        version, view = read_view(txn, require_room(txn, _ROOM))
+        run(lookup_state_after(version, ends, ResolutionCache[StoredState]()), view)
+        between = perf_counter()
+        run(lookup_state_after(version, ends, ResolutionCache[StoredState]()), view)
+        again = perf_counter()
+        run(lookup_state_after(version, ends, ResolutionCache[CompactStateMap]()), room)
+        ended = perf_counter()
+        samples[FORK].append((between - began) * 1e3)
+        samples[STORE_FORK].append((again - between) * 1e3)
+        samples[PURE_FORK].append((ended - again) * 1e3)
+
+    for _ in range(TIMES):
+        await database.run("resolve", work, read_only=True)
+    for name, kept in samples.items():
+        found[name] = median(kept), min(kept), max(kept)
+
+
+def _state_bytes(txn: Transaction) -> int:
+    """Bytes of what holds states, with indexes."""
+    names = [f"synrepl.{table}" for table in STATE_TABLES]
+    txn.execute(
+        "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(%s::text[]) AS name",
+        (names,),
+    )
+    return int(txn.fetchone()[0])
 
 
 async def _entries(

@@ -60,6 +60,21 @@ class ChatRoom:
                 if is_new:
                     inside.append(user)
 
+    def fork(self, width: int, length: int) -> Iterator[Event]:
+        """Branches from the end of the room, which change the topic and some of the same memberships.
+
+        :param length: events of each branch
+        """
+        newest, of_user = self._newest, dict(self._of_user)
+        users = [each for each in list(of_user)[1 : 2 * length] if each != _CREATOR]
+        for branch in range(width):
+            self._newest, self._of_user = newest, dict(of_user)
+            cites = [self._create, self._levels, of_user[_CREATOR]]
+            topic = {"topic": f"of branch {branch}"}
+            yield self._event("m.room.topic", topic, cites, _CREATOR, "")
+            for number in range(length - 1):
+                yield self._member(users[(branch + number) % len(users)], "join")
+
     def _member(self, user: str, membership: str) -> Event:
         cites = [each for each in (self._create, self._levels, self._rules) if each]
         if user in self._of_user:
