@@ -14,19 +14,19 @@ from synrepl.storage.database import PlannedOnce, Script
 _PARAMETER = re.compile("%s")
 
 
-class _Statement(NamedTuple):
+class _PlannedText(NamedTuple):
     name: str
     prepare: str
     execute: str
 
 
 @lru_cache(1_000)
-def _prepared(sql: str) -> _Statement:
+def _prepared(sql: str) -> _PlannedText:
     name = "planned_" + blake2b(sql.encode(), digest_size=12).hexdigest()
     numbers = count(1)
     body, parameters = _PARAMETER.subn(lambda _: f"${next(numbers)}", sql)
     cells = f" ({', '.join(['%s'] * parameters)})" if parameters else ""
-    return _Statement(name, f"PREPARE {name} AS {body}", f"EXECUTE {name}{cells}")
+    return _PlannedText(name, f"PREPARE {name} AS {body}", f"EXECUTE {name}{cells}")
 
 
 class PreparedPlans:

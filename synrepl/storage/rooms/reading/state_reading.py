@@ -34,6 +34,7 @@ from synrepl.storage.rooms.tables.numbers import (
     require_room,
     room_row,
 )
+from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: From this number of slots on, a state is read whole and filtered.
 _MANY_SLOTS = 1_000
@@ -84,7 +85,7 @@ def locate_states(
         f"SELECT e.event_id, e.flags, e.group_before, e.group_after, {ROOM_COLUMNS}"
         " FROM synrepl._room_events e"
         " JOIN synrepl._rooms r USING (room_no) WHERE e.event_id = ANY (%s::text[])",
-        (list({each.event_id for each in wanted if "\0" not in each.event_id}),),
+        (array_text({each.event_id for each in wanted if "\0" not in each.event_id}),),
     )
     rows = {row[0]: row for row in txn.fetchall()}
     room: RoomRow | None = None

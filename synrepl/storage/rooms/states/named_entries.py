@@ -16,6 +16,7 @@ from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.states.state_digest import digest_of_hashes, entry_hash
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
+from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: Entries of all rooms that a process keeps; each takes about 700 bytes.
 MAX_NAMED_ENTRIES = 60_000
@@ -103,7 +104,7 @@ def named_entries(
         "SELECT e.event_no, e.slot, k.type, k.state_key, e.event_id"
         " FROM synrepl._room_events e JOIN synrepl._room_keys k USING (room_no, slot)"
         " WHERE e.event_no = ANY (%s::bigint[]) AND e.room_no = %s",
-        (list(event_nos), room.room_no),
+        (array_text(event_nos), room.room_no),
     )
     found: dict[int, NamedEntry] = {}
     for event_no, slot, kind, state_key, event_id in txn.fetchall():

@@ -24,7 +24,7 @@ from synrepl.rooms import (
 from synrepl.storage.database import Record, Transaction
 from synrepl.storage.rooms.states.state_digest import digest_of
 from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
-from synrepl.storage.rooms.tables.pending_rows import RoomTable
+from synrepl.storage.rooms.tables.pending_rows import RoomTable, array_text
 
 #: Event numbers by slot; as a change, None where an entry is removed.
 SlotState = Mapping[int, int]
@@ -115,7 +115,7 @@ def read_chains(txn: Transaction, room_no: int, groups: Collection[int]) -> dict
         "  ON g.room_no = %s AND g.group_no = c.prev_group AND g.place < c.place)"
         f" SELECT {_COLUMNS} FROM (SELECT DISTINCT group_no FROM chain) c"
         " JOIN synrepl._state_groups g ON g.room_no = %s AND g.group_no = c.group_no",
-        (room_no, list(groups), room_no, room_no),
+        (room_no, array_text(groups), room_no, room_no),
     )
     return {group.group_no: group for group in map(_group, txn.fetchall())}
 

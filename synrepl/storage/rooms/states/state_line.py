@@ -18,7 +18,7 @@ from typing import NamedTuple
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.states.state_groups import SlotChange
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
-from synrepl.storage.rooms.tables.pending_rows import PendingRows, RoomTable
+from synrepl.storage.rooms.tables.pending_rows import PendingRows, RoomTable, array_text
 
 #: Entries on top of a line, from which on a group gets a line of its own. The overlays of a branch of n
 #: groups have n²/2 entries.
@@ -71,7 +71,7 @@ def read_places(txn: Transaction, room: RoomRow, groups: Collection[int]) -> dic
     txn.execute(
         "SELECT group_no, line_no, pos, slots, event_nos FROM synrepl._state_group_lines"
         " WHERE room_no = %s AND group_no = ANY (%s::bigint[])",
-        (room.room_no, list(groups)),
+        (room.room_no, array_text(groups)),
     )
     for group, line_no, pos, slots, event_nos in txn.fetchall():
         places[group] = LinePlace(line_no, pos, dict(zip(slots, event_nos, strict=True)))
@@ -88,7 +88,7 @@ def read_lines(txn: Transaction, line_nos: Collection[int]) -> dict[int, StoredL
         " WHERE l.parent IS NOT NULL)"
         " SELECT line_no, parent, parent_pos, depth, head"
         " FROM line JOIN synrepl._state_lines USING (line_no)",
-        (list(line_nos),),
+        (array_text(line_nos),),
     )
     return {row[0]: StoredLine._make(row) for row in txn.fetchall()}
 
@@ -105,20 +105,19 @@ def look_up(
     :param pending: versions that are not in the table yet
     """
     found: list[int | None] = [None] * len(wanted)
-    probes: tuple[list[int], ...] = ([], [], [], [], [])
+    probes: list[tuple[int, int, int, int, int]] = []
     for number, (place, slot) in enumerate(wanted):
         if slot in place.overlay:
             found[number] = place.overlay[slot]
             continue
         for depth, (line_no, pos) in enumerate(ancestry(place, lines)):
-            newest = _newest(pending.get((line_no, slot), ()), pos)
+            newest = _newest(pending.get((line_no, slot), ()), pos) if pending else None
             if newest is not None:
                 # It is newer than any of this line in the table. One of a line that is nearer counts more.
                 found[number] = newest[1]
                 break
-            for column, cell in zip(probes, (number, depth, line_no, slot, pos), strict=True):
-                column.append(cell)
-    if probes[0]:
+            probes.append((number, depth, line_no, slot, pos))
+    if probes:
         txn.execute(
             "SELECT DISTINCT ON (p.number) p.number, v.event_no"
             " FROM unnest(%s::int[], %s::int[], %s::int[], %s::int[], %s::bigint[])"
@@ -126,7 +125,7 @@ def look_up(
             " CROSS JOIN LATERAL (SELECT l.event_no FROM synrepl._state_line l"
             "  WHERE l.line_no = p.line_no AND l.slot = p.slot AND l.pos <= p.pos"
             "  ORDER BY l.pos DESC LIMIT 1) v ORDER BY p.number, p.depth",
-            probes,
+            [array_text(column) for column in zip(*probes, strict=True)],
         )
         for number, event_no in txn.fetchall():
             found[number] = event_no

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from synrepl.core.errors import StorageError
 from synrepl.rooms import BadEvent, Check, Event, Refusal, RoomVersion, parse_event
 from synrepl.storage.database import Record, Transaction
-from synrepl.storage.rooms.tables.pending_rows import RoomTable
+from synrepl.storage.rooms.tables.pending_rows import RoomTable, array_text
 
 
 class CorruptEvent(StorageError):
@@ -114,7 +114,7 @@ def events_by_id(txn: Transaction, event_ids: Collection[str]) -> dict[str, Stor
         return {}
     txn.execute(
         f"SELECT {STORED_EVENT} {FROM_EVENTS} WHERE e.event_id = ANY (%s::text[])",
-        (list(event_ids),),
+        (array_text(event_ids),),
     )
     return {each.event_id: each for each in map(stored_event, txn.fetchall())}
 
@@ -125,7 +125,7 @@ def events_by_number(txn: Transaction, numbers: Collection[int]) -> dict[int, St
         return {}
     txn.execute(
         f"SELECT {STORED_EVENT} {FROM_EVENTS} WHERE e.event_no = ANY (%s::bigint[])",
-        (list(numbers),),
+        (array_text(numbers),),
     )
     return {each.event_no: each for each in map(stored_event, txn.fetchall())}
 
@@ -142,7 +142,7 @@ def unpassed_ancestors(txn: Transaction, numbers: Collection[int]) -> dict[int, 
         " SELECT unnest(e.prev_nos) FROM walk JOIN synrepl._room_events e USING (event_no)"
         f" WHERE e.flags & {_UNPASSED} <> 0)"
         f" SELECT {STORED_EVENT} {FROM_EVENTS} JOIN walk USING (event_no)",
-        (list(numbers),),
+        (array_text(numbers),),
     )
     return {each.event_no: each for each in map(stored_event, txn.fetchall())}
 
@@ -170,7 +170,7 @@ def raw_json(txn: Transaction, events: Iterable[StoredEvent]) -> dict[str, bytes
     txn.execute(
         "SELECT event_no, checksum, raw FROM synrepl._room_event_json"
         " WHERE event_no = ANY (%s::bigint[])",
-        (list(wanted),),
+        (array_text(wanted),),
     )
     found: dict[str, bytes] = {}
     for event_no, stored_sum, raw in txn.fetchall():

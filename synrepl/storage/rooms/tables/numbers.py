@@ -8,6 +8,7 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError, StorageError
 from synrepl.rooms import StateKey
 from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
+from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: First half of the key of a room's advisory lock; the second half is its number. It is 'RM' << 16, beside
 #: the 'SY' << 16 of writers.
@@ -149,7 +150,7 @@ def slots_of(txn: Transaction, room_no: int, keys: Sequence[StateKey]) -> dict[S
         "SELECT k.type, k.state_key, k.slot FROM unnest(%s::text[], %s::text[]) AS wanted (type, state_key)"
         " JOIN synrepl._room_keys k ON k.room_no = %s AND k.type = wanted.type"
         " AND k.state_key = wanted.state_key",
-        ([key[0] for key in keys], [key[1] for key in keys], room_no),
+        (array_text([key[0] for key in keys]), array_text([key[1] for key in keys]), room_no),
     )
     return {(kind, state_key): int(slot) for kind, state_key, slot in txn.fetchall()}
 
@@ -164,7 +165,7 @@ def keys_of(txn: Transaction, room_no: int, slots: Collection[int]) -> dict[int,
     txn.execute(
         "SELECT slot, type, state_key FROM synrepl._room_keys"
         " WHERE room_no = %s AND slot = ANY (%s::int[])",
-        (room_no, list(slots)),
+        (room_no, array_text(slots)),
     )
     found = {int(slot): (str(kind), str(state_key)) for slot, kind, state_key in txn.fetchall()}
     for slot in slots:
@@ -179,7 +180,7 @@ def event_numbers(txn: Transaction, event_ids: Collection[str]) -> dict[str, int
         return {}
     txn.execute(
         "SELECT event_id, event_no FROM synrepl._room_events WHERE event_id = ANY (%s::text[])",
-        (list(event_ids),),
+        (array_text(event_ids),),
     )
     return {str(event_id): int(number) for event_id, number in txn.fetchall()}
 
@@ -194,7 +195,7 @@ def event_ids_of(txn: Transaction, room_no: int, numbers: Collection[int]) -> di
     txn.execute(
         "SELECT event_no, event_id FROM synrepl._room_events"
         " WHERE event_no = ANY (%s::bigint[]) AND room_no = %s",
-        (list(numbers), room_no),
+        (array_text(numbers), room_no),
     )
     found = {int(number): str(event_id) for number, event_id in txn.fetchall()}
     for number in numbers:
@@ -265,7 +266,7 @@ def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: 
     if len(event_ids) == 1:
         script, wanted = _OPEN_FOR_ONE_SCRIPT, (min(groups, 1), event_ids[0])
     else:
-        script, wanted = _OPEN_SCRIPT, (len(event_ids), groups, list(event_ids))
+        script, wanted = _OPEN_SCRIPT, (len(event_ids), groups, array_text(event_ids))
     txn.execute(script, (ROOM_LOCKS, room_no, *wanted, room_no))
     found = txn.fetchone_or_none()
     if found is None:

@@ -8,13 +8,15 @@ of a table are sent by COPY.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from synrepl.storage.database import PlannedOnce, Script, Transaction
 
 #: From this number of rows of a table on, COPY with its own round trip is quicker.
 COPY_ROWS = 24
+
+_INTEGERS = {int}
 
 #: A cell: None, a number, a truth value, text, bytes, or a list of numbers or texts.
 RowCells = tuple[object, ...]
@@ -50,9 +52,12 @@ class PendingRows:
         self._rows.setdefault(table, []).extend(rows)
 
     def run(self, statement: str, params: Sequence[object] = ()) -> None:
-        """Add a statement whose result nobody needs. There should be few different texts."""
+        """Add a statement whose result nobody needs.
+
+        :param statement: arrays among the parameters must be cast; there should be few different texts
+        """
         self._statements.append(PlannedOnce(statement))
-        self._params.extend(params)
+        self._params += [array_text(each) if isinstance(each, list) else each for each in params]
 
     @property
     def are_few(self) -> bool:
@@ -94,13 +99,16 @@ def _copy_string(cell: str) -> str:
 
 
 def _copy_list(cells: Sequence[object]) -> str:
-    if all(type(each) is int for each in cells):
-        return "{" + ",".join(map(str, cells)) + "}"
     return _copy_string(array_text(cells))
 
 
-def array_text(cells: Sequence[object]) -> str:
-    """An array as text, which PostgreSQL reads as whatever type the column has."""
+def array_text(cells: Collection[object]) -> str:
+    """An array as text, which PostgreSQL reads as whatever type the column or the cast has.
+
+    The driver would make an expression of it, with a node for each element to be parsed.
+    """
+    if set(map(type, cells)) <= _INTEGERS:
+        return "{" + ",".join(map(str, cells)) + "}"
     return "{" + ",".join(map(_element, cells)) + "}"
 
 
