@@ -76,6 +76,11 @@ def cell(value: Any) -> str:
     return "-" if value is None or value == "" else printable(str(value))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, such as ``1 room`` and ``1,200 rooms``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def duration(seconds: Any) -> str:
     """Format seconds in a fitting unit; ``-`` for none."""
     if not isinstance(seconds, (int, float)):

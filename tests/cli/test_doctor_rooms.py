@@ -34,7 +34,7 @@ class DoctorOfRooms(RoomsCase):
         done = await self.run_command("doctor", "rooms", "-c", master.path)
         self.assertEqual((done.code, done.err), (0, ""))
         first, _, head, line = done.out.splitlines()
-        self.assertEqual(first, "nothing is wrong in 1 rooms")
+        self.assertEqual(first, "nothing is wrong in 1 room")
         self.assertRegex(head, r"^room +events +size +events a day +size in a year$")
         self.assertRegex(line, rf"^{self.room_id} +10 +[\d.]+ [kM]B +\d+\.\d +[\d.]+ [kM]B$")
 
@@ -52,7 +52,7 @@ class DoctorOfRooms(RoomsCase):
             done = await self.run_command("doctor", "rooms", "-c", master.path, self.room_id)
             self.assertEqual((done.code, done.err), (1, ""), statement)
             self.assertRegex(done.out, rf"(?m)^{self.room_id} +{problem} ", statement)
-            self.assertRegex(done.out, r"(?m)^\d+ findings in 1 rooms$")
+            self.assertRegex(done.out, r"(?m)^\d+ findings? in 1 room$")
             await master.stop()
 
     async def test_the_whole_examination_has_the_rooms(self) -> None:

@@ -7,6 +7,7 @@ import re
 from xml.etree import ElementTree
 
 from synrepl.rooms import Event, Room
+from synrepl.storage.database import Transaction
 from tests.cli.rooms_case import RoomsCase
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,6 +34,15 @@ class RoomsAtTheTerminal(RoomsCase):
         self.assertEqual(
             (await self.rooms_json(master, "list", "--after", self.room_id)), {"rooms": []}
         )
+
+    async def test_a_room_that_is_being_forgotten_is_not_listed(self) -> None:
+        master = await self.filled()
+
+        def rename(txn: Transaction) -> None:
+            txn.execute("UPDATE synrepl._rooms SET room_id = 'forgotten ' || room_id")
+
+        await master.running.database.database.run("begin to forget", rename)
+        self.assertEqual(await self.rooms_json(master, "list"), {"rooms": []})
 
     async def test_a_full_page_says_how_to_go_on(self) -> None:
         master = await self.filled()
@@ -233,7 +243,7 @@ class RoomsAtTheTerminal(RoomsCase):
         path = self.directory / "room.jsonl"
         done = await self.rooms(master, "export", self.room_id, "-o", path)
         self.assertEqual((done.code, done.out), (0, ""))
-        self.assertEqual(done.err, f"10 events are in {path}\n")
+        self.assertEqual(done.err, f"exported 10 events to {path}\n")
         self.assertEqual(path.read_bytes().splitlines(), lines)
         done = await self.rooms(master, "export", self.room_id, "-o", self.directory / "no" / "x")
         self.assertEqual(done.code, 1)

@@ -106,7 +106,7 @@ class RoomsAreVerified(RoomsCase):
         done = await self.rooms("verify")
         self.assertEqual(done, (0, "Nothing is wrong in 2 rooms.\n", ""))
         done = await self.rooms("verify", one.room_id)
-        self.assertEqual(done, (0, "Nothing is wrong in 1 rooms.\n", ""))
+        self.assertEqual(done, (0, "Nothing is wrong in 1 room.\n", ""))
         found = await self.json("verify", one.room_id, other.room_id)
         self.assertEqual(found, {"rooms": 2, "findings": []})
 
@@ -121,7 +121,7 @@ class RoomsAreVerified(RoomsCase):
         done = await self.rooms("verify")
         self.assertEqual((done.code, done.err), (1, ""))
         self.assertRegex(done.out, r"corrupt event +.*" + event_id.replace("$", r"\$")[:20])
-        self.assertIn("1 findings in 1 rooms.", done.out)
+        self.assertIn("1 finding in 1 room.", done.out)
         found = await self.json("verify", code=1)
         (finding,) = found["findings"]
         self.assertEqual(finding["room_id"], room.room_id)

@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest import TestCase
 
 from synrepl import rooms
@@ -30,17 +31,19 @@ class RoomsPage(TestCase):
         self.assertEqual([name for name in sorted(names) if f"`{name}`" not in page], [])
 
     def test_the_example_runs(self) -> None:
-        (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        making, example = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[:2]
         head, *events = lines("dags/v10_mixed_120.jsonl.gz")
         printed = io.StringIO()
         before = Path.cwd()
         with TemporaryDirectory() as folder:
+            names: dict[str, Any] = {}
             texts = [json.dumps(each["event"]) for each in reversed(events)]
-            (Path(folder) / "room.jsonl").write_text("\n".join(texts))
             os.chdir(folder)
             try:
+                exec(compile(making, str(PAGE), "exec"), names)
+                Path("room.jsonl").write_text("\n".join(texts))
                 with contextlib.redirect_stdout(printed):
-                    exec(compile(example, str(PAGE), "exec"), {})
+                    exec(compile(example, str(PAGE), "exec"), names)
             finally:
                 os.chdir(before)
         *refused, counts, name = printed.getvalue().splitlines()

@@ -12,7 +12,7 @@ from rich.text import Text
 from synrepl.cli.configured_database import owned_database
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.rooms.maintenance import ShownProgress, size, with_database
-from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.cli.terminal import counted, plain_table, printable, show
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.exit_codes import EXIT_FAILED
@@ -65,12 +65,13 @@ def parts(found: RoomsExamined) -> list[rich.console.RenderableType]:
         for each in found.findings:
             cells = (each.room_id, each.problem.value, each.subject, each.detail)
             table.add_row(*(Text(printable(cell)) for cell in cells))
-        more = " or more" if len(found.findings) == MAX_FINDINGS else ""
-        text = f"{len(found.findings):,}{more} findings in {found.rooms:,} rooms"
+        least = "at least " if len(found.findings) == MAX_FINDINGS else ""
+        number = counted(len(found.findings), "finding")
+        text = f"{least}{number} in {counted(found.rooms, 'room')}"
         parts += [table, Text(text, style="red")]
         parts.append(Text("  cure: see all of it with 'synrepl rooms verify'"))
     else:
-        parts.append(Text(f"nothing is wrong in {found.rooms:,} rooms", style="green"))
+        parts.append(Text(f"nothing is wrong in {counted(found.rooms, 'room')}", style="green"))
     if found.forecasts:
         table = plain_table("room", "events>", "size>", "events a day>", "size in a year>")
         for room in found.forecasts:

@@ -112,7 +112,7 @@ def explain_auth(config: tuple[Path, ...], event_id: str, as_json: bool) -> None
     checks = plain_table("check", "", "rule", "")
     for check in found.checks:
         checks.add_row(
-            check.check.value,
+            check.check.value.replace("_", " "),
             "allowed" if check.is_allowed else "refused",
             check.code,
             text(check.sentence),
@@ -136,7 +136,7 @@ def explain_rejection(config: tuple[Path, ...], event_id: str, as_json: bool) ->
         for each in found.causes:
             table.add_row(
                 text(each.event_id),
-                each.check.value,
+                each.check.value.replace("_", " "),
                 each.refusal.code,
                 text(each.refusal.sentence),
             )

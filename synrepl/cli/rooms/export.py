@@ -12,7 +12,7 @@ import click
 
 from synrepl.cli.conventions import config_option
 from synrepl.cli.rooms.maintenance import ShownProgress, with_database
-from synrepl.cli.terminal import write_out
+from synrepl.cli.terminal import counted, write_out
 from synrepl.core.errors import InputError
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.json_lines import export_room
@@ -85,4 +85,4 @@ def command(config: tuple[Path, ...], room_id: str, output: Path | None) -> None
 
         count = with_database(config, work)
     if output is not None:
-        click.echo(f"{count:,} events are in {output}", err=True)
+        click.echo(f"exported {counted(count, 'event')} to {output}", err=True)

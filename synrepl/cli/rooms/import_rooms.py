@@ -23,7 +23,7 @@ from synrepl.cli.rooms.import_reports import (
 from synrepl.cli.rooms.maintenance import ShownProgress
 from synrepl.cli.rooms.writing import RoomProcess, room_process
 from synrepl.cli.running import run
-from synrepl.cli.terminal import printable, show
+from synrepl.cli.terminal import counted, printable, show
 from synrepl.core.errors import ConfigError, InputError
 from synrepl.core.names import writer_name
 from synrepl.daemon.config.config import Config, load
@@ -244,7 +244,7 @@ class _Announcer:
         if self._wanted.as_json:
             print_json(import_report_json(report))
             return
-        click.echo(f"{counts.events:,} events were imported")
+        click.echo(f"imported {counted(counts.events, 'event')}")
         for each in findings[: self._wanted.most]:
             click.echo(printable(str(each)))
 

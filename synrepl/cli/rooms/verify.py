@@ -9,7 +9,7 @@ import click
 
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.rooms.maintenance import ShownProgress, with_database
-from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.cli.terminal import counted, plain_table, printable, show
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.services.rooms.maintenance.verification import RoomVerification
@@ -59,8 +59,8 @@ def command(config: tuple[Path, ...], room_ids: tuple[str, ...], most: int, as_j
         for each in findings:
             cells = (each.room_id, each.problem.value, each.subject, each.detail)
             table.add_row(*map(printable, cells))
-        show(table, f"{len(findings):,} findings in {rooms:,} rooms.")
+        show(table, f"{counted(len(findings), 'finding')} in {counted(rooms, 'room')}.")
     else:
-        show(f"Nothing is wrong in {rooms:,} rooms.")
+        show(f"Nothing is wrong in {counted(rooms, 'room')}.")
     if findings:
         sys.exit(EXIT_FAILED)

@@ -125,7 +125,7 @@ class AuthExplanation(NamedTuple):
     def sentence(self) -> str:
         """The explanation as a sentence."""
         parts = [
-            f"by {_STATES[each.check]} it is {'allowed' if each.is_allowed else 'refused'}:"
+            f"by {_STATES[each.check]}, it is {'allowed' if each.is_allowed else 'refused'}:"
             f" {each.sentence}"
             for each in self.checks
         ]
@@ -187,7 +187,8 @@ class VisibilityExplanation(NamedTuple):
     @property
     def sentence(self) -> str:
         """The explanation as a sentence."""
-        return f"{self.event_id} is {self.reason}"
+        sight, _, why = self.reason.partition(": ")
+        return f"{self.event_id} is {_SIGHTS.get(sight, sight)}: {why}"
 
 
 _CHECKS = {
@@ -195,6 +196,8 @@ _CHECKS = {
     Check.STATE_BEFORE: "check 5, against the state before it",
     Check.CURRENT_STATE: "check 6, against the current state of then",
 }
+
+_SIGHTS = {"full": "shown in full", "redacted": "shown in its redacted form"}
 
 _STATES = {
     Check.AUTH_EVENTS: "its auth events",

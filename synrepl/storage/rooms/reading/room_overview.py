@@ -83,14 +83,18 @@ class RoomMember(NamedTuple):
 
 
 def list_rooms(txn: Transaction, after: str | None = None, limit: int = 100) -> list[RoomFigures]:
-    """Rooms in the order of their IDs.
+    """Rooms in the order of their IDs, without those that are being forgotten.
 
     :param after: the ID of the last room of the page before
     :raises BadRoomLimit: :raises CorruptEvent: :raises MissingJson:
     """
     check_limit(limit)
-    where, params = ("", ()) if after is None else (" WHERE r.room_id > %s", (_text(after),))
-    return _figures(txn, f"{where} ORDER BY r.room_id LIMIT %s", (*params, limit))
+    where, params = ("", ()) if after is None else (" AND r.room_id > %s", (_text(after),))
+    return _figures(
+        txn,
+        f" WHERE r.room_id NOT LIKE 'forgotten %%'{where} ORDER BY r.room_id LIMIT %s",
+        (*params, limit),
+    )
 
 
 def room_figures(txn: Transaction, room_id: str) -> RoomFigures:
