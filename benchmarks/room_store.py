@@ -6,7 +6,7 @@ other. One event at a time is compared with appending a fact, in wall time, beca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.child import Child
 from benchmarks.database import postgres
@@ -14,8 +14,8 @@ from benchmarks.harness import Row, Scale, at_least, at_most, ratio
 
 _EVENTS, _SINGLES = 10_000, 300
 
-#: Bytes a state event of everything that holds states.
-_STATE_BYTES = 300.0
+#: Events of each room that two processes persist at the same time.
+_WRITER_EVENTS = 5_000
 
 
 def run(scale: Scale) -> Iterator[Row]:
@@ -43,8 +43,46 @@ def run(scale: Scale) -> Iterator[Row]:
         bound=at_least(0.4),
     )
     yield Row(
-        "state rows and indexes of a room of members",
+        "state rows and indexes of a small room of members",
         found["state bytes"],
         "bytes a state event",
-        at_most(_STATE_BYTES),
     )
+    yield from _writers(scale)
+
+
+def _writers(scale: Scale) -> Iterator[Row]:
+    """Two persisting processes, each with a room of its own, beside one."""
+    count = scale.of(_WRITER_EVENTS)
+    alone: list[float] = []
+    both: list[float] = []
+    with postgres() as dsn:
+        with Child("room_state_process", dsn, 20, 100) as child:  # makes the tables
+            child.receive()
+        with (
+            Child("room_writers_process", dsn, "one", count) as one,
+            Child("room_writers_process", dsn, "two", count) as two,
+        ):
+            for nth in range(scale.repetitions + 1):
+                first, second = _seconds([one]), _seconds([one, two])
+                if nth:
+                    alone.append(count / first)
+                    both.append(2 * count / second)
+    yield ratio(
+        "persist with two processes",
+        both,
+        alone,
+        of="one process",
+        measured_in="events per second",
+        bound=at_least(1.6),
+    )
+
+
+def _seconds(children: Sequence[Child]) -> float:
+    """How long some processes take that start at the same time."""
+    for child in children:
+        child.resume()
+    for child in children:
+        child.receive()
+    for child in children:
+        child.resume()
+    return max(float(child.receive()["seconds"]) for child in children)

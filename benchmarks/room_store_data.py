@@ -20,7 +20,8 @@ class ChatRoom:
     :param messages: share of messages among the events after the first
     """
 
-    def __init__(self, members: int, messages: float) -> None:
+    def __init__(self, members: int, messages: float, room_id: str = _ROOM) -> None:
+        self._room_id = room_id
         self._members = members
         self._messages = messages
         self._depth = 0
@@ -95,7 +96,7 @@ class ChatRoom:
         self._depth += 1
         fields: dict[str, Any] = {
             "type": kind,
-            "room_id": _ROOM,
+            "room_id": self._room_id,
             "sender": sender,
             "content": content,
             "depth": self._depth,

@@ -141,12 +141,15 @@ class StoredRoomView:
         The cost goes with what differs, and with the distance of their groups.
         """
         first, *others = states
+        bases = {state.base for state in states}
+        if len(bases) > 1:
+            self._groups.read(list(bases - {NO_GROUP}))
         touched = [self._touched(first, other) for other in others]
         every = sorted(set().union(*touched)) if touched else []
-        before = dict(zip(every, self.state_entries([first], every)[0], strict=True))
-        return [
-            self._delta(before, other, keys) for other, keys in zip(others, touched, strict=True)
+        before, *after = [
+            dict(zip(every, entries, strict=True)) for entries in self.state_entries(states, every)
         ]
+        return [_delta(before, found, keys) for found, keys in zip(after, touched, strict=True)]
 
     def auth_chain_facts(
         self,
@@ -324,24 +327,6 @@ class StoredRoomView:
         touched.update(first.overlay, other.overlay)
         return touched
 
-    def _delta(
-        self,
-        before: Mapping[StateKey, str | None],
-        other: StoredState,
-        touched: Collection[StateKey],
-    ) -> Delta:
-        keys = sorted(touched)
-        entries: dict[StateKey, str] = {}
-        removed: set[StateKey] = set()
-        for key, entry in zip(keys, self.state_entries([other], keys)[0], strict=True):
-            if entry == before[key]:
-                continue
-            if entry is None:
-                removed.add(key)
-            else:
-                entries[key] = entry
-        return Delta(entries, frozenset(removed))
-
     def _whole(self, state: StoredState) -> dict[StateKey, str]:
         """A whole state, which only a few requests need."""
         whole: dict[StateKey, str] = {}
@@ -392,3 +377,22 @@ class StoredRoomView:
                 chains.add(each)
         for event in new.values():
             chains.add(event)
+
+
+def _delta(
+    before: Mapping[StateKey, str | None],
+    after: Mapping[StateKey, str | None],
+    keys: Collection[StateKey],
+) -> Delta:
+    """What differs between two states in some keys."""
+    entries: dict[StateKey, str] = {}
+    removed: set[StateKey] = set()
+    for key in sorted(keys):
+        entry = after[key]
+        if entry == before[key]:
+            continue
+        if entry is None:
+            removed.add(key)
+        else:
+            entries[key] = entry
+    return Delta(entries, frozenset(removed))

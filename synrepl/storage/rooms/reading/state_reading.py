@@ -260,11 +260,11 @@ def _slots(
         " UNION SELECT type, state_key, slot FROM synrepl._room_keys"
         " WHERE room_no = %s AND type = ANY (%s::text[])",
         (
-            [key[0] for key in named],
-            [key[1] for key in named],
+            array_text([key[0] for key in named]),
+            array_text([key[1] for key in named]),
             room.room_no,
             room.room_no,
-            [each for each in types if "\0" not in each],
+            array_text([each for each in types if "\0" not in each]),
         ),
     )
     return {(kind, state_key): int(slot) for kind, state_key, slot in txn.fetchall()}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.states.state_groups import SlotChange
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, RoomTable, array_text
@@ -61,6 +61,39 @@ PLACES_TABLE = RoomTable(
     "synrepl._state_group_lines", "group_no, pos, room_no, line_no, slots, event_nos"
 )
 
+# A process asks these again and again; planning them takes as long as running them.
+_PLACES = Script(
+    [
+        PlannedOnce(
+            "SELECT group_no, line_no, pos, slots, event_nos FROM synrepl._state_group_lines"
+            " WHERE room_no = %s AND group_no = ANY (%s::bigint[])"
+        )
+    ]
+)
+_LINES = Script(
+    [
+        PlannedOnce(
+            "WITH RECURSIVE line (line_no) AS (SELECT unnest(%s::int[]) UNION"
+            " SELECT l.parent FROM line JOIN synrepl._state_lines l USING (line_no)"
+            " WHERE l.parent IS NOT NULL)"
+            " SELECT line_no, parent, parent_pos, depth, head"
+            " FROM line JOIN synrepl._state_lines USING (line_no)"
+        )
+    ]
+)
+_NEWEST_VERSIONS = Script(
+    [
+        PlannedOnce(
+            "SELECT DISTINCT ON (p.number) p.number, v.event_no"
+            " FROM unnest(%s::int[], %s::int[], %s::int[], %s::int[], %s::bigint[])"
+            " AS p (number, depth, line_no, slot, pos)"
+            " CROSS JOIN LATERAL (SELECT l.event_no FROM synrepl._state_line l"
+            "  WHERE l.line_no = p.line_no AND l.slot = p.slot AND l.pos <= p.pos"
+            "  ORDER BY l.pos DESC LIMIT 1) v ORDER BY p.number, p.depth"
+        )
+    ]
+)
+
 
 def read_places(txn: Transaction, room: RoomRow, groups: Collection[int]) -> dict[int, LinePlace]:
     """Where groups are. It is not checked that they exist."""
@@ -69,8 +102,7 @@ def read_places(txn: Transaction, room: RoomRow, groups: Collection[int]) -> dic
     main_line = room.main_line
     places = {group: LinePlace(main_line, group, {}) for group in groups}
     txn.execute(
-        "SELECT group_no, line_no, pos, slots, event_nos FROM synrepl._state_group_lines"
-        " WHERE room_no = %s AND group_no = ANY (%s::bigint[])",
+        _PLACES,
         (room.room_no, array_text(groups)),
     )
     for group, line_no, pos, slots, event_nos in txn.fetchall():
@@ -83,11 +115,7 @@ def read_lines(txn: Transaction, line_nos: Collection[int]) -> dict[int, StoredL
     if not line_nos:
         return {}
     txn.execute(
-        "WITH RECURSIVE line (line_no) AS (SELECT unnest(%s::int[]) UNION"
-        " SELECT l.parent FROM line JOIN synrepl._state_lines l USING (line_no)"
-        " WHERE l.parent IS NOT NULL)"
-        " SELECT line_no, parent, parent_pos, depth, head"
-        " FROM line JOIN synrepl._state_lines USING (line_no)",
+        _LINES,
         (array_text(line_nos),),
     )
     return {row[0]: StoredLine._make(row) for row in txn.fetchall()}
@@ -119,12 +147,7 @@ def look_up(
             probes.append((number, depth, line_no, slot, pos))
     if probes:
         txn.execute(
-            "SELECT DISTINCT ON (p.number) p.number, v.event_no"
-            " FROM unnest(%s::int[], %s::int[], %s::int[], %s::int[], %s::bigint[])"
-            " AS p (number, depth, line_no, slot, pos)"
-            " CROSS JOIN LATERAL (SELECT l.event_no FROM synrepl._state_line l"
-            "  WHERE l.line_no = p.line_no AND l.slot = p.slot AND l.pos <= p.pos"
-            "  ORDER BY l.pos DESC LIMIT 1) v ORDER BY p.number, p.depth",
+            _NEWEST_VERSIONS,
             [array_text(column) for column in zip(*probes, strict=True)],
         )
         for number, event_no in txn.fetchall():
