@@ -1,4 +1,4 @@
-"""``python -m tests.mutants [--list] [NAME ...]``: 1 when a mutant survives, or can not be tried."""
+"""``python -m tests.mutants [--list] [--group rules|store] [NAME ...]``: 1 when a mutant survives, or can not be tried."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.catalogue import MUTANTS
+from tests.mutants.catalogue import RULES, STORE
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Outcome, failing_without, outcomes
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
+#: By group: its mutants, and the file of their results.
+GROUPS = {
+    "rules": (RULES, Path(__file__).parent / "RESULTS.md"),
+    "store": (STORE, Path(__file__).parent / "RESULTS_STORE.md"),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -21,7 +25,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.write_results and options.names:
         parser.error("--write-results is of all mutants: it takes no NAME")
-    chosen = [m for m in MUTANTS if not options.names or _is_named(m, options.names)]
+    groups = [options.group] if options.group else [*GROUPS]
+    given = [mutant for group in groups for mutant in GROUPS[group][0]]
+    chosen = [m for m in given if not options.names or _is_named(m, options.names)]
     if options.list or not chosen:
         for mutant in chosen:
             print(f"{mutant.name:40} {mutant.path:30} {mutant.drops}")
@@ -42,7 +48,11 @@ def main(arguments: list[str]) -> int:
     caught = sum(outcome.caught_by is not None for _, outcome in found)
     print(f"{caught} of {len(found)} caught")
     if options.write_results:
-        RESULTS.write_text(results(found), encoding="utf-8")
+        for group in groups:
+            mutants, path = GROUPS[group]
+            path.write_text(
+                results([each for each in found if each[0] in mutants]), encoding="utf-8"
+            )
     return int(caught != len(found))
 
 
@@ -57,7 +67,8 @@ def results(found: Sequence[tuple[Mutant, Outcome]]) -> str:
         "|---|---|---|---|",
     ]
     for mutant, outcome in found:
-        caught = (outcome.caught_by or "nothing").removeprefix("tests.rooms.").split(" ")[0]
+        caught = (outcome.caught_by or "nothing").removeprefix("tests.").split(" ")[0]
+        caught = caught.removeprefix("rooms.")
         lines.append(f"| {mutant.name} | {mutant.path} | {mutant.drops} | {caught} |")
     return "\n".join(lines) + "\n"
 
@@ -69,6 +80,9 @@ def _is_named(mutant: Mutant, names: Sequence[str]) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, by how they begin")
+    parser.add_argument(
+        "--group", choices=[*GROUPS], help="only those of the rules, or of the store"
+    )
     parser.add_argument("--list", action="store_true", help="only tell which there are")
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument(

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from tests.mutants.mutant import REPOSITORY, ROOMS, DoesNotApply, Mutant
+from tests.mutants.mutant import REPOSITORY, DoesNotApply, Mutant
 
 #: Seconds after which tests that do not end have noticed something.
 PATIENCE = 600
@@ -44,7 +44,7 @@ class Trials:
         """Run a mutant's tests with the mutant in place."""
         root = self._free.get()
         try:
-            path = root / ROOMS / mutant.path
+            path = mutant.source(root)
             sound = path.read_text(encoding="utf-8") if path.exists() else ""
             try:
                 path.write_text(mutant.apply(root), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""All mutants, by the part of the room rules that they break."""
+"""All mutants, by the part of the room rules, or of the room store, that they break."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from tests.mutants.catalogue.auth import AUTH
 from tests.mutants.catalogue.formats import FORMATS
 from tests.mutants.catalogue.power import POWER
 from tests.mutants.catalogue.resolution import RESOLUTION
+from tests.mutants.catalogue.store_maintenance import MAINTAINING
+from tests.mutants.catalogue.store_persisting import PERSISTING
+from tests.mutants.catalogue.store_visibility import SEEING
 from tests.mutants.catalogue.visibility import VISIBILITY
 from tests.mutants.catalogue.whole_rooms import WHOLE_ROOMS
 from tests.mutants.mutant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*FORMATS, *AUTH, *POWER, *RESOLUTION, *WHOLE_ROOMS, *VISIBILITY)
+#: Of the room rules.
+RULES: tuple[Mutant, ...] = (*FORMATS, *AUTH, *POWER, *RESOLUTION, *WHOLE_ROOMS, *VISIBILITY)
+
+#: Of the room store, whose tests need a database.
+STORE: tuple[Mutant, ...] = (*MAINTAINING, *PERSISTING, *SEEING)
+
+MUTANTS: tuple[Mutant, ...] = (*RULES, *STORE)

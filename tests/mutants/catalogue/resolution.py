@@ -175,8 +175,8 @@ RESOLUTION = (
     Mutant(
         "checks-all-allowed",
         CHECKS,
-        "                if _judged(event, self) is None:\n",
-        "                if True:\n",
+        "                refusal = _judged(event, self)\n",
+        "                refusal = None\n",
         "only events that the rules allow are applied",
         TESTS,
     ),

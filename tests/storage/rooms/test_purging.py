@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from synrepl.rooms import Room, StateKey
+from synrepl.rooms import Room, StateKey, Viewer
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.rooms.maintenance.purge import CannotPurge
 from synrepl.storage.rooms.maintenance.purge_point import NoPurgePoint, PurgePoint
 from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.tables.events import events_by_id
-from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, visible_page
 from tests.rooms.dags import Dag, dag, dag_names
+from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
 from tests.storage.rooms.store_case import PersistingProcess
 
@@ -206,3 +208,69 @@ class InterruptedDatabase:
                 [IncomingEvent(each, self._dag.soft_failures) for each in events],
             )
         return await self._database.run(name, work, read_only=read_only, isolation=isolation)
+
+
+class PurgedBits(MaintainedCase):
+    """Small rooms in which a purge leaves a part of something."""
+
+    async def test_members_see_what_follows_a_purge_that_was_interrupted(self) -> None:
+        small = SmallRoom("10")
+        cites = [small.create, small.alice, small.levels]
+        content = {"history_visibility": "joined"}
+        joined_only = small.event(
+            "m.room.history_visibility", content, [small.carol], cites, key=""
+        )
+        made = [*small.base, small.carol, joined_only]
+        for _ in range(150):
+            made.append(small.topic(made[-1]))
+        made.append(small.member("@dave:d", "join", made[-1:], [small.create, small.rules]))
+        for _ in range(5):
+            made.append(small.message(made[-1]))
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, made)
+        kept = [each.event_id for each in made[-3:]]
+        point = await self.maintenance.purge_point(room_id, kept[0])
+        request = PageRequest(3)
+        last, pages = 0, 0
+        while True:
+            killed = KilledDatabase(self.database, last)
+            try:
+                await RoomMaintenance(killed).purge(room_id, point, index_check=False)
+            except Killed:
+                last += 3
+            else:
+                break
+            for order in PageOrder:
+                page = await self.read(
+                    lambda txn, order=order: visible_page(  # type: ignore[misc]
+                        txn, room_id, Viewer("@dave:d"), request._replace(order=order)
+                    )
+                )
+                self.assertEqual([each.event_id for each in page.events], kept[::-1], last)
+                pages += 1
+        self.assertGreater(pages, 20)
+
+    async def test_a_rejected_event_that_comes_back_does_not_end_the_extremity_below_it(
+        self,
+    ) -> None:
+        small = SmallRoom("10")
+        by_stranger = ([small.create, small.levels], "@dave:d")
+        first = small.event("m.room.message", {}, [small.carol], *by_stranger)
+        second = small.event("m.room.message", {}, [first], *by_stranger)
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, [*small.base, small.carol, first, second])
+        ends = "SELECT array_agg(event_no) FROM synrepl._forward_extremities"
+        before = self.sql(ends)
+        stream_id = self.sql(
+            "SELECT stream_id FROM synrepl._room_events WHERE event_id = %s", second.event_id
+        )
+        report = await self.maintenance.purge(
+            room_id, PurgePoint.of_stream(stream_id), index_check=False
+        )
+        self.assertEqual(set(report.leftovers.values()), {0})
+        self.assertEqual(self.sql(ends), before)
+        state = small.state(*small.base, small.carol)
+        again = IncomingEvent(first, state_before=state, backfilled=True)
+        done = await self.one.persist(room_id, small.version, [again])
+        self.assertEqual(done.events[0].outcome, EventOutcome.REJECTED)
+        self.assertEqual(self.sql(ends), before)

@@ -107,9 +107,10 @@ _VERSIONS = f"""
            CASE WHEN {_BEGINS} THEN entry.topological ELSE first.topological END,
            CASE WHEN {_BEGINS} THEN entry.stream_id ELSE first.stream_id END,
            CASE WHEN {_BEGINS} THEN entry.reach ELSE first.reach END,
-           v.pos > r.purged_group AND coalesce((SELECT f.group_after FROM synrepl._room_events f
+           coalesce((SELECT f.group_after FROM synrepl._room_events f
                       WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
-                      ORDER BY f.group_after LIMIT 1) < v.pos, false)
+                      ORDER BY f.group_after LIMIT 1) < v.pos, false),
+           v.pos <= r.purged_group
       FROM synrepl._rooms r
       JOIN synrepl._state_line v ON v.line_no = r.main_line AND v.slot = ANY (%(slots)s::int[])
       LEFT JOIN synrepl._room_events entry ON entry.event_no = v.event_no
@@ -125,7 +126,7 @@ _VERSIONS = f"""
 def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[Span]:
     membership, visibility = LEAVE, HistoryVisibility.SHARED
     spans = [Span(0, None, membership, visibility, START, END)]
-    for slot, pos, audience, topological, stream, reach, follows in versions:
+    for slot, pos, audience, topological, stream, reach, follows, was_purged in versions:
         assert isinstance(pos, int)
         if slot == visibility_slot:
             visibility = (
@@ -135,9 +136,10 @@ def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[S
             membership = membership_set(audience) if isinstance(audience, int) else LEAVE
         start, end = START, END
         if isinstance(topological, int) and isinstance(stream, int):
-            start = EventOrdering(topological, stream) if follows else START
+            if follows and not was_purged:
+                start = EventOrdering(topological, stream)
             end = EventOrdering(reach if isinstance(reach, int) else topological, stream)
-        else:
+        elif not was_purged:
             start = END  # nothing on the line follows
         last = spans.pop()
         if last.since < pos:
