@@ -40,6 +40,7 @@ _MILLISECONDS = at_most(10)
 #: What visibility costs in bytes: whole relations that are only there for it.
 _OWN_INDEXES = (
     "synrepl._room_events_line",
+    "synrepl._room_events_line_order",
     "synrepl._room_events_beside",
     "synrepl._room_events_beside_stream",
     "synrepl._room_events_slot",

@@ -13,6 +13,10 @@ ALTER TABLE synrepl._rooms ADD COLUMN purged_group bigint NOT NULL DEFAULT 0;
 CREATE INDEX _room_events_line ON synrepl._room_events (room_no, group_after)
     WHERE (audience & 32768) <> 0;
 
+-- The same by their place in the orderings, in which they ascend, too.
+CREATE INDEX _room_events_line_order ON synrepl._room_events (room_no, topological, stream_id)
+    WHERE (audience & 32768) <> 0;
+
 -- Events that are beside the main line, by history visibility, in either order.
 CREATE INDEX _room_events_beside ON synrepl._room_events
     (room_no, ((audience >> 2) & 3), topological, stream_id)

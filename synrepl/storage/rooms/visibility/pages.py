@@ -43,6 +43,7 @@ from synrepl.storage.rooms.visibility.viewers import (
     Span,
     ViewerHistory,
     ranges,
+    recent_history,
     viewer_history,
 )
 
@@ -104,10 +105,37 @@ def visible_page(
     """
     if not 1 <= request.limit <= MAX_PAGE:
         raise BadPageSize(limit=request.limit, most=MAX_PAGE)
-    history = viewer_history(txn, require_room(txn, room_id), viewer.user)
+    room = require_room(txn, room_id)
     txn.execute(_IN_ORDER)
+    window = _window(request)
+    if request.backwards:
+        by_stream = request.order is PageOrder.STREAM
+        recent = recent_history(txn, room, viewer.user, END if by_stream else window.high)
+        since = recent.since
+        if since is None:
+            return _page(txn, recent.history, viewer, request, window)
+        low = EventOrdering(0, since.stream) if by_stream else since
+        tried = window._replace(low=max(window.low, low))
+        page = _page(txn, recent.history, viewer, request, tried)
+        if len(page.events) == request.limit:
+            return page
+    history = viewer_history(txn, room, viewer.user)
+    return _page(txn, history, viewer, request, window)
+
+
+def _page(
+    txn: Transaction,
+    history: ViewerHistory,
+    viewer: Viewer,
+    request: PageRequest,
+    window: _Window,
+) -> VisiblePage:
+    """A page.
+
+    :param history: right for all events of the window
+    """
     pages = _Pages(history, viewer, request)
-    window = pages.scannable(txn, _window(request))
+    window = pages.scannable(txn, window)
     events = pages.read(txn, window)
     is_full = len(events) == request.limit
     return VisiblePage(events, pages.position_after(window, events[-1] if is_full else None))

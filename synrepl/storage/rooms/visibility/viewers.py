@@ -27,6 +27,9 @@ MEMBER, HISTORY_VISIBILITY = "m.room.member", "m.room.history_visibility"
 #: Before and after every event.
 START, END = EventOrdering(-(1 << 63), -(1 << 63)), EventOrdering((1 << 63) - 1, (1 << 63) - 1)
 
+#: Newest versions of a user's membership, and of the history visibility, with which a page is tried first.
+RECENT_VERSIONS = 64
+
 #: A slot that no room has.
 NO_SLOT = -1
 
@@ -97,12 +100,45 @@ def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
     return ViewerHistory(room, slot, visibility_slot, spans)
 
 
+class RecentHistory(NamedTuple):
+    """The end of a user's history in a room, up to some ordering.
+
+    :ivar history: right for events from ``since`` on
+    :ivar since: None if it is the whole history, or if nothing is known of where it begins
+    """
+
+    history: ViewerHistory
+    since: EventOrdering | None
+
+
+def recent_history(
+    txn: Transaction, room: RoomRow, user: str, before: EventOrdering
+) -> RecentHistory:
+    """Read what a user was in a room shortly before an ordering, in statements of bounded size."""
+    keys = (MEMBER, user), (HISTORY_VISIBILITY, "")
+    slots = slots_of(txn, room.room_no, keys)
+    slot, visibility_slot = (slots.get(key, NO_SLOT) for key in keys)
+    params = {"room": room.room_no, "slots": [slot, visibility_slot], "limit": RECENT_VERSIONS}
+    txn.execute(_RECENT, {**params, "topological": before.topological, "stream": before.stream})
+    versions = txn.fetchall()
+    history = ViewerHistory(room, slot, visibility_slot, _spans(versions, visibility_slot))
+    oldest: Sequence[object] | None = None
+    for each in slot, visibility_slot:
+        found = [version for version in versions if version[0] == each]
+        if len(found) == RECENT_VERSIONS and (oldest is None or found[0][1] > oldest[1]):
+            oldest = found[0]
+    if oldest is None:
+        return RecentHistory(history, None)
+    # Every event before that version is before where it begins, as is the end of a span.
+    return RecentHistory(history, _begins(oldest) or END)
+
+
 # An entry is mostly the first event of its own group, so that nothing else has to be read.
 _BEGINS = f"(entry.group_after = v.pos AND (entry.audience & {FIRST_BIT}) <> 0)"
 
 # Where the first group at or after a position begins. The first events of groups may have been purged, so a start
 # counts only if the group began after the point of each purge, and something is left before it.
-_VERSIONS = f"""
+_COLUMNS = f"""
     SELECT v.slot, v.pos, entry.audience,
            CASE WHEN {_BEGINS} THEN entry.topological ELSE first.topological END,
            CASE WHEN {_BEGINS} THEN entry.stream_id ELSE first.stream_id END,
@@ -111,8 +147,9 @@ _VERSIONS = f"""
                       WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
                       ORDER BY f.group_after LIMIT 1) < v.pos, false),
            v.pos <= r.purged_group
-      FROM synrepl._rooms r
-      JOIN synrepl._state_line v ON v.line_no = r.main_line AND v.slot = ANY (%(slots)s::int[])
+      FROM synrepl._rooms r"""
+
+_BEGINNINGS = f"""
       LEFT JOIN synrepl._room_events entry ON entry.event_no = v.event_no
       LEFT JOIN LATERAL (
           SELECT f.topological, f.stream_id, f.reach FROM synrepl._room_events f
@@ -122,11 +159,29 @@ _VERSIONS = f"""
      WHERE r.room_no = %(room)s
      ORDER BY v.pos"""
 
+_VERSIONS = f"""{_COLUMNS}
+      JOIN synrepl._state_line v ON v.line_no = r.main_line AND v.slot = ANY (%(slots)s::int[])
+    {_BEGINNINGS}"""
+
+# Groups whose first event is at or after an ordering have no event before it.
+_RECENT = f"""{_COLUMNS}
+     CROSS JOIN unnest(%(slots)s::int[]) AS s (slot)
+     CROSS JOIN LATERAL (
+          SELECT l.slot, l.pos, l.event_no FROM synrepl._state_line l
+           WHERE l.line_no = r.main_line AND l.slot = s.slot AND l.pos < coalesce((
+                 SELECT f.group_after FROM synrepl._room_events f
+                  WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
+                    AND (f.topological, f.stream_id) >= (%(topological)s, %(stream)s)
+                  ORDER BY f.topological, f.stream_id LIMIT 1), {(1 << 63) - 1})
+           ORDER BY l.pos DESC LIMIT %(limit)s) v
+    {_BEGINNINGS}"""
+
 
 def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[Span]:
     membership, visibility = LEAVE, HistoryVisibility.SHARED
     spans = [Span(0, None, membership, visibility, START, END)]
-    for slot, pos, audience, topological, stream, reach, follows, was_purged in versions:
+    for version in versions:
+        slot, pos, audience, topological, stream, _, follows, was_purged = version
         assert isinstance(pos, int)
         if slot == visibility_slot:
             visibility = (
@@ -138,7 +193,7 @@ def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[S
         if isinstance(topological, int) and isinstance(stream, int):
             if follows and not was_purged:
                 start = EventOrdering(topological, stream)
-            end = EventOrdering(reach if isinstance(reach, int) else topological, stream)
+            end = _begins(version) or END
         elif not was_purged:
             start = END  # nothing on the line follows
         last = spans.pop()
@@ -147,6 +202,14 @@ def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[S
             last = last._replace(since=pos, start=start)
         spans.append(last._replace(membership=membership, visibility=visibility, end=END))
     return spans
+
+
+def _begins(version: Sequence[object]) -> EventOrdering | None:
+    """What all events before a version are before; None if no event is known to follow it."""
+    _, _, _, topological, stream, reach, *_ = version
+    if not isinstance(topological, int) or not isinstance(stream, int):
+        return None
+    return EventOrdering(reach if isinstance(reach, int) else topological, stream)
 
 
 def _may_see(viewer: Viewer, membership: int, visibility: HistoryVisibility) -> bool:
