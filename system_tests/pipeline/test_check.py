@@ -61,42 +61,44 @@ def erase_first_text(batch: pa.RecordBatch, stream_schema: StreamSchema) -> pa.R
 
 
 class CheckOfALargeLake(LakeCase):
-    """A few wrong rows among 200,000."""
+    """A few wrong rows among 20,000, in four ranges."""
+
+    extent = Extent(range_rows=5_000)
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.notes(100_000, rows=2)
-        self.land("notes", PositionVector({}, 100_000), files=3)
+        self.notes(10_000, rows=2)
+        self.land("notes", PositionVector({}, 10_000), files=3)
 
     def test_one_of_each_is_found_and_named(self) -> None:
-        found = self.checked().streams[0]
+        found = self.checked(self.extent).streams[0]
         self.assertEqual(
             (found.equal, found.source_rows, found.lake_rows, found.ranges),
-            (True, 200_000, 200_000, 4),
+            (True, 20_000, 20_000, 4),
         )
-        self.rewrite("notes", with_value(77_777, "n", 100, 1))
+        self.rewrite("notes", with_value(7_777, "n", 100, 1))
         self.rewrite("notes", without(5, 1))
-        self.rewrite("notes", twice(40_000))
-        report = self.checked()
+        self.rewrite("notes", twice(4_000))
+        report = self.checked(self.extent)
         self.assertFalse(report.equal)
         found = report.streams[0]
-        self.assertEqual((found.source_rows, found.lake_rows), (200_000, 200_000))
+        self.assertEqual((found.source_rows, found.lake_rows), (20_000, 20_000))
         self.assertEqual(
             [(d.missing, d.only_in_lake, d.doubled, d.changed) for d in found.differences],
             [(1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)],
         )
-        for difference, fact in zip(found.differences, (5, 40_000, 77_777), strict=True):
+        for difference, fact in zip(found.differences, (5, 4_000, 7_777), strict=True):
             self.assertIn(fact, Range(difference.after, difference.upto))
-            self.assertApproximates(difference.upto - difference.after, 25_000, 100)
+            self.assertApproximates(difference.upto - difference.after, 2_500, 100)
         self.assertEqual(
             found.examples,
             (
                 Example("missing", 5, 1),
-                Example("doubled", 40_000, 0),
-                Example("changed", 77_777, 1, ("n",)),
+                Example("doubled", 4_000, 0),
+                Example("changed", 7_777, 1, ("n",)),
             ),
         )
-        self.assertEqual(report.problems[-1], "stream 'notes', fact 77777, row 1: changed in n")
+        self.assertEqual(report.problems[-1], "stream 'notes', fact 7777, row 1: changed in n")
         shown = json.loads(json.dumps(report.to_json()))
         self.assertEqual(
             (shown["equal"], shown["streams"][0]["differences"][0]["missing"]), (False, 1)
@@ -106,13 +108,13 @@ class CheckOfALargeLake(LakeCase):
         # The number of rows is right; and with XOR alone, doubled rows would cancel out.
         self.rewrite("notes", without(5))
         self.rewrite("notes", twice(7))
-        [difference] = self.checked().streams[0].differences
+        [difference] = self.checked(self.extent).streams[0].differences
         self.assertEqual((difference.missing, difference.doubled), (1, 1))
         self.assertEqual(difference.source_rows, difference.lake_rows)
 
     def test_examples_are_bounded_and_counts_are_not(self) -> None:
         self.rewrite("notes", lambda rows: rows.filter(pc.field("stream_id") > 1_000))
-        found = self.checked(Extent(examples=3)).streams[0]
+        found = self.checked(Extent(examples=3, range_rows=5_000)).streams[0]
         self.assertEqual(sum(each.missing for each in found.differences), 2_000)
         self.assertEqual([each.stream_id for each in found.examples], [1, 1, 2])
 
