@@ -22,7 +22,7 @@ LONGEST_MODULE = 450
 
 #: Directories with code that is shipped, and with code that uses it.
 PRODUCT = "synrepl"
-USERS = ("tests", "benchmarks", "interop", "simulator")
+USERS = ("tests", "system_tests", "benchmarks", "interop", "simulator")
 
 #: Files that may use private members of other modules, by path, with the reason.
 MAY_USE_PRIVATE_MEMBERS = {
@@ -290,7 +290,7 @@ class Commands(TestCase):
     def test_two_commands_one_line_each(self) -> None:
         demo, tests = self.readme_commands()
         self.assertTrue(demo.endswith("synrepl demo"), demo)
-        self.assertTrue(tests.endswith("twisted.trial -j2 tests"), tests)
+        self.assertTrue(tests.endswith("twisted.trial -j3 tests"), tests)
 
     def test_ci_runs_the_readme_command(self) -> None:
         script = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8")

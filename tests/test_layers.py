@@ -50,10 +50,10 @@ ONLY = {
 FACADES = {"synrepl.rooms": "tests/rooms"}
 
 #: Source beside the product's, which keeps to the facades, too.
-BESIDE = ("benchmarks", "interop", "simulator", "tests", "contrib")
+BESIDE = ("benchmarks", "interop", "simulator", "tests", "system_tests", "contrib")
 
 #: What the product never imports.
-NEVER = {"tests", "benchmarks", "simulator"}
+NEVER = {"tests", "system_tests", "benchmarks", "simulator"}
 
 #: A string that names a module, or something in one.
 MODULE_NAME = re.compile(rf"({PACKAGE}(?:\.\w+)+)(?::\w+)?")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from synrepl.daemon.config.config import load_worker
 from synrepl.daemon.config.decode import BadSetting
+from system_tests.cli.test_watch import ScriptedServer, WatchCase
 from tests.cli.cli_case import CliCase
-from tests.cli.test_watch import ScriptedServer, WatchCase
 from tests.storage.foreign_databases import foreign_database, sent
 
 

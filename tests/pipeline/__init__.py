@@ -1,1 +1,1 @@
-"""The pipeline, with real Spark."""
+"""The parts of the pipeline that need no Spark."""

@@ -1,0 +1,1 @@
+"""Commands on real deployments and lakes."""

@@ -1,0 +1,152 @@
+"""``synrepl lake``: what its commands do and say, on real PostgreSQL and Spark."""
+
+from __future__ import annotations
+
+import json
+
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.testing.postgres import fresh_database
+from system_tests.cli.lake_case import LakeCase
+from system_tests.pipeline.landing_case import rows_of
+from tests.pipeline.synthetic_lake import add, begin, schema_of
+from tests.storage.postgres import prepare
+from tests.storage.samples import TAMPERING
+
+ALICE = "@alice:example.org"
+
+
+class LakeCommands(LakeCase):
+    """A lake that is landed, shown, checked, queried and replayed."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        super().setUp()
+        self.dsn = await fresh_database(self, prepare)
+        self.database = ("--database-path", self.dsn_file(self.dsn))
+        self.append_notes(self.dsn, "one", "two", ALICE)
+
+    def land(self, *arguments: object) -> str:
+        return self.output_of("land", self.lake, *self.database, *arguments)
+
+    def check(self, *arguments: object) -> str:
+        return self.output_of("check", self.lake, *self.database, *arguments)
+
+    def texts(self) -> list[object]:
+        return [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
+
+    def test_land_brings_new_erased_and_joined_rows_up_to_date(self) -> None:
+        answer = json.loads(self.land("--json"))
+        self.assertEqual(answer["rows"], {"notes": 3})
+        self.assertEqual(answer["positions"]["notes"], "3~sql.3")
+        self.assertEqual((answer["quarantined"], answer["files_joined"]), ({}, 0))
+        self.assertEqual(answer["erased"], {"files": 0, "rows": 0, "subjects": 0, "redactions": 0})
+        self.assertEqual(self.land(), "Nothing new.\n")
+        self.append_notes(self.dsn, "three")
+        self.assertEqual(
+            self.land().splitlines(),
+            [
+                "stream  rows  position",
+                "notes      1  4~sql.4",
+                "Nothing new in 2 other streams.",
+                "2 small files joined into larger ones",
+            ],
+        )
+        self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
+        self.assertEqual(
+            self.land().splitlines(), ["Nothing new.", "erased: 1 subject, in 1 row of 1 file"]
+        )
+        self.assertEqual(self.texts(), ["one", "two", None, "three"])
+        self.assertIn("All equal.", self.check())
+        followed = "SELECT string_agg(DISTINCT follower, ',') FROM synrepl._followers"
+        self.assertEqual(self.sql(self.dsn, followed), "lake")
+
+    def test_status_shows_each_stream(self) -> None:
+        self.land()
+        lines = self.output_of("status", self.lake).splitlines()
+        self.assertTrue(lines[0].startswith("A lake of database "), lines)
+        self.assertEqual(
+            lines[2].split(), ["stream", "rows", "quarantined", "files", "MiB", "position"]
+        )
+        self.assertEqual(lines[3].split(), ["notes", "3", "-", "1", "0.0", "3~sql.3"])
+        self.assertEqual(lines[4:], ["", "2 other streams have no rows yet."])
+        streams = json.loads(self.output_of("status", self.lake, "--json"))["streams"]
+        self.assertEqual(set(streams), {"notes", "everything", "backfill"})
+        self.assertEqual(streams["notes"]["rows"], 3)
+
+    def test_check_reports_equal_and_different_lakes(self) -> None:
+        self.land()
+        self.assertEqual(
+            self.check().splitlines(),
+            [
+                "stream  rows in the database  in the lake  ranges  tokens",
+                "notes                      3            3       1  1 to 3  equal",
+                "2 other streams have no rows on either side.",
+                "All equal.",
+            ],
+        )
+        self.sql(self.dsn, f"{TAMPERING}; UPDATE synrepl.notes SET n = 99 WHERE stream_id = 2")
+        done = self.in_process("check", self.lake, *self.database)
+        self.assertEqual((done.code, done.err), (1, ""), done)
+        for part in ("DIFFERS", "tokens 1 to 3: 1 changed", "fact 2, row 0: changed in n",
+                     "The database and the lake differ."):  # fmt: skip
+            self.assertIn(part, done.out)
+        done = self.in_process("check", self.lake, *self.database, "--json", "--stream", "notes")
+        self.assertEqual(done.code, 1)
+        answer = json.loads(done.out)
+        self.assertFalse(answer["equal"])
+        self.assertEqual([each["stream"] for each in answer["streams"]], ["notes"])
+
+    async def test_replay_fills_another_database(self) -> None:
+        self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
+        self.land()
+        copy = await fresh_database(self)
+        where = ("--database-path", self.dsn_file(copy, "copy.dsn"))
+        lines = self.output_of("replay", self.lake, *where).splitlines()
+        self.assertEqual(lines[1].split(), ["notes", "3", "0", "3"])
+        self.assertEqual(lines[2:], ["2 other streams have no rows to replay."])
+        again = json.loads(self.output_of("replay", self.lake, *where, "--json"))
+        self.assertEqual((again["notes"]["rows"], again["notes"]["rows_there"]), (0, 3))
+        self.assertIn("All equal.", self.output_of("check", self.lake, *where, "--copy"))
+        self.sql(copy, f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id = 2")
+        done = self.in_process("check", self.lake, *where, "--copy")
+        self.assertEqual(done.code, 1, done)
+        self.assertIn("fact 2, row 0: only in the lake", done.out)
+        self.assertIn("The copy and the lake differ.", done.out)
+
+
+class LakeCommandsWithoutDatabase(LakeCase):
+    """Commands that need no database, over given rows."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        rows = [
+            {
+                "stream_id": n,
+                "cache_func": f"get_{n % 2}",
+                "keys": "[]",
+                "invalidation_ts": 1000 * n,
+            }
+            for n in range(1, 7)
+        ]
+        add(begin(self.lake), schema_of("caches"), rows, files=3)
+
+    def test_run_prints_and_draws_a_job(self) -> None:
+        picture = self.directory / "heat.png"
+        rows = json.loads(self.output_of("run", "heat", self.lake, "--json", "--plot", picture))
+        self.assertEqual([row["cache"] for row in rows], ["get_0", "get_1"])
+        self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        shown = self.output_of("run", "heat", self.lake, "--rows", "1")
+        self.assertIn("get_0", shown)
+        self.assertIn("and 1 more row (--rows, --json)", shown)
+        self.assertIn("Physical Plan", self.output_of("run", "heat", self.lake, "--explain"))
+        nowhere = self.directory / "nowhere" / "heat.png"
+        done = self.in_process("run", "heat", self.lake, "--plot", nowhere)
+        self.assertEqual(done.code, 1)
+        self.assertIn("get_0", done.out)
+        self.assertIn("cannot be written", done.err)
+
+    def test_compact_joins_small_files(self) -> None:
+        done = json.loads(self.output_of("compact", self.lake, "--json"))
+        self.assertEqual(done, {"caches": {"joined": 3, "made": 1, "removed": 3}})
+        self.assertEqual(
+            [row[0] for row in rows_of(Lake(self.lake).table("caches"))], [*range(1, 7)]
+        )

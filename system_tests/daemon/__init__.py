@@ -1,0 +1,1 @@
+"""Masters and workers as processes."""
