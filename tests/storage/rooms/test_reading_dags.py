@@ -275,7 +275,7 @@ class DamagedRows(ReadingCase):
         assert room_id is not None
         await self.store.current_state_ids(room_id)
         self.sql(
-            "UPDATE synrepl._state_groups SET event_nos[1] = event_nos[1] - 1"
+            "UPDATE synrepl._state_groups SET changes = set_byte(changes, 7, get_byte(changes, 7) # 1)"
             " WHERE group_no = (SELECT current_group FROM synrepl._room_heads)"
         )
         for store in (self.store, RoomStore(self.database)):
