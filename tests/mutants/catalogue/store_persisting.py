@@ -175,8 +175,8 @@ PERSISTING = (
     Mutant(
         "store-extremities-removed",
         "storage/rooms/tables/heads.py",
-        "    removed = list(gone)\n",
-        "    removed = list(gone)[1:]\n",
+        "    removed, new = list(gone), list(new)\n",
+        "    removed, new = list(gone)[1:], list(new)\n",
         "extremities that were followed go",
         DAGS,
         PACKAGE,
