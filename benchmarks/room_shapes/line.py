@@ -29,7 +29,7 @@ class Version(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What became of some groups.
+    """The outcome of storing some groups.
 
     :ivar positions: of the groups that are on the line
     :ivar versions: new versions, in order

@@ -50,7 +50,12 @@ class DsnOptionsOfAllCommands(WorkingDirectoryCase):
         path = self.directory / "dsn"
         path.write_text(ELSEWHERE)
         path.chmod(0o600)
-        needed = {"watch": ["--tcp", "127.0.0.1:1"], "lake": [self.directory / "lake"]}
+        config = ["-c", self.directory / "none.yaml"]
+        needed = {
+            "watch": ["--tcp", "127.0.0.1:1"],
+            "lake": [self.directory / "lake"],
+            "rooms": config,
+        }
         for names in takes_a_dsn():
             for given in ("--database", ELSEWHERE), ("--database-path", path):
                 with self.subTest(names, given=given[0]):

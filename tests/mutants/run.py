@@ -22,7 +22,7 @@ PATIENCE = 600
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant.
+    """The outcome of a mutant.
 
     :ivar caught_by: the test that failed; None if none did, or the mutant could not be tried
     :ivar reason: how it failed, or why the mutant could not be tried

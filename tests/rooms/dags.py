@@ -96,7 +96,7 @@ def hash_of(state: StateMap) -> str:
 def room_of(
     events: Sequence[Event], version: RoomVersion, live: bool = True
 ) -> tuple[Room, Mapping[str, Judged]]:
-    """A room from its events, and what became of each."""
+    """A room from its events, and the outcome of each."""
     room = Room(version)
     judged = {each.event.event_id: each for event in events for each in room.receive(event, live)}
     return room, judged

@@ -89,7 +89,7 @@ class StoredRoom:
         return [request.ask(self) for request in requests]
 
     def keep(self, judged: Judged[StoredState]) -> None:
-        """Store what became of an event, and the state after it."""
+        """Store the outcome of an event, and the state after it."""
         event, after = judged.event, judged.state_after
         if after is not None:
             after = self.stored(after)

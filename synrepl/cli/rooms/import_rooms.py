@@ -119,13 +119,13 @@ def command(
 
     Exits with 1 if anything differs, or was left out or refused.
     """
-    loaded = load(config)
     name = writer_name(writer)
     if file is not None:
         if dsn is not None or database_path is not None:
             raise WhatToImport()
         if room_ids or follow or key_files:
             raise click.UsageError("ROOM, --follow and --server-keys do not go with --file")
+        loaded = load(config)
         lines = _run(loaded, name, lambda process, bar: _file(process, bar, file, dict(versions)))
         _end(as_json, file_report_json(lines), file_report_parts(lines, most), not lines.refused)
         return
@@ -134,6 +134,7 @@ def command(
         raise WhatToImport()
     if follow and room_ids:
         raise click.UsageError("--follow is for all rooms; leave ROOM out")
+    loaded = load(config)
     wanted = _Wanted(found, room_ids, follow, source, _keys(key_files), most, as_json)
     report = _run(loaded, name, wanted.run)
     _end(as_json, import_report_json(report), import_report_parts(report, most), report.is_equal)

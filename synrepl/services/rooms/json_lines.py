@@ -71,7 +71,7 @@ class RefusedLine(msgspec.Struct, frozen=True):
 
 
 class LinesReport(msgspec.Struct):
-    """What became of the lines of a file.
+    """The outcome of reading a file, by line.
 
     :ivar rejected: events that the rules reject; they are stored
     :ivar known: events that were stored before

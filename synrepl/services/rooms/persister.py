@@ -49,7 +49,7 @@ class RoomPersister:
     that meets a room which another process has changed reads what it needs again.
 
     :param writer: a writer of the streams ``events``, ``backfill`` and ``caches``
-    :param max_rooms: rooms of which something is kept in memory between batches
+    :param max_rooms: maximum number of rooms with cached state between batches
     :param limits: of each room
     :ivar memories: what it keeps about rooms between batches
     """
@@ -81,7 +81,7 @@ class RoomPersister:
         transaction that brings the last of them.
 
         :param version: of the room
-        :returns: what became of each event, and of others that waited for them
+        :returns: the outcome of each event, and of the others that waited for them
         :raises UnknownRoomVersion: there is no such room version
         :raises OtherRoomVersion: the room is stored with another version
         :raises CorruptEvent: :raises CorruptState: what is stored of the room is damaged

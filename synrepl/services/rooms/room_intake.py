@@ -64,7 +64,7 @@ class Received(StrEnum):
 
 
 class PostedEvents(NamedTuple):
-    """What became of the events of a request.
+    """The outcomes of the events of a request.
 
     :ivar events: the events of the body, in that order
     :ivar released: events that had waited for them
@@ -306,7 +306,7 @@ def _incoming(event: Event, received: Received) -> IncomingEvent:
 
 
 def _outcome(event: PersistedEvent) -> dict[str, object]:
-    """What became of an event, with the members that say something."""
+    """The outcome of an event as JSON, without empty members."""
     shown: dict[str, object] = {"event_id": event.event_id, "outcome": event.outcome.value}
     if event.stream_id is not None:
         shown |= {"stream_id": event.stream_id, "topological": event.topological}

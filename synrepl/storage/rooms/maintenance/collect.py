@@ -54,7 +54,7 @@ class CollectionPlan(NamedTuple):
 
 
 class BatchDone(NamedTuple):
-    """What became of a batch under the lock.
+    """The outcome of a batch under the lock.
 
     :ivar mark: to go on with
     :ivar held_ms: for how long the lock was held

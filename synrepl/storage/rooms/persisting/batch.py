@@ -56,7 +56,7 @@ from synrepl.storage.rooms.visibility.audience import pack_audience, pack_unseen
 #: Waiting events that are judged in the same transaction as the events they waited for.
 MAX_RELEASED = 2_000
 
-#: States of which entries are read ahead.
+#: Maximum number of states whose entries are prefetched.
 MAX_PREFETCHED_STATES = 8
 
 _VISIBILITY: StateKey = ("m.room.history_visibility", "")
@@ -328,7 +328,7 @@ class RoomBatch:
                     self._judge(event, IncomingEvent(event, live, backfilled), None)
                     here.append(event.event_id)
 
-    # -- what became of it ----------------------------------------------------------------
+    # -- outcomes ------------------------------------------------------------------------
 
     def _keep(self, judged: Judged[StoredState], incoming: IncomingEvent) -> PersistedEvent:
         event = judged.event

@@ -134,7 +134,7 @@ class PersistRun:
 
     @property
     def result(self) -> PersistedBatch:
-        """What became of the batch; complete once the tokens were reserved."""
+        """The outcome of the batch; complete once the tokens were reserved."""
         writer, given = self._writer, self._given
         judged = {each.row.event_id: each.outcome() for each in writer.batch.pending()}
         memory = self.memory
@@ -149,7 +149,7 @@ class PersistRun:
 
     @staticmethod
     def _now(given: PersistedEvent, judged: Mapping[str, PersistedEvent]) -> PersistedEvent:
-        """What became of an event by the end of the batch: one that waited may have been judged."""
+        """The outcome of an event at the end of the batch: one that waited may have been judged."""
         if given.error is not None or given.outcome is EventOutcome.KNOWN:
             return given
         return judged.get(given.event_id, given)

@@ -173,7 +173,7 @@ class StoredRoomView:
         self._check_resolution(conflicted.union(difference, subgraph))
         return AuthChainFacts(difference, subgraph, chains.power_levels)
 
-    # More for whoever persists
+    # For the persister only
 
     def rows(self, event_ids: Collection[str]) -> dict[str, StoredEvent]:
         """Rows of those events that are in this room; the others are left out."""

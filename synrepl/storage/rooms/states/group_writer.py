@@ -31,7 +31,7 @@ from synrepl.storage.rooms.states.state_line import (
 from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
 from synrepl.storage.rooms.tables.pending_rows import PendingRows
 
-#: Groups of which rows, places and accumulators are kept between transactions.
+#: Maximum number of groups whose rows and places are cached between transactions.
 MAX_KEPT_GROUPS = 512
 
 

@@ -22,7 +22,7 @@ class MissingJson(StorageError):
 
 
 class EventFlags(IntFlag):
-    """What became of an event.
+    """The stored outcome of an event.
 
     An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it. The
     JSON of an erased event is in the redacted form, so that its content does not fit its content hash.

@@ -1,4 +1,4 @@
-"""Events that are to be persisted, and what became of each."""
+"""Events to persist, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class IncomingEvent(NamedTuple):
 
 
 class EventOutcome(StrEnum):
-    """What became of an event."""
+    """The outcome of an event."""
 
     ACCEPTED = "accepted"
     SOFT_FAILED = "soft-failed"
@@ -47,7 +47,7 @@ class EventOutcome(StrEnum):
 
 
 class PersistedEvent(NamedTuple):
-    """What became of an event.
+    """The outcome of an event, with its numbers.
 
     :ivar stream_id: its stream ordering; None for an outlier, and for one that was not judged
     :ivar topological: its topological ordering, where it has a stream ordering
@@ -67,7 +67,7 @@ class PersistedEvent(NamedTuple):
 
 
 class PersistedBatch(NamedTuple):
-    """What became of a batch.
+    """The outcomes of a batch.
 
     :ivar events: the events that were given, in that order
     :ivar judged: what was judged, in that order: those of the events that were, and others that waited

@@ -22,7 +22,7 @@ class PendingEvent(NamedTuple):
     refusal: Refusal | None
 
     def outcome(self) -> PersistedEvent:
-        """What became of it."""
+        """The outcome of the event."""
         row = self.row
         outcome = EventOutcome.ACCEPTED
         if row.is_rejected:
