@@ -177,7 +177,7 @@ def _insides(importer: str, imported: str) -> Iterator[str]:
 
 
 def beside(root: Path) -> list[str]:
-    """Imports past a facade in what stands beside the package, one sentence each."""
+    """Imports past a facade in what stands beside the package, and of system tests in tests, one sentence each."""
     known, found = modules(root), []
     for folder in BESIDE:
         for path in sorted((root / folder).rglob("*.py")):
@@ -185,6 +185,9 @@ def beside(root: Path) -> list[str]:
             if any(name.startswith(f"{inside}/") for inside in FACADES.values()):
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                imported = str(node.module) if isinstance(node, ast.ImportFrom) else ""
+                if folder == "tests" and imported.startswith("system_tests"):
+                    found.append(f"{name}:{getattr(node, 'lineno', 0)} imports {imported}")
                 for target in _targets(node, "", known):
                     reasons = _insides(name, target)
                     found.extend(f"{name}:{getattr(node, 'lineno', 0)} {each}" for each in reasons)

@@ -89,7 +89,7 @@ class CheckOfALargeLake(LakeCase):
         )
         for difference, fact in zip(found.differences, (5, 4_000, 7_777), strict=True):
             self.assertIn(fact, Range(difference.after, difference.upto))
-            self.assertApproximates(difference.upto - difference.after, 2_500, 100)
+            self.assertApproximates(difference.upto - difference.after, 2_500, 10)
         self.assertEqual(
             found.examples,
             (
