@@ -1,8 +1,8 @@
 """The importing process: ``DSN EVENTS EVERY``.
 
 Fills a database as a Synapse does with one room of so many events, and imports it into another database,
-everything verified. Reports every ``EVERY`` events: the events imported, the CPU seconds used, the wall time,
-and the resident memory in MiB; then the number of findings.
+everything verified. Reports every ``EVERY`` events: the events imported, the CPU seconds used by this process and
+by the PostgreSQL server, the wall time, and the resident memory in MiB; then the number of findings.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from twisted.internet.task import react
 from twisted.logger import Logger
 
 from benchmarks.child import report
+from benchmarks.server_cpu import ServerProcesses
 from benchmarks.synapse_room import fill
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.garbage import collect_after_batches
 from synrepl.services.rooms.importing.importer import ImportProgress, RoomImporter
 from synrepl.services.rooms.importing.journal import ImportJournal
 from synrepl.services.rooms.importing.persisting import PersistingSink
@@ -68,7 +70,10 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
         ImportJournal(database, "benchmark"),
         PersistingSink(RoomPersister(scheduler, writer), database),
     )
+    collect_after_batches()
+    server = ServerProcesses(dsn)
     began, used, seen = time.perf_counter(), time.process_time(), 0
+    used_by_server = server.cpu()
 
     def on_progress(progress: ImportProgress) -> None:
         nonlocal seen
@@ -78,6 +83,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
                 {
                     "events": progress.done,
                     "cpu": time.process_time() - used,
+                    "server": server.cpu() - used_by_server,
                     "seconds": time.perf_counter() - began,
                     "memory": _resident() / _MIB,
                 }

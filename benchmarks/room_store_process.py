@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
@@ -16,6 +14,7 @@ from twisted.logger import Logger
 from benchmarks.child import limit_lifetime, report
 from benchmarks.recorded import event_facts
 from benchmarks.room_store_data import ChatRoom
+from benchmarks.server_cpu import ServerProcesses
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
@@ -65,8 +64,6 @@ EMPTIED = (
     "_waiting_events",
     "_redactions",
 )
-
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class CopiedTables:
@@ -128,23 +125,6 @@ class CopiedTables:
         (found,) = self._cursor.fetchone() or (0,)
         return int(found)
 
-    def server_cpu(self) -> float:
-        """CPU seconds of all processes of the server so far."""
-        self._cursor.execute("SELECT pg_backend_pid()")
-        (backend,) = self._cursor.fetchone() or (0,)
-        self._connection.commit()
-        parent = int(_stat(backend)[1])
-        total = sum(map(int, _stat(parent)[11:15]))
-        for each in Path("/proc").iterdir():
-            if each.name.isdigit():
-                try:
-                    words = _stat(int(each.name))
-                except OSError:  # ended meanwhile
-                    continue
-                if int(words[1]) == parent:
-                    total += sum(map(int, words[11:13]))
-        return total * _TICK_S
-
 
 class _Source:
     """A file for COPY."""
@@ -158,12 +138,6 @@ class _Source:
 
     def readline(self, size: int = 8192) -> bytes:  # psycopg2 requires it
         raise NotImplementedError
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on."""
-    text = Path(f"/proc/{pid}/stat").read_text()
-    return text[text.rindex(")") + 2 :].split()
 
 
 async def measure(clock: Any, arguments: Sequence[str]) -> None:
@@ -186,7 +160,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     writer = StreamWriter(scheduler, store, "master", ROOM_STREAMS, announcer, log)
     await writer.start()
     await announcer.start()
-    tables = CopiedTables(dsn)
+    tables, server = CopiedTables(dsn), ServerProcesses(dsn)
     found: dict[str, Any] = {}
     for name, messages in (("a chat", 0.8), ("members only", 0.0)):
         events = list(ChatRoom(count // 5, messages).events(count))
@@ -194,21 +168,21 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
         for nth in range(repetitions + 1):
             tables.empty()
             persister = RoomPersister(scheduler, writer)
-            began = process_time() + tables.server_cpu()
+            began = process_time() + server.cpu()
             for part in _parts(events):
                 await persister.persist(
                     events[0].room_id, "10", [IncomingEvent(each) for each in part]
                 )
-            ours = process_time() + tables.server_cpu() - began
+            ours = process_time() + server.cpu() - began
             tables.read()
             if name == "members only":
                 found["state bytes"] = tables.state_bytes() / count
-            began = process_time() + tables.server_cpu()
+            began = process_time() + server.cpu()
             room = Room(events[0].version)
             for event in events:
                 room.receive(event)
             tables.write(-(-count // BATCH))
-            bare = process_time() + tables.server_cpu() - began
+            bare = process_time() + server.cpu() - began
             if nth:
                 sides["ours"].append(ours)
                 sides["bare"].append(bare)

@@ -6,7 +6,9 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import randrange
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 from typing import Self
 
@@ -15,6 +17,8 @@ from synrepl.core.errors import Unavailable
 from synrepl.storage.launch.child import Account, guarded
 
 LOOPBACK = "127.0.0.1"
+
+_PORTS = (10_000, 32_000)
 
 _END_S = 20.0
 
@@ -121,9 +125,15 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
+    """Ports that nobody listens on now, all different.
+
+    They are below those that the kernel gives to outgoing connections, which could take one before it is used.
+    """
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
+        with suppress(OSError):
+            sockets.append(socket.create_server((LOOPBACK, randrange(*_PORTS))))
+    ports: list[int] = [listener.getsockname()[1] for listener in sockets]
     for listener in sockets:
         listener.close()
     return ports

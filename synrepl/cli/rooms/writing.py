@@ -14,6 +14,7 @@ from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.configured_database import check_owned, configured_dsn, opened
 from synrepl.core.errors import ConfigError
+from synrepl.core.garbage import collect_after_batches
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.config.room_writers import check_room_writers
@@ -70,4 +71,5 @@ async def room_process(reactor: Any, config: Config, writer: str) -> AsyncIterat
         await names.start()
         stack.push_async_callback(names.stop)
         persister = RoomPersister(scheduler, names, config.rooms.max_rooms, config.rooms.limits)
+        collect_after_batches()
         yield RoomProcess(reactor, scheduler, database, persister)

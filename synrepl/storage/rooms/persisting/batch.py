@@ -61,6 +61,13 @@ MAX_PREFETCHED_STATES = 8
 
 _VISIBILITY: StateKey = ("m.room.history_visibility", "")
 
+# Operations on members of an enumeration are slow, and each event has flags.
+_OUTLIER = int(EventFlags.OUTLIER)
+_REJECTED = int(EventFlags.REJECTED)
+_SOFT_FAILED = int(EventFlags.SOFT_FAILED)
+_PARTIAL = int(EventFlags.PARTIAL)
+_ERASED = int(EventFlags.ERASED)
+
 
 class RoomBatch:
     """Takes in events of one room in their order, as :class:`~synrepl.rooms.Room` does in memory.
@@ -293,11 +300,7 @@ class RoomBatch:
                 room_id=self.room.room_id,
                 event_id=incoming.event.event_id,
             )
-        final = {
-            each
-            for each, row in here.items()
-            if row.is_rejected and not row.flags & EventFlags.PARTIAL
-        }
+        final = {each for each, row in here.items() if row.is_rejected and not row.flags & _PARTIAL}
         kept = {key: each for key, each in state.items() if each not in final}
         return self.memory.empty.with_delta(StateDelta(kept))
 
@@ -359,13 +362,12 @@ class RoomBatch:
     ) -> StoredEvent:
         event = judged.event
         # What is erased stays erased when an outlier gets its state.
-        flags = EventFlags(0 if old is None else old.flags) & EventFlags.ERASED
-        before = after = None
-        audience = pack_unseen(event)
+        flags = 0 if old is None else old.flags & _ERASED
+        before = after = audience = None
         slot = self.states.slot_of(event)
         prev_nos: list[int] = []
         if judged.state_before is None:
-            flags |= EventFlags.OUTLIER
+            flags |= _OUTLIER
         else:
             self.memory.name_event(event_no, event.event_id)
             parents = [
@@ -381,13 +383,15 @@ class RoomBatch:
                 audience = self._audience(judged)
         reason = judged.refusal or judged.soft_failure
         if judged.refusal is not None:
-            flags |= EventFlags.REJECTED
+            flags |= _REJECTED
         elif judged.soft_failure is not None:
-            flags |= EventFlags.SOFT_FAILED
+            flags |= _SOFT_FAILED
         if judged.partial:
-            flags |= EventFlags.PARTIAL
+            flags |= _PARTIAL
         numbers = self.view.event_nos(auth_dependencies(event))
         is_outlier = judged.state_before is None
+        if audience is None:
+            audience = pack_unseen(event)
         return StoredEvent(
             event_no,
             event.event_id,
@@ -401,7 +405,7 @@ class RoomBatch:
             None if is_outlier else judged.topological,
             prev_nos,
             [numbers[each] for each in auth_dependencies(event)],
-            int(flags),
+            flags,
             None if reason is None else refusal_text(judged.failed, reason),
             None if old is None else old.redacted_by,
             audience,

@@ -103,7 +103,8 @@ class RoomMemory:
         if too_many:
             self._start_over(needed)
         if len(self.parsed) > MAX_PARSED:
-            kept = list(self.parsed.items())
+            # Events cite state events; a message is needed again only where it is redacted.
+            kept = [each for each in self.parsed.items() if each[1].state_key is not None]
             rules = [each for each in kept if each[1].type in _RULES][-MAX_PARSED // 4 :]
             self.parsed = dict([*rules, *kept[-MAX_PARSED // 2 :]])
         if len(self.chains) > MAX_CHAINS:

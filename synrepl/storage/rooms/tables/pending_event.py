@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from synrepl.rooms import Event, Refusal
-from synrepl.storage.rooms.tables.events import EventFlags, StoredEvent
+from synrepl.storage.rooms.tables.events import StoredEvent
 from synrepl.storage.rooms.tables.incoming import EventOutcome, PersistedEvent
 
 
@@ -27,7 +27,7 @@ class PendingEvent(NamedTuple):
         outcome = EventOutcome.ACCEPTED
         if row.is_rejected:
             outcome = EventOutcome.REJECTED
-        elif row.flags & EventFlags.SOFT_FAILED:
+        elif not row.passed_all_checks:
             outcome = EventOutcome.SOFT_FAILED
         return PersistedEvent(
             row.event_id, outcome, row.event_no, row.stream_id, row.topological, self.refusal
