@@ -17,12 +17,28 @@ from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 
+#: The tables of rooms.
 TABLES = (
-    "_rooms, _room_keys, _room_events, _room_event_json, _state_groups, _state_line, _state_lines,"
-    " _state_group_lines, _current_state, _memberships, _room_heads, _forward_extremities,"
-    " _backward_extremities, _waiting_events, _redactions,"
-    " _branch_memberships"
+    "_rooms",
+    "_room_keys",
+    "_room_events",
+    "_room_event_json",
+    "_state_groups",
+    "_state_line",
+    "_state_lines",
+    "_state_group_lines",
+    "_current_state",
+    "_memberships",
+    "_room_heads",
+    "_forward_extremities",
+    "_backward_extremities",
+    "_waiting_events",
+    "_redactions",
+    "_branch_memberships",
 )
+
+#: Forgets all rooms. With so few rows it is many times faster than TRUNCATE, which makes new files.
+EMPTY = "; ".join(f"DELETE FROM synrepl.{table}" for table in TABLES)
 
 _CODECS = {stream.name: RowCodec(stream) for stream in ROOM_STREAMS}
 
@@ -153,6 +169,5 @@ class BlockingPersister:
 
     def empty(self) -> None:
         """Empty the tables."""
-        names = ", ".join(f"synrepl.{each}" for each in TABLES.split(", "))
-        self.database.run("empty", lambda txn: txn.execute(f"TRUNCATE {names}") and None)
+        self.database.run("empty", lambda txn: txn.execute(EMPTY) and None)
         self.forget()

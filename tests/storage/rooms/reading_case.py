@@ -1,12 +1,15 @@
-"""Fixture: rooms of the vectors in a store that is read."""
+"""Fixtures: rooms of the vectors in a store that is read."""
 
 from __future__ import annotations
 
+from synrepl.driver.blocking import BlockingDatabase
 from synrepl.rooms import Room
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.rooms.dags import Dag, dag, dag_names
+from tests.storage.rooms.blocking_maintenance import AwaitedDatabase
 from tests.storage.rooms.store_case import StoreCase
+from tests.storage.rooms.stored_rooms import StoredRoomsCase
 
 #: Rooms that are small enough for every run.
 SMALL = 60
@@ -31,7 +34,28 @@ class ReadingCase(StoreCase):
         await self.one.persist(room_dag.events[0].room_id, room_dag.version, incoming)
         return room
 
-    async def any_room(self, size: int = SMALL) -> Room:
-        """The largest room of the vectors up to a size."""
-        name = max(dag_names(size), key=lambda each: len(dag(each).events))
-        return await self.persist(dag(name))
+    async def any_room(self) -> Room:
+        """The largest of the small rooms of the vectors."""
+        return await self.persist(dag(largest_room()))
+
+
+class SharedReadingCase(StoredRoomsCase):
+    """A test case with a store that has rooms of the vectors, and that it does not change.
+
+    It reads in the thread of the test, which is faster.
+    """
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        blocking = BlockingDatabase(self.dsn, "store")
+        self.addCleanup(blocking.close)
+        self.store = RoomStore(AwaitedDatabase(blocking))
+
+    async def any_room(self) -> Room:
+        """The largest of the small rooms of the vectors."""
+        return await self.stored_room(largest_room())
+
+
+def largest_room() -> str:
+    """The name of the largest of the small rooms."""
+    return max(dag_names(SMALL), key=lambda each: len(dag(each).events))

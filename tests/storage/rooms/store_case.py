@@ -23,6 +23,7 @@ from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 from tests.services.world import NullLog
 from tests.storage.postgres import PostgresCase, Process
+from tests.storage.rooms.blocking_store import EMPTY
 from tests.storage.rooms.comparison import compare_room
 
 T = TypeVar("T")
@@ -107,14 +108,7 @@ class StoreCase(PostgresCase):
 
     async def empty(self) -> None:
         """Forget all rooms: those of version 1 share event IDs."""
-        self.sql(
-            "TRUNCATE synrepl._rooms, synrepl._room_keys, synrepl._room_events,"
-            " synrepl._room_event_json, synrepl._state_groups, synrepl._state_line,"
-            " synrepl._state_lines, synrepl._state_group_lines, synrepl._current_state,"
-            " synrepl._memberships, synrepl._room_heads, synrepl._forward_extremities,"
-            " synrepl._backward_extremities, synrepl._waiting_events, synrepl._redactions,"
-            " synrepl._branch_memberships"
-        )
+        self.sql(EMPTY)
         self.one.forget()
 
     async def check_equal(self, room: Room, what: object = None, orders: bool = True) -> None:
