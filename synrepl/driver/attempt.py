@@ -11,20 +11,12 @@ import psycopg2
 
 from synrepl.driver.commit_status import CommitTicket
 from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
-from synrepl.driver.errors import is_lost, translate
+from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
 from synrepl.driver.transaction import PostgresTransaction
 from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.store import DatabaseAway
 
 T = TypeVar("T")
-
-#: Returns the transaction's ID, and makes its commit wait for the disk: the server must not lose,
-#: in a crash that this process survives, positions and effects that the process saw committed.
-_IDENTIFY = (
-    "SELECT pg_current_xact_id()::text, CASE current_setting('synchronous_commit')"
-    " WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult(Generic[T]):
@@ -60,43 +52,29 @@ class Attempt(Generic[T]):
 
         :raises DatabaseAway: the connection was lost before COMMIT
         """
-        ticket = self._begin(connection)
-        transaction = PostgresTransaction(connection, self.address, self.name)
+        transaction = PostgresTransaction(
+            connection, self.address, self.name, self.read_only, self.isolation
+        )
         try:
             result = self.work(transaction)
-            transaction.close()
+            transaction.check_open()
         except BaseException as error:
             self._roll_back(connection, error)
             raise
         try:
-            with connection.cursor() as cursor:
-                cursor.execute("COMMIT")
+            transaction.commit()
         except psycopg2.Error as error:
             if not is_lost(connection, error):
-                raise translate(self.name, error) from error
+                translated = translate(self.name, error)
+                self._roll_back(connection, translated)  # a deferred script may have failed
+                raise translated from error
             close(connection)
-            return AttemptResult(result, ticket, self.address.redacted(error))
+            return AttemptResult(result, transaction.ticket, self.address.redacted(error))
+        except VALUE_ERRORS as error:
+            translated = translate(self.name, error)
+            self._roll_back(connection, translated)
+            raise translated from error
         return AttemptResult(result)
-
-    def _begin(self, connection: PostgresConnection) -> CommitTicket | None:
-        """Start the transaction; if it writes, fetch its ID in the same round trip."""
-        try:
-            incarnation = None if self.read_only else connection.incarnation
-            with connection.cursor() as cursor:
-                if self.read_only:
-                    cursor.execute(f"BEGIN ISOLATION LEVEL {self.isolation} READ ONLY")
-                    return None
-                cursor.execute(f"BEGIN ISOLATION LEVEL {self.isolation} READ WRITE; {_IDENTIFY}")
-                row = cursor.fetchone()
-                assert row is not None
-        except psycopg2.Error as error:
-            if is_lost(connection, error):
-                close(connection)
-                raise self.address.away(error) from None
-            with suppress(psycopg2.Error):
-                connection.cursor().execute("ROLLBACK")
-            raise translate(self.name, error) from error
-        return CommitTicket(row[0], connection.info.backend_pid, incarnation)
 
     def _roll_back(self, connection: PostgresConnection, error: BaseException) -> None:
         """Roll back. A connection lost meanwhile is raised as such, whatever the work raised."""

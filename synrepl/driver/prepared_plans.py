@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
 from typing import NamedTuple
 
-from synrepl.storage.database import PlannedOnce, Script
+from synrepl.storage.database import PlannedOnce
 
 _PARAMETER = re.compile("%s")
 
@@ -36,15 +36,15 @@ class PreparedPlans:
         self._known: set[str] = set()
         self._is_unsure = False
 
-    def run(self, script: Script, send: Callable[[str], None]) -> None:
-        """Send a script, with its :class:`~synrepl.storage.database.PlannedOnce` parts prepared.
+    def run(self, parts: Iterable[str], send: Callable[[str], None]) -> None:
+        """Send statements in one text, those that are :class:`~synrepl.storage.database.PlannedOnce` prepared.
 
-        :param send: takes a text with the same parameters as the script
+        :param send: takes a text with the same parameters as the parts
         """
         statements: list[str] = ["DEALLOCATE ALL"] if self._is_unsure else []
         known = set() if self._is_unsure else self._known
         new: set[str] = set()
-        for part in script.parts:
+        for part in parts:
             if not isinstance(part, PlannedOnce):
                 statements.append(part)
                 continue

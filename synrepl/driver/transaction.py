@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Self
@@ -10,9 +10,20 @@ from typing import Self
 import psycopg2
 from psycopg2 import extensions, extras
 
+from synrepl.driver.commit_status import CommitTicket
 from synrepl.driver.connection import DatabaseAddress, PostgresConnection
 from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
-from synrepl.storage.database import NoRow, Record, Script, Values, WorkEndedTransaction
+from synrepl.storage.database import (
+    OPENING_COLUMNS,
+    DeferredScript,
+    Isolation,
+    NoRow,
+    OpeningScript,
+    Record,
+    Script,
+    Values,
+    WorkEndedTransaction,
+)
 
 #: Rows per statement of ``insert_many``.
 PAGE_ROWS = 1000
@@ -26,13 +37,30 @@ _STATES = {
 class PostgresTransaction:
     """Implements :class:`synrepl.storage.database.Transaction`.
 
+    It begins with the first statement, and in the same round trip where that is possible.
+
     :param name: name of the work, for errors
+    :ivar ticket: what is needed to look up the outcome of the commit; None while nothing was changed
     """
 
-    def __init__(self, connection: PostgresConnection, address: DatabaseAddress, name: str) -> None:
+    def __init__(
+        self,
+        connection: PostgresConnection,
+        address: DatabaseAddress,
+        name: str,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> None:
         self._connection = connection
         self._address = address
         self._name = name
+        self._read_only = read_only
+        self._begin = f"BEGIN ISOLATION LEVEL {isolation} READ {'ONLY' if read_only else 'WRITE'}"
+        self._has_begun = False
+        self.ticket: CommitTicket | None = None
+        # What is sent with the next statement.
+        self._deferred: list[str] = []
+        self._deferred_params: list[object] = []
         self._cursor = connection.cursor()
         self._rowcount = -1
 
@@ -43,15 +71,79 @@ class PostgresTransaction:
 
     def execute(self, sql: str, params: Values = ()) -> Self:
         """Run one statement, or a script without parameters."""
+        if isinstance(sql, DeferredScript):
+            assert not isinstance(params, Mapping)
+            self._deferred += sql.parts if params else map(_doubled, sql.parts)
+            self._deferred_params += params
+            return self
         with self._errors_named():
-            if isinstance(sql, Script):
-                self._connection.plans.run(
-                    sql, lambda text: self._cursor.execute(text, params or None)
-                )
+            if not self._has_begun:
+                self._begin_with(sql)
+            if self._deferred or isinstance(sql, Script):
+                self._send(sql, params)
             else:
                 self._cursor.execute(sql, params or None)
+            if isinstance(sql, OpeningScript) and self.ticket is None:
+                self._take_ticket()
         self._rowcount = self._cursor.rowcount
         return self
+
+    def _begin_with(self, sql: str) -> None:
+        """Begin, in the round trip of the first statement where that is possible."""
+        self._has_begun = True
+        if self._read_only:
+            self._deferred.insert(0, self._begin)
+            return
+        self._connection.incarnation  # noqa: B018  # not in the transaction, which a refusal would end
+        if isinstance(sql, OpeningScript):
+            self._deferred.insert(0, self._begin)
+        else:
+            self._ask_for_ticket(f"{self._begin}; ")
+
+    def _take_ticket(self) -> None:
+        """Take the transaction's ID from the first row; ask for it if there is none."""
+        row = self._cursor.fetchone()
+        if row is None:
+            self._ask_for_ticket("")
+        else:
+            self._cursor.scroll(0, "absolute")
+            self._set_ticket(row[-2])
+
+    def _ask_for_ticket(self, before: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"{before}SELECT {OPENING_COLUMNS}")
+            row = cursor.fetchone()
+            assert row is not None
+            self._set_ticket(row[0])
+
+    def _set_ticket(self, xid: str) -> None:
+        connection = self._connection
+        self.ticket = CommitTicket(xid, connection.info.backend_pid, connection.incarnation)
+
+    def _send(self, sql: str, params: Values) -> None:
+        """Send what was deferred, and a statement or a script."""
+        parts = sql.parts if isinstance(sql, Script) else (sql,)
+        plans, send = self._connection.plans, self._cursor.execute
+        if self._deferred and isinstance(params, Mapping):
+            self._flush()
+        if not self._deferred:
+            plans.run(parts, lambda text: send(text, params or None))
+            return
+        assert not isinstance(params, Mapping)
+        values = [*self._deferred_params, *params]
+        parts = (*self._deferred, *(parts if params else map(_doubled, parts)))
+        self._deferred, self._deferred_params = [], []
+        if values:
+            plans.run(parts, lambda text: send(text, values))
+        else:
+            plans.run(parts, lambda text: send(text.replace("%%", "%")))
+
+    def _flush(self) -> None:
+        """Send what was deferred."""
+        if not self._has_begun:
+            self._begin_with("")
+        if self._deferred:
+            self._send(Script(()), ())
 
     def insert_many(
         self, sql: str, rows: Iterable[Values], template: str | None = None
@@ -61,6 +153,7 @@ class PostgresTransaction:
         count, remaining = 0, iter(rows)
         while page := list(islice(remaining, PAGE_ROWS)):
             with self._errors_named():
+                self._flush()
                 extras.execute_values(self._cursor, sql, page, template, PAGE_ROWS)
                 count += self._cursor.rowcount
                 if self._cursor.description is not None:
@@ -92,6 +185,7 @@ class PostgresTransaction:
     def copy_in(self, sql: str, chunks: Iterable[str] | Iterable[bytes]) -> int:
         """Feed ``COPY … FROM STDIN``."""
         with self._errors_named():
+            self._flush()
             self._cursor.copy_expert(sql, _Source(chunks))
         self._rowcount = self._cursor.rowcount
         return self._rowcount
@@ -99,19 +193,31 @@ class PostgresTransaction:
     def copy_out(self, sql: str, write: Callable[[bytes], object]) -> int:
         """Pass the output of ``COPY … TO STDOUT`` to ``write``."""
         with self._errors_named():
+            self._flush()
             self._cursor.copy_expert(sql, _Sink(write))
         self._rowcount = self._cursor.rowcount
         return self._rowcount
 
-    def close(self) -> None:
-        """Check that the work left the transaction open, and close its cursor.
+    def check_open(self) -> None:
+        """Check that the work left the transaction open.
 
         :raises WorkEndedTransaction: the work committed, rolled back or ignored an error
         """
-        self._cursor.close()
         state = self._connection.info.transaction_status
-        if state != extensions.TRANSACTION_STATUS_INTRANS:
+        if self._has_begun and state != extensions.TRANSACTION_STATUS_INTRANS:
             raise WorkEndedTransaction(name=self._name, state=_STATES.get(state, "unknown"))
+
+    def commit(self) -> None:
+        """Commit, with what was deferred in the same round trip.
+
+        :raises psycopg2.Error: :raises ValueError: what was deferred, or the commit, failed; or the connection
+            was lost, and the commit may have taken effect
+        """
+        if self._deferred and not self._has_begun:
+            self._begin_with("")
+        if self._has_begun:
+            self._send("COMMIT", ())
+        self._cursor.close()
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
@@ -123,6 +229,11 @@ class PostgresTransaction:
             raise translate(self._name, error) from error
         except VALUE_ERRORS as error:
             raise translate(self._name, error) from error
+
+
+def _doubled(part: str) -> str:
+    """A statement without parameters, to be sent with some that have them."""
+    return part.replace("%", "%%") if "%" in part else part
 
 
 class _Source:

@@ -215,6 +215,29 @@ class Script(str):
         return made
 
 
+class DeferredScript(Script):
+    """A script whose result nobody needs: it is sent with what follows, be that a statement or COMMIT.
+
+    So its errors are raised there.
+    """
+
+
+#: Columns for the last statement of an :class:`OpeningScript`: the ID of the transaction; and a commit that
+#: waits for the disk: the server must not lose, in a crash that this process survives, positions and
+#: effects that the process saw committed.
+OPENING_COLUMNS = (
+    "pg_current_xact_id()::text, CASE current_setting('synchronous_commit')"
+    " WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
+)
+
+
+class OpeningScript(Script):
+    """A script that a transaction begins with, in the same round trip.
+
+    The last columns of its last statement are :data:`OPENING_COLUMNS`.
+    """
+
+
 class Statements(Protocol):
     """Runs single statements with low latency, each in its own transaction."""
 

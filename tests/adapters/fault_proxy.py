@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 reactor: Any = _reactor
 
-COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"  # as the client sends it
+COMMIT = b"COMMIT\x00"  # at the end of what the client sends
 COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"  # as the server answers
 
 
@@ -121,7 +121,7 @@ class _ClientSide(_Side):
         if data[:1] == b"Q" and not self.proxy.query():
             return
         cut = self.proxy.cut
-        if COMMIT in data and cut in (Cut.BEFORE, Cut.UNNOTICED):
+        if data[:1] == b"Q" and data.endswith(COMMIT) and cut in (Cut.BEFORE, Cut.UNNOTICED):
             self.proxy.cut = Cut.NEVER
             if cut is Cut.UNNOTICED:
                 self.server.client = None

@@ -17,6 +17,7 @@ from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.core.errors import SynreplError
 from synrepl.driver.connection import BadDsn, DatabaseRefused
 from synrepl.storage.database import (
+    DeferredScript,
     CommitUnknown,
     ConstraintViolation,
     DatabaseBusy,
@@ -427,8 +428,13 @@ class LostConnections(DatabaseCase):
 
         self.assertEqual(await self.database.run("obstinate", work), 5)
 
-    async def cut(self, cut: Cut, read_only: bool = False) -> tuple[int, list[tuple[int, int]]]:
-        """Cut the first COMMIT; return how often the work ran, and the rows in the table."""
+    async def cut(
+        self, cut: Cut, read_only: bool = False, deferred: bool = False
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Cut the first COMMIT; return how often the work ran, and the rows in the table.
+
+        :param deferred: whether the work sends its statement with the COMMIT
+        """
         proxy = self.proxy()
         database = self.open(at_port(self.dsn, proxy.port))
         proxy.cut = cut
@@ -436,8 +442,11 @@ class LostConnections(DatabaseCase):
 
         def work(txn: Transaction) -> int:
             runs.append(1)
-            if not read_only:
-                txn.execute("INSERT INTO t SELECT count(*) FROM t")  # a second one would show
+            insert = "INSERT INTO t SELECT count(*) FROM t"  # a second one would show
+            if read_only:
+                txn.execute("SELECT FROM t")
+            else:
+                txn.execute(DeferredScript([insert]) if deferred else insert)
             return len(runs)
 
         self.assertEqual(await database.run("cut", work, read_only=read_only), len(runs))
@@ -449,6 +458,10 @@ class LostConnections(DatabaseCase):
 
     async def test_a_commit_that_did_not_reach_the_server_is_repeated(self) -> None:
         self.assertEqual(await self.cut(Cut.BEFORE), (2, [(0, 0)]))
+
+    async def test_what_was_sent_with_a_lost_commit_is_there_once(self) -> None:
+        self.assertEqual(await self.cut(Cut.AFTER, deferred=True), (1, [(0, 0)]))
+        self.assertEqual(await self.cut(Cut.BEFORE, deferred=True), (2, [(0, 0), (1, 0)]))
 
     async def test_an_unfinished_transaction_is_waited_for_before_it_is_repeated(self) -> None:
         self.assertEqual(await self.cut(Cut.UNNOTICED), (2, [(0, 0)]))

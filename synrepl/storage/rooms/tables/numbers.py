@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 from synrepl.core.errors import InputError, StorageError
 from synrepl.rooms import StateKey
-from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
+from synrepl.storage.database import (
+    OPENING_COLUMNS,
+    OpeningScript,
+    PlannedOnce,
+    Record,
+    Transaction,
+)
 from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: First half of the key of a room's advisory lock; the second half is its number. It is 'RM' << 16, beside
@@ -238,7 +244,8 @@ _OPEN = (
     " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
     " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
     " (extract(epoch FROM now()) * 1000)::bigint,"
-    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[]))"
+    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[])),"
+    f" {OPENING_COLUMNS}"
     " FROM synrepl._rooms WHERE room_no = %s"
 )
 # With an array, PostgreSQL plans again each time.
@@ -246,11 +253,12 @@ _OPEN_FOR_ONE = (
     f"SELECT {ROOM_COLUMNS}, ARRAY[nextval('synrepl._event_numbers')],"
     " CASE %s::int WHEN 0 THEN ARRAY[]::bigint[] ELSE ARRAY[nextval('synrepl._group_numbers')] END,"
     " (extract(epoch FROM now()) * 1000)::bigint,"
-    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = %s)"
+    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = %s),"
+    f" {OPENING_COLUMNS}"
     " FROM synrepl._rooms WHERE room_no = %s"
 )
-_OPEN_SCRIPT = Script([_LOCK, PlannedOnce(_OPEN)])
-_OPEN_FOR_ONE_SCRIPT = Script([_LOCK, PlannedOnce(_OPEN_FOR_ONE)])
+_OPEN_SCRIPT = OpeningScript([_LOCK, PlannedOnce(_OPEN)])
+_OPEN_FOR_ONE_SCRIPT = OpeningScript([_LOCK, PlannedOnce(_OPEN_FOR_ONE)])
 
 
 def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: int) -> OpenedRoom:
@@ -261,7 +269,7 @@ def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: 
 
     :raises NumberWithoutRow: the room is not here any more
     """
-    script: Script
+    script: OpeningScript
     wanted: tuple[object, ...]
     if len(event_ids) == 1:
         script, wanted = _OPEN_FOR_ONE_SCRIPT, (min(groups, 1), event_ids[0])

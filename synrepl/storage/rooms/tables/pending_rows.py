@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from synrepl.storage.database import PlannedOnce, Script, Transaction
+from synrepl.storage.database import DeferredScript, PlannedOnce, Transaction
 
 #: From this number of rows of a table on, COPY with its own round trip is quicker.
 COPY_ROWS = 24
@@ -65,7 +65,7 @@ class PendingRows:
         return all(len(rows) < COPY_ROWS for rows in self._rows.values())
 
     def flush(self, txn: Transaction) -> None:
-        """Send everything, and forget it."""
+        """Send everything, and forget it. Few rows and statements go with what is sent next."""
         rows, self._rows = self._rows, {}
         for table, cells in rows.items():
             if len(cells) >= COPY_ROWS:
@@ -75,7 +75,7 @@ class PendingRows:
         statements, self._statements = self._statements, []
         params, self._params = self._params, []
         if statements:
-            txn.execute(Script(statements), params)
+            txn.execute(DeferredScript(statements), params)
 
     def _insert(self, table: RoomTable, rows: Sequence[RowCells]) -> None:
         row = f"({', '.join(['%s'] * len(rows[0]))})"
