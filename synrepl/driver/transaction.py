@@ -25,6 +25,9 @@ from synrepl.storage.database import (
     WorkEndedTransaction,
 )
 
+#: Bytes that are sent at once by COPY.
+_COPY_BYTES = 1 << 16
+
 #: Rows per statement of ``insert_many``.
 PAGE_ROWS = 1000
 
@@ -186,7 +189,7 @@ class PostgresTransaction:
         """Feed ``COPY … FROM STDIN``."""
         with self._errors_named():
             self._flush()
-            self._cursor.copy_expert(sql, _Source(chunks))
+            self._cursor.copy_expert(sql, _Source(chunks), _COPY_BYTES)
         self._rowcount = self._cursor.rowcount
         return self._rowcount
 

@@ -173,9 +173,22 @@ class FactTable:
     def _copy(
         self, txn: Transaction, writer: str, facts: Iterable[tuple[Token, list[Cells]]]
     ) -> None:
-        stream_id = self.stream.stream_id
+        stream_id, is_special = self.stream.stream_id, _COPY_SPECIAL.search
         lines = [
-            "\t".join((str(stream_id(token)), str(row_no), writer, *map(_copy_text, cells))) + "\n"
+            "\t".join(
+                [
+                    str(stream_id(token)),
+                    str(row_no),
+                    writer,
+                    *[
+                        cell
+                        if cell.__class__ is str and not is_special(cell)  # type: ignore[call-overload]
+                        else _copy_text(cell)
+                        for cell in cells
+                    ],
+                ]
+            )
+            + "\n"
             for token, rows in facts
             for row_no, cells in enumerate(rows)
         ]

@@ -363,7 +363,7 @@ class RoomBatch:
         event = judged.event
         # What is erased stays erased when an outlier gets its state.
         flags = 0 if old is None else old.flags & _ERASED
-        before = after = audience = None
+        before = after = None
         slot = self.states.slot_of(event)
         prev_nos: list[int] = []
         if judged.state_before is None:
@@ -379,8 +379,9 @@ class RoomBatch:
                 judged, slot, event_no, [each for each in parents if each is not None]
             )
             prev_nos = self._prev_nos(event, event_no)
-            if judged.refusal is None:
-                audience = self._audience(judged)
+        is_outlier = judged.state_before is None
+        is_unseen = is_outlier or judged.refusal is not None
+        audience = pack_unseen(event) if is_unseen else self._audience(judged)
         reason = judged.refusal or judged.soft_failure
         if judged.refusal is not None:
             flags |= _REJECTED
@@ -388,10 +389,8 @@ class RoomBatch:
             flags |= _SOFT_FAILED
         if judged.partial:
             flags |= _PARTIAL
-        numbers = self.view.event_nos(auth_dependencies(event))
-        is_outlier = judged.state_before is None
-        if audience is None:
-            audience = pack_unseen(event)
+        cited = auth_dependencies(event)
+        numbers = self.view.event_nos(cited)
         return StoredEvent(
             event_no,
             event.event_id,
@@ -404,7 +403,7 @@ class RoomBatch:
             None,
             None if is_outlier else judged.topological,
             prev_nos,
-            [numbers[each] for each in auth_dependencies(event)],
+            [numbers[each] for each in cited],
             flags,
             None if reason is None else refusal_text(judged.failed, reason),
             None if old is None else old.redacted_by,

@@ -9,24 +9,29 @@ from synrepl.storage.rooms.tables.pending_rows import PendingRows
 from synrepl.storage.rooms.visibility.event_places import BRANCHES_TABLE, PlacedEvent, event_places
 
 
-def place_row(batch: RoomBatch, row: StoredEvent, rows: PendingRows) -> StoredEvent:
-    """The row of an event, with its place. Call it in the stream ordering, once tokens are reserved."""
+def place_row(
+    batch: RoomBatch, row: StoredEvent, stream_id: int | None, rows: PendingRows
+) -> StoredEvent:
+    """The row of an event, with its stream ordering and its place.
+
+    Call it in the stream ordering, once tokens are reserved.
+    """
     memory = batch.memory
     if memory.places is None:
         memory.places = event_places(batch.txn, batch.room.room_no)
     if (
         row.group_before is None
         or row.group_after is None
-        or row.stream_id is None
+        or stream_id is None
         or row.topological is None
         or row.audience is None
     ):
-        return row
-    if row.stream_id > 0 and memory.places.is_next(row.group_after, row.topological):
-        return row
+        return _with_place(row, stream_id, row.audience, row.reach)
+    if stream_id > 0 and memory.places.is_next(row.group_after, row.topological):
+        return _with_place(row, stream_id, row.audience, row.reach)
     at = batch.states.line_place(row.group_after)
     event = PlacedEvent(
-        row.stream_id > 0,
+        stream_id > 0,
         row.topological,
         row.slot,
         row.group_before,
@@ -36,14 +41,20 @@ def place_row(batch: RoomBatch, row: StoredEvent, rows: PendingRows) -> StoredEv
         at.overlay.keys(),
     )
     place = memory.places.place(event, _RelevantSlots(batch))
-    if not place.bits:
-        return row
     for slot in place.different:
         rows.add(
             BRANCHES_TABLE,
-            (batch.room.room_no, slot, row.topological, row.stream_id, row.event_no),
+            (batch.room.room_no, slot, row.topological, stream_id, row.event_no),
         )
-    return row._replace(audience=row.audience | place.bits, reach=place.reach)
+    reach = place.reach if place.bits else row.reach
+    return _with_place(row, stream_id, row.audience | place.bits, reach)
+
+
+def _with_place(
+    row: StoredEvent, stream_id: int | None, audience: int | None, reach: int | None
+) -> StoredEvent:
+    # ``_replace`` takes three times as long.
+    return StoredEvent(*row[:8], stream_id, *row[9:15], audience, *row[16:18], reach)
 
 
 class _RelevantSlots:

@@ -44,6 +44,7 @@ from synrepl.storage.rooms.tables.numbers import (
     make_room,
     open_room,
 )
+from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
 from synrepl.storage.rooms.tables.waiting import (
     WAITING_TABLE,
@@ -237,14 +238,13 @@ class _BatchWriter:
         for event_id in batch.order:
             pending = batch.judged[event_id]
             row = pending.row
+            stream_id = row.stream_id
             if row.event_no in places.live:
-                newest = EVENTS.stream_id(live[places.live[row.event_no]])
-                row = row._replace(stream_id=newest)
+                stream_id = newest = EVENTS.stream_id(live[places.live[row.event_no]])
             elif row.event_no in places.backfilled:
-                oldest = BACKFILL.stream_id(old[places.backfilled[row.event_no]])
-                row = row._replace(stream_id=oldest)
-            row = place_row(batch, row, rows)
-            batch.judged[event_id] = pending._replace(row=row)
+                stream_id = oldest = BACKFILL.stream_id(old[places.backfilled[row.event_no]])
+            row = place_row(batch, row, stream_id, rows)
+            batch.judged[event_id] = PendingEvent(row, *pending[1:])
             batch.memory.rows[event_id] = row
             if pending.was_outlier:
                 _update(rows, row, types)

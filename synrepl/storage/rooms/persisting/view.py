@@ -114,6 +114,10 @@ class StoredRoomView:
         self, states: Sequence[StoredState], keys: Sequence[StateKey], /
     ) -> Sequence[Sequence[str | None]]:
         """Entries of several states, in at most three statements."""
+        if len(states) == 1:
+            known_entries = self._known_entries(states[0], keys)
+            if known_entries is not None:
+                return [known_entries]
         found = [list(state.overlay.several(keys)) for state in states]
         wanted: dict[int, dict[StateKey, None]] = {}
         for state, entries in zip(states, found, strict=True):
@@ -134,6 +138,27 @@ class StoredRoomView:
                 elif entry == REMOVED:
                     entries[place] = None
         return found
+
+    def _known_entries(
+        self, state: StoredState, keys: Sequence[StateKey]
+    ) -> Sequence[str | None] | None:
+        """Entries of a state, if they are all in memory."""
+        found = state.overlay.several(keys)
+        if None not in found and REMOVED not in found:
+            return found
+        is_empty = state.base == NO_GROUP
+        below = self.memory.entries.get(state.base, {})
+        entries: list[str | None] = []
+        for key, entry in zip(keys, found, strict=True):
+            if entry is not None:
+                entries.append(entry if entry != REMOVED else None)
+            elif is_empty:
+                entries.append(None)
+            elif key in below:
+                entries.append(below[key])
+            else:
+                return None
+        return entries
 
     def state_differences(self, states: Sequence[StoredState], /) -> Sequence[Delta]:
         """The deltas from the first of some states to each of the others.

@@ -196,6 +196,11 @@ class GroupWriter:
         :raises UnknownStateGroup: one is not here
         """
         memory = self._memory
+        if len(groups) == 1:
+            (group,) = groups
+            place = memory.places.get(group)
+            if place is not None and group in memory.groups and place.line_no in memory.lines:
+                return
         missing = [each for each in groups if each not in memory.groups]
         if missing:
             memory.groups.update(read_chains(self._txn, self._room.room_no, missing))

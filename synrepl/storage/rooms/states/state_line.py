@@ -251,7 +251,7 @@ class LineWriter:
         line = self._lines[place.line_no]
         if line.head == place.pos and not place.overlay:
             self._versions(rows, line.line_no, group, change)
-            self._lines[line.line_no] = line._replace(head=group)
+            self._lines[line.line_no] = StoredLine(*line[:4], group)
             self._changed.add(line.line_no)
             made = LinePlace(line.line_no, group, {})
         elif len(place.overlay.keys() | change.keys()) <= MAX_OVERLAY:

@@ -87,6 +87,17 @@ def check_storable(event: Event) -> None:
 
     :raises NotStorable: it cannot
     """
+    together = (
+        event.type,
+        event.sender,
+        event.state_key or "",
+        event.event_id,
+        *event.prev_event_ids,
+        *event.auth_event_ids,
+        event.room_id,
+    )
+    if "\0" not in "".join(together):
+        return
     texts = {
         "its type": event.type,
         "its sender": event.sender,

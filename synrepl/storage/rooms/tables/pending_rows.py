@@ -8,13 +8,17 @@ of a table are sent by COPY.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from synrepl.storage.database import DeferredScript, PlannedOnce, Transaction
 
 #: From this number of rows of a table on, COPY with its own round trip is quicker.
 COPY_ROWS = 24
+
+#: Rows that are made into one text for COPY.
+_BLOCK_ROWS = 100
 
 _INTEGERS = {int}
 
@@ -89,9 +93,29 @@ class PendingRows:
 
 def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> int:
     """Send rows by COPY; returns their number."""
-    text_of = _COPY.get
-    lines = ("\t".join([text_of(type(cell), str)(cell) for cell in row]) + "\n" for row in rows)
-    return txn.copy_in(f"COPY {table.name} ({table.columns}) FROM STDIN", lines)
+    return txn.copy_in(f"COPY {table.name} ({table.columns}) FROM STDIN", _copy_blocks(rows))
+
+
+def _copy_blocks(rows: Iterable[RowCells]) -> Iterator[str]:
+    """Rows as COPY's text, several at once."""
+    text_of, is_special = _COPY.get, _SPECIAL.search
+    left = iter(rows)
+    while some := list(islice(left, _BLOCK_ROWS)):
+        lines = [
+            "\t".join(
+                [
+                    str(cell)
+                    if (kind := cell.__class__) is int
+                    else cell
+                    if kind is str and not is_special(cell)  # type: ignore[call-overload]
+                    else text_of(kind, str)(cell)
+                    for cell in row
+                ]
+            )
+            for row in some
+        ]
+        lines.append("")
+        yield "\n".join(lines)
 
 
 def _copy_string(cell: str) -> str:
@@ -108,7 +132,7 @@ def array_text(cells: Collection[object]) -> str:
     The driver would make an expression of it, with a node for each element to be parsed.
     """
     if set(map(type, cells)) <= _INTEGERS:
-        return "{" + ",".join(map(str, cells)) + "}"
+        return f"{{{str(cells)[1:-1]}}}" if type(cells) is list else f"{{{','.join(map(str, cells))}}}"
     return "{" + ",".join(map(_element, cells)) + "}"
 
 
