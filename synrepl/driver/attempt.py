@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -17,6 +16,7 @@ from synrepl.storage.database import Isolation, Transaction
 from synrepl.storage.store import DatabaseAway
 
 T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult(Generic[T]):

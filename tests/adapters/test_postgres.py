@@ -17,10 +17,10 @@ from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.core.errors import SynreplError
 from synrepl.driver.connection import BadDsn, DatabaseRefused
 from synrepl.storage.database import (
-    DeferredScript,
     CommitUnknown,
     ConstraintViolation,
     DatabaseBusy,
+    DeferredScript,
     Isolation,
     LockNotAvailable,
     NoRow,

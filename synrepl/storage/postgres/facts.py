@@ -181,9 +181,7 @@ class FactTable:
                     str(row_no),
                     writer,
                     *[
-                        cell
-                        if cell.__class__ is str and not is_special(cell)  # type: ignore[call-overload]
-                        else _copy_text(cell)
+                        cell if type(cell) is str and not is_special(cell) else _copy_text(cell)
                         for cell in cells
                     ],
                 ]

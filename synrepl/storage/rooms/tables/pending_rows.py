@@ -105,10 +105,10 @@ def _copy_blocks(rows: Iterable[RowCells]) -> Iterator[str]:
             "\t".join(
                 [
                     str(cell)
-                    if (kind := cell.__class__) is int
+                    if type(cell) is int
                     else cell
-                    if kind is str and not is_special(cell)  # type: ignore[call-overload]
-                    else text_of(kind, str)(cell)
+                    if type(cell) is str and not is_special(cell)
+                    else text_of(type(cell), str)(cell)
                     for cell in row
                 ]
             )
@@ -132,7 +132,9 @@ def array_text(cells: Collection[object]) -> str:
     The driver would make an expression of it, with a node for each element to be parsed.
     """
     if set(map(type, cells)) <= _INTEGERS:
-        return f"{{{str(cells)[1:-1]}}}" if type(cells) is list else f"{{{','.join(map(str, cells))}}}"
+        return (
+            f"{{{str(cells)[1:-1]}}}" if type(cells) is list else f"{{{','.join(map(str, cells))}}}"
+        )
     return "{" + ",".join(map(_element, cells)) + "}"
 
 
