@@ -89,6 +89,7 @@ SECTIONS = (
         "Rooms of Matrix in the database: [rooms.md](rooms.md).",
         "synrepl",
         {
+            "open_rooms": None,
             "RoomStore": None,
             "EventCopy": None,
             "PageRequest": None,

@@ -17,7 +17,7 @@ from unpaddedbase64 import encode_base64
 from interop import polling
 from interop.databases import Databases
 from interop.environments import Environment
-from interop.matrix_client import Server
+from interop.matrix_client import Server, User, q
 from interop.processes import Process
 from interop.releases import CURRENT, MODERN, Release
 from interop.report import Section, Table, answers_table
@@ -34,13 +34,17 @@ _SERVER = "rooms.example"
 #: What clients do before the import begins, and while it runs.
 _BEFORE, _MEANWHILE = 300, 300
 
+#: Users who do things at once, and how many each does.
+_CROWD, _CROWD_TALK = 6, 12
+
 _LONGEST_S = 120.0
 
 _STORY = """\
 Clients do {before} things on a real {release}. Then its rooms are imported from its database, with a role that may
-only read, while clients do {meanwhile} more, and the server's streams are followed. Every event is hashed and its
-ID computed again, every signature verified, every verdict and every state group computed again. In the
-end, the import has every event of the server, and nothing differs."""
+only read, while clients do {meanwhile} more, and the server's streams are followed. Before and meanwhile, six users
+also talk and change a room's topic all at once, so that branches arise where several processes make events.
+Every event is hashed and its ID computed again, every signature verified, every verdict and every state group
+computed again. In the end, the import has every event of the server, and nothing differs."""
 
 
 def section(
@@ -60,11 +64,13 @@ def section(
     target = databases.owner(databases.empty(f"imported_{release.name}"))
     with _running(release, server_directory) as server:
         Traffic(server, seed, _BEFORE, groups=release is not CURRENT).run()
+        _all_at_once(server, f"before{seed}")
         importer = _Importer(directory, dsn, target, _public_keys(directory))
         with ThreadPoolExecutor(1) as pool, importer.process:
             traffic = Traffic(server, seed + 1, _MEANWHILE, groups=release is not CURRENT)
             busy = pool.submit(traffic.run)
             importer.first_status()
+            _all_at_once(server, f"meanwhile{seed}")
             busy.result()
             status = polling.wait_until(
                 "the import of every event",
@@ -74,7 +80,34 @@ def section(
     story = _STORY.format(release=release, before=_BEFORE, meanwhile=_MEANWHILE)
     section = Section(f"Rooms of a running {release} are imported", story.splitlines())
     _report(section, status, dsn, server)
+    if release is CURRENT:
+        section.check("branches were joined", _count_joins(dsn) > 0)
     return section
+
+
+def _all_at_once(server: Server, name: str) -> None:
+    """Let users of one room send messages and set its topic at the same time."""
+    users = [User(server, f"{name}-{number}") for number in range(_CROWD)]
+    override = {"users_default": 50}
+    made = users[0].post(
+        "create a room",
+        "/createRoom",
+        {"preset": "public_chat", "power_level_content_override": override},
+    )
+    room = made["room_id"]
+    for user in users[1:]:
+        user.post("join", f"/rooms/{q(room)}/join", {})
+
+    def talk(user: User) -> None:
+        for number in range(_CROWD_TALK):
+            text = f"{user.id} {number}"
+            if number % 3:
+                user.send(room, {"msgtype": "m.text", "body": text})
+            else:
+                user.put("set state", f"/rooms/{q(room)}/state/m.room.topic/", {"topic": text})
+
+    with ThreadPoolExecutor(_CROWD) as pool:
+        list(pool.map(talk, users))
 
 
 class _Importer:
@@ -142,6 +175,12 @@ def _public_keys(directory: Path) -> dict[str, dict[str, str]]:
     return {_SERVER: {f"{algorithm}:{version}": encode_base64(key.encode())}}
 
 
+def _count_joins(dsn: str) -> int:
+    """The number of events that follow several events."""
+    statement = "SELECT event_id FROM event_edges GROUP BY event_id HAVING count(*) > 1"
+    return len(_read(dsn, statement))
+
+
 def _count_events(dsn: str) -> int:
     return int(_read(dsn, "SELECT count(*) FROM events")[0][0])
 
@@ -160,6 +199,7 @@ def _report(section: Section, status: dict[str, Any], dsn: str, server: Server) 
     counts, copy = status["report"]["counts"], status["copy"]
     events = _count_events(dsn)
     rows = [(name, value) for name, value in counts.items() if isinstance(value, int)]
+    rows.append(("events that join branches", _count_joins(dsn)))
     section.tables.append(("What was imported and verified:", Table(("count", "number"), rows)))
     rate = copy["events"] / copy["cpu"]
     section.tables.append(

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from synrepl.core.errors import SynreplError as SynreplError
     from synrepl.core.errors import Unavailable as Unavailable
     from synrepl.core.names import BadKey as BadKey
+    from synrepl.daemon.open_rooms import open_rooms as open_rooms
     from synrepl.services.coherence.invalidations import BadInvalidation as BadInvalidation
     from synrepl.services.coherence.invalidations import Changed as Changed
     from synrepl.services.coherence.invalidations import ChangeOutbox as ChangeOutbox
@@ -144,6 +145,7 @@ else:
                 "Unavailable",
             ),
             "synrepl.core.names": ("BadKey",),
+            "synrepl.daemon.open_rooms": ("open_rooms",),
             "synrepl.services.coherence.invalidations": (
                 "BadInvalidation",
                 "ChangeOutbox",

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from synrepl import RoomStore
 from synrepl.rooms import Event
 from tests.storage.rooms.store_case import StoreCase
 
@@ -24,7 +25,10 @@ BLOCK = re.compile(
 
 
 class RoomExamples(StoreCase):
-    """Examples run in order, in one namespace, with ``database``, which gets the room that they make."""
+    """Examples run in order, in one namespace, beside a configuration of the database with the room that they make.
+
+    Those in a coroutine of their reader have its ``rooms`` and ``room``.
+    """
 
     maxDiff = None
 
@@ -33,7 +37,8 @@ class RoomExamples(StoreCase):
         self.addCleanup(directory.cleanup)
         self.addCleanup(os.chdir, Path.cwd())
         os.chdir(directory.name)
-        names: dict[str, Any] = {"database": self.database}
+        Path("master.yaml").write_text(f"server_name: example.org\ndatabase: {self.dsn}\n")
+        names: dict[str, Any] = {"rooms": RoomStore(self.database)}
         blocks = list(BLOCK.finditer(DOCUMENT.read_text(encoding="utf-8")))
         self.assertGreater(len(blocks), 4)
         made = Path("room.jsonl")
@@ -43,6 +48,7 @@ class RoomExamples(StoreCase):
             if made.exists() and not was_made:
                 events: list[Event] = names["events"]
                 await self.one.persist(events[0].room_id, events[0].version, events)
+                (names["room"],) = await names["rooms"].rooms()
             if block["shown"] is not None:
                 self.assertEqual(printed, block["shown"], block["code"])
 

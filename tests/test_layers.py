@@ -43,7 +43,7 @@ ONLY = {
     "pyspark": {"pipeline"},
     "psycopg2": {"adapters", "driver"},
     "httpx2": {"client"},
-    "anyio": {"client"},
+    "anyio": {"adapters", "client"},
 }
 
 #: Packages whose modules others do not import, only the package itself; their tests may look inside.

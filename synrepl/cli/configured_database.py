@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.postgres.embedded import EmbeddedPostgres
 from synrepl.cli.running import run
-from synrepl.core.errors import ConfigError, InputError
+from synrepl.core.errors import InputError
 from synrepl.daemon.config.config import Config
-from synrepl.daemon.database import running_dsn
+from synrepl.daemon.database import NoDatabase, running_dsn
 from synrepl.storage import migrations
 from synrepl.storage.database import Transaction
 from synrepl.storage.launch.postgres import DataDirTaken
@@ -23,10 +23,6 @@ T = TypeVar("T")
 
 #: How long to retry an unreachable database, in seconds.
 PATIENCE_S = 10.0
-
-
-class NoDatabase(ConfigError):
-    """the configuration has no database to look at: set 'database' or 'database_path'"""
 
 
 class NotInTheDatabase(InputError):

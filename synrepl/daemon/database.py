@@ -19,6 +19,7 @@ from synrepl.adapters.postgres.embedded import EmbeddedPostgres
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.core.clock import Scheduler
+from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
@@ -39,6 +40,10 @@ GIVE_UP_S = 5.0
 
 #: Seconds between two attempts to claim the name from a predecessor.
 _CLAIM_INTERVAL_S = 0.1
+
+
+class NoDatabase(ConfigError):
+    """the configuration has no database to look at: set 'database' or 'database_path'"""
 
 
 class LastPort:

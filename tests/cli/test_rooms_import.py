@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-from twisted.internet import reactor
 
-from synrepl.adapters.scheduler import TwistedScheduler
 from tests.cli.cli_case import CommandResult, InProcessMaster
 from tests.cli.rooms_case import SETTINGS, RoomsCase
 from tests.rooms.built_rooms import CAROL, BuiltRoom
@@ -61,21 +59,21 @@ class ImportOfFiles(ImportCase):
         self.assertEqual(text, "lines        6\nhere before  6\n")
         self.assertEqual(await self.rooms_json(master, "verify"), {"rooms": 1, "findings": []})
 
-    async def test_the_facts_are_announced_by_the_running_master(self) -> None:
+    async def test_the_running_master_announces_the_facts_to_its_followers(self) -> None:
         master = await self.master(**SETTINGS)
+        follower = self.start("tail", master.address, "events", "--commands", "--count", "11")
+        while b"POSITION events" not in follower.out:
+            await follower.lines(follower.out.count(b"\n") + 1)
         path = self.file(*self.lines)
         await self.rooms_text(master, "import", "--file", path, "--writer", "loader")
-        while (found := await self.loader(master))["position"] == 0:
-            await TwistedScheduler(reactor).sleep(0.05)
-        self.assertEqual(found["state"], "idle")
-
-    async def loader(self, master: InProcessMaster) -> Any:
-        """The writer of an import, as the master's database has it."""
-        writers = await self.run_command("writers", "list", "events", "-c", master.path, "--json")
-        (found,) = (
-            each for each in json.loads(writers.out)["writers"] if each["writer"] == "loader"
-        )
-        return found
+        heard = await follower.done()
+        self.assertEqual((heard.code, heard.err), (0, ""))
+        rows = [line.split() for line in heard.out.splitlines() if " loader " in line]
+        announced = [
+            each.event_id for each in self.built.events if f'"{each.event_id}"' in heard.out
+        ]
+        self.assertEqual(announced, [each.event_id for each in self.built.events])
+        self.assertEqual({row[1] for row in rows}, {"events"})
 
     async def test_lines_that_are_no_events_are_named_and_the_others_imported(self) -> None:
         master = await self.master(**SETTINGS)
@@ -219,6 +217,38 @@ class ImportOfASynapse(ImportCase):
         both = (await self.report(master, second))["counts"]
         self.assertEqual(both["signatures"], checked["signatures"])
         self.assertGreater(both["unverified"], checked["unverified"])
+
+    async def test_a_retry_imports_what_was_kept_apart(self) -> None:
+        recorded = self.recorded[0]
+        row = next(
+            each
+            for each in recorded.rows
+            if each["event"]["type"] == "m.room.message" and not each["outlier"]
+        )
+        event_id = row["event_id"]
+        self.change(f"UPDATE event_json SET json = '{{}}' WHERE event_id = '{event_id}'")
+        master = await self.master(**SETTINGS)
+        found = await self.report(master, code=1)
+        self.assertEqual((found["counts"]["quarantined"], found["equal"]), (1, False))
+        text = json.dumps(row["event"]).replace("'", "''").replace("%", "%%")
+        self.change(f"UPDATE event_json SET json = '{text}' WHERE event_id = '{event_id}'")
+        again = await self.report(master, code=1)
+        self.assertEqual(again, found)
+        retried = await self.report(master, "--retry")
+        self.assertEqual((retried["counts"]["quarantined"], retried["equal"]), (0, True))
+        shown = await self.rooms_json(master, "show", event_id)
+        self.assertEqual(shown["json"], row["event"])
+        self.assertLess(shown["stream_id"], 0)
+        self.assertEqual((await self.rooms_json(master, "verify"))["findings"], [])
+
+    async def test_a_room_that_the_source_does_not_have_is_named(self) -> None:
+        master = await self.master(**SETTINGS)
+        known = self.recorded[0].room_id
+        for arguments in ((known, "!none:x"), ("--retry", "!none:x"), ("!none:\udcff",)):
+            done = await self.imported(master, "--database-path", self.dsn, *arguments)
+            self.assertEqual((done.code, done.out), (1, ""), done.err)
+            self.assertIn("the Synapse at the source has no event of !none:", done.err)
+        self.assertEqual((await self.rooms_json(master, "list"))["rooms"], [])
 
     async def test_what_differs_is_named_with_both_values(self) -> None:
         recorded = self.recorded[0]

@@ -185,13 +185,14 @@ class RoomSettings(CliCase):
         self.assertEqual(self.check(rooms="{}"), "")
         self.assertEqual(self.check(rooms="{writers: [master]}"), "")
         found = self.check(rooms="{writers: [master, w1]}")
-        self.assertIn("name it in stream_writers.events", found)
+        every = "stream_writers.events, stream_writers.backfill, stream_writers.caches"
+        self.assertIn(f"name it in {every}", found)
         self.assertIn("given.yaml:4", found)
         both = "[master, w1]"
         streams = f"{{events: {both}, backfill: {both}, caches: {both}}}"
         self.assertEqual(self.check(rooms="{writers: [master, w1]}", stream_writers=streams), "")
-        found = self.check(rooms="{}", catalogue="[events, caches]")
-        self.assertIn("'backfill', which is not in the catalogue", found)
+        found = self.check(rooms="{}", catalogue="[events]")
+        self.assertIn("add to 'catalogue' what it lacks: backfill, caches", found)
         self.assertIn("name at least one", self.check(rooms="{writers: []}"))
         self.assertIn("appears twice", self.check(rooms="{writers: [a, a]}"))
 

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from synrepl.cli.rooms.reading import text
-from synrepl.cli.terminal import plain_table
+from synrepl.cli.terminal import counted, plain_table
 from synrepl.services.rooms.importing.findings import ImportReport
 from synrepl.services.rooms.json_lines import LinesReport
 
@@ -33,6 +33,11 @@ _COUNTS = {
     "out_of_band": "memberships of rooms that were never joined",
     "quarantined": "kept apart",
 }
+
+_UNVERIFIED = (
+    "The signatures of {} were not checked: give the keys of their servers with --server-keys; if the rooms are"
+    " imported already, with --retry as well."
+)
 
 
 def import_report_json(report: ImportReport) -> Any:
@@ -57,6 +62,8 @@ def import_report_parts(report: ImportReport, most: int) -> list[RenderableType]
         parts += [text(each) for each in report.findings[:most]]
     if report.is_equal:
         parts += ["", "Everything is as the source has it."]
+    if report.counts.unverified:
+        parts += ["", _UNVERIFIED.format(counted(report.counts.unverified, "event"))]
     return parts
 
 

@@ -71,6 +71,12 @@ class CannotRead(InputError):
     help="Answer of GET /_matrix/key/v2/server of a server, such as the source; repeatable.",
 )
 @click.option("--follow", is_flag=True, help="Go on with what is new at the source, until Ctrl-C.")
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="Verify rooms again in which something differs, is kept apart or could not be checked, and import what"
+    " can be imported now.",
+)
 @click.option("--source", metavar="NAME", help="Name of the source, if its address changes.")
 @click.option(
     "--room-version",
@@ -104,6 +110,7 @@ def command(
     file: Path | None,
     key_files: tuple[Path, ...],
     follow: bool,
+    retry: bool,
     source: str | None,
     versions: tuple[tuple[str, str], ...],
     writer: str,
@@ -117,14 +124,19 @@ def command(
     differs is named; what is corrupt is kept apart. An import that was interrupted goes on where
     it was, and one that is complete takes in what is new.
 
+    Rooms in which something differs are verified again with --retry: after the keys of more
+    servers became known, or the source was mended.
+
     Exits with 1 if anything differs, or was left out or refused.
     """
     name = writer_name(writer)
     if file is not None:
         if dsn is not None or database_path is not None:
             raise WhatToImport()
-        if room_ids or follow or key_files:
-            raise click.UsageError("ROOM, --follow and --server-keys do not go with --file")
+        if room_ids or follow or retry or key_files:
+            raise click.UsageError(
+                "ROOM, --follow, --retry and --server-keys do not go with --file"
+            )
         loaded = load(config)
         lines = _run(loaded, name, lambda process, bar: _file(process, bar, file, dict(versions)))
         _end(as_json, file_report_json(lines), file_report_parts(lines, most), not lines.refused)
@@ -135,7 +147,7 @@ def command(
     if follow and room_ids:
         raise click.UsageError("--follow is for all rooms; leave ROOM out")
     loaded = load(config)
-    wanted = _Wanted(found, room_ids, follow, source, _keys(key_files), most, as_json)
+    wanted = _Wanted(found, room_ids, follow, retry, source, _keys(key_files), most, as_json)
     report = _run(loaded, name, wanted.run)
     _end(as_json, import_report_json(report), import_report_parts(report, most), report.is_equal)
 
@@ -201,6 +213,7 @@ class _Wanted:
     dsn: str
     rooms: tuple[str, ...]
     follow: bool
+    retry: bool
     source: str | None
     keys: Keys
     most: int
@@ -215,8 +228,10 @@ class _Wanted:
             # Also before single rooms: what happens in them later is found from here on.
             await follower.begin()
             report = await importer.run(self.rooms or None, lambda at: bar.show(_progress(at)))
+            if self.retry:
+                await importer.retry(self.rooms or None, lambda at: bar.show(_progress(at)))
             if self.rooms:
-                return report
+                return await importer.journal.report(self.most)
             await follower.poll()
             if self.follow:
                 _Announcer(self).imported(report.counts, report.findings)

@@ -9,11 +9,11 @@ from synrepl.streams.catalogue import Catalogue
 
 
 class RoomStreamMissing(ConfigError):
-    """rooms: events of rooms are facts of {stream!r}, which is not in the catalogue; add it to 'catalogue'"""
+    """rooms: events of rooms are facts of {streams}; add to 'catalogue' what it lacks: {missing}"""
 
 
 class RoomWriterNeedsStream(ConfigError):
-    """rooms.writers: {writer!r} persists events of rooms, which writes {stream!r}; name it in stream_writers.{stream}"""
+    """rooms.writers: {writer!r} persists events of rooms, which writes {streams}; name it in {missing}"""
 
 
 class RoomsNeedDatabase(ConfigError):
@@ -30,9 +30,16 @@ def check_room_writers(config: Config, catalogue: Catalogue) -> None:
         return
     if not config.has_database and config.instance_name in rooms.writers:
         raise RoomsNeedDatabase(writer=config.instance_name)
-    for stream in ROOM_STREAMS:
-        if stream.name not in [each.name for each in catalogue]:
-            raise RoomStreamMissing(stream=stream.name)
-        for writer in rooms.writers:
-            if writer not in config.writers_of(stream.name):
-                raise RoomWriterNeedsStream(writer=writer, stream=stream.name)
+    names = [each.name for each in ROOM_STREAMS]
+    present = {each.name for each in catalogue}
+    missing = ", ".join(each for each in names if each not in present)
+    if missing:
+        raise RoomStreamMissing(streams=", ".join(names), missing=missing)
+    for writer in rooms.writers:
+        needed = [each for each in names if writer not in config.writers_of(each)]
+        if needed:
+            raise RoomWriterNeedsStream(
+                writer=writer,
+                streams=", ".join(names),
+                missing=", ".join(f"stream_writers.{each}" for each in needed),
+            )

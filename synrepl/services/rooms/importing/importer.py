@@ -7,9 +7,11 @@ batch is stored twice. Memory holds one batch and bounded caches, however large 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
+from synrepl.core.errors import InputError
 from synrepl.rooms import Keys, RoomVersion, UnknownRoomVersion, room_version
 from synrepl.services.rooms.importing.audit import RoomAuditor
 from synrepl.services.rooms.importing.audited import AuditedBatch
@@ -23,7 +25,7 @@ from synrepl.services.rooms.importing.findings import (
 from synrepl.services.rooms.importing.journal import ImportJournal, RoomProgress
 from synrepl.services.rooms.importing.key_ring import KeyRing
 from synrepl.services.rooms.importing.room_end import RoomEnd, audit_end, audit_unused_groups
-from synrepl.services.rooms.importing.sink import RoomSink
+from synrepl.services.rooms.importing.sink import LateEvents, RoomSink
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.tables import (
     RoomTables,
@@ -33,10 +35,16 @@ from synrepl.storage.foreign.rooms.tables import (
     prefer_indexes,
     read_room,
     room_ids,
+    rooms_with_events,
 )
 from synrepl.storage.foreign.store import ForeignStore
 
 T = TypeVar("T")
+
+
+class RoomNotAtSource(InputError):
+    """the Synapse at the source has no event of {rooms}; nothing was imported: check the ID, or leave it out to import all rooms"""
+
 
 #: Events, and state groups, of a batch.
 BATCH = 500
@@ -81,7 +89,8 @@ class RoomImporter:
         self._source = source
         self.journal = journal
         self._sink = sink
-        self._keys = KeyRing(keys or {})
+        self._given = keys or {}
+        self._keys = KeyRing(self._given)
         self._batch = batch
 
     async def run(
@@ -96,16 +105,47 @@ class RoomImporter:
         :raises NotSynapse: it is no database of a Synapse
         :raises RoomTablesUnknown: of a release that is not known
         :raises MayNotRead: this user may not read its rooms
+        :raises RoomNotAtSource: one of the given rooms is not there
         """
         tables = await self._source.read("locate rooms", locate_rooms)
-        wanted = sorted(rooms) if rooms is not None else await self._room_ids()
+        wanted = await self._room_ids() if rooms is None else await self._present(rooms)
         for number, room_id in enumerate(wanted, 1):
-
-            def report(done: int, events: int, room: str = room_id, at: int = number) -> None:
-                on_progress(ImportProgress(room, at, len(wanted), done, events))
-
+            report = partial(_report_room, on_progress, room_id, number, len(wanted))
             await self.import_room(tables, room_id, report)
         return await self.journal.report(MAX_LISTED)
+
+    async def retry(
+        self,
+        rooms: Collection[str] | None = None,
+        on_progress: Callable[[ImportProgress], object] = lambda progress: None,
+    ) -> int:
+        """Verify imported rooms once more from their beginning, and import what can be imported now.
+
+        What was recorded of a room is replaced when all of it was verified. A retry that was interrupted
+        goes on where it was. Events that are stored stay as they are; those that are imported now are older
+        than what is stored, and go into the stream ``backfill``.
+
+        :param rooms: their IDs; by default those with findings, with events in quarantine, or with
+            signatures that could not be checked
+        :returns: the number of rooms
+        :raises RoomNotAtSource: one of the given rooms is not there
+        """
+        tables = await self._source.read("locate rooms", locate_rooms)
+        wanted = await self._imperfect() if rooms is None else await self._present(rooms)
+        journal = self.journal.of_retry()
+        for number, room_id in enumerate(wanted, 1):
+            before = await self.journal.room(room_id)
+            again = RoomImporter(
+                self._source,
+                journal,
+                LateEvents(self._sink, before.position),
+                self._given,
+                self._batch,
+            )
+            report = partial(_report_room, on_progress, room_id, number, len(wanted))
+            if (await again.import_room(tables, room_id, report)).finished:
+                await self.journal.replace(room_id, journal)
+        return len(wanted)
 
     async def import_room(
         self,
@@ -227,16 +267,45 @@ class RoomImporter:
 
         return await self._source.read("import rooms", indexed)
 
-    async def _room_ids(self) -> list[str]:
-        found: list[str] = []
-        page = await self._rooms_after("")
-        while page:
-            found += page
-            page = await self._rooms_after(found[-1])
-        return found
+    async def _present(self, rooms: Collection[str]) -> list[str]:
+        """Given rooms, all of which the source must have."""
+        storable = [each for each in rooms if _is_storable(each)]
+        found = await self.read(lambda txn: rooms_with_events(txn, storable))
+        absent = sorted(set(rooms) - found)
+        if absent:
+            raise RoomNotAtSource(rooms=", ".join(absent))
+        return sorted(found)
 
-    async def _rooms_after(self, after: str) -> list[str]:
-        return await self.read(lambda txn: room_ids(txn, after, _ROOMS))
+    async def _room_ids(self) -> list[str]:
+        return await _all_pages(lambda after: self.read(lambda txn: room_ids(txn, after, _ROOMS)))
+
+    async def _imperfect(self) -> list[str]:
+        return await _all_pages(lambda after: self.journal.imperfect_rooms(after, _ROOMS))
+
+
+def _is_storable(text: str) -> bool:
+    """Whether PostgreSQL can have such text; an argument of a command may be no UTF-8."""
+    return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+async def _all_pages(page_after: Callable[[str], Awaitable[list[str]]]) -> list[str]:
+    found: list[str] = []
+    page = await page_after("")
+    while page:
+        found += page
+        page = await page_after(found[-1])
+    return found
+
+
+def _report_room(
+    on_progress: Callable[[ImportProgress], object],
+    room_id: str,
+    room: int,
+    rooms: int,
+    done: int,
+    events: int,
+) -> None:
+    on_progress(ImportProgress(room_id, room, rooms, done, events))
 
 
 def why_left_out(room: SourceRoom) -> tuple[str | None, RoomVersion | None]:

@@ -94,6 +94,25 @@ class ImportJournal:
 
         await self._database.run("record room import", work)
 
+    def of_retry(self) -> ImportJournal:
+        """The journal of a retry, whose records replace those of this one room by room."""
+        return ImportJournal(self._database, f"{self.source} (retry)")
+
+    async def imperfect_rooms(self, after: str, limit: int) -> list[str]:
+        """A page of the rooms that a retry may improve; see :func:`.imports.imperfect_rooms`."""
+        return await self._database.run(
+            "imperfect rooms",
+            lambda txn: imports.imperfect_rooms(txn, self.source, after, limit),
+            read_only=True,
+        )
+
+    async def replace(self, room_id: str, retried: ImportJournal) -> None:
+        """Take over what the journal of a retry has recorded of a room."""
+        await self._database.run(
+            "replace room import",
+            lambda txn: imports.replace_import(txn, self.source, room_id, retried.source),
+        )
+
     async def positions(self) -> RecordedSource | None:
         """From where on to follow the source; None before its first import."""
         return await self._database.run(

@@ -8,7 +8,7 @@ from synrepl.rooms import Refusal, RoomVersion
 from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.rooms.tables.events import events_by_id
+from synrepl.storage.rooms.tables.events import StoredEvent, events_by_id
 from synrepl.storage.rooms.tables.heads import forward_extremities
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent, PersistedEvent
 from synrepl.storage.rooms.tables.numbers import find_room
@@ -43,8 +43,11 @@ class PersistingSink:
             await self._incoming(each, events[:place], reasons) for place, each in enumerate(events)
         ]
         batch = await self._persister.persist(room_id, version.name, incoming)
+        known = [each.event_id for each in batch.events if each.outcome is EventOutcome.KNOWN]
+        stored = await self._stored_events(known) if known else {}
         for imported, became in zip(events, batch.events, strict=True):
-            reason = _difference(imported, became)
+            row = stored.get(became.event_id)
+            reason = _difference(imported, became) if row is None else _differs(imported, row)
             if reason is not None:
                 reasons[became.event_id] = reason
         return reasons
@@ -52,11 +55,8 @@ class PersistingSink:
     async def stored(self, event_ids: Collection[str]) -> Collection[str]:
         """Those of the events that are no outliers."""
 
-        def work(txn: Transaction) -> list[str]:
-            found = events_by_id(txn, event_ids)
-            return [each for each, row in found.items() if not row.is_outlier]
-
-        return await self._database.run("stored events", work, read_only=True)
+        found = await self._stored_events(event_ids)
+        return [each for each, row in found.items() if not row.is_outlier]
 
     async def forward_extremities(self, room_id: str) -> Sequence[str]:
         """Those of the stored room."""
@@ -78,7 +78,7 @@ class PersistingSink:
         if state is not None:
             here = {each.event.event_id for each in before}
             wanted = [each for each in state.values() if each not in here]
-            here.update(await self._known(wanted))
+            here.update(await self._stored_events(wanted))
             missing = sorted({each for each in wanted if each not in here})
             if missing:
                 state = {key: each for key, each in state.items() if each in here}
@@ -95,17 +95,26 @@ class PersistingSink:
             soft_failure=SOFT_FAILED_AT_SOURCE if imported.soft_failed else None,
         )
 
-    async def _known(self, event_ids: Collection[str]) -> Collection[str]:
+    async def _stored_events(self, event_ids: Collection[str]) -> Mapping[str, StoredEvent]:
         return await self._database.run(
-            "known events", lambda txn: events_by_id(txn, event_ids).keys(), read_only=True
+            "stored events", lambda txn: events_by_id(txn, event_ids), read_only=True
         )
+
+
+def _differs(imported: ImportedEvent, stored: StoredEvent) -> str | None:
+    """How the verdict on an event that was stored before differs; None if it does not.
+
+    The verdict on an outlier is another than that on the same event with its state.
+    """
+    if stored.is_outlier != imported.outlier or stored.is_rejected == imported.rejected:
+        return None
+    verdict = "rejected" if stored.is_rejected else "accepted"
+    return f"{verdict}, when it was stored before"
 
 
 def _difference(imported: ImportedEvent, became: PersistedEvent) -> str | None:
     """Why an event was not stored as it was judged; None if it was."""
     outcome = became.outcome
-    if outcome is EventOutcome.KNOWN:
-        return None
     if outcome is EventOutcome.REFUSED:
         return str(became.error)
     if outcome is EventOutcome.WAITING:

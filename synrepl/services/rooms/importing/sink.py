@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from synrepl.rooms import CompactStateMap, Event, Judged, RoomVersion, StateMap
 from synrepl.storage.foreign.rooms.events import RoomPosition
@@ -59,3 +60,36 @@ class RoomSink(Protocol):
     async def forward_extremities(self, room_id: str) -> Sequence[str]:
         """The forward extremities of a stored room; empty if there is no such room."""
         ...
+
+
+class LateEvents:
+    """A sink for what an earlier import left out: events up to where it was go into the stream ``backfill``.
+
+    Implements :class:`RoomSink`.
+
+    :param upto: how far the earlier import was
+    """
+
+    def __init__(self, sink: RoomSink, upto: RoomPosition) -> None:
+        self._sink = sink
+        self._upto = upto
+
+    async def store(
+        self, room_id: str, version: RoomVersion, events: Sequence[ImportedEvent]
+    ) -> Mapping[str, str]:
+        """See :meth:`RoomSink.store`."""
+        late = [
+            replace(each, backfilled=True)
+            if each.position <= self._upto and not each.outlier
+            else each
+            for each in events
+        ]
+        return await self._sink.store(room_id, version, late)
+
+    async def stored(self, event_ids: Collection[str]) -> Collection[str]:
+        """See :meth:`RoomSink.stored`."""
+        return await self._sink.stored(event_ids)
+
+    async def forward_extremities(self, room_id: str) -> Sequence[str]:
+        """See :meth:`RoomSink.forward_extremities`."""
+        return await self._sink.forward_extremities(room_id)

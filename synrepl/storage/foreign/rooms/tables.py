@@ -6,7 +6,7 @@ have further columns, and tables for rooms that they joined partially.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from synrepl.core.errors import Refused
@@ -136,6 +136,16 @@ def room_ids(txn: Transaction, after: str = "", limit: int = 1000) -> list[str]:
     """
     txn.execute(_ROOMS, {"after": after, "limit": limit})
     return [str(room_id) for (room_id,) in txn.fetchall()]
+
+
+def rooms_with_events(txn: Transaction, room_ids: Collection[str]) -> set[str]:
+    """Those of the rooms that have events."""
+    txn.execute(
+        "SELECT room_id FROM unnest(%s::text[]) AS wanted (room_id)"
+        " WHERE EXISTS (SELECT 1 FROM events e WHERE e.room_id = wanted.room_id)",
+        (list(room_ids),),
+    )
+    return {str(room_id) for (room_id,) in txn.fetchall()}
 
 
 def read_room(txn: Transaction, tables: RoomTables, room_id: str) -> SourceRoom:

@@ -125,6 +125,37 @@ def recorded_counts(txn: Transaction, source: str) -> list[str]:
     return [str(counts) for (counts,) in txn.fetchall()]
 
 
+def imperfect_rooms(txn: Transaction, source: str, after: str, limit: int) -> list[str]:
+    """A page of the imported rooms with findings, events in quarantine, or signatures that were not checked.
+
+    :param after: only rooms behind this one
+    """
+    txn.execute(
+        "SELECT room_id FROM synrepl._room_imports WHERE source = %s AND room_id > %s AND finished"
+        " AND (counts->'findings' <> '{}' OR (counts->>'quarantined')::bigint > 0"
+        " OR (counts->>'unverified')::bigint > 0) ORDER BY room_id LIMIT %s",
+        (source, after, limit),
+    )
+    return [str(room_id) for (room_id,) in txn.fetchall()]
+
+
+def replace_import(txn: Transaction, source: str, room_id: str, other: str) -> None:
+    """Replace all that is recorded of a room by what is recorded of it under another source's name."""
+    for table in ("findings", "quarantine"):
+        txn.execute(
+            f"DELETE FROM synrepl._room_import_{table} WHERE source = %s AND room_id = %s",
+            (source, room_id),
+        )
+    txn.execute(
+        "DELETE FROM synrepl._room_imports WHERE source = %s AND room_id = %s", (source, room_id)
+    )
+    for table in ("_room_import_findings", "_room_import_quarantine", "_room_imports"):
+        txn.execute(
+            f"UPDATE synrepl.{table} SET source = %s WHERE source = %s AND room_id = %s",
+            (source, other, room_id),
+        )
+
+
 def add_findings(txn: Transaction, source: str, findings: Iterable[FindingRow]) -> None:
     """Record findings; those that are recorded already stay as they are."""
     txn.insert_many(
