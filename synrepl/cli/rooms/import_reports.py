@@ -60,10 +60,10 @@ def import_report_parts(report: ImportReport, most: int) -> list[RenderableType]
     if report.counts.findings:
         parts += ["", _counted(report.counts.findings)]
         parts += [text(each) for each in report.findings[:most]]
-    if report.is_equal:
-        parts += ["", "Everything is as the source has it."]
     if report.counts.unverified:
         parts += ["", _UNVERIFIED.format(counted(report.counts.unverified, "event"))]
+    if report.is_equal:
+        parts += ["", "Everything is as the source has it."]
     return parts
 
 
