@@ -29,11 +29,33 @@ class RoomsAtTheTerminal(RoomsCase):
         self.assertEqual((found["room_id"], found["version"]), (self.room_id, "10"))
         self.assertEqual((found["events"], found["state"], found["joined"]), (10, 6, 2))
         head, line = (await self.rooms_text(master, "list")).splitlines()
-        self.assertRegex(head, r"^room +name +version +events +outliers +state +joined +ends +wait")
-        self.assertEqual(line.split(), [self.room_id, "-", "10", "10", "0", "6", "2", "1", "0"])
+        self.assertRegex(
+            head, r"^room +name +version +events +outliers +state +joined +ends +waiting +writer"
+        )
+        figures = ["10", "10", "0", "6", "2", "1", "0"]
+        self.assertEqual(line.split(), [self.room_id, "-", *figures, "master"])
+        self.assertEqual(found["writer"], "master")
         self.assertEqual(
             (await self.rooms_json(master, "list", "--after", self.room_id)), {"rooms": []}
         )
+
+    async def test_rooms_are_moved_to_another_writer(self) -> None:
+        master = await self.filled()
+        line = (await self.rooms_text(master, "writers")).splitlines()[1]
+        self.assertEqual(line.split(), ["master", "live", "0"])
+        done = await self.rooms(master, "move", self.room_id, "w1")
+        self.assertEqual(done.code, 1)
+        self.assertIn("'w1' is not one of them", done.err)
+        done = await self.rooms(master, "writers", "--set", "master,w1")
+        self.assertIn("'w1' cannot get rooms: as a writer of 'events' it is unknown", done.err)
+        found = await self.rooms_json(master, "move", self.room_id, "master")
+        self.assertEqual(found, {"room_id": self.room_id, "writer": "master", "before": "master"})
+        shown = await self.rooms_text(master, "move", self.room_id)
+        self.assertEqual(shown, f"{self.room_id} stays with master\n")
+        found = await self.rooms_json(master, "writers", "--set", "master")
+        self.assertEqual(found["configured"], False)
+        self.assertEqual([each["writer"] for each in found["writers"]], ["master"])
+        self.assertTrue((await self.rooms_json(master, "writers", "--reset"))["configured"])
 
     async def test_a_room_that_is_being_forgotten_is_not_listed(self) -> None:
         master = await self.filled()

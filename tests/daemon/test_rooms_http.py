@@ -72,6 +72,7 @@ class RoomsOverHttp(CliCase):
         assert room_id is not None
         (listed,) = (await self.get(master))["rooms"]
         self.assertEqual((listed["room_id"], listed["version"]), (room_id, "10"))
+        self.assertEqual(listed["writer"], "master")
         shown = await self.get(master, room_id)
         self.assertEqual(set(shown["ends"]["forward"]), room.forward_extremities)
         state = room.current_state().as_dict()
@@ -140,7 +141,7 @@ class RoomsOverHttp(CliCase):
         found = await self.ask(master, "/rooms/events", b"[{}]")
         self.assertEqual((found[0], found[1]["error"]), (400, "PostedEventRefused"))
         status = (await self.ask(master, "/status"))[1]
-        self.assertEqual(status["rooms"]["writers"], ["master"])
+        self.assertEqual(status["rooms"]["queued"], {"batches": 0, "bytes": 0})
         self.assertEqual(status["rooms"]["posted"]["PostedEventRefused"], 1)
         self.assertGreater(status["rooms"]["posted"]["accepted"], 0)
 
@@ -153,6 +154,12 @@ class RoomsOverHttp(CliCase):
         status, found = await self.ask(master, "/rooms/events", self.dag.events[0].raw)
         self.assertEqual((status, found["error"]), (421, "OtherRoomWriter"))
         self.assertIn("assigned to 'w1'", found["message"])
+        self.assertEqual(found["assigned_to"], "w1")
+        rooms = master.services.rooms
+        assert rooms is not None
+        await rooms.writers.set(["master"])
+        status, found = await self.ask(master, "/rooms/events", self.dag.events[0].raw)
+        self.assertEqual((status, found["events"][0]["outcome"]), (200, "accepted"))
 
     async def test_without_the_section_there_is_no_such_path(self) -> None:
         master = await self.master()

@@ -43,8 +43,9 @@ _STATUSES: Mapping[type[SynreplError], int] = {
     Unavailable: 503,
 }
 
-#: Numeric facts of an error that become members of the body.
-_REPORTED_FACTS = ("trimmed", "kept", "floor")
+#: Facts of an error that become members of the body.
+_REPORTED_NUMBERS = ("trimmed", "kept", "floor")
+_REPORTED_TEXTS = ("path", "assigned_to")
 
 _log = Logger()
 
@@ -68,11 +69,14 @@ def error_answer(error: Exception, statuses: Mapping[type[SynreplError], int]) -
 
 
 def error_body(error: Exception) -> dict[str, object]:
-    """``{"error": name, "message": text}``, with ``path``, ``trimmed`` or ``kept`` and ``floor`` where known."""
+    """``{"error": name, "message": text}``, with facts such as ``path`` or ``trimmed`` where known."""
     facts = getattr(error, "facts", {})
-    members = {name: facts[name] for name in _REPORTED_FACTS if isinstance(facts.get(name), int)}
-    if isinstance(facts.get("path"), str):
-        members["path"] = _encodable(facts["path"])
+    members: dict[str, object] = {
+        name: facts[name] for name in _REPORTED_NUMBERS if isinstance(facts.get(name), int)
+    }
+    for name in _REPORTED_TEXTS:
+        if isinstance(facts.get(name), str):
+            members[name] = _encodable(facts[name])
     return {"error": type(error).__name__, "message": _encodable(str(error)), **members}
 
 

@@ -21,6 +21,8 @@ _COMMANDS = {
     "compact": ("synrepl.cli.rooms.compact", "Store the states of a room in fewer rows."),
     "purge": ("synrepl.cli.rooms.purge", "Remove the history of a room before a point."),
     "erase": ("synrepl.cli.rooms.erase", "Replace what users sent by its redacted form."),
+    "writers": ("synrepl.cli.rooms.writers:writers", "Show or set who persists rooms."),
+    "move": ("synrepl.cli.rooms.writers:move", "Let another process persist a room."),
     "forget": ("synrepl.cli.rooms.forget", "Remove a room with all its rows."),
 }
 

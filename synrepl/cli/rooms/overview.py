@@ -10,7 +10,9 @@ from rich.console import RenderableType
 
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.rooms.reading import flag_words, read_rooms, text
+from synrepl.cli.rooms.writers import configured_writers
 from synrepl.cli.terminal import plain_table, printable, show
+from synrepl.daemon.config.config import load
 from synrepl.services.rooms.answers import event_json, room_json
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.reading.event_access import EventCopy
@@ -29,13 +31,37 @@ from synrepl.storage.rooms.reading.room_overview import MAX_PAGE, RoomEnds, Room
 )
 @json_option
 def list_rooms(config: tuple[Path, ...], after: str | None, limit: int, as_json: bool) -> None:
-    """List rooms with their figures, in the order of their IDs."""
-    found = read_rooms(config, lambda store: store.rooms(after, limit))
+    """List rooms with their figures, in the order of their IDs.
+
+    The writer is the process that persists the events of the room.
+    """
+    loaded = load(config)
+
+    async def work(store: RoomStore) -> tuple[list[RoomFigures], dict[str, str]]:
+        found = await store.rooms(after, limit)
+        if loaded.rooms is None:
+            return found, {}
+        placed = await configured_writers(store.database, loaded).place(
+            [each.room_id for each in found]
+        )
+        return found, {each.room_id: placed.assignment.writer_of(each.room_id) for each in found}
+
+    found, writers = read_rooms(config, work)
     if as_json:
-        print_json({"rooms": [each._asdict() for each in found]})
+        rooms = [{**each._asdict(), "writer": writers.get(each.room_id)} for each in found]
+        print_json({"rooms": rooms})
         return
     table = plain_table(
-        "room", "name", "version>", "events>", "outliers>", "state>", "joined>", "ends>", "waiting>"
+        "room",
+        "name",
+        "version>",
+        "events>",
+        "outliers>",
+        "state>",
+        "joined>",
+        "ends>",
+        "waiting>",
+        "writer",
     )
     for each in found:
         figures = (each.events, each.outliers, each.state, each.joined, each.extremities)
@@ -44,6 +70,7 @@ def list_rooms(config: tuple[Path, ...], after: str | None, limit: int, as_json:
             text(each.name),
             each.version,
             *(f"{figure:,}" for figure in (*figures, each.waiting)),
+            text(writers.get(each.room_id)),
         )
     show(table)
     if len(found) == limit:

@@ -22,7 +22,9 @@ from synrepl.services.rooms.answers import (
     visibility_explanation_json,
 )
 from synrepl.services.rooms.assignment import OtherRoomWriter
+from synrepl.services.rooms.room_writers import RoomWriters
 from synrepl.services.rooms.store import RoomStore
+from synrepl.storage.database import CommitUnknown
 from synrepl.storage.rooms.reading.event_access import (
     EventIsOutlier,
     EventNotStored,
@@ -42,6 +44,7 @@ _STATUSES: Mapping[type[SynreplError], int] = {
     EventIsOutlier: 409,
     EventRejected: 409,
     OtherRoomWriter: 421,
+    CommitUnknown: 503,  # sending events again is harmless
 }
 
 _Handler = Callable[[HttpRequest], Awaitable[HttpAnswer]]
@@ -52,9 +55,9 @@ def rooms_status(rooms: RoomServices | None) -> dict[str, Any] | None:
     if rooms is None:
         return None
     return {
-        "writers": list(rooms.intake.assignment.writers),
         "posted": dict(rooms.intake.outcomes),
         "refused": dict(rooms.intake.refused_by_limits),
+        "queued": dict(rooms.intake.queued),
     }
 
 
@@ -62,7 +65,7 @@ def room_routes(rooms: RoomServices | None) -> list[Route]:
     """The routes of a process with a room store; none without one."""
     if rooms is None:
         return []
-    reads = _Reads(rooms.store)
+    reads = _Reads(rooms.store, rooms.writers)
     intake = rooms.intake
 
     async def post(request: HttpRequest) -> HttpAnswer:
@@ -95,14 +98,17 @@ def room_routes(rooms: RoomServices | None) -> list[Route]:
 class _Reads:
     """Answers reads. Unknown parameters are refused, because a misspelt one would be silently without effect."""
 
-    def __init__(self, store: RoomStore) -> None:
+    def __init__(self, store: RoomStore, writers: RoomWriters) -> None:
         self._store = store
+        self._writers = writers
 
     async def rooms(self, request: HttpRequest) -> HttpAnswer:
         """A page of rooms with their figures."""
         query = _query(request, "after", "limit")
         found = await self._store.rooms(query.get("after"), _limit(query))
-        return json_answer({"rooms": [each._asdict() for each in found]})
+        assignment = (await self._writers.place([each.room_id for each in found])).assignment
+        rooms = [{**each._asdict(), "writer": assignment.writer_of(each.room_id)} for each in found]
+        return json_answer({"rooms": rooms})
 
     async def room(self, request: HttpRequest) -> HttpAnswer:
         """A room with its figures and its ends."""
@@ -110,7 +116,8 @@ class _Reads:
         room_id = request.path["room"]
         figures = await self._store.room(room_id)
         ends = await self._store.heads(room_id)
-        return json_answer(room_json(figures, ends))
+        assignment = (await self._writers.place([room_id])).assignment
+        return json_answer({**room_json(figures, ends), "writer": assignment.writer_of(room_id)})
 
     async def event(self, request: HttpRequest) -> HttpAnswer:
         """An event with what is known about it."""

@@ -101,6 +101,10 @@ def _rooms(rooms: Mapping[str, Any] | None) -> Iterable[Metric]:
     yield counter("room_events_posted", posted, rooms["posted"], "outcome")
     refused = "Events, or batches of them, that a limit of their room refused."
     yield counter("room_events_refused", refused, rooms["refused"], "limit")
+    queued = "Batches that wait to be persisted or are being persisted."
+    yield gauge("room_batches_queued", queued, float(rooms["queued"]["batches"]))
+    queued = "Bytes of the events of these batches."
+    yield gauge("room_bytes_queued", queued, float(rooms["queued"]["bytes"]))
 
 
 def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:

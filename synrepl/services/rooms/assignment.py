@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from types import MappingProxyType
 
 from synrepl.core.errors import Refused
 
 
 class OtherRoomWriter(Refused):
-    """room {room_id} is assigned to {writer!r}, and this is {instance!r}: send its events there; nothing was written"""
+    """room {room_id} is assigned to {assigned_to!r}, and this is {instance!r}: send its events there; nothing was written"""
 
 
 class RoomAssignment:
-    """Assigns each room to one of the configured instances.
+    """Assigns each room to one of some instances.
 
     Rendezvous hashing (Thaler and Ravishankar, 1998): a room belongs to the instance whose hash with the room's ID
     is the highest. So all processes with the same list agree, whatever its order, and when an instance is
     added or removed, only the rooms of that instance move.
 
-    :param instance: this process
     :param writers: the instances; at least one
+    :param moved: rooms that were moved, with the instance of each; it counts as long as it is in the list
     """
 
-    def __init__(self, instance: str, writers: Sequence[str]) -> None:
-        self.instance = instance
+    def __init__(
+        self, writers: Sequence[str], moved: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.writers = tuple(writers)
+        self._moved = moved
 
     def writer_of(self, room_id: str) -> str:
         """The instance that persists the events of a room."""
+        moved_to = self._moved.get(room_id)
+        if moved_to in self.writers:
+            return moved_to
         return max(self.writers, key=lambda writer: (_weight(writer, room_id), writer))
 
-    def check(self, room_id: str) -> None:
-        """Check that a room is assigned to this instance.
+    def check(self, room_id: str, instance: str) -> None:
+        """Check that a room is assigned to an instance.
 
         :raises OtherRoomWriter: it is assigned to another one
         """
         writer = self.writer_of(room_id)
-        if writer != self.instance:
-            raise OtherRoomWriter(room_id=room_id, writer=writer, instance=self.instance)
+        if writer != instance:
+            raise OtherRoomWriter(room_id=room_id, assigned_to=writer, instance=instance)
 
 
 def _weight(writer: str, room_id: str) -> bytes:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.errors import SynreplError
 from synrepl.core.semaphore import Semaphore
+from synrepl.services.rooms.room_queues import DEFAULT_QUEUE_LIMITS, QueueLimits, RoomQueues
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
 from synrepl.storage.outbox import NotNamed
@@ -19,7 +22,15 @@ from synrepl.storage.rooms.persisting.limits import (
     TooManyExtremities,
 )
 from synrepl.storage.rooms.persisting.room_memory import MAX_ROOMS, RoomMemories
-from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch, PersistedEvent
+from synrepl.storage.rooms.states.state_groups import CorruptState
+from synrepl.storage.rooms.tables.events import CorruptEvent, MissingJson
+from synrepl.storage.rooms.tables.incoming import (
+    EventOutcome,
+    IncomingEvent,
+    PersistedBatch,
+    PersistedEvent,
+)
+from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, OtherRoomVersion
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.caches import CACHES
@@ -41,6 +52,36 @@ _LIMITS: dict[type[Exception] | type[None], str] = {
 #: needed a stream that it did not seem to need.
 _ATTEMPTS = 3
 
+#: Errors that are about one room: others can be persisted all the same.
+_ROOM_ERRORS = (
+    OtherRoomVersion,
+    ResolutionTooLarge,
+    CorruptEvent,
+    CorruptState,
+    MissingJson,
+    NumberWithoutRow,
+)
+
+
+class RoomBatch(NamedTuple):
+    """Events of one room.
+
+    :ivar version: of the room
+    """
+
+    room_id: str
+    version: str
+    events: Sequence[IncomingEvent]
+
+
+class _Persisted(NamedTuple):
+    """What was persisted of a batch, and the error of the room that ended it."""
+
+    last: PersistedBatch | None
+    given: list[PersistedEvent]
+    judged: list[PersistedEvent]
+    error: SynreplError | None
+
 
 class RoomPersister:
     """Judges and stores the events of rooms.
@@ -51,7 +92,9 @@ class RoomPersister:
     :param writer: a writer of the streams ``events``, ``backfill`` and ``caches``
     :param max_rooms: maximum number of rooms with cached state between batches
     :param limits: of each room
+    :param queue_limits: of what waits to be persisted in each room
     :ivar memories: what it keeps about rooms between batches
+    :ivar queues: the batches that wait
     """
 
     def __init__(
@@ -60,16 +103,20 @@ class RoomPersister:
         writer: StreamWriter,
         max_rooms: int = MAX_ROOMS,
         limits: RoomLimits = DEFAULT_LIMITS,
+        queue_limits: QueueLimits = DEFAULT_QUEUE_LIMITS,
     ) -> None:
         self._scheduler = scheduler
         self._writer = writer
         self._limits = limits
-        #: Refusals by the name of the limit: ``max_extremities`` and ``max_resolved``.
-        self.refused: Counter[str] = Counter(dict.fromkeys(_LIMITS.values(), 0))
+        self._refused: Counter[str] = Counter(dict.fromkeys(_LIMITS.values(), 0))
+        self.queues = RoomQueues(scheduler, queue_limits)
         self.memories = RoomMemories(max_rooms)
         self._room_nos: OrderedDict[str, int] = OrderedDict()
-        #: By room, the order in which batches of this process run, and how many there are.
-        self._turns: dict[str, tuple[Semaphore, int]] = {}
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Refusals by the name of the limit: of events by a limit of the room, of batches by one of its queue."""
+        return {**self._refused, **self.queues.refused}
 
     async def persist(
         self, room_id: str, version: str, events: Sequence[IncomingEvent]
@@ -87,24 +134,75 @@ class RoomPersister:
         :raises CorruptEvent: :raises CorruptState: what is stored of the room is damaged
         :raises ResolutionTooLarge: the states at the forward extremities would be too much to resolve; nothing
             of the batch was stored
+        :raises RoomQueueFull: too much waits to be persisted in the room
         :raises SynreplError: the errors of :meth:`.StreamWriter.transact`; after ``CommitUnknown``, give the
             events again
         """
+        batch = RoomBatch(room_id, version, events)
+        with self.queues.entered({room_id: _size(batch)}) as (turn,):
+            done = await self._persist_parts(turn, batch)
+        if done.error is not None:
+            raise done.error
+        assert done.last is not None
+        return done.last._replace(events=done.given, judged=done.judged)
+
+    async def persist_rooms(
+        self, batches: Sequence[RoomBatch]
+    ) -> tuple[list[list[PersistedEvent]], list[PersistedEvent]]:
+        """Persist events of several rooms, as :meth:`persist` does, one room after the other.
+
+        What is wrong with one room refuses what remains of its events, and the others are persisted. Any
+        other error ends it, after some of the rooms.
+
+        :param batches: one for each room
+        :returns: the outcomes of the events of each batch, and the events that were judged
+        :raises RoomQueueFull: too much waits in one of the rooms; nothing was persisted
+        :raises SynreplError: the errors of :meth:`persist`; one about a room only if no event was persisted, or
+            if it met events that had waited
+        """
+        outcomes: list[list[PersistedEvent]] = []
+        judged: list[PersistedEvent] = []
+        error: SynreplError | None = None
+        unreported: SynreplError | None = None
+        is_any_persisted = False
+        with self.queues.entered({each.room_id: _size(each) for each in batches}) as turns:
+            for turn, batch in zip(turns, batches, strict=True):
+                done = await self._persist_parts(turn, batch)
+                refused = [
+                    PersistedEvent(each.event.event_id, EventOutcome.REFUSED, error=done.error)
+                    for each in batch.events[len(done.given) :]
+                ]
+                outcomes.append([*done.given, *refused])
+                judged += done.judged
+                is_any_persisted |= bool(done.given)
+                if done.error is not None and not refused:
+                    unreported = done.error  # an event that waited met it
+                error = error or done.error
+        if not is_any_persisted:
+            unreported = unreported or error
+        if unreported is not None:
+            raise unreported
+        return outcomes, judged
+
+    async def _persist_parts(self, turn: Semaphore, batch: RoomBatch) -> _Persisted:
+        room_id, version, events = batch
         given: list[PersistedEvent] = []
         judged: list[PersistedEvent] = []
         parts = [events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)]
         last: PersistedBatch | None = None
-        async with _Turn(self, room_id):
-            for part in parts or [events]:
-                last = await self._persist(room_id, version, part)
-                given += last.events
-                judged += last.judged
-                while last.has_ready and last.judged:
-                    released_by = [each.event_id for each in last.judged]
-                    last = await self._persist(room_id, version, (), released_by)
+        async with turn:
+            try:
+                for part in parts or [events]:
+                    last = await self._persist(room_id, version, part)
+                    given += last.events
                     judged += last.judged
-        assert last is not None
-        return last._replace(events=given, judged=judged)
+                    while last.has_ready and last.judged:
+                        released_by = [each.event_id for each in last.judged]
+                        last = await self._persist(room_id, version, (), released_by)
+                        judged += last.judged
+            except _ROOM_ERRORS as error:
+                return _Persisted(last, given, judged, error)
+        return _Persisted(last, given, judged, None)
 
     async def _persist(
         self,
@@ -158,7 +256,7 @@ class RoomPersister:
     def _count(self, error: Exception | None) -> None:
         limit = _LIMITS.get(type(error))
         if limit is not None:
-            self.refused[limit] += 1
+            self._refused[limit] += 1
 
 
 def _streams_of(events: Sequence[IncomingEvent]) -> Sequence[Stream]:
@@ -172,25 +270,6 @@ def _streams_of(events: Sequence[IncomingEvent]) -> Sequence[Stream]:
     return [stream for stream, is_wanted in wanted if is_wanted] or ROOM_STREAMS
 
 
-class _Turn:
-    """Lets one batch of a room after another into its block."""
-
-    def __init__(self, persister: RoomPersister, room_id: str) -> None:
-        self._persister = persister
-        self._room_id = room_id
-
-    async def __aenter__(self) -> None:
-        turns = self._persister._turns
-        semaphore, count = turns.get(self._room_id) or (
-            Semaphore(self._persister._scheduler, 1),
-            0,
-        )
-        turns[self._room_id] = semaphore, count + 1
-        await semaphore.__aenter__()
-
-    async def __aexit__(self, *details: object) -> None:
-        turns = self._persister._turns
-        semaphore, count = turns.pop(self._room_id)
-        if count > 1:
-            turns[self._room_id] = semaphore, count - 1
-        await semaphore.__aexit__(*details)  # type: ignore[arg-type]
+def _size(batch: RoomBatch) -> int:
+    """Bytes of the events of a batch."""
+    return sum(len(each.event.raw) for each in batch.events)

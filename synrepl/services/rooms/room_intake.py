@@ -23,11 +23,9 @@ import msgspec
 
 from synrepl.core.errors import InputError, SynreplError, Unavailable
 from synrepl.rooms import BadEvent, Event, UnknownRoomVersion, parse_event, room_version
-from synrepl.services.rooms.assignment import RoomAssignment
-from synrepl.services.rooms.persister import RoomPersister
-from synrepl.storage.database import Database
+from synrepl.services.rooms.persister import RoomBatch, RoomPersister
+from synrepl.services.rooms.room_writers import PlacedRooms, RoomWriters
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedEvent
-from synrepl.storage.rooms.tables.numbers import room_versions
 
 _Body = TypeVar("_Body")
 
@@ -52,7 +50,7 @@ class TooManyPosted(InputError):
 
 
 class NoRoomWriter(Unavailable):
-    """this process does not write the streams of rooms; send events to one of {writers}"""
+    """this process does not write the streams of rooms, although rooms are assigned to it; send events to another one of {writers}, or name it in stream_writers of events, backfill and caches"""
 
 
 class Received(StrEnum):
@@ -121,24 +119,34 @@ class RoomIntake:
 
     Checks 1 to 3 (format, signatures, hashes) are up to the sender, but for the format. Events of one room are
     persisted in batches, each in one transaction. Nothing is written unless everything in the body is an event of
-    a room of this process.
+    a room of this process, and the queue of each of these rooms has a place for its events.
 
     :param persister: None in a process that persists no room
+    :param writers: says which rooms are assigned to which process
+    :param instance: this process
     :ivar outcomes: number of events by outcome, and of refused requests by the name of the error
     """
 
     def __init__(
-        self, database: Database, persister: RoomPersister | None, assignment: RoomAssignment
+        self, persister: RoomPersister | None, writers: RoomWriters, instance: str
     ) -> None:
-        self._database = database
         self._persister = persister
-        self.assignment = assignment
+        self._writers = writers
+        self._instance = instance
         self.outcomes: Counter[str] = Counter()
 
     @property
     def refused_by_limits(self) -> Mapping[str, int]:
         """How often a limit of a room refused something, by the limit's name; empty without a persister."""
         return {} if self._persister is None else self._persister.refused
+
+    @property
+    def queued(self) -> Mapping[str, int]:
+        """The number of batches that wait to be persisted, and the bytes of their events."""
+        if self._persister is None:
+            return {"batches": 0, "bytes": 0}
+        queues = self._persister.queues
+        return {"batches": queues.batches, "bytes": queues.size}
 
     async def persist(
         self, body: bytes, version: str | None = None, received: str | None = None
@@ -152,57 +160,53 @@ class RoomIntake:
         :raises BadEventsBody: :raises PostedEventRefused: :raises PostedVersionNeeded:
         :raises TooManyPosted: :raises UnknownRoomVersion:
         :raises OtherRoomWriter: a room is assigned to another instance
-        :raises SynreplError: the errors of :meth:`.RoomPersister.persist`
+        :raises SynreplError: the errors of :meth:`.RoomPersister.persist_rooms`
         """
         try:
             posted = split_body(body, version, received)
-            done = await self._persist(posted, await self._parsed(posted))
+            done = await self._persist(posted)
         except SynreplError as error:
             self.outcomes[type(error).__name__] += 1
             raise
         self.outcomes.update(each.outcome.value for each in done.events)
         return done
 
-    async def _persist(self, posted: _Posted, events: Sequence[Event]) -> PostedEvents:
+    async def _persist(self, posted: _Posted) -> PostedEvents:
+        heads = [_head(raw, path) for raw, path in zip(posted.events, posted.paths, strict=True)]
+        created = _created(posted, heads)
+        named = {head.room_id for head in heads if head.room_id is not None}
+        placed = await self._writers.place(named | created.keys())
+        events = _parsed(posted, heads, {**placed.versions, **created})
         by_room: dict[str, list[int]] = {}
         for place, event in enumerate(events):
             by_room.setdefault(event.room_id, []).append(place)
-        for room_id in by_room:
-            self.assignment.check(room_id)
-        if self._persister is None:
-            raise NoRoomWriter(writers=", ".join(self.assignment.writers))
+        persister = self._persister_of(by_room, placed)
+        batches = [
+            RoomBatch(
+                room_id,
+                events[places[0]].version.name,
+                [_incoming(events[place], posted.received) for place in places],
+            )
+            for room_id, places in by_room.items()
+        ]
+        done, judged = await persister.persist_rooms(batches)
         outcomes: dict[int, PersistedEvent] = {}
-        released: list[PersistedEvent] = []
-        for room_id, places in by_room.items():
-            incoming = [_incoming(events[place], posted.received) for place in places]
-            version = events[places[0]].version.name
-            done = await self._persister.persist(room_id, version, incoming)
-            outcomes.update(zip(places, done.events, strict=True))
-            given = {each.event_id for each in done.events}
-            released += [each for each in done.judged if each.event_id not in given]
+        for places, part in zip(by_room.values(), done, strict=True):
+            outcomes.update(zip(places, part, strict=True))
+        given = {each.event_id for each in outcomes.values()}
+        released = [each for each in judged if each.event_id not in given]
         return PostedEvents([outcomes[place] for place in range(len(events))], released)
 
-    async def _parsed(self, posted: _Posted) -> list[Event]:
-        heads = [_head(raw, path) for raw, path in zip(posted.events, posted.paths, strict=True)]
-        versions = _created(posted, heads)
-        if posted.version is None:
-            unknown = {
-                head.room_id
-                for head in heads
-                if head.room_id is not None and head.room_id not in versions
-            }
-            if unknown:
-                versions |= await self._database.run(
-                    "room versions", lambda txn: room_versions(txn, unknown), read_only=True
-                )
-        events: list[Event] = []
-        for raw, path, head in zip(posted.events, posted.paths, heads, strict=True):
-            name = posted.version or _version_of(head, versions, path)
-            try:
-                events.append(parse_event(raw, room_version(name)))
-            except BadEvent as error:
-                raise PostedEventRefused(path=path, reason=error) from None
-        return events
+    def _persister_of(self, room_ids: Iterable[str], placed: PlacedRooms) -> RoomPersister:
+        """The persister, if the rooms are assigned to this process.
+
+        :raises OtherRoomWriter: :raises NoRoomWriter:
+        """
+        for room_id in room_ids:
+            placed.assignment.check(room_id, self._instance)
+        if self._persister is None:
+            raise NoRoomWriter(writers=", ".join(placed.assignment.writers))
+        return self._persister
 
 
 def split_body(body: bytes, version: str | None, received: str | None) -> _Posted:
@@ -268,6 +272,21 @@ def _head(raw: bytes, path: str) -> _Head:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = (str(error) or type(error).__name__)[:200]
         raise PostedEventRefused(path=path, reason=reason) from None
+
+
+def _parsed(posted: _Posted, heads: Iterable[_Head], versions: Mapping[str, str]) -> list[Event]:
+    """The events of a body.
+
+    :param versions: of the rooms that are known, unless the body has one for all
+    """
+    events: list[Event] = []
+    for raw, path, head in zip(posted.events, posted.paths, heads, strict=True):
+        name = posted.version or _version_of(head, versions, path)
+        try:
+            events.append(parse_event(raw, room_version(name)))
+        except BadEvent as error:
+            raise PostedEventRefused(path=path, reason=error) from None
+    return events
 
 
 def _created(posted: _Posted, heads: Iterable[_Head]) -> dict[str, str]:

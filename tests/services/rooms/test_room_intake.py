@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from synrepl.core.errors import SynreplError
-from synrepl.services.rooms.assignment import OtherRoomWriter, RoomAssignment
+from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.room_intake import (
     BadEventsBody,
     NoRoomWriter,
@@ -15,6 +15,7 @@ from synrepl.services.rooms.room_intake import (
     RoomIntake,
     TooManyPosted,
 )
+from synrepl.services.rooms.room_writers import RoomWriters
 from tests.rooms.dags import dag, dag_names
 from tests.storage.rooms.reading_case import ReadingCase
 
@@ -31,8 +32,7 @@ class PostedBodies(ReadingCase):
 
     def intake_of(self, instance: str, writers: list[str]) -> RoomIntake:
         """An intake of an instance."""
-        assignment = RoomAssignment(instance, writers)
-        return RoomIntake(self.database, self.one.persister, assignment)
+        return RoomIntake(self.one.persister, RoomWriters(self.database, writers), instance)
 
     async def empty(self) -> None:
         """Forget all rooms."""
@@ -117,7 +117,9 @@ class PostedBodies(ReadingCase):
         await self.refused(TooManyPosted, "10001 events", b"[" + b",".join([b"{}"] * 10_001) + b"]")
 
     async def test_one_that_is_no_event_refuses_all(self) -> None:
+        deep = b"[" * 5_000 + b"]" * 5_000
         for bad, text in (
+            (b'{"room_id": "!a:b", "content": {"a": ' + deep + b"}}", "deep|recursion"),
             (b"{}", "has no"),
             (b"5", "object"),
             (b'{"room_id": 5}', "str"),
@@ -133,7 +135,6 @@ class PostedBodies(ReadingCase):
     async def test_a_room_of_another_instance_refuses_all(self) -> None:
         self.intake = self.intake_of("one", ["other"])
         await self.refused(OtherRoomWriter, "assigned to 'other'", self.raws[0])
-        assignment = RoomAssignment("one", ["one"])
-        self.intake = RoomIntake(self.database, None, assignment)
+        self.intake = RoomIntake(None, RoomWriters(self.database, ["one"]), "one")
         await self.refused(NoRoomWriter, "does not write", self.raws[0])
         self.assertEqual(self.intake.outcomes, {"NoRoomWriter": 1})

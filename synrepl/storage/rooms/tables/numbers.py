@@ -81,15 +81,6 @@ def require_room(txn: Transaction, room_id: str) -> RoomRow:
     return found
 
 
-def room_versions(txn: Transaction, room_ids: Collection[str]) -> dict[str, str]:
-    """The versions of rooms by ID; those that are not here are left out."""
-    txn.execute(
-        "SELECT room_id, version FROM synrepl._rooms WHERE room_id = ANY (%s::text[])",
-        ([each for each in room_ids if "\0" not in each],),
-    )
-    return {str(room_id): str(version) for room_id, version in txn.fetchall()}
-
-
 def room_by_number(txn: Transaction, room_no: int) -> RoomRow:
     """A room by its number.
 
