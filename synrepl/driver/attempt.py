@@ -12,7 +12,7 @@ from synrepl.driver.commit_status import CommitTicket
 from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
 from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
 from synrepl.driver.transaction import PostgresTransaction
-from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.database import Isolation, StalePlans, Transaction
 from synrepl.storage.store import DatabaseAway
 
 T = TypeVar("T")
@@ -70,6 +70,9 @@ class Attempt(Generic[T]):
                 raise translated from error
             close(connection)
             return AttemptResult(result, transaction.ticket, self.address.redacted(error))
+        except StalePlans as error:
+            self._roll_back(connection, error)
+            raise
         except VALUE_ERRORS as error:
             translated = translate(self.name, error)
             self._roll_back(connection, translated)

@@ -1,4 +1,9 @@
-"""Statements that are prepared on a connection, so that it parses and plans them once."""
+"""Statements that are prepared on a connection, so that it parses and plans them once.
+
+What a connection has prepared may be lost or void without its doing: by ``DISCARD ALL``, by a pooler that chooses
+another connection to the server, or by DDL that changes the type of a result. Then the transaction is run again, and
+prepares everything anew.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,16 @@ from hashlib import blake2b
 from itertools import count
 from typing import NamedTuple
 
-from synrepl.storage.database import PlannedOnce
+import psycopg2
+
+from synrepl.driver.errors import one_line
+from synrepl.storage.database import PlannedOnce, StalePlans
+
+#: invalid_sql_statement_name (there is no such statement), feature_not_supported (its result would change its type).
+_GONE = frozenset({"26000", "0A000"})
+
+#: duplicate_prepared_statement
+_THERE_ALREADY = "42P05"
 
 _PARAMETER = re.compile("%s")
 
@@ -36,24 +50,38 @@ class PreparedPlans:
         self._known: set[str] = set()
         self._is_unsure = False
 
-    def run(self, parts: Iterable[str], send: Callable[[str], None]) -> None:
+    def run(self, name: str, parts: Iterable[str], send: Callable[[str], None]) -> None:
         """Send statements in one text, those that are :class:`~synrepl.storage.database.PlannedOnce` prepared.
 
+        :param name: what the transaction does, for errors
         :param send: takes a text with the same parameters as the parts
+        :raises StalePlans: the connection has other prepared statements than it should; they are made again
+            the next time
         """
         statements: list[str] = ["DEALLOCATE ALL"] if self._is_unsure else []
         known = set() if self._is_unsure else self._known
         new: set[str] = set()
+        is_any_reused = False
         for part in parts:
             if not isinstance(part, PlannedOnce):
                 statements.append(part)
                 continue
             prepared = _prepared(part)
-            if prepared.name not in known and prepared.name not in new:
+            if prepared.name in known:
+                is_any_reused = True
+            elif prepared.name not in new:
                 new.add(prepared.name)
                 statements.append(prepared.prepare)
             statements.append(prepared.execute)
         # If the script fails, it is unknown how far it got; a PREPARE outlives a rollback.
         self._is_unsure = self._is_unsure or bool(new)
-        send(";\n".join(statements))
+        try:
+            send(";\n".join(statements))
+        except psycopg2.Error as error:
+            state = error.pgcode or ""
+            if state == _THERE_ALREADY or (state in _GONE and is_any_reused):
+                self._is_unsure = True
+                reason = error.diag.message_primary or one_line(error)
+                raise StalePlans(name=name, sqlstate=state, attempts=1, reason=reason) from error
+            raise
         self._known, self._is_unsure = known | new, False

@@ -130,16 +130,16 @@ class PostgresTransaction:
         if self._deferred and isinstance(params, Mapping):
             self._flush()
         if not self._deferred:
-            plans.run(parts, lambda text: send(text, params or None))
+            plans.run(self._name, parts, lambda text: send(text, params or None))
             return
         assert not isinstance(params, Mapping)
         values = [*self._deferred_params, *params]
         parts = (*self._deferred, *(parts if params else map(_doubled, parts)))
         self._deferred, self._deferred_params = [], []
         if values:
-            plans.run(parts, lambda text: send(text, values))
+            plans.run(self._name, parts, lambda text: send(text, values))
         else:
-            plans.run(parts, lambda text: send(text.replace("%%", "%")))
+            plans.run(self._name, parts, lambda text: send(text.replace("%%", "%")))
 
     def _flush(self) -> None:
         """Send what was deferred."""
@@ -215,6 +215,7 @@ class PostgresTransaction:
 
         :raises psycopg2.Error: :raises ValueError: what was deferred, or the commit, failed; or the connection
             was lost, and the commit may have taken effect
+        :raises StalePlans: what was deferred could not be run, so nothing was committed
         """
         if self._deferred and not self._has_begun:
             self._begin_with("")

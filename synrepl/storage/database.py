@@ -61,6 +61,10 @@ class SerializationFailure(QueryFailed):
     """{name!r} kept colliding with other transactions and was given up after {attempts} attempts (SQLSTATE {sqlstate}): {reason}"""
 
 
+class StalePlans(SerializationFailure):
+    """statements that a connection had prepared for {name!r} are gone or changed, and it was given up after {attempts} attempts (SQLSTATE {sqlstate}): {reason}; a connection pooler between here and the server must be in session mode"""
+
+
 class LockNotAvailable(QueryFailed):
     """{name!r} could not get a lock in time (SQLSTATE {sqlstate}): {reason}"""
 
@@ -163,8 +167,8 @@ class Database(Protocol):
         """Run ``work`` in one transaction and commit; roll back when it raises.
 
         ``work`` runs in another thread and may run **more than once**: after
-        a deadlock or serialisation failure, and when the connection is lost
-        without a commit. So it must be repeatable: it changes nothing outside
+        a deadlock or serialisation failure, when prepared statements have become stale, and when the
+        connection is lost without a commit. So it must be repeatable: it changes nothing outside
         its transaction, and reads its input from the start each time (no partly
         consumed iterators).
 

@@ -85,6 +85,30 @@ class SingleStatements(TestCase):
         await self.assertFailure(self.run_soon(INSERT, "x", "no number"), BadValue)
         self.assertEqual(await self.run_soon(INSERT, 1, "now"), [(1,)])
 
+    async def test_statements_that_the_server_forgot_are_prepared_again(self) -> None:
+        await self.run_soon(INSERT, 1, "first")
+        forget = Prepared("forget_all", "SELECT forget_all()")
+        self.sql(
+            "CREATE FUNCTION forget_all() RETURNS void LANGUAGE plpgsql AS"
+            " $$ BEGIN EXECUTE 'DEALLOCATE \"insert\"'; END $$"
+        )
+        await self.run_soon(forget)
+        self.assertEqual(await self.run_soon(INSERT, 2, "second"), [(2,)])
+
+    async def test_a_plan_whose_result_has_another_type_is_made_again(self) -> None:
+        await self.run_soon(INSERT, 1, "first")
+        self.sql("ALTER TABLE t ALTER COLUMN a TYPE bigint")
+        waiting = [self.run_soon(INSERT, n, "later") for n in (2, 3)]
+        self.assertEqual(await gatherResults(waiting), [[(2,)], [(3,)]])
+
+    async def test_a_statement_that_somebody_else_prepared_is_prepared_again(self) -> None:
+        self.sql(
+            "CREATE FUNCTION prepare_other() RETURNS void LANGUAGE plpgsql AS"
+            " $$ BEGIN EXECUTE 'PREPARE \"insert\" AS SELECT 1'; END $$"
+        )
+        await self.run_soon(Prepared("other", "SELECT prepare_other()"))
+        self.assertEqual(await self.run_soon(INSERT, 1, "first"), [(1,)])
+
     async def test_the_outcome_of_a_statement_cut_off_is_unknown(self) -> None:
         running, waiting = self.run_soon(SLOW, 30), self.run_soon(INSERT, 1, "unsent")
         self.sql("SELECT pg_terminate_backend(%s)", await self.until_busy())

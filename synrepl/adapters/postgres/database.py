@@ -115,7 +115,7 @@ class PostgresDatabase:
             except SerializationFailure as error:
                 delay_s = collisions.failed()
                 if (attempts := collisions.failures) >= self._limits.attempts:
-                    raise SerializationFailure(**{**error.facts, "attempts": attempts}) from error
+                    raise type(error)(**{**error.facts, "attempts": attempts}) from error
                 await self._sleep(delay_s)
             except DatabaseAway as error:
                 await self._after_loss(name, error, losses)

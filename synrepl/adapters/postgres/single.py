@@ -26,6 +26,10 @@ from synrepl.storage.database import CommitUnknown, DatabaseBusy, Prepared, Reco
 #: Maximum number of statements that wait for the connection.
 MAX_WAITING = 1_000
 
+#: The statement that was to be executed is not prepared, its result would have another type, or one that was
+#: to be prepared is there already. See :mod:`synrepl.driver.prepared_plans`.
+_STALE = frozenset({"26000", "0A000", "42P05"})
+
 
 class _SocketWatcher:
     """A connection's socket, as a descriptor for the reactor.
@@ -88,6 +92,8 @@ class _Statement:
     prepared: Prepared
     params: Values
     result: Deferred[list[Record]]
+    #: It was sent on a connection whose prepared statements were stale.
+    was_stale: bool = False
 
 
 class PostgresSingles:
@@ -225,7 +231,14 @@ class PostgresSingles:
             self._lose(self._address.redacted(error))
             return
         statement, self._running = self._running, None
-        if statement is not None:
+        if statement is None:
+            pass
+        elif getattr(error, "pgcode", None) in _STALE and not statement.was_stale:
+            # It was not executed. A new connection has no prepared statements.
+            statement.was_stale = True
+            self._waiting.appendleft(statement)
+            self._disconnect()
+        else:
             statement.result.errback(translate(statement.prepared.name, error))
         self._next()
 
@@ -234,23 +247,27 @@ class PostgresSingles:
 
         The outcome of the statement that was sent is unknown; the others were not run.
         """
-        connection, self._connection = self._connection, None
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop()
-        if connection is not None:
-            close(connection)
+        self._disconnect()
         running, self._running = self._running, None
         waiting = list(self._waiting)
         self._waiting.clear()
-        self._known.clear()
-        self._connecting = False
         if running is not None and self._preparing:
             waiting.insert(0, running)
         elif running is not None:
             running.result.errback(self._unknown(running, reason))
         for statement in waiting:
             statement.result.errback(self._address.away(reason))
+
+    def _disconnect(self) -> None:
+        """Drop the connection, with what was prepared on it."""
+        connection, self._connection = self._connection, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+        if connection is not None:
+            close(connection)
+        self._known.clear()
+        self._connecting = False
 
     def _unknown(self, statement: _Statement, reason: str) -> SynreplError:
         return CommitUnknown(
