@@ -63,7 +63,7 @@ _ROOM_ERRORS = (
 )
 
 
-class RoomBatch(NamedTuple):
+class IncomingBatch(NamedTuple):
     """Events of one room.
 
     :ivar version: of the room
@@ -138,7 +138,7 @@ class RoomPersister:
         :raises SynreplError: the errors of :meth:`.StreamWriter.transact`; after ``CommitUnknown``, give the
             events again
         """
-        batch = RoomBatch(room_id, version, events)
+        batch = IncomingBatch(room_id, version, events)
         with self.queues.entered({room_id: _size(batch)}) as (turn,):
             done = await self._persist_parts(turn, batch)
         if done.error is not None:
@@ -147,7 +147,7 @@ class RoomPersister:
         return done.last._replace(events=done.given, judged=done.judged)
 
     async def persist_rooms(
-        self, batches: Sequence[RoomBatch]
+        self, batches: Sequence[IncomingBatch]
     ) -> tuple[list[list[PersistedEvent]], list[PersistedEvent]]:
         """Persist events of several rooms, as :meth:`persist` does, one room after the other.
 
@@ -184,7 +184,7 @@ class RoomPersister:
             raise unreported
         return outcomes, judged
 
-    async def _persist_parts(self, turn: Semaphore, batch: RoomBatch) -> _Persisted:
+    async def _persist_parts(self, turn: Semaphore, batch: IncomingBatch) -> _Persisted:
         room_id, version, events = batch
         given: list[PersistedEvent] = []
         judged: list[PersistedEvent] = []
@@ -270,6 +270,6 @@ def _streams_of(events: Sequence[IncomingEvent]) -> Sequence[Stream]:
     return [stream for stream, is_wanted in wanted if is_wanted] or ROOM_STREAMS
 
 
-def _size(batch: RoomBatch) -> int:
+def _size(batch: IncomingBatch) -> int:
     """Bytes of the events of a batch."""
     return sum(len(each.event.raw) for each in batch.events)

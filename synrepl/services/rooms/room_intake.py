@@ -23,7 +23,7 @@ import msgspec
 
 from synrepl.core.errors import InputError, SynreplError, Unavailable
 from synrepl.rooms import BadEvent, Event, UnknownRoomVersion, parse_event, room_version
-from synrepl.services.rooms.persister import RoomBatch, RoomPersister
+from synrepl.services.rooms.persister import IncomingBatch, RoomPersister
 from synrepl.services.rooms.room_writers import PlacedRooms, RoomWriters
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedEvent
 
@@ -182,7 +182,7 @@ class RoomIntake:
             by_room.setdefault(event.room_id, []).append(place)
         persister = self._persister_of(by_room, placed)
         batches = [
-            RoomBatch(
+            IncomingBatch(
                 room_id,
                 events[places[0]].version.name,
                 [_incoming(events[place], posted.received) for place in places],

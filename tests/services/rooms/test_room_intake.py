@@ -16,7 +16,9 @@ from synrepl.services.rooms.room_intake import (
     TooManyPosted,
 )
 from synrepl.services.rooms.room_writers import RoomWriters
+from synrepl.storage.rooms.tables.numbers import OtherRoomVersion
 from tests.rooms.dags import dag, dag_names
+from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.reading_case import ReadingCase
 
 
@@ -131,6 +133,28 @@ class PostedBodies(ReadingCase):
             await self.refused(PostedEventRefused, text, body, version="10")
         array = b"[" + self.raws[0] + b', {"room_id": "!a:b"}]'
         await self.refused(PostedEventRefused, r"\$\[1\].*has no", array, version="10")
+
+    async def test_rooms_of_one_body_are_persisted_each_for_itself(self) -> None:
+        other = SmallRoom("9")
+        await self.intake.persist(other.create.raw, "9")
+        mixed = [
+            each
+            for pair in zip(self.raws[:3], [each.raw for each in other.base[1:]], strict=True)
+            for each in pair
+        ]
+        done = await self.intake.persist(b"\n".join(mixed), "10")
+        self.assertEqual([each.outcome.value for each in done.events], ["accepted", "refused"] * 3)
+        self.assertEqual(
+            [each.event_id for each in done.events[::2]],
+            [each.event_id for each in self.dag.events[:3]],
+        )
+        shown: Any = done.to_json()["events"]
+        self.assertEqual({each["error"] for each in shown[1::2]}, {"OtherRoomVersion"})
+        self.assertIn("stored with version 9", shown[1]["reason"])
+        self.assertEqual(self.intake.outcomes["refused"], 3)
+        with self.assertRaisesRegex(OtherRoomVersion, "stored with version 9"):
+            await self.intake.persist(other.base[1].raw, "10")
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._room_events"), 4)
 
     async def test_a_room_of_another_instance_refuses_all(self) -> None:
         self.intake = self.intake_of("one", ["other"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from synrepl.services.rooms.persister import RoomBatch, RoomPersister
+from synrepl.services.rooms.persister import IncomingBatch, RoomPersister
 from synrepl.services.rooms.room_queues import QueueLimits, RoomQueueFull
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from tests.rooms.small_rooms import SmallRoom
@@ -34,13 +34,13 @@ class FullQueues(StoreCase):
             "SELECT FROM synrepl._rooms WHERE room_id = %s FOR UPDATE", (self.room_id,)
         )
 
-    def begin(self, persister: RoomPersister, *batches: RoomBatch) -> Deferred[object]:
+    def begin(self, persister: RoomPersister, *batches: IncomingBatch) -> Deferred[object]:
         return Deferred.fromCoroutine(persister.persist_rooms(batches))
 
-    def batch(self, count: int = 1) -> RoomBatch:
+    def batch(self, count: int = 1) -> IncomingBatch:
         """Messages of the small room."""
         events = [IncomingEvent(self.small.message(self.small.rules)) for _ in range(count)]
-        return RoomBatch(self.room_id, "10", events)
+        return IncomingBatch(self.room_id, "10", events)
 
     async def test_more_batches_than_may_wait_are_refused_until_one_is_done(self) -> None:
         persister = self.persister(batches=2)
@@ -70,7 +70,7 @@ class FullQueues(StoreCase):
     ) -> None:
         persister = self.persister(batches=1)
         other = SmallRoom("12")
-        created = RoomBatch(other.create.room_id, "12", [IncomingEvent(other.create)])
+        created = IncomingBatch(other.create.room_id, "12", [IncomingEvent(other.create)])
         self.block()
         running = self.begin(persister, self.batch())
         await self.assertFailure(self.begin(persister, created, self.batch()), RoomQueueFull)
@@ -84,7 +84,7 @@ class FullQueues(StoreCase):
     async def test_what_is_wrong_with_one_room_refuses_its_events_alone(self) -> None:
         persister = self.persister()
         other = SmallRoom("12")
-        created = RoomBatch(other.create.room_id, "12", [IncomingEvent(other.create)])
+        created = IncomingBatch(other.create.room_id, "12", [IncomingEvent(other.create)])
         wrong = self.batch(count=2)._replace(version="9")
         (refused, (create,)), judged = await persister.persist_rooms([wrong, created])
         self.assertEqual([each.outcome for each in refused], [EventOutcome.REFUSED] * 2)
