@@ -14,9 +14,11 @@ them. The version may be left out for rooms that are stored, and where the body 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -28,6 +30,9 @@ from synrepl.services.rooms.room_writers import PlacedRooms, RoomWriters
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedEvent
 
 _Body = TypeVar("_Body")
+
+#: A line, from its first character that is not white space.
+_LINE_OF_BODY = re.compile(rb"\S[^\n]*")
 
 #: Maximum number of events in one request.
 MAX_POSTED = 10_000
@@ -46,7 +51,7 @@ class PostedVersionNeeded(InputError):
 
 
 class TooManyPosted(InputError):
-    """the request has {count} events, {limit} is the most that one may have; send several requests"""
+    """the request has more than {limit} events; send several requests"""
 
 
 class NoRoomWriter(Unavailable):
@@ -85,6 +90,24 @@ class _EventsBody(msgspec.Struct, forbid_unknown_fields=True):
     events: list[msgspec.Raw]
     version: str | None = None
     received: str | None = None
+
+
+class _Least(msgspec.Struct, gc=False):
+    """What every event has."""
+
+    type: msgspec.Raw
+    sender: msgspec.Raw
+    content: msgspec.Raw
+    depth: msgspec.Raw
+    origin_server_ts: msgspec.Raw
+    prev_events: msgspec.Raw
+    auth_events: msgspec.Raw
+
+
+class _LeastBody(msgspec.Struct):
+    """The form with an object, with what every event has."""
+
+    events: list[_Least]
 
 
 class _Head(msgspec.Struct):
@@ -214,24 +237,28 @@ def split_body(body: bytes, version: str | None, received: str | None) -> _Poste
 
     :raises BadEventsBody: :raises TooManyPosted:
     """
-    lines = [(place, line) for place, line in enumerate(body.split(b"\n"), 1) if line.strip()]
-    first = lines[0][1].lstrip()[:1] if lines else b""
+    first = _LINE_OF_BODY.search(body)
+    if first is None:
+        raise BadEventsBody(path="$", reason="it has no event")
     events: Sequence[bytes]
-    if first == b"[":
+    if first[0][:1] == b"[":
+        _check_number(_LEAST_ARRAY, body)
         events = [bytes(each) for each in _decoded(_ARRAY, body)]
         paths = [f"$[{place}]" for place in range(len(events))]
-    elif first == b"{" and not _is_event_line(lines[0][1]):
+    elif first[0][:1] == b"{" and not _is_event_line(first[0]):
+        _check_number(_LEAST_OBJECT, body)
         given = _decoded(_OBJECT, body)
         version, received = given.version or version, given.received or received
         events = [bytes(each) for each in given.events]
         paths = [f"$.events[{place}]" for place in range(len(events))]
     else:
-        events = [line for _, line in lines]
-        paths = [f"line {place}" for place, _ in lines]
+        lines = dict(islice(_lines(body), MAX_POSTED + 1))
+        events = list(lines.values())
+        paths = [f"line {place}" for place in lines]
     if not events:
         raise BadEventsBody(path="$", reason="it has no event")
     if len(events) > MAX_POSTED:
-        raise TooManyPosted(count=len(events), limit=MAX_POSTED)
+        raise TooManyPosted(limit=MAX_POSTED)
     try:
         how = Received(received or Received.LIVE)
     except ValueError:
@@ -241,11 +268,42 @@ def split_body(body: bytes, version: str | None, received: str | None) -> _Poste
     return _Posted(events, paths, version, how)
 
 
+def _lines(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines of a body that are not blank, with their numbers."""
+    number, at = 1, 0
+    for line in _LINE_OF_BODY.finditer(body):
+        number += body.count(b"\n", at, line.start())
+        at = line.start()
+        yield number, line[0]
+
+
+def _check_number(decoder: msgspec.json.Decoder[object], body: bytes) -> None:
+    """Check a body that may have many more elements than events can be.
+
+    Each would take more memory than its text. What every event has is long enough that a body cannot have
+    very many of them, and decoding ends with the first element that lacks something.
+
+    :raises PostedEventRefused: an element is no event
+    """
+    if body.count(b",") < MAX_POSTED:
+        return
+    try:
+        decoder.decode(body)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `")
+        if "[" in path:
+            raise PostedEventRefused(path=path.removesuffix("`"), reason=reason) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # is reported by the decoder of the events
+
+
 def _is_event_line(line: bytes) -> bool:
     """Whether a line is a JSON object of its own that has no events inside."""
     try:
         return not isinstance(_LINE.decode(line).events, msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        return True  # it is reported as an event that is nested too deeply
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 
 
@@ -343,3 +401,5 @@ _VERSION = msgspec.json.Decoder(_Version)
 _LINE = msgspec.json.Decoder(_Line)
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT = msgspec.json.Decoder(_EventsBody)
+_LEAST_ARRAY: msgspec.json.Decoder[object] = msgspec.json.Decoder(list[_Least])
+_LEAST_OBJECT: msgspec.json.Decoder[object] = msgspec.json.Decoder(_LeastBody)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
-from synrepl.core.errors import SynreplError
+from synrepl.core.errors import InputError, SynreplError
 from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.room_intake import (
     BadEventsBody,
@@ -116,7 +117,34 @@ class PostedBodies(ReadingCase):
         ):
             await self.refused(BadEventsBody, text, body)
         await self.refused(BadEventsBody, "'received' is 'never'", self.raws[0], received="never")
-        await self.refused(TooManyPosted, "10001 events", b"[" + b",".join([b"{}"] * 10_001) + b"]")
+
+    async def test_more_events_than_one_request_may_have(self) -> None:
+        array = b"[" + b",".join([self.raws[0]] * 10_001) + b"]"
+        for body in (array, b'{"events": ' + array + b"}", b"\n".join([b"{}"] * 10_001)):
+            await self.refused(TooManyPosted, "more than 10000 events", body)
+
+    async def test_a_body_of_many_small_elements_is_refused_in_little_memory(self) -> None:
+        many, used = 200_000, list[int]()
+        for body, error in (
+            (b"[" + b"1," * many + b"1]", PostedEventRefused),
+            (b'{"events": [' + b"{}," * many + b"{}]}", PostedEventRefused),
+            (b"1\n" * many, TooManyPosted),
+            (b"\n" * many, BadEventsBody),
+        ):
+            tracemalloc.start()
+            try:
+                await self.refused(error, "", body)
+                used.append(tracemalloc.get_traced_memory()[1])
+            finally:
+                tracemalloc.stop()
+        self.assertLess(max(used), 4 * 10**6)
+
+    async def test_an_event_that_is_nested_too_deeply_is_named(self) -> None:
+        for depth in (300, 5_000):
+            nested = b'{"room_id": "!a:b", "content": ' + b"[" * depth + b"]" * depth + b"}"
+            for body, path in ((nested, "line 1"), (b"[" + nested + b"]", r"\$")):
+                with self.assertRaisesRegex(InputError, f"at {path}.*(deep|recursion)"):
+                    await self.intake.persist(body, "10")
 
     async def test_one_that_is_no_event_refuses_all(self) -> None:
         deep = b"[" * 5_000 + b"]" * 5_000
