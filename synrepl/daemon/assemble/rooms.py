@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synrepl.core.clock import Scheduler
+from synrepl.core.slices import Slices
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.rooms.room_intake import RoomIntake
@@ -44,5 +45,5 @@ def assemble_rooms(
             scheduler, writer, rooms.max_rooms, rooms.limits, rooms.queue_limits
         )
     writers = RoomWriters(database, rooms.writers)
-    intake = RoomIntake(persister, writers, config.instance_name)
+    intake = RoomIntake(persister, writers, config.instance_name, Slices(scheduler))
     return RoomServices(RoomStore(database), writers, intake)

@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from synrepl.core.errors import InputError, SynreplError, Unavailable
+from synrepl.core.slices import Slices
 from synrepl.rooms import BadEvent, Event, UnknownRoomVersion, parse_event, room_version
 from synrepl.services.rooms.persister import IncomingBatch, RoomPersister
 from synrepl.services.rooms.room_writers import PlacedRooms, RoomWriters
@@ -33,6 +34,9 @@ _Body = TypeVar("_Body")
 
 #: A line, from its first character that is not white space.
 _LINE_OF_BODY = re.compile(rb"\S[^\n]*")
+
+#: Units of :class:`.Slices` for an event: it takes some 40 µs to parse.
+_COST = 4
 
 #: Maximum number of events in one request.
 MAX_POSTED = 10_000
@@ -147,15 +151,21 @@ class RoomIntake:
     :param persister: None in a process that persists no room
     :param writers: says which rooms are assigned to which process
     :param instance: this process
+    :param slices: the turns in which events are parsed
     :ivar outcomes: number of events by outcome, and of refused requests by the name of the error
     """
 
     def __init__(
-        self, persister: RoomPersister | None, writers: RoomWriters, instance: str
+        self,
+        persister: RoomPersister | None,
+        writers: RoomWriters,
+        instance: str,
+        slices: Slices,
     ) -> None:
         self._persister = persister
         self._writers = writers
         self._instance = instance
+        self._slices = slices
         self.outcomes: Counter[str] = Counter()
 
     @property
@@ -199,7 +209,12 @@ class RoomIntake:
         created = _created(posted, heads)
         named = {head.room_id for head in heads if head.room_id is not None}
         placed = await self._writers.place(named | created.keys())
-        events = _parsed(posted, heads, {**placed.versions, **created})
+        versions = {**placed.versions, **created}
+        events: list[Event] = []
+        for raw, path, head in zip(posted.events, posted.paths, heads, strict=True):
+            await self._slices.step(_COST)
+            name = posted.version or _version_of(head, versions, path)
+            events.append(_parsed(raw, path, name))
         by_room: dict[str, list[int]] = {}
         for place, event in enumerate(events):
             by_room.setdefault(event.room_id, []).append(place)
@@ -332,19 +347,11 @@ def _head(raw: bytes, path: str) -> _Head:
         raise PostedEventRefused(path=path, reason=reason) from None
 
 
-def _parsed(posted: _Posted, heads: Iterable[_Head], versions: Mapping[str, str]) -> list[Event]:
-    """The events of a body.
-
-    :param versions: of the rooms that are known, unless the body has one for all
-    """
-    events: list[Event] = []
-    for raw, path, head in zip(posted.events, posted.paths, heads, strict=True):
-        name = posted.version or _version_of(head, versions, path)
-        try:
-            events.append(parse_event(raw, room_version(name)))
-        except BadEvent as error:
-            raise PostedEventRefused(path=path, reason=error) from None
-    return events
+def _parsed(raw: bytes, path: str, version: str) -> Event:
+    try:
+        return parse_event(raw, room_version(version))
+    except BadEvent as error:
+        raise PostedEventRefused(path=path, reason=error) from None
 
 
 def _created(posted: _Posted, heads: Iterable[_Head]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import tracemalloc
 from typing import Any
 
 from synrepl.core.errors import InputError, SynreplError
+from synrepl.core.slices import Slices
 from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.room_intake import (
     BadEventsBody,
@@ -31,11 +32,13 @@ class PostedBodies(ReadingCase):
         names = [each for each in dag_names(60) if dag(each).version.name == "10"]
         self.dag = dag(names[0])
         self.raws = [each.raw for each in self.dag.events]
+        self.slices = Slices(self.one.process.scheduler)
         self.intake = self.intake_of("one", ["one"])
 
     def intake_of(self, instance: str, writers: list[str]) -> RoomIntake:
         """An intake of an instance."""
-        return RoomIntake(self.one.persister, RoomWriters(self.database, writers), instance)
+        room_writers = RoomWriters(self.database, writers)
+        return RoomIntake(self.one.persister, room_writers, instance, self.slices)
 
     async def empty(self) -> None:
         """Forget all rooms."""
@@ -139,6 +142,11 @@ class PostedBodies(ReadingCase):
                 tracemalloc.stop()
         self.assertLess(max(used), 4 * 10**6)
 
+    async def test_many_events_are_parsed_in_many_turns_of_the_reactor(self) -> None:
+        body = b"\n".join([self.raws[0]] * 1_000 + [b"{}"])
+        await self.refused(PostedEventRefused, "line 1001", body, version="10")
+        self.assertGreaterEqual(self.slices.turns, 20)
+
     async def test_an_event_that_is_nested_too_deeply_is_named(self) -> None:
         for depth in (300, 5_000):
             nested = b'{"room_id": "!a:b", "content": ' + b"[" * depth + b"]" * depth + b"}"
@@ -187,6 +195,6 @@ class PostedBodies(ReadingCase):
     async def test_a_room_of_another_instance_refuses_all(self) -> None:
         self.intake = self.intake_of("one", ["other"])
         await self.refused(OtherRoomWriter, "assigned to 'other'", self.raws[0])
-        self.intake = RoomIntake(None, RoomWriters(self.database, ["one"]), "one")
+        self.intake = RoomIntake(None, RoomWriters(self.database, ["one"]), "one", self.slices)
         await self.refused(NoRoomWriter, "does not write", self.raws[0])
         self.assertEqual(self.intake.outcomes, {"NoRoomWriter": 1})

@@ -7,6 +7,7 @@ from random import Random
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from synrepl.core.slices import Slices
 from synrepl.rooms import Room
 from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.room_intake import RoomIntake
@@ -35,7 +36,8 @@ class TwoWriters(StoreCase):
 
     def intake(self, process: PersistingProcess) -> RoomIntake:
         writers = RoomWriters(process.process.database, ["one", "two"])
-        return RoomIntake(process.persister, writers, process.process.name)
+        slices = Slices(process.process.scheduler)
+        return RoomIntake(process.persister, writers, process.process.name, slices)
 
     async def writer_of(self, room_id: str) -> str:
         return (await self.writers.place([room_id])).assignment.writer_of(room_id)
