@@ -14,8 +14,9 @@ from benchmarks.harness import Row, Scale, at_least, at_most, ratio
 
 _EVENTS, _SINGLES = 10_000, 300
 
-#: Events of each room that two processes persist at the same time.
-_WRITER_EVENTS = 5_000
+#: Events of each room that two processes persist at the same time. Even a quick run needs several batches: one
+#: process may start a tenth of a second after the other.
+_WRITER_EVENTS = 15_000
 
 
 def run(scale: Scale) -> Iterator[Row]:

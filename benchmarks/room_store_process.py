@@ -19,6 +19,7 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.garbage import collect_after_batches
 from synrepl.rooms import Event, Room
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
@@ -143,6 +144,7 @@ class _Source:
 async def measure(clock: Any, arguments: Sequence[str]) -> None:
     """Measure everything."""
     dsn, count, singles, repetitions = arguments[0], *map(int, arguments[1:])
+    collect_after_batches()  # as a daemon does
     scheduler, log = TwistedScheduler(clock), Logger()
     database = PostgresDatabase(clock, dsn, "master")
     await migrate(database, load())

@@ -20,6 +20,7 @@ from benchmarks.room_store_data import ChatRoom
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.core.garbage import collect_after_batches
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.rooms.persister import RoomPersister
@@ -35,6 +36,7 @@ _BATCH = 1_000
 async def persist(clock: Any, arguments: Sequence[str]) -> None:
     """Persist rooms until the input ends."""
     dsn, name, count = arguments[0], arguments[1], int(arguments[2])
+    collect_after_batches()  # as a daemon does
     scheduler, log = TwistedScheduler(clock), Logger()
     database = PostgresDatabase(clock, dsn, name)
     store = PostgresStore(

@@ -7,7 +7,6 @@ on the socket named by ``NOTIFY_SOCKET``; see ``sd_notify(3)`` and ``sd_watchdog
 from __future__ import annotations
 
 import atexit
-import gc
 import logging
 import os
 import socket
@@ -25,6 +24,7 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 
 from synrepl.core.errors import SynreplError
+from synrepl.core.garbage import collect_after_batches
 from synrepl.daemon import logs
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.exit_codes import EXIT_FAILED, report
@@ -101,8 +101,7 @@ class ProcessService(Service):
         await process.start()
         # Objects created so far are permanent. Traversing them in every full garbage collection
         # would stop the process for up to a tenth of a second.
-        gc.collect()
-        gc.freeze()
+        collect_after_batches()
         notify("READY=1")
 
     async def _stop(self) -> None:

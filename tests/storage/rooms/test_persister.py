@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from random import Random
+from threading import get_ident
+from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
 from synrepl.core.tokens import Range
-from synrepl.rooms import Event, OtherRoom, Room, UnknownEvents
+from synrepl.rooms import Event, OtherRoom, Room, StateKey, UnknownEvents
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.persisting.limits import (
     ResolutionTooLarge,
@@ -278,6 +280,24 @@ class Persisting(StoreCase):
             target.event_id,
         )
         self.assertEqual(bytes(raw), target.raw)
+
+    async def test_events_are_judged_while_the_reactor_does_other_things(self) -> None:
+        await self.base()
+
+        class NoticedState(dict[StateKey, str]):
+            """A state that notices who looks at it."""
+
+            threads: ClassVar[set[int]] = set()
+
+            def items(self) -> Any:
+                self.threads.add(get_ident())
+                return super().items()
+
+        state = NoticedState(self.small.state(*self.small.base, self.small.carol))
+        message = self.small.message(self.small.message(self.small.carol))
+        await self.persist(IncomingEvent(message, state_before=state))
+        self.assertEqual(len(NoticedState.threads), 1)
+        self.assertNotIn(get_ident(), NoticedState.threads)
 
     async def test_a_backfilled_event_has_a_negative_stream_id(self) -> None:
         await self.base()

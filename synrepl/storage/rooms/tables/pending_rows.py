@@ -108,6 +108,8 @@ def _copy_blocks(rows: Iterable[RowCells]) -> Iterator[str]:
                     if type(cell) is int
                     else cell
                     if type(cell) is str and not is_special(cell)
+                    else r"\N"
+                    if cell is None
                     else text_of(type(cell), str)(cell)
                     for cell in row
                 ]
@@ -123,7 +125,8 @@ def _copy_string(cell: str) -> str:
 
 
 def _copy_list(cells: Sequence[object]) -> str:
-    return _copy_string(array_text(cells))
+    text = array_text(cells)
+    return text if set(map(type, cells)) <= _INTEGERS else _copy_string(text)
 
 
 def array_text(cells: Collection[object]) -> str:
