@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import count
 from typing import NamedTuple
 
 import psycopg2
@@ -25,7 +24,7 @@ _GONE = frozenset({"26000", "0A000"})
 #: duplicate_prepared_statement
 _THERE_ALREADY = "42P05"
 
-_PARAMETER = re.compile("%s")
+_PARAMETER = re.compile(r"%s|%\(\w+\)s")
 
 
 class _PlannedText(NamedTuple):
@@ -37,10 +36,18 @@ class _PlannedText(NamedTuple):
 @lru_cache(1_000)
 def _prepared(sql: str) -> _PlannedText:
     name = "planned_" + blake2b(sql.encode(), digest_size=12).hexdigest()
-    numbers = count(1)
-    body, parameters = _PARAMETER.subn(lambda _: f"${next(numbers)}", sql)
-    cells = f" ({', '.join(['%s'] * parameters)})" if parameters else ""
-    return _PlannedText(name, f"PREPARE {name} AS {body}", f"EXECUTE {name}{cells}")
+    cells: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        text = found.group()
+        if text == "%s" or text not in cells:
+            cells.append(text)
+            return f"${len(cells)}"
+        return f"${cells.index(text) + 1}"
+
+    body = _PARAMETER.sub(number, sql)
+    given = f" ({', '.join(cells)})" if cells else ""
+    return _PlannedText(name, f"PREPARE {name} AS {body}", f"EXECUTE {name}{given}")
 
 
 class PreparedPlans:

@@ -48,6 +48,19 @@ class Scripts(PostgresCase):
 
         self.assertEqual(await self.database.run("a test", work), (1, "one"))
 
+    async def test_parameters_have_names_or_places(self) -> None:
+        named = PlannedOnce("SELECT %(name)s::text, %(number)s::int, %(name)s::text || 'planned'")
+
+        def work(txn: Transaction) -> list[tuple[object, ...]]:
+            found = []
+            for number in range(3):
+                txn.execute(Script([named]), {"name": "a%b", "number": number, "unused": 1})
+                found.append(txn.fetchone())
+            return found
+
+        rows = await self.database.run("a test", work)
+        self.assertEqual(rows, [("a%b", number, "a%bplanned") for number in range(3)])
+
     async def test_a_script_that_failed_halfway_can_be_run_again(self) -> None:
         def add_twice(txn: Transaction) -> None:
             txn.execute(Script([_ADD, _ADD, _SUM]), (1, "one", 1, "again", 9))

@@ -49,8 +49,8 @@ from synrepl.storage.rooms.reading.state_reading import (
     StateChange,
     current_group,
     difference_of_groups,
-    entries_at_events,
     locate_states,
+    look_up_entries,
     read_state,
 )
 from synrepl.storage.rooms.states.named_entries import NamedEntries
@@ -161,11 +161,11 @@ class RoomStore:
         :raises TooManyNamed: more than 1,000 events or keys, or 20,000 entries
         :raises EventInOtherRoom: they are not all in one room
         """
-        wanted = [StateAtEvent(each, before) for each in event_ids]
-        if not wanted:
+        if not event_ids:
             return []
         return await self._read(
-            "entries at events", lambda txn: entries_at_events(txn, wanted, keys)
+            "entries at events",
+            lambda txn: look_up_entries(txn, event_ids, keys, before=before),
         )
 
     async def state_difference(

@@ -8,7 +8,7 @@ from threading import Lock
 
 from synrepl.core.errors import InputError
 from synrepl.rooms import BitSetChains, room_version
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.reading.event_access import (
     check_named,
     require_events,
@@ -16,6 +16,7 @@ from synrepl.storage.rooms.reading.event_access import (
 )
 from synrepl.storage.rooms.tables.auth_chain_rows import chain_events
 from synrepl.storage.rooms.tables.numbers import RoomRow, room_by_number
+from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: Maximum number of events in the answer to a request for auth chains.
 MAX_CHAIN = 100_000
@@ -117,6 +118,23 @@ def _load(
         chains.add(event)
 
 
+# As for the chains of a resolution: what has an OFFSET is run for each event, by its number.
+_CHAIN = Script(
+    [
+        PlannedOnce(
+            "WITH RECURSIVE chain (event_no) AS ("
+            " SELECT unnest(e.auth_nos) FROM synrepl._room_events e"
+            "  WHERE e.event_no = ANY (%s::bigint[])"
+            " UNION SELECT unnest(e.auth_nos) FROM chain CROSS JOIN LATERAL (SELECT e.auth_nos"
+            "  FROM synrepl._room_events e WHERE e.event_no = chain.event_no OFFSET 0) AS e)"
+            " SELECT e.* FROM (SELECT event_no FROM chain LIMIT %s) AS c CROSS JOIN LATERAL ("
+            "  SELECT e.event_id, e.event_no, e.auth_nos FROM synrepl._room_events e"
+            "  WHERE e.event_no = c.event_no OFFSET 0) AS e"
+        )
+    ]
+)
+
+
 def auth_chain(txn: Transaction, event_ids: Sequence[str], limit: int = MAX_CHAIN) -> list[str]:
     """The union of the auth chains of some events; one of them is in it only if another one depends on it.
 
@@ -127,15 +145,7 @@ def auth_chain(txn: Transaction, event_ids: Sequence[str], limit: int = MAX_CHAI
     """
     check_named("events", event_ids)
     starts = [row.event_no for row in require_events(txn, event_ids)]
-    txn.execute(
-        "WITH RECURSIVE chain (event_no) AS ("
-        " SELECT unnest(e.auth_nos) FROM synrepl._room_events e"
-        "  WHERE e.event_no = ANY (%s::bigint[])"
-        " UNION SELECT unnest(e.auth_nos) FROM chain JOIN synrepl._room_events e USING (event_no))"
-        " SELECT e.event_id, e.event_no, e.auth_nos"
-        " FROM (SELECT event_no FROM chain LIMIT %s) c JOIN synrepl._room_events e USING (event_no)",
-        (starts, limit + 1),
-    )
+    txn.execute(_CHAIN, (array_text(starts), limit + 1))
     rows = {int(number): (str(event_id), cited) for event_id, number, cited in txn.fetchall()}
     if len(rows) > limit:
         raise ChainTooLong(limit=limit)

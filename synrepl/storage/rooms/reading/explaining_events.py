@@ -30,7 +30,7 @@ from synrepl.storage.rooms.reading.explanations import (
     RefusedEvent,
     VisibilityExplanation,
 )
-from synrepl.storage.rooms.reading.state_reading import look_up_keys
+from synrepl.storage.rooms.states.state_look_ups import entries_at_groups
 from synrepl.storage.rooms.tables.events import (
     EventFlags,
     StoredEvent,
@@ -190,7 +190,7 @@ def _state_events(
     """The events of some entries of a state."""
     named: Sequence[StateKey] = [key for key in keys if "\0" not in "".join(key)]
     slots = slots_of(txn, room.room_no, named)
-    entries = look_up_keys(txn, room, [group], slots)[0]
+    entries = entries_at_groups(txn, room, [group], slots)[0]
     rows = events_by_id(txn, list(entries.values()))
     events = parsed_events(txn, version, rows.values())
     return {key: events[each] for key, each in entries.items()}

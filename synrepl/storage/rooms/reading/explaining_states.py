@@ -9,9 +9,9 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.persisting.read_view import read_view
 from synrepl.storage.rooms.reading.event_access import require_event, require_full
 from synrepl.storage.rooms.reading.explanations import EntryPlace, StateExplanation, StateOrigin
-from synrepl.storage.rooms.reading.state_reading import look_up_keys
 from synrepl.storage.rooms.states.state_groups import chain_of, read_chains
 from synrepl.storage.rooms.states.state_line import read_places
+from synrepl.storage.rooms.states.state_look_ups import entries_at_groups
 from synrepl.storage.rooms.tables.events import StoredEvent, events_by_number
 from synrepl.storage.rooms.tables.numbers import RoomRow, room_by_number, slots_of
 
@@ -48,7 +48,7 @@ def explain_state(
         place = EntryPlace(group, None, None, None, False)
         beginning = StateOrigin.BEGINNING
         return StateExplanation(event_id, before, key, None, place, beginning, event_id, None, 0)
-    entry = look_up_keys(txn, room, [group], {key: slot})[0].get(key)
+    entry = entries_at_groups(txn, room, [group], {key: slot})[0].get(key)
     found = _EntryWalk(txn, room, key, slot, entry).from_event(event, before)
     return StateExplanation(
         event_id,
@@ -139,7 +139,7 @@ class _EntryWalk:
         groups = [each.group_after for each in parents if each.group_after is not None]
         keys = {self._key: self._slot}
         entries = [
-            state.get(self._key) for state in look_up_keys(self._txn, self._room, groups, keys)
+            state.get(self._key) for state in entries_at_groups(self._txn, self._room, groups, keys)
         ]
         if all(each == self._entry for each in entries):
             # The branches agree, so any of them leads to what set it; the oldest is the shortest way.

@@ -13,18 +13,9 @@ from synrepl.storage.rooms.reading.event_access import (
     require_event,
     require_full,
 )
-from synrepl.storage.rooms.states.named_entries import (
-    NamedEntries,
-    digest_of_entries,
-    named_entries,
-)
-from synrepl.storage.rooms.states.state_groups import (
-    CorruptState,
-    StoredGroup,
-    read_chains,
-    state_in,
-)
-from synrepl.storage.rooms.states.state_line import entries_at
+from synrepl.storage.rooms.states.named_entries import NamedEntries
+from synrepl.storage.rooms.states.state_look_ups import entries_at_events, entries_at_groups
+from synrepl.storage.rooms.states.whole_states import whole_state
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import (
@@ -144,90 +135,31 @@ def read_state(
     check_named("types", types or ())
     slots = _slots(txn, room, keys or (), types or ())
     if len(slots) <= _MANY_SLOTS:
-        return look_up_keys(txn, room, [group], slots)[0]
+        return entries_at_groups(txn, room, [group], slots)[0]
     state = whole_state(txn, names, room, group)
     return {key: each for key, each in state.items() if key in slots}
 
 
-def whole_state(
-    txn: Transaction, names: NamedEntries, room: RoomRow, group: int
-) -> dict[StateKey, str]:
-    """A whole state, checked against its digest.
-
-    :raises CorruptState: :raises NumberWithoutRow: it is not what was stored
-    """
-    known = read_chains(txn, room.room_no, [group])
-    numbers = state_in(group, known)
-    try:
-        return _named(txn, names, room, known[group], numbers)
-    except (CorruptState, NumberWithoutRow):
-        # Numbers may have been given out again by a standby that was promoted before it had them.
-        names.forget(room)
-        return _named(txn, names, room, known[group], numbers)
-
-
-def _named(
-    txn: Transaction,
-    names: NamedEntries,
-    room: RoomRow,
-    group: StoredGroup,
-    numbers: Mapping[int, int],
-) -> dict[StateKey, str]:
-    known = names.read(txn, room, numbers.values())
-    entries = [known[number] for number in numbers.values()]
-    reason = None
-    if len(entries) != group.size:
-        reason = f"it has {len(entries)} entries, and {group.size} were stored"
-    elif list(numbers) != [each.slot for each in entries]:
-        reason = "an entry is an event with another key"
-    elif digest_of_entries(entries) != group.digest:
-        reason = "its entries do not fit its digest"
-    if reason is not None:
-        raise CorruptState(group=group.group_no, room_no=room.room_no, reason=reason)
-    return {each.key: each.event_id for each in entries}
-
-
-def entries_at_events(
-    txn: Transaction, wanted: Sequence[StateAtEvent], keys: Collection[StateKey]
+def look_up_entries(
+    txn: Transaction, event_ids: Sequence[str], keys: Collection[StateKey], *, before: bool = False
 ) -> list[dict[StateKey, str]]:
-    """Entries of several states, in five statements. Keys that a state has no entry for are left out.
+    """Entries of the states after (or before) events of one room. Keys that a state has no entry for are left out.
 
-    :param wanted: at least one
-    :raises TooManyNamed: too many states or keys
+    :param event_ids: at least one
+    :raises TooManyNamed: too many events or keys
+    :raises EventNotStored: :raises EventIsOutlier: :raises EventRejected: :raises PartialEvent:
+    :raises EventInOtherRoom: they are not all in one room
     :raises NumberWithoutRow: :raises CorruptState: the state line is damaged
     """
-    check_named("events", wanted)
+    check_named("events", event_ids)
     check_named("keys", keys)
-    check_named("entries", range(len(wanted) * len(keys)), MAX_LOOK_UPS)
-    room, groups = locate_states(txn, wanted)
-    return look_up_keys(txn, room, groups, _slots(txn, room, keys, ()))
-
-
-def look_up_keys(
-    txn: Transaction, room: RoomRow, groups: Sequence[int], slots: Mapping[StateKey, int]
-) -> list[dict[StateKey, str]]:
-    """Entries of several states by the state line.
-
-    :raises CorruptState: an entry is an event with another key
-    :raises NumberWithoutRow: an entry is no state event of the room
-    """
-    once = list(dict.fromkeys(groups))
-    pairs = [(group, slot) for group in once for slot in slots.values()]
-    numbers = dict(zip(pairs, entries_at(txn, room, pairs), strict=True)) if pairs else {}
-    entries = named_entries(txn, room, {each for each in numbers.values() if each is not None})
-    found: dict[int, dict[StateKey, str]] = {}
-    for group in once:
-        state = found[group] = {}
-        for key, slot in slots.items():
-            number = numbers[group, slot]
-            if number is None:
-                continue
-            entry = entries[number]
-            if entry.slot != slot:
-                reason = f"by the state line, its entry for {key} is {entry.event_id}"
-                raise CorruptState(group=group, room_no=room.room_no, reason=reason)
-            state[key] = entry.event_id
-    return [found[group] for group in groups]
+    check_named("entries", range(len(event_ids) * len(keys)), MAX_LOOK_UPS)
+    found = entries_at_events(txn, event_ids, list(keys), before=before, unusual=_UNUSUAL)
+    if not found.are_usual:
+        # This names the event that is refused.
+        room, groups = locate_states(txn, [StateAtEvent(each, before) for each in event_ids])
+        return entries_at_groups(txn, room, groups, _slots(txn, room, keys, ()))
+    return found.states
 
 
 def difference_of_groups(

@@ -1,25 +1,28 @@
-"""The entries of states by name: which key and event ID a number stands for, cached with its hash.
+"""What is cached of states: the key and event ID that a number stands for, with its hash, and some whole states.
 
 An event number never changes its meaning as long as a room has the same epoch, so what was read once
-serves any number of states. With the hash of each entry, a state of 10,000 entries is checked against its digest
-in milliseconds.
+serves any number of states. With the hash of each entry, a state is checked against its digest in the time
+of a sum.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from threading import Lock
 from typing import NamedTuple
 
 from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.states.state_digest import digest_of_hashes, entry_hash
+from synrepl.storage.rooms.states.state_digest import entry_hash
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
 from synrepl.storage.rooms.tables.pending_rows import array_text
 
-#: Entries of all rooms that a process keeps; each takes about 700 bytes.
+#: Entries of all rooms that a process keeps; each takes about 700 bytes, and 60 in each whole state.
 MAX_NAMED_ENTRIES = 60_000
+
+#: Whole states of one room that a process keeps.
+MAX_WHOLE_STATES = 64
 
 
 class NamedEntry(NamedTuple):
@@ -34,22 +37,47 @@ class NamedEntry(NamedTuple):
     hash: int
 
 
+class WholeState(NamedTuple):
+    """A state that was compared with its digest. Nobody may change it.
+
+    :ivar entries: by slot
+    :ivar ids: the same as event IDs by key
+    :ivar total: sum of the hashes of the entries; see :func:`.digest_of_total`
+    """
+
+    entries: Mapping[int, NamedEntry]
+    ids: Mapping[StateKey, str]
+    total: int
+
+
+#: The state of a room before its first event.
+NO_ENTRIES = WholeState({}, {}, 0)
+
+
 class NamedEntries:
-    """Entries of several rooms, the room that was used least recently forgotten first.
+    """Entries and whole states of several rooms, the room that was used least recently forgotten first.
 
     Work functions of several threads share it.
 
-    :param max_entries: maximum number of entries
+    :param max_entries: maximum number of entries; whole states have at most four times as many in all
     """
 
     def __init__(self, max_entries: int = MAX_NAMED_ENTRIES) -> None:
-        self._max_entries = max_entries
+        self._max_entries, self._max_state_entries = max_entries, 4 * max_entries
         self._lock = Lock()
         self._rooms: OrderedDict[tuple[int, int], dict[int, NamedEntry]] = OrderedDict()
         self._count = 0
+        #: By room and group; the last one was used last.
+        self._states: OrderedDict[tuple[int, int], OrderedDict[int, WholeState]] = OrderedDict()
+        self._state_entries = 0
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def state_entries(self) -> int:
+        """Number of entries of the whole states that are kept."""
+        return self._state_entries
 
     def read(
         self, txn: Transaction, room: RoomRow, event_nos: Collection[int]
@@ -61,7 +89,7 @@ class NamedEntries:
         place = room.room_no, room.epoch
         with self._lock:
             known = self._rooms.get(place, {})
-            missing = [each for each in event_nos if each not in known]
+            missing = set(event_nos).difference(known)
             if place in self._rooms:
                 self._rooms.move_to_end(place)
         if not missing:
@@ -76,10 +104,45 @@ class NamedEntries:
             self._trim(place)
         return known
 
+    def whole_states(self, room: RoomRow) -> Mapping[int, WholeState]:
+        """The states of a room that are kept, by group."""
+        with self._lock:
+            return dict(self._states.get((room.room_no, room.epoch), ()))
+
+    def keep(self, room: RoomRow, group: int, state: WholeState) -> None:
+        """Keep a state that was used, in the place of those that were not used for long.
+
+        :param state: was compared with the group's digest
+        """
+        size, place = len(state.entries), (room.room_no, room.epoch)
+        if not 0 < size <= self._max_state_entries:
+            return
+        with self._lock:
+            states = self._states.setdefault(place, OrderedDict())
+            self._states.move_to_end(place)
+            before = states.pop(group, NO_ENTRIES)
+            states[group] = state
+            self._state_entries += size - len(before.entries)
+            while len(states) > MAX_WHOLE_STATES:
+                self._drop(states)
+            while self._state_entries > self._max_state_entries:
+                oldest = next(iter(self._states))
+                self._drop(self._states[oldest])
+                if not self._states[oldest]:
+                    del self._states[oldest]
+
     def forget(self, room: RoomRow) -> None:
         """Forget a room, because it is not what it was."""
+        place = room.room_no, room.epoch
         with self._lock:
-            self._count -= len(self._rooms.pop((room.room_no, room.epoch), ()))
+            self._count -= len(self._rooms.pop(place, ()))
+            states = self._states.pop(place, OrderedDict())
+            while states:
+                self._drop(states)
+
+    def _drop(self, states: OrderedDict[int, WholeState]) -> None:
+        _, state = states.popitem(last=False)
+        self._state_entries -= len(state.entries)
 
     def _trim(self, newest: tuple[int, int]) -> None:
         while self._count > self._max_entries and len(self._rooms) > 1:
@@ -116,8 +179,3 @@ def named_entries(
         if number not in found:
             raise NumberWithoutRow(what="state event", number=number, room_no=room.room_no)
     return found
-
-
-def digest_of_entries(entries: Iterable[NamedEntry]) -> bytes:
-    """The digest of a state, by the hashes of its entries."""
-    return digest_of_hashes(each.hash for each in entries)

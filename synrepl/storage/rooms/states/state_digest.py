@@ -61,9 +61,9 @@ class StateDigest(NamedTuple):
         return cls(key, int.from_bytes(digest, "big"))
 
 
-def digest_of_hashes(hashes: Iterable[int]) -> bytes:
-    """The digest of a whole state, given as the hashes of its entries; see :func:`entry_hash`."""
-    return (sum(hashes) % _MODULUS).to_bytes(DIGEST_BYTES, "big")
+def digest_of_total(total: int) -> bytes:
+    """The digest of a whole state, given as the sum of the hashes of its entries; see :func:`entry_hash`."""
+    return (total % _MODULUS).to_bytes(DIGEST_BYTES, "big")
 
 
 def digest_of(key: bytes, entries: Iterable[tuple[StateKey, str]]) -> bytes:

@@ -21,7 +21,7 @@ from synrepl.rooms import (
     lookup_change,
     run,
 )
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
 from synrepl.storage.rooms.states.state_digest import digest_of
 from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
 from synrepl.storage.rooms.tables.pending_rows import RoomTable, array_text
@@ -100,23 +100,35 @@ def unpacked_changes(packed: bytes) -> dict[int, int | None]:
     return {each >> _EVENT_BITS: each & _EVENT_MASK or None for each in numbers}
 
 
-def read_chains(txn: Transaction, room_no: int, groups: Collection[int]) -> dict[int, StoredGroup]:
+# Planning it takes longer than reading a short chain.
+_CHAINS = Script(
+    [
+        PlannedOnce(
+            "WITH RECURSIVE chain (group_no, prev_group, place) AS ("
+            " SELECT group_no, prev_group, place FROM synrepl._state_groups"
+            "  WHERE room_no = %s AND group_no = ANY (%s::bigint[])"
+            " UNION SELECT g.group_no, g.prev_group, g.place FROM chain c JOIN synrepl._state_groups g"
+            "  ON g.room_no = %s AND g.group_no = c.prev_group AND g.place < c.place"
+            "  AND g.group_no <> ALL (%s::bigint[]))"
+            f" SELECT {_COLUMNS} FROM (SELECT DISTINCT group_no FROM chain) c"
+            " JOIN synrepl._state_groups g ON g.room_no = %s AND g.group_no = c.group_no"
+        )
+    ]
+)
+
+
+def read_chains(
+    txn: Transaction, room_no: int, groups: Collection[int], known: Collection[int] = ()
+) -> dict[int, StoredGroup]:
     """Groups with the whole chain of each, in one statement; those that are not here are left out.
 
     A chain ends where ``place`` does not become smaller, so a circle in a damaged table ends, too.
+
+    :param known: groups at which chains end; they are read only if they are among ``groups``
     """
     if not groups:
         return {}
-    txn.execute(
-        "WITH RECURSIVE chain (group_no, prev_group, place) AS ("
-        " SELECT group_no, prev_group, place FROM synrepl._state_groups"
-        "  WHERE room_no = %s AND group_no = ANY (%s::bigint[])"
-        " UNION SELECT g.group_no, g.prev_group, g.place FROM chain c JOIN synrepl._state_groups g"
-        "  ON g.room_no = %s AND g.group_no = c.prev_group AND g.place < c.place)"
-        f" SELECT {_COLUMNS} FROM (SELECT DISTINCT group_no FROM chain) c"
-        " JOIN synrepl._state_groups g ON g.room_no = %s AND g.group_no = c.group_no",
-        (room_no, array_text(groups), room_no, room_no),
-    )
+    txn.execute(_CHAINS, (room_no, array_text(groups), room_no, array_text(known), room_no))
     return {group.group_no: group for group in map(_group, txn.fetchall())}
 
 

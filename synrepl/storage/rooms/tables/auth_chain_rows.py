@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from synrepl.rooms import BitSetChains, RoomVersion
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
+from synrepl.storage.rooms.tables.pending_rows import array_text
 
 
 class ChainEvent(NamedTuple):
@@ -26,6 +27,24 @@ class ChainEvent(NamedTuple):
         return self.type == "m.room.create" and self.state_key == ""
 
 
+# PostgreSQL cannot know how few events are in a chain, and would read all events of all rooms for each step.
+# What has an OFFSET is run for each event, by its number.
+_CHAINS = Script(
+    [
+        PlannedOnce(
+            "WITH RECURSIVE chain (event_no) AS (SELECT unnest(%s::bigint[]) UNION"
+            " SELECT unnest(e.auth_nos) FROM chain CROSS JOIN LATERAL (SELECT e.auth_nos"
+            "  FROM synrepl._room_events e WHERE e.event_no = chain.event_no OFFSET 0) AS e)"
+            " SELECT e.* FROM chain CROSS JOIN LATERAL ("
+            "  SELECT e.event_no, e.event_id, e.auth_nos, t.type, k.state_key"
+            "  FROM synrepl._room_events e JOIN synrepl._event_types t USING (type_no)"
+            "  LEFT JOIN synrepl._room_keys k ON k.room_no = %s AND k.slot = e.slot"
+            "  WHERE e.event_no = chain.event_no OFFSET 0) AS e"
+        )
+    ]
+)
+
+
 def chain_events(
     txn: Transaction,
     room: RoomRow,
@@ -40,14 +59,7 @@ def chain_events(
     """
     if not starts:
         return
-    txn.execute(
-        "WITH RECURSIVE chain (event_no) AS (SELECT unnest(%s::bigint[]) UNION"
-        " SELECT unnest(e.auth_nos) FROM chain JOIN synrepl._room_events e USING (event_no))"
-        " SELECT e.event_no, e.event_id, e.auth_nos, t.type, k.state_key FROM chain"
-        " JOIN synrepl._room_events e USING (event_no) JOIN synrepl._event_types t USING (type_no)"
-        " LEFT JOIN synrepl._room_keys k ON k.room_no = %s AND k.slot = e.slot",
-        (list(starts), room.room_no),
-    )
+    txn.execute(_CHAINS, (array_text(starts), room.room_no))
     rows = {int(row[0]): row for row in txn.fetchall()}
     implied = "$" + room.room_id[1:] if version.room_id_is_create_hash else None
     done: set[int] = set()

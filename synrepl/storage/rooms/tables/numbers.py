@@ -139,14 +139,24 @@ def _type_numbers(txn: Transaction, types: Iterable[str]) -> dict[str, int]:
     return {str(name): int(number) for name, number in txn.fetchall()}
 
 
+_SLOTS = Script(
+    [
+        PlannedOnce(
+            "SELECT k.type, k.state_key, k.slot"
+            " FROM unnest(%s::text[], %s::text[]) AS wanted (type, state_key)"
+            " JOIN synrepl._room_keys k ON k.room_no = %s AND k.type = wanted.type"
+            " AND k.state_key = wanted.state_key"
+        )
+    ]
+)
+
+
 def slots_of(txn: Transaction, room_no: int, keys: Sequence[StateKey]) -> dict[StateKey, int]:
     """The slots of state keys; those that the room never had are left out."""
     if not keys:
         return {}
     txn.execute(
-        "SELECT k.type, k.state_key, k.slot FROM unnest(%s::text[], %s::text[]) AS wanted (type, state_key)"
-        " JOIN synrepl._room_keys k ON k.room_no = %s AND k.type = wanted.type"
-        " AND k.state_key = wanted.state_key",
+        _SLOTS,
         (array_text([key[0] for key in keys]), array_text([key[1] for key in keys]), room_no),
     )
     return {(kind, state_key): int(slot) for kind, state_key, slot in txn.fetchall()}

@@ -56,7 +56,8 @@ def seen_by_user(
     params = viewer_params(history, viewer) | {"events": list(event_ids)}
     source = "SELECT event_no FROM synrepl._room_events WHERE event_id = ANY (%(events)s::text[])"
     sql = viewer_sql(history, viewer)
-    return {each.event_id: each for each in seen_events(txn, source, params, sql, "found.event_no")}
+    seen = seen_events(txn, source, params, sql, "found.event_no", planned_once=True)
+    return {each.event_id: each for each in seen}
 
 
 def seen_by_server(

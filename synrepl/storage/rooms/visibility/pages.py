@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import InputError
 from synrepl.rooms import EventOrdering, HistoryVisibility, Viewer
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.rooms.visibility.audience import INVITE, JOIN, SETS_SHIFT, WIDEST_SHIFT
 from synrepl.storage.rooms.visibility.audience_sql import ViewerSql
@@ -42,8 +42,8 @@ from synrepl.storage.rooms.visibility.viewers import (
     START,
     Span,
     ViewerHistory,
+    history_part,
     ranges,
-    recent_history,
     viewer_history,
 )
 
@@ -108,16 +108,15 @@ def visible_page(
     room = require_room(txn, room_id)
     txn.execute(_IN_ORDER)
     window = _window(request)
-    if request.backwards:
-        by_stream = request.order is PageOrder.STREAM
-        recent = recent_history(txn, room, viewer.user, END if by_stream else window.high)
-        since = recent.since
-        if since is None:
-            return _page(txn, recent.history, viewer, request, window)
-        low = EventOrdering(0, since.stream) if by_stream else since
-        tried = window._replace(low=max(window.low, low))
-        page = _page(txn, recent.history, viewer, request, tried)
-        if len(page.events) == request.limit:
+    by_stream = request.order is PageOrder.STREAM
+    edge = window.high if request.backwards else window.low
+    part = history_part(
+        txn, room, viewer.user, edge, backwards=request.backwards, by_stream=by_stream
+    )
+    tried = window.within(part.low, part.high, by_stream)
+    if tried.low < tried.high:
+        page = _page(txn, part.history, viewer, request, tried)
+        if tried == window or len(page.events) == request.limit:
             return page
     history = viewer_history(txn, room, viewer.user)
     return _page(txn, history, viewer, request, window)
@@ -153,6 +152,12 @@ class _Window(NamedTuple):
     beside: Sequence[int] = ()
     is_cut: bool = False
 
+    def within(self, low: EventOrdering, high: EventOrdering, by_stream: bool) -> _Window:
+        """The part of it between two orderings."""
+        if by_stream:
+            low, high = EventOrdering(0, low.stream), EventOrdering(0, high.stream)
+        return self._replace(low=max(self.low, low), high=min(self.high, high))
+
 
 def _window(request: PageRequest) -> _Window:
     low, high = _bound(request.since, START), _bound(request.upto, END)
@@ -176,10 +181,7 @@ class _Pages:
         self._spans: Sequence[Span] = history.visible_spans(viewer)
         self._sql: ViewerSql = viewer_sql(history, viewer)
         self._shows_ordinary = ordinary_sql(history, viewer).shows_ordinary()
-        self._params = viewer_params(history, viewer) | {
-            "limit": request.limit,
-            "slot": history.slot,
-        }
+        self._params = viewer_params(history, viewer) | {"limit": request.limit}
         self._is_topological = request.order is PageOrder.TOPOLOGICAL
         if not self._is_topological:
             self._spans = [_by_stream(span) for span in self._spans]
@@ -190,7 +192,7 @@ class _Pages:
 
     def scannable(self, txn: Transaction, window: _Window) -> _Window:
         """The part of a window in which there are not too many events to look at."""
-        txn.execute(self._probe(), self._window_params(window))
+        txn.execute(Script([PlannedOnce(self._probe())]), self._window_params(window))
         found = txn.fetchall()
         if any(not self._is_open(visibility) for visibility, _ in found):
             was_there = txn.execute(_WAS_IN_THE_ROOM, self._params).fetchone()[0]
@@ -238,7 +240,15 @@ class _Pages:
             f" ORDER BY {self._order()} LIMIT %(limit)s"
         )
         params = self._window_params(window) | self._range_params(window)
-        return seen_events(txn, source, params, self._sql, self._order("found"))
+        # With the histories beside the line, there would be many texts.
+        return seen_events(
+            txn,
+            source,
+            params,
+            self._sql,
+            self._order("found"),
+            planned_once=not window.beside,
+        )
 
     def _on_line(self) -> str:
         """Events on the main line, range by range."""

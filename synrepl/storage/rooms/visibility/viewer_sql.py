@@ -9,14 +9,19 @@ from typing import NamedTuple
 
 from synrepl.core.errors import InputError
 from synrepl.rooms import EventOrdering, Sight, Viewer, VisibilityVerdict
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
 from synrepl.storage.rooms.visibility.audience import (
+    BAN,
     BESIDE_BIT,
     EXCEPTION_BIT,
+    INVITE,
+    JOIN,
+    KNOCK,
     LEAVE,
     NEAR_BIT,
     NEVER_BITS,
     NOBODY_BIT,
+    OTHER_MEMBERSHIP,
     membership_text,
 )
 from synrepl.storage.rooms.visibility.audience_sql import REASONS, SIGHTS, ViewerSql, membership_set
@@ -42,6 +47,10 @@ IS_DIFFERENT = (
     " WHERE b.room_no = e.room_no AND b.slot = ANY (%(slots)s::int[])"
     " AND b.topological = e.topological AND b.stream_id = e.stream_id)"
 )
+
+
+#: The numbers of all memberships but the one that a user has who is not in the room.
+_OTHERS = (JOIN, INVITE, BAN, KNOCK, OTHER_MEMBERSHIP)
 
 
 class TooManyIgnored(InputError):
@@ -74,7 +83,7 @@ class SeenEvent(NamedTuple):
 
 def viewer_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
     """The inputs of the rules for an event ``e``."""
-    own = f"coalesce(e.slot = {history.slot}, false)"
+    own = "coalesce(e.slot = %(slot)s, false)"
     by_state = _membership_by_state(history)
     return ViewerSql(
         audience="e.audience",
@@ -97,18 +106,16 @@ def _membership_by_state(history: ViewerHistory) -> str:
         return str(LEAVE)
     on_line = " ".join(
         f"WHEN e.group_after <@ %(groups{number})s::int8multirange THEN {number}"
-        for number in _memberships(history)
+        for number in _OTHERS
     )
-    on_line = f"CASE {on_line} ELSE {LEAVE} END" if on_line else str(LEAVE)
     beside = (
         f"coalesce((SELECT {membership_set('m.audience')} FROM synrepl._room_events m"
-        f" WHERE m.event_no = synrepl.state_entry(e.room_no, e.group_after, {history.slot})), {LEAVE})"
+        f" WHERE m.event_no = synrepl.state_entry(e.room_no, e.group_after, %(slot)s)), {LEAVE})"
     )
-    return f"CASE WHEN e.audience & {BESIDE_BIT | NEAR_BIT} = 0 THEN {on_line} ELSE {beside} END"
-
-
-def _memberships(history: ViewerHistory) -> list[int]:
-    return sorted({span.membership for span in history.spans} - {LEAVE})
+    return (
+        f"CASE WHEN e.audience & {BESIDE_BIT | NEAR_BIT} = 0 THEN CASE {on_line} ELSE {LEAVE} END"
+        f" ELSE {beside} END"
+    )
 
 
 def viewer_params(history: ViewerHistory, viewer: Viewer) -> dict[str, object]:
@@ -119,18 +126,31 @@ def viewer_params(history: ViewerHistory, viewer: Viewer) -> dict[str, object]:
     ignored = sorted(viewer.ignored)
     if len(ignored) > MAX_IGNORED:
         raise TooManyIgnored(user=viewer.user, count=len(ignored), limit=MAX_IGNORED)
-    groups = {f"groups{number}": history.groups(number) for number in _memberships(history)}
+    groups = {f"groups{number}": history.groups(number) for number in _OTHERS}
     slots = [each for each in (history.slot, history.visibility_slot) if each != NO_SLOT]
-    return {"room": history.room.room_no, "ignored": ignored, "slots": slots, **groups}
+    return {
+        "room": history.room.room_no,
+        "ignored": ignored,
+        "slot": history.slot,
+        "slots": slots,
+        **groups,
+    }
 
 
 def seen_events(
-    txn: Transaction, source: str, params: dict[str, object], sql: ViewerSql, order: str
+    txn: Transaction,
+    source: str,
+    params: dict[str, object],
+    sql: ViewerSql,
+    order: str,
+    *,
+    planned_once: bool,
 ) -> list[SeenEvent]:
     """What a user sees of some events; events that nobody may see are left out.
 
     :param source: a query for their numbers, as ``event_no``
     :param order: by what they are ordered
+    :param planned_once: whether there are few texts like this one, and it is run often
     """
     # Each input is evaluated once; OFFSET keeps the planner from putting it in wherever it is used.
     known = sql._replace(
@@ -140,8 +160,7 @@ def seen_events(
         ignored=sql.ignored.replace("e.", "found."),
         erased="found.erased",
     )
-    txn.execute(
-        f"""
+    statement = f"""
         SELECT found.event_no, found.event_id, found.topological, found.stream_id,
                found.redacted_by, found.membership, found.reason, found.erased,
                {known.sight("found.reason")}
@@ -153,9 +172,8 @@ def seen_events(
                          WHERE e.room_no = %(room)s AND e.audience & {NOBODY_BIT} = 0
                         OFFSET 0) AS found
                 OFFSET 0) AS found
-         ORDER BY {order}""",
-        params,
-    )
+         ORDER BY {order}"""
+    txn.execute(Script([PlannedOnce(statement)]) if planned_once else statement, params)
     return [_seen(row) for row in txn.fetchall()]
 
 

@@ -1,7 +1,7 @@
 """What a user was in a room when, along the main line of its states.
 
-A user's membership and the room's history visibility change rarely, so all their versions on the line are
-read at once. Together they say between which positions of the line the user may see events. Positions are
+A user's membership and the room's history visibility change rarely, so a few versions on the line say what a
+page needs, and those near where it begins are read first. Together they say between which positions of the line the user may see events. Positions are
 numbers of state groups; the first event of a group says where it is in the orderings
 (:mod:`synrepl.storage.rooms.visibility.event_places`). So what a page has to read is a few ranges of one index.
 """
@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.rooms import EventAudience, EventOrdering, HistoryVisibility, Viewer, visible_to_user
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.tables.numbers import RoomRow, slots_of
 from synrepl.storage.rooms.visibility.audience import (
+    BESIDE_BIT,
     FIRST_BIT,
     LEAVE,
+    NEAR_BIT,
     membership_set,
     membership_text,
     visibility_set,
@@ -27,8 +29,11 @@ MEMBER, HISTORY_VISIBILITY = "m.room.member", "m.room.history_visibility"
 #: Before and after every event.
 START, END = EventOrdering(-(1 << 63), -(1 << 63)), EventOrdering((1 << 63) - 1, (1 << 63) - 1)
 
-#: Newest versions of a user's membership, and of the history visibility, with which a page is tried first.
+#: Versions of a user's membership, and of the history visibility, that are read first: those near where a page begins.
 RECENT_VERSIONS = 64
+
+#: Events that are looked at to find the group in which a page begins.
+EDGE_ROWS = 64
 
 #: A slot that no room has.
 NO_SLOT = -1
@@ -73,8 +78,10 @@ class ViewerHistory(NamedTuple):
     def visible_spans(self, viewer: Viewer) -> list[Span]:
         """The spans in which the user may see events, neighbours joined."""
         found: list[Span] = []
+        kinds = {(span.membership, span.visibility) for span in self.spans}
+        seen = {kind for kind in kinds if _may_see(viewer, *kind)}
         for span in self.spans:
-            if not _may_see(viewer, span.membership, span.visibility):
+            if (span.membership, span.visibility) not in seen:
                 continue
             if found and found[-1].until == span.since:
                 end = max(found[-1].end, span.end)
@@ -100,37 +107,51 @@ def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
     return ViewerHistory(room, slot, visibility_slot, spans)
 
 
-class RecentHistory(NamedTuple):
-    """The end of a user's history in a room, up to some ordering.
+class HistoryPart(NamedTuple):
+    """What a user was in a room around some ordering.
 
-    :ivar history: right for events from ``since`` on
-    :ivar since: None if it is the whole history, or if nothing is known of where it begins
+    :ivar history: right for the events from ``low`` on that are before ``high``
+    :ivar low: by stream, only its second half counts; likewise ``high``
     """
 
     history: ViewerHistory
-    since: EventOrdering | None
+    low: EventOrdering
+    high: EventOrdering
 
 
-def recent_history(
-    txn: Transaction, room: RoomRow, user: str, before: EventOrdering
-) -> RecentHistory:
-    """Read what a user was in a room shortly before an ordering, in statements of bounded size."""
+def history_part(
+    txn: Transaction,
+    room: RoomRow,
+    user: str,
+    edge: EventOrdering,
+    *,
+    backwards: bool,
+    by_stream: bool,
+) -> HistoryPart:
+    """Read what a user was in a room shortly before an ordering, or from it on, in statements of bounded size.
+
+    :param backwards: whether events before the ordering are meant; otherwise those that are not before it
+    :param by_stream: whether the stream ordering is meant
+    """
     keys = (MEMBER, user), (HISTORY_VISIBILITY, "")
     slots = slots_of(txn, room.room_no, keys)
     slot, visibility_slot = (slots.get(key, NO_SLOT) for key in keys)
     params = {"room": room.room_no, "slots": [slot, visibility_slot], "limit": RECENT_VERSIONS}
-    txn.execute(_RECENT, {**params, "topological": before.topological, "stream": before.stream})
+    statement = _PARTS[backwards, by_stream]
+    txn.execute(statement, {**params, "topological": edge.topological, "stream": edge.stream})
     versions = txn.fetchall()
     history = ViewerHistory(room, slot, visibility_slot, _spans(versions, visibility_slot))
-    oldest: Sequence[object] | None = None
+    low, high = START, END
     for each in slot, visibility_slot:
         found = [version for version in versions if version[0] == each]
-        if len(found) == RECENT_VERSIONS and (oldest is None or found[0][1] > oldest[1]):
-            oldest = found[0]
-    if oldest is None:
-        return RecentHistory(history, None)
-    # Every event before that version is before where it begins, as is the end of a span.
-    return RecentHistory(history, _begins(oldest) or END)
+        if len(found) < RECENT_VERSIONS:
+            continue
+        if backwards:
+            # Every event before the oldest of them is before where it begins, as is the end of a span.
+            low = max(low, _end_before(found[0]) or END)
+        else:
+            high = min(high, _start_at(found[-1]))
+    return HistoryPart(history, low, high)
 
 
 # An entry is mostly the first event of its own group, so that nothing else has to be read.
@@ -163,25 +184,78 @@ _VERSIONS = f"""{_COLUMNS}
       JOIN synrepl._state_line v ON v.line_no = r.main_line AND v.slot = ANY (%(slots)s::int[])
     {_BEGINNINGS}"""
 
-# Groups whose first event is at or after an ordering have no event before it.
-_RECENT = f"""{_COLUMNS}
+_LINE = "SELECT l.slot, l.pos, l.event_no FROM synrepl._state_line l"
+_OF_SLOT = "l.line_no = r.main_line AND l.slot = s.slot"
+_NEWEST_BEFORE = f"{_LINE} WHERE {_OF_SLOT} AND l.pos < edge.pos ORDER BY l.pos DESC"
+_NEXT = f"{_LINE} WHERE {_OF_SLOT} AND l.pos >= edge.pos ORDER BY l.pos LIMIT %(limit)s"
+
+_FIRST = f"f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0"
+_EDGE = "(%(topological)s, %(stream)s)"
+
+
+def _near_by_stream(where: str, order: str) -> str:
+    """The group of the first event on the line, if it is among the first few events."""
+    return f"""
+        SELECT near.group_after FROM (
+               SELECT f.group_after, f.audience, f.stream_id FROM synrepl._room_events f
+                WHERE f.room_no = %(room)s AND f.stream_id IS NOT NULL AND {where}
+                ORDER BY f.stream_id {order} LIMIT {EDGE_ROWS}) AS near
+         WHERE near.audience & {BESIDE_BIT | NEAR_BIT} = 0
+         ORDER BY near.stream_id {order} LIMIT 1"""
+
+
+def _part(edge: str, versions: str) -> Script:
+    return Script(
+        [
+            PlannedOnce(f"""{_COLUMNS}
+     CROSS JOIN (SELECT {edge}) AS edge (pos)
      CROSS JOIN unnest(%(slots)s::int[]) AS s (slot)
-     CROSS JOIN LATERAL (
-          SELECT l.slot, l.pos, l.event_no FROM synrepl._state_line l
-           WHERE l.line_no = r.main_line AND l.slot = s.slot AND l.pos < coalesce((
-                 SELECT f.group_after FROM synrepl._room_events f
-                  WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
-                    AND (f.topological, f.stream_id) >= (%(topological)s, %(stream)s)
-                  ORDER BY f.topological, f.stream_id LIMIT 1), {(1 << 63) - 1})
-           ORDER BY l.pos DESC LIMIT %(limit)s) v
-    {_BEGINNINGS}"""
+     CROSS JOIN LATERAL ({versions}) AS v
+    {_BEGINNINGS}""")
+        ]
+    )
+
+
+_BACKWARDS = f"{_NEWEST_BEFORE} LIMIT %(limit)s"
+_FORWARDS = f"({_NEWEST_BEFORE} LIMIT 1) UNION ALL ({_NEXT})"
+_LAST = (1 << 63) - 1
+
+# By direction, and whether by stream: the versions that count for events on the line before the edge, the newest first;
+# or for those that are not before it, the oldest first. Without an event that tells where on the line the edge is,
+# these are the newest of all, or the oldest.
+_PARTS = {
+    # Groups whose first event is at or after the edge have no event before it.
+    (True, False): _part(
+        f"""coalesce((SELECT f.group_after FROM synrepl._room_events f
+              WHERE {_FIRST} AND (f.topological, f.stream_id) >= {_EDGE}
+              ORDER BY f.topological, f.stream_id LIMIT 1), {_LAST})""",
+        _BACKWARDS,
+    ),
+    (True, True): _part(
+        f"coalesce(({_near_by_stream('f.stream_id >= %(stream)s', 'ASC')}) + 1, {_LAST})",
+        _BACKWARDS,
+    ),
+    # Groups before one that begins before the edge have no event after it, as high as they may reach.
+    (False, False): _part(
+        f"""coalesce((SELECT first.group_after FROM (
+                     SELECT f.* FROM synrepl._room_events f
+                      WHERE {_FIRST} AND (f.topological, f.stream_id) <= {_EDGE}
+                      ORDER BY f.topological DESC, f.stream_id DESC LIMIT {EDGE_ROWS}) AS first
+               WHERE (coalesce(first.reach, first.topological), first.stream_id) <= {_EDGE}
+               ORDER BY first.topological DESC, first.stream_id DESC LIMIT 1) + 1, 0)""",
+        _FORWARDS,
+    ),
+    (False, True): _part(
+        f"coalesce(({_near_by_stream('f.stream_id < %(stream)s', 'DESC')}) + 1, 0)", _FORWARDS
+    ),
+}
 
 
 def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[Span]:
     membership, visibility = LEAVE, HistoryVisibility.SHARED
     spans = [Span(0, None, membership, visibility, START, END)]
     for version in versions:
-        slot, pos, audience, topological, stream, _, follows, was_purged = version
+        slot, pos, audience, *_ = version
         assert isinstance(pos, int)
         if slot == visibility_slot:
             visibility = (
@@ -189,13 +263,7 @@ def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[S
             )
         else:
             membership = membership_set(audience) if isinstance(audience, int) else LEAVE
-        start, end = START, END
-        if isinstance(topological, int) and isinstance(stream, int):
-            if follows and not was_purged:
-                start = EventOrdering(topological, stream)
-            end = _begins(version) or END
-        elif not was_purged:
-            start = END  # nothing on the line follows
+        start, end = _start_at(version), _end_before(version) or END
         last = spans.pop()
         if last.since < pos:
             spans.append(last._replace(until=pos, end=end))
@@ -204,7 +272,15 @@ def _spans(versions: Iterable[Sequence[object]], visibility_slot: int) -> list[S
     return spans
 
 
-def _begins(version: Sequence[object]) -> EventOrdering | None:
+def _start_at(version: Sequence[object]) -> EventOrdering:
+    """What no event from a version on is before."""
+    _, _, _, topological, stream, _, follows, was_purged = version
+    if isinstance(topological, int) and isinstance(stream, int):
+        return EventOrdering(topological, stream) if follows and not was_purged else START
+    return START if was_purged else END  # nothing on the line follows
+
+
+def _end_before(version: Sequence[object]) -> EventOrdering | None:
     """What all events before a version are before; None if no event is known to follow it."""
     _, _, _, topological, stream, reach, *_ = version
     if not isinstance(topological, int) or not isinstance(stream, int):
