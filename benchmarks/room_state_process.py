@@ -53,11 +53,16 @@ TIMES, WARM = 30, 10
 #: Branches of the fork at the end of the room.
 WIDTH = 8
 
+#: What is read warm, and by another process cold.
+WHOLE = "whole state at an old event"
+PAGE = "200 entries at 100 events"
+
 #: What is reported of resolving the fork, and of sizes.
 FORK = "resolution of a fork of width 8"
 STORE_FORK = "resolution of the fork, the room remembered"
 PURE_FORK = "resolution of the fork in memory"
 STATE_BYTES = "rows and indexes that hold states"
+AUTH_CHAIN = "auth chain of an event"
 
 CREATE: StateKey = ("m.room.create", "")
 LEVELS: StateKey = ("m.room.power_levels", "")
@@ -120,7 +125,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     events = list(chat.events(count))
     ids = await fill(clock, dsn, database, events)
     filled = perf_counter() - started
-    size = await database.run("size", _state_bytes)
+    size = await database.run("size", state_bytes)
     await database.run("statistics", lambda txn: txn.execute("ANALYZE"))
     rng = random.Random(5)
     found: dict[str, tuple[float, float, float]] = {}
@@ -135,17 +140,14 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
 
     keys = [CREATE, LEVELS]
     store = RoomStore(database)
-    await several("200 entries at 100 events, cold", 1, lambda: _entries(store, rng, ids, keys))
-    await several("whole state at an old event, cold", 1, lambda: store.state_ids_at(old()))
-    await several("whole state at an old event", TIMES + WARM, lambda: store.state_ids_at(old()))
-    await several(
-        "200 entries at 100 events", TIMES + WARM, lambda: _entries(store, rng, ids, keys)
-    )
+    asked = {PAGE: rng.sample(ids, 100), WHOLE: [old()]}
+    await several(WHOLE, TIMES + WARM, lambda: store.state_ids_at(old()))
+    await several(PAGE, TIMES + WARM, lambda: entries(store, rng, ids, keys))
     await several("current state", TIMES + WARM, lambda: store.current_state_ids(_ROOM))
     await several(
         "difference of two old states", TIMES + WARM, lambda: store.state_difference(old(), old())
     )
-    await several("auth chain of an event", TIMES + WARM, lambda: store.auth_chain([old()]))
+    await several(AUTH_CHAIN, TIMES + WARM, lambda: store.auth_chain([old()]))
     member: StateKey = ("m.room.member", "@user7:a.example")
     await several(
         "explanation of an entry", TIMES + WARM, lambda: store.explain_state(old(), member)
@@ -157,7 +159,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     await _resolutions(database, events, found)
     found["persisting an event of the room"] = (filled / len(ids) * 1e3,) * 3
     await database.close()
-    report(found)
+    report({"asked": asked, "found": found})
 
 
 async def _resolutions(
@@ -191,7 +193,7 @@ async def _resolutions(
         found[name] = median(kept), min(kept), max(kept)
 
 
-def _state_bytes(txn: Transaction) -> int:
+def state_bytes(txn: Transaction) -> int:
     """Bytes of what holds states, with indexes."""
     names = [f"synrepl.{table}" for table in STATE_TABLES]
     txn.execute(
@@ -201,7 +203,7 @@ def _state_bytes(txn: Transaction) -> int:
     return int(txn.fetchone()[0])
 
 
-async def _entries(
+async def entries(
     store: RoomStore, rng: random.Random, ids: Sequence[str], keys: Sequence[StateKey]
 ) -> object:
     return await store.entries_at(rng.sample(ids, 100), keys)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from synrepl.rooms import Event, event_of, room_version
+from benchmarks.room_shapes.histories import Joined, Step, Stretch
+from synrepl.rooms import Event, StateKey, event_of, room_version
 
 _VERSION = room_version("10")
 _ROOM = "!benchmark:a.example"
 _CREATOR = "@creator:a.example"
+_SPINE = [("m.room.create", ""), ("m.room.power_levels", ""), ("m.room.join_rules", "")]
+
+#: Content of the first events of a room.
+_CONTENTS: dict[str, dict[str, Any]] = {
+    "m.room.create": {"creator": _CREATOR},
+    "m.room.power_levels": {"users": {_CREATOR: 100}},
+    "m.room.join_rules": {"join_rule": "public"},
+    "m.room.history_visibility": {"history_visibility": "shared"},
+}
 
 
 class ChatRoom:
@@ -75,6 +85,26 @@ class ChatRoom:
             yield self._event("m.room.topic", topic, cites, _CREATOR, "")
             for number in range(length - 1):
                 yield self._member(users[(branch + number) % len(users)], "join")
+
+    def along(self, steps: Sequence[Step | Stretch | Joined]) -> Iterator[Event]:
+        """Events that set the keys of some steps, along their graph. Nothing else may be in the room."""
+        made: list[tuple[str, int]] = []
+        firsts: dict[StateKey, str] = {}
+        for step in steps:
+            assert isinstance(step, Step), "what other servers report is no event"
+            parents = [made[each] for each in step.parents]
+            self._newest = [event_id for event_id, _ in parents]
+            self._depth = max((depth for _, depth in parents), default=0)
+            kind, state_key = step.key
+            sender = state_key if kind == "m.room.member" else _CREATOR
+            # The first event of a key is before all branches.
+            cited = [*_SPINE, ("m.room.member", sender)]
+            cites = [firsts[key] for key in cited if key in firsts]
+            content = _CONTENTS.get(kind) or {"membership": "join", "displayname": str(len(made))}
+            event = self._event(kind, content, cites, sender, state_key)
+            firsts.setdefault(step.key, event.event_id)
+            made.append((event.event_id, self._depth))
+            yield event
 
     def _member(self, user: str, membership: str) -> Event:
         cites = [each for each in (self._create, self._levels, self._rules) if each]

@@ -100,18 +100,21 @@ def unpacked_changes(packed: bytes) -> dict[int, int | None]:
     return {each >> _EVENT_BITS: each & _EVENT_MASK or None for each in numbers}
 
 
-# Planning it takes longer than reading a short chain.
+# PostgreSQL cannot know how few groups are in a chain, and would read all groups of all rooms for each step.
+# What has an OFFSET is run for each group, by its number.
 _CHAINS = Script(
     [
         PlannedOnce(
             "WITH RECURSIVE chain (group_no, prev_group, place) AS ("
             " SELECT group_no, prev_group, place FROM synrepl._state_groups"
-            "  WHERE room_no = %s AND group_no = ANY (%s::bigint[])"
-            " UNION SELECT g.group_no, g.prev_group, g.place FROM chain c JOIN synrepl._state_groups g"
-            "  ON g.room_no = %s AND g.group_no = c.prev_group AND g.place < c.place"
-            "  AND g.group_no <> ALL (%s::bigint[]))"
-            f" SELECT {_COLUMNS} FROM (SELECT DISTINCT group_no FROM chain) c"
-            " JOIN synrepl._state_groups g ON g.room_no = %s AND g.group_no = c.group_no"
+            "  WHERE room_no = %(room)s AND group_no = ANY (%(groups)s::bigint[])"
+            " UNION SELECT g.group_no, g.prev_group, g.place FROM chain c CROSS JOIN LATERAL ("
+            "  SELECT g.group_no, g.prev_group, g.place FROM synrepl._state_groups g"
+            "  WHERE g.room_no = %(room)s AND g.group_no = c.prev_group"
+            "  AND g.group_no <> ALL (%(known)s::bigint[]) OFFSET 0) AS g WHERE g.place < c.place)"
+            " SELECT g.* FROM (SELECT DISTINCT group_no FROM chain) c CROSS JOIN LATERAL ("
+            f"  SELECT {_COLUMNS} FROM synrepl._state_groups g"
+            "  WHERE g.room_no = %(room)s AND g.group_no = c.group_no OFFSET 0) AS g"
         )
     ]
 )
@@ -128,7 +131,8 @@ def read_chains(
     """
     if not groups:
         return {}
-    txn.execute(_CHAINS, (room_no, array_text(groups), room_no, array_text(known), room_no))
+    params = {"room": room_no, "groups": array_text(groups), "known": array_text(known)}
+    txn.execute(_CHAINS, params)
     return {group.group_no: group for group in map(_group, txn.fetchall())}
 
 

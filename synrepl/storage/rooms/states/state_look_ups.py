@@ -62,12 +62,12 @@ def entries_at_events(
         return EventEntries(False, [])
     txn.execute(
         _BEFORE_EVENTS if before else _AFTER_EVENTS,
-        (
-            unusual,
-            array_text(event_ids),
-            array_text([key[0] for key in named]),
-            array_text([key[1] for key in named]),
-        ),
+        {
+            "unusual": unusual,
+            "ids": array_text(event_ids),
+            "types": array_text([key[0] for key in named]),
+            "keys": array_text([key[1] for key in named]),
+        },
     )
     rows = txn.fetchall()
     if rows[0][0] != len(event_ids):
@@ -114,6 +114,10 @@ _LOOK_UP = """
           FROM (SELECT k.n, k.slot, p.group_no, p.ns,
                        CASE WHEN k.slot = ANY (p.slots)
                             THEN p.event_nos[array_position(p.slots, k.slot)]
+                            WHEN (SELECT max(depth) FROM ancestry) = 0
+                            THEN (SELECT l.event_no FROM synrepl._state_line l
+                                   WHERE l.line_no = p.line_no AND l.slot = k.slot AND l.pos <= p.pos
+                                   ORDER BY l.pos DESC LIMIT 1)
                             ELSE (SELECT v.event_no FROM ancestry a
                                    CROSS JOIN LATERAL (
                                          SELECT l.event_no FROM synrepl._state_line l
@@ -145,21 +149,24 @@ _AT_GROUPS = Script(
 )
 
 
+# Rows of many events are fetched by a scan that reads ahead.
 def _at_events(group: str) -> Script:
     return Script(
         [
             PlannedOnce(f"""
-    WITH RECURSIVE located AS MATERIALIZED (
-        SELECT e.room_no, e.{group} AS group_no, w.n,
-               e.flags & %s::int = 0 AND e.{group} IS NOT NULL AS is_usual
-          FROM unnest(%s::text[]) WITH ORDINALITY AS w (event_id, n)
-          JOIN synrepl._room_events e USING (event_id)),
+    WITH RECURSIVE events AS MATERIALIZED (
+        SELECT e.event_id, e.room_no, e.{group} AS group_no,
+               e.flags & %(unusual)s::int = 0 AND e.{group} IS NOT NULL AS is_usual
+          FROM synrepl._room_events e WHERE e.event_id = ANY (%(ids)s::text[])),
+    located AS MATERIALIZED (
+        SELECT e.room_no, e.group_no, e.is_usual, w.n FROM events e
+          JOIN unnest(%(ids)s::text[]) WITH ORDINALITY AS w (event_id, n) USING (event_id)),
     room AS MATERIALIZED (SELECT min(room_no) AS room_no FROM located),
     asked AS MATERIALIZED (SELECT l.group_no, l.n FROM located l JOIN room USING (room_no)
          WHERE (SELECT bool_and(is_usual) FROM located)),
     keys AS MATERIALIZED (
         SELECT k.slot, w.n FROM room
-         CROSS JOIN unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (type, state_key, n)
+         CROSS JOIN unnest(%(types)s::text[], %(keys)s::text[]) WITH ORDINALITY AS w (type, state_key, n)
           JOIN synrepl._room_keys k
                ON k.room_no = room.room_no AND k.type = w.type AND k.state_key = w.state_key),
     {_LOOK_UP}""")
