@@ -33,6 +33,7 @@ from benchmarks import (
     room_state,
     room_store,
     room_visibility,
+    room_workloads,
     rooms,
     soak,
 )
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "room_visibility": room_visibility.run,
     "room_purge": room_purge.run,
     "room_state": room_state.run,
+    "room_workloads": room_workloads.run,
     "append": append.run,
     "catch_up": catch_up.run,
     "redis": redis.run,

@@ -67,7 +67,7 @@ AUTH_CHAIN = "auth chain of an event"
 CREATE: StateKey = ("m.room.create", "")
 LEVELS: StateKey = ("m.room.power_levels", "")
 
-_ROOM = "!benchmark:a.example"
+ROOM_ID = "!benchmark:a.example"
 
 
 async def fill(
@@ -97,10 +97,10 @@ async def fill(
         batch.append(IncomingEvent(event))
         ids.append(event.event_id)
         if len(batch) == BATCH:
-            await persister.persist(_ROOM, "10", batch)
+            await persister.persist(ROOM_ID, "10", batch)
             batch = []
     if batch:
-        await persister.persist(_ROOM, "10", batch)
+        await persister.persist(ROOM_ID, "10", batch)
     await announcer.stop()
     await writer.stop()
     statements.close()
@@ -143,7 +143,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     asked = {PAGE: rng.sample(ids, 100), WHOLE: [old()]}
     await several(WHOLE, TIMES + WARM, lambda: store.state_ids_at(old()))
     await several(PAGE, TIMES + WARM, lambda: entries(store, rng, ids, keys))
-    await several("current state", TIMES + WARM, lambda: store.current_state_ids(_ROOM))
+    await several("current state", TIMES + WARM, lambda: store.current_state_ids(ROOM_ID))
     await several(
         "difference of two old states", TIMES + WARM, lambda: store.state_difference(old(), old())
     )
@@ -176,7 +176,7 @@ async def _resolutions(
 
     def work(txn: Transaction) -> None:
         began = perf_counter()
-        version, view = read_view(txn, require_room(txn, _ROOM))
+        version, view = read_view(txn, require_room(txn, ROOM_ID))
         run(lookup_state_after(version, ends, ResolutionCache[StoredState]()), view)
         between = perf_counter()
         run(lookup_state_after(version, ends, ResolutionCache[StoredState]()), view)

@@ -127,12 +127,15 @@ class PostgresTransaction:
         """Send what was deferred, and a statement or a script."""
         parts = sql.parts if isinstance(sql, Script) else (sql,)
         plans, send = self._connection.plans, self._cursor.execute
-        if self._deferred and isinstance(params, Mapping):
+        if isinstance(params, Mapping) and (self._deferred_params or not params):
             self._flush()
         if not self._deferred:
             plans.run(self._name, parts, lambda text: send(text, params or None))
             return
-        assert not isinstance(params, Mapping)
+        if isinstance(params, Mapping):
+            parts, self._deferred = (*self._deferred, *parts), []
+            plans.run(parts, lambda text: send(text, params))
+            return
         values = [*self._deferred_params, *params]
         parts = (*self._deferred, *(parts if params else map(_doubled, parts)))
         self._deferred, self._deferred_params = [], []

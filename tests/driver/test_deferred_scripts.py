@@ -55,6 +55,21 @@ class DeferredScripts(PostgresCase):
         self.assertEqual(await self.database.run("a test", work), [1, 2, 7])
         self.assertEqual(self.sql(_NUMBERS), [1, 2, 3, 4, 5, 6, 7])
 
+    async def test_are_sent_before_a_statement_with_named_parameters(self) -> None:
+        named = "SELECT %(one)s || name FROM deferred WHERE number = %(two)s AND %(one)s <> '%%'"
+
+        def work(txn: Transaction) -> list[object]:
+            found = []
+            for number in (7, 8):
+                txn.execute(DeferredScript([_ADD_PLAIN.replace("7", str(number))]))
+                txn.execute(named, {"one": "%s ", "two": number})
+                found.append(txn.fetchone()[0])
+            txn.execute(DeferredScript([_ADD]), (9, "nine %"))
+            found.append(txn.execute(named, {"one": "", "two": 9}).fetchone()[0])
+            return found
+
+        self.assertEqual(await self.database.run("a test", work), ["%s 7 %", "%s 8 %", "nine %"])
+
     async def test_are_committed_when_nothing_follows(self) -> None:
         await self.database.run("a test", lambda txn: txn.execute(DeferredScript([_ADD_PLAIN])))
         self.assertEqual(self.sql("SELECT name FROM deferred WHERE number = 7"), "7 %")

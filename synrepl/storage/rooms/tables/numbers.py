@@ -12,6 +12,7 @@ from synrepl.storage.database import (
     OpeningScript,
     PlannedOnce,
     Record,
+    Script,
     Transaction,
 )
 from synrepl.storage.rooms.tables.pending_rows import array_text
