@@ -134,7 +134,7 @@ class PostgresTransaction:
             return
         if isinstance(params, Mapping):
             parts, self._deferred = (*self._deferred, *parts), []
-            plans.run(parts, lambda text: send(text, params))
+            plans.run(self._name, parts, lambda text: send(text, params))
             return
         values = [*self._deferred_params, *params]
         parts = (*self._deferred, *(parts if params else map(_doubled, parts)))
