@@ -253,7 +253,7 @@ class _BatchWriter:
         stream_ids = {key: EVENTS.stream_id(live[place]) for key, place in places.entries.items()}
         write_memberships(rows, heads.room_no, self._memberships(change, stream_ids))
         heads = heads._replace(stream_id=newest, oldest_stream_id=oldest)
-        write_heads(rows, heads)
+        write_heads(rows, heads, batch.is_new)
         rows.flush(txn)
         batch.memory.heads = heads
 

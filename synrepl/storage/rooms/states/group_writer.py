@@ -60,10 +60,12 @@ class GroupMemory:
             self.groups = {
                 each.group_no: each for group in likely for each in chain_of(group, self.groups)
             }
-        for group in sorted(self.places.keys() - set(needed))[: -MAX_KEPT_GROUPS // 2]:
-            del self.places[group]
-        for place in list(self.first_at)[: -MAX_KEPT_GROUPS // 2]:
-            del self.first_at[place]
+        if len(self.places) > MAX_KEPT_GROUPS:
+            for group in sorted(self.places.keys() - set(needed))[: -MAX_KEPT_GROUPS // 2]:
+                del self.places[group]
+        if len(self.first_at) > MAX_KEPT_GROUPS:
+            for place in list(self.first_at)[: -MAX_KEPT_GROUPS // 2]:
+                del self.first_at[place]
         if len(self.lines) > MAX_KEPT_GROUPS:
             self.lines.clear()
             self.places.clear()
