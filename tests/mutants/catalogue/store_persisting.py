@@ -121,7 +121,7 @@ PERSISTING = (
     Mutant(
         "store-heads-outliers",
         "storage/rooms/persisting/batch.py",
-        "            flags |= EventFlags.OUTLIER\n",
+        "            flags |= _OUTLIER\n",
         "            flags |= EventFlags(0)\n",
         "an outlier is flagged",
         PERSISTER,
