@@ -256,7 +256,7 @@ class BitSetChains:
 
     def difference(self, differing: Sequence[Collection[str]], shared: Iterable[str]) -> set[str]:
         """See :meth:`AuthChains.difference`."""
-        parts = [self._full(events) for events in differing]
+        parts = self._fulls(differing)
         all_bits = [bits for bits, _ in parts]
         in_some = reduce(or_, all_bits, 0)
         rest = in_some & ~reduce(and_, all_bits, in_some)
@@ -331,6 +331,24 @@ class BitSetChains:
                     if cited in references:
                         ahead.append(references[cited])
         return bits
+
+    def _fulls(self, differing: Sequence[Collection[str]]) -> list[tuple[int, set[str]]]:
+        """:meth:`_full` of several collections."""
+        if self._references:
+            return [self._full(events) for events in differing]
+        # After a netsplit they are very many, and have most events in common.
+        every = set().union(*differing)
+        try:
+            full = {each: self._bits[each] for each in every}
+        except KeyError as error:
+            raise UnknownEvent(event_id=error.args[0]) from None
+        without = {each for each in every if each not in self._bit_index}
+        for each in every - without:
+            full[each] |= 1 << self._bit_index[each]
+        return [
+            (reduce(or_, map(full.__getitem__, events), 0), without.intersection(events))
+            for events in differing
+        ]
 
     def _full(self, events: Collection[str]) -> tuple[int, set[str]]:
         """The same with the events themselves."""

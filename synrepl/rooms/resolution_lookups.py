@@ -21,6 +21,7 @@ from synrepl.rooms.view import (
     HEADS,
     AuthChainFacts,
     AuthChainsRequest,
+    ConflictRequest,
     DifferencesRequest,
     EntriesRequest,
     EventsRequest,
@@ -158,6 +159,7 @@ def lookup_resolution(
     known = _Prefetched()
     if version.resolution is Resolution.V1:
         facts = AuthChainFacts(frozenset(), frozenset(), {})
+        yield (ConflictRequest(set().union(*conflict.candidates().values())),)
     else:
         with_subgraph = version.resolution is Resolution.V2_1
         request = AuthChainsRequest(conflict.conflicted_events(), first, keys, with_subgraph)

@@ -139,6 +139,10 @@ class RoomView(Protocol[S]):
         """
         ...
 
+    def check_conflict(self, event_ids: Collection[str], /) -> None:
+        """Raise an error if these conflicted events are too many for a resolution without auth chain data."""
+        ...
+
 
 class EventsRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.known_events`."""
@@ -200,6 +204,16 @@ class AuthChainsRequest(msgspec.Struct, frozen=True, gc=False):
     def ask(self, view: RoomView[Any]) -> AuthChainFacts:
         """Call it."""
         return view.auth_chain_facts(self.differing, self.state, self.keys, self.with_subgraph)
+
+
+class ConflictRequest(msgspec.Struct, frozen=True, gc=False):
+    """See :meth:`RoomView.check_conflict`."""
+
+    event_ids: Collection[str]
+
+    def ask(self, view: RoomView[Any]) -> None:
+        """Call it."""
+        view.check_conflict(self.event_ids)
 
 
 #: The only :class:`HeadsRequest`, since it has no arguments.

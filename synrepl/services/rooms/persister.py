@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -55,7 +55,6 @@ _ATTEMPTS = 3
 #: Errors that are about one room: others can be persisted all the same.
 _ROOM_ERRORS = (
     OtherRoomVersion,
-    ResolutionTooLarge,
     CorruptEvent,
     CorruptState,
     MissingJson,
@@ -127,13 +126,15 @@ class RoomPersister:
         whether it was persisted. An event whose parents are missing waits in a table, and is judged in the
         transaction that brings the last of them.
 
+        Where the states at the forward extremities would be too much to resolve after a batch, it is persisted
+        in halves: only an event that alone, with those that waited for it, is too much gets
+        ``ResolutionTooLarge`` as its error.
+
         :param version: of the room
         :returns: the outcome of each event, and of the others that waited for them
         :raises UnknownRoomVersion: there is no such room version
         :raises OtherRoomVersion: the room is stored with another version
         :raises CorruptEvent: :raises CorruptState: what is stored of the room is damaged
-        :raises ResolutionTooLarge: the states at the forward extremities would be too much to resolve; nothing
-            of the batch was stored
         :raises RoomQueueFull: too much waits to be persisted in the room
         :raises SynreplError: the errors of :meth:`.StreamWriter.transact`; after ``CommitUnknown``, give the
             events again
@@ -190,19 +191,51 @@ class RoomPersister:
         judged: list[PersistedEvent] = []
         parts = [events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)]
         last: PersistedBatch | None = None
+        todo = deque(parts or [events])
         async with turn:
             try:
-                for part in parts or [events]:
-                    last = await self._persist(room_id, version, part)
+                while todo:
+                    part = todo.popleft()
+                    try:
+                        last = await self._persist(room_id, version, part)
+                    except ResolutionTooLarge as error:
+                        if len(part) > 1:
+                            todo.extendleft([part[len(part) // 2 :], part[: len(part) // 2]])
+                            continue
+                        last = await self._refuse(room_id, version, part, error)
                     given += last.events
                     judged += last.judged
-                    while last.has_ready and last.judged:
-                        released_by = [each.event_id for each in last.judged]
-                        last = await self._persist(room_id, version, (), released_by)
-                        judged += last.judged
+                    last = await self._release(room_id, version, last, judged)
             except _ROOM_ERRORS as error:
                 return _Persisted(last, given, judged, error)
         return _Persisted(last, given, judged, None)
+
+    async def _refuse(
+        self, room_id: str, version: str, part: Sequence[IncomingEvent], error: ResolutionTooLarge
+    ) -> PersistedBatch:
+        """The outcome of a batch of at most one event, of which nothing was stored."""
+        self._count(error)
+        events = [
+            PersistedEvent(each.event.event_id, EventOutcome.REFUSED, error=error) for each in part
+        ]
+        return (await self._persist(room_id, version, ()))._replace(events=events)
+
+    async def _release(
+        self, room_id: str, version: str, last: PersistedBatch, judged: list[PersistedEvent]
+    ) -> PersistedBatch:
+        """Judge the events that waited for a batch and were too many for its transaction.
+
+        :param judged: these are added to it
+        """
+        while last.has_ready and last.judged:
+            released_by = [each.event_id for each in last.judged]
+            try:
+                last = await self._persist(room_id, version, (), released_by)
+            except ResolutionTooLarge as error:  # they go on waiting
+                self._count(error)
+                break
+            judged += last.judged
+        return last
 
     async def _persist(
         self,
@@ -227,9 +260,6 @@ class RoomPersister:
             except NotNamed:
                 streams = ROOM_STREAMS
                 continue
-            except ResolutionTooLarge as error:  # of the states at the forward extremities
-                self._count(error)
-                raise
             except UniqueViolation:
                 if attempt == _ATTEMPTS:
                     raise

@@ -8,6 +8,7 @@ PERSISTER = ("tests.storage.rooms.test_persister",)
 DAGS = ("tests.storage.rooms.test_persisting_dags",)
 MACHINE = ("tests.storage.rooms.test_persisting_machine",)
 STATES = ("tests.storage.rooms.test_state_groups",)
+NETSPLIT = ("tests.storage.rooms.test_netsplit",)
 
 PERSISTING = (
     Mutant(
@@ -44,6 +45,24 @@ PERSISTING = (
         "if False:",
         "a resolution has no more events than the limit",
         PERSISTER,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-limits-resolution-1",
+        "storage/rooms/persisting/view.py",
+        "        self._check_resolution(event_ids)\n",
+        "        pass\n",
+        "the limit of a resolution holds in room version 1",
+        NETSPLIT,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-limits-halves",
+        "services/rooms/persister.py",
+        "                    if len(part) > 1:\n",
+        "                    if len(part) > 1_000:\n",
+        "only the events that are too much to resolve are refused",
+        NETSPLIT,
         PACKAGE,
     ),
     Mutant(

@@ -224,15 +224,20 @@ class Persisting(StoreCase):
                 last = small.event("org.example.entry", content, [last], cites, key=str(number))
                 made.append(last)
             sides.append(made)
-        await self.persist(*sides[0], by=two)
-        before = self.sql("SELECT count(*) FROM synrepl._room_events")
-        with self.assertRaisesRegex(ResolutionTooLarge, "'max_resolved'"):
-            await self.persist(*sides[1], by=two)
-        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._room_events"), before)
+        done = await self.persist(*sides[0], by=two)
+        self.assertEqual({each.outcome for each in done.events}, {EventOutcome.ACCEPTED})
+        # Only the event that makes the fork is refused: what follows it waits, and the rest is taken.
+        topic = small.topic(sides[0][-1])
+        done = await self.persist(*sides[1], topic, by=two)
+        waiting = [EventOutcome.WAITING] * 5
+        outcomes = [each.outcome for each in done.events]
+        self.assertEqual(outcomes, [EventOutcome.REFUSED, *waiting, EventOutcome.ACCEPTED])
+        self.assertIsInstance(done.events[0].error, ResolutionTooLarge)
+        self.assertIn("'max_resolved'", str(done.events[0].error))
         self.assertEqual(two.persister.refused["max_resolved"], 1)
         # A process with a higher limit takes it, and then only what needs the resolution is refused.
-        done = await self.persist(*sides[1])
-        self.assertEqual({each.outcome for each in done.events}, {EventOutcome.ACCEPTED})
+        done = await self.persist(sides[1][0])
+        self.assertEqual([each.outcome for each in done.judged], [EventOutcome.ACCEPTED] * 6)
         joined = small.message(sides[0][-1], sides[1][-1])
         two.forget()
         done = await self.persist(joined, by=two)

@@ -118,9 +118,18 @@ class StoredRoomView:
             known_entries = self._known_entries(states[0], keys)
             if known_entries is not None:
                 return [known_entries]
-        found = [list(state.overlay.several(keys)) for state in states]
+        return self._entries(states, [keys] * len(states))
+
+    def _entries(
+        self, states: Sequence[StoredState], keys_of_each: Sequence[Sequence[StateKey]]
+    ) -> list[list[str | None]]:
+        """Entries of several states, of each for keys of its own."""
+        found = [
+            list(state.overlay.several(keys))
+            for state, keys in zip(states, keys_of_each, strict=True)
+        ]
         wanted: dict[int, dict[StateKey, None]] = {}
-        for state, entries in zip(states, found, strict=True):
+        for state, keys, entries in zip(states, keys_of_each, found, strict=True):
             if state.base == NO_GROUP:
                 continue
             known = self.memory.entries.setdefault(state.base, {})
@@ -129,7 +138,7 @@ class StoredRoomView:
                     wanted.setdefault(state.base, {})[key] = None
         if wanted:
             self._read_entries(wanted)
-        for state, entries in zip(states, found, strict=True):
+        for state, keys, entries in zip(states, keys_of_each, found, strict=True):
             known = self.memory.entries.get(state.base, {})
             for place, key in enumerate(keys):
                 entry = entries[place]
@@ -169,10 +178,18 @@ class StoredRoomView:
         bases = {state.base for state in states}
         if len(bases) > 1:
             self._groups.read(list(bases - {NO_GROUP}))
-        touched = [self._touched(first, other) for other in others]
-        every = sorted(set().union(*touched)) if touched else []
+        slots: dict[int, set[int]] = {}
+        if first.base != NO_GROUP:
+            for base in bases - {first.base, NO_GROUP}:
+                slots[base] = self._groups.differing_slots(first.base, base)
+        self._keys(set().union(*slots.values()))
+        touched = [sorted(self._touched(first, other, slots)) for other in others]
+        every = sorted(set().union(*touched))
+        # Of each state only what may differ: all keys of all states are very many after a netsplit.
+        keys_of_each = [every, *touched]
         before, *after = [
-            dict(zip(every, entries, strict=True)) for entries in self.state_entries(states, every)
+            dict(zip(keys, entries, strict=True))
+            for keys, entries in zip(keys_of_each, self._entries(states, keys_of_each), strict=True)
         ]
         return [_delta(before, found, keys) for found, keys in zip(after, touched, strict=True)]
 
@@ -197,6 +214,13 @@ class StoredRoomView:
         subgraph = chains.subgraph(conflicted) if with_subgraph else frozenset()
         self._check_resolution(conflicted.union(difference, subgraph))
         return AuthChainFacts(difference, subgraph, chains.power_levels)
+
+    def check_conflict(self, event_ids: Collection[str], /) -> None:
+        """Check the number of events of a resolution without auth chain data.
+
+        :raises ResolutionTooLarge: it would have too many events
+        """
+        self._check_resolution(event_ids)
 
     # For the persister only
 
@@ -334,8 +358,10 @@ class StoredRoomView:
                 self.memory.name_slot(slot, key)
         return self.memory.keys
 
-    def _touched(self, first: StoredState, other: StoredState) -> set[StateKey]:
-        """The keys in which two states may differ."""
+    def _touched(
+        self, first: StoredState, other: StoredState, slots: Mapping[int, Collection[int]]
+    ) -> set[StateKey]:
+        """The keys in which two states may differ. Groups may differ from that of the first in ``slots``."""
         if first is other:
             return set()
         if first.base == other.base:
@@ -346,9 +372,9 @@ class StoredRoomView:
             for state in (first, other):
                 touched.update(self._whole(state))
         else:
-            slots = self._groups.differing_slots(first.base, other.base)
-            keys = self._keys(slots)
-            touched.update([keys[slot] for slot in slots])
+            differing = slots[other.base]
+            keys = self._keys(differing)
+            touched.update([keys[slot] for slot in differing])
         touched.update(first.overlay, other.overlay)
         return touched
 
