@@ -12,6 +12,33 @@ NETSPLIT = ("tests.storage.rooms.test_netsplit",)
 
 PERSISTING = (
     Mutant(
+        "store-writers-moved",
+        "services/rooms/assignment.py",
+        "if moved_to in self.writers:",
+        "if moved_to is not None:",
+        "a move to a process that left the list does not count",
+        ("tests.services.rooms.test_assignment",),
+        PACKAGE,
+    ),
+    Mutant(
+        "store-writers-live",
+        "services/rooms/room_writers.py",
+        "if state != State.LIVE:",
+        "if False:",
+        "rooms are moved only to a process that lives",
+        ("tests.services.rooms.test_room_writers",),
+        PACKAGE,
+    ),
+    Mutant(
+        "store-queues-all",
+        "services/rooms/room_queues.py",
+        "        for room_id, size in sizes.items():\n            self._check(room_id, size)\n",
+        "        self._check(*next(iter(sizes.items())))\n",
+        "a request finds a place in the queues of all of its rooms, or writes nothing",
+        ("tests.services.rooms.test_room_queues",),
+        PACKAGE,
+    ),
+    Mutant(
         "store-limits-count",
         "storage/rooms/persisting/limits.py",
         "if count < limit or",
