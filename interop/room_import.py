@@ -62,26 +62,24 @@ def section(
     server_directory = ServerDirectory(environment, directory, _SERVER, databases.arguments(name))
     dsn = databases.reader(name)
     target = databases.owner(databases.empty(f"imported_{release.name}"))
-    with _running(release, server_directory) as server:
-        Traffic(server, seed, _BEFORE, groups=release is not CURRENT).run()
-        _all_at_once(server, f"before{seed}")
-        importer = _Importer(directory, dsn, target, _public_keys(directory))
-        with ThreadPoolExecutor(1) as pool, importer.process:
-            traffic = Traffic(server, seed + 1, _MEANWHILE, groups=release is not CURRENT)
-            busy = pool.submit(traffic.run)
-            importer.first_status()
-            _all_at_once(server, f"meanwhile{seed}")
-            busy.result()
-            status = polling.wait_until(
-                "the import of every event",
-                lambda: importer.complete(_count_events(dsn)),
-                _LONGEST_S,
-            )
+    with ExitStack() as importing:
+        with _running(release, server_directory) as server:
+            Traffic(server, seed, _BEFORE, groups=release is not CURRENT).run()
+            _all_at_once(server, f"before{seed}")
+            importer = _Importer(directory, dsn, target, _public_keys(directory))
+            importing.enter_context(importer.process)
+            with ThreadPoolExecutor(1) as pool:
+                traffic = Traffic(server, seed + 1, _MEANWHILE, groups=release is not CURRENT)
+                busy = pool.submit(traffic.run)
+                importer.first_status()
+                _all_at_once(server, f"meanwhile{seed}")
+                busy.result()
+            importer.wait_for_all(dsn)
+        # The server may add events of its own until it has ended.
+        status = importer.wait_for_all(dsn)
     story = _STORY.format(release=release, before=_BEFORE, meanwhile=_MEANWHILE)
     section = Section(f"Rooms of a running {release} are imported", story.splitlines())
     _report(section, status, dsn, server)
-    if release is CURRENT:
-        section.check("branches were joined", _count_joins(dsn) > 0)
     return section
 
 
@@ -145,6 +143,12 @@ class _Importer:
         self.process.still_runs()
         found: dict[str, Any] = json.loads(self._status.read_text())
         return found
+
+    def wait_for_all(self, dsn: str) -> dict[str, Any]:
+        """Wait until every event of the server is imported; the status then."""
+        return polling.wait_until(
+            "the import of every event", lambda: self.complete(_count_events(dsn)), _LONGEST_S
+        )
 
     def complete(self, events: int) -> dict[str, Any] | None:
         """Its status if it has imported so many events."""
@@ -217,6 +221,7 @@ def _report(section: Section, status: dict[str, Any], dsn: str, server: Server) 
     section.check("every event is imported", counts["imported"] == events, str(events))
     signed = counts["signatures"] == events
     section.check("every event's signatures are verified", signed, str(counts["signatures"]))
+    section.check("rooms had branches that were joined", _count_joins(dsn) > 0)
     section.check("every room is imported", not status["report"]["left_out"])
     theirs: dict[str, list[str]] = {}
     for room_id, event_id in _read(
