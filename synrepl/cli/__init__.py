@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 import synrepl
-from synrepl.core.errors import SynreplError
+from synrepl.core.errors import InputError, SynreplError
 from synrepl.daemon.exit_codes import EXIT_FAILED, report
 
 #: Each sub-command: the module that defines its ``command`` (or ``module:function``), and its line in
@@ -55,6 +55,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+class NotText(InputError):
+    """argument {argument} is not UTF-8 text, and no file has that name"""
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """Check that arguments are text, which only the names of files need not be.
+
+    :raises NotText: one of them is not
+    """
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            if not os.path.lexists(argument):
+                shown = argument.encode("utf-8", "backslashreplace").decode()
+                raise NotText(argument=shown) from None
+
+
 class CommandTable(click.Group):
     """A group that imports a sub-command only to run it, and reports all errors of synrepl.
 
@@ -82,10 +100,12 @@ class CommandTable(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
         """Run; a :class:`.SynreplError` becomes one line on stderr and an exit code."""
         try:
-            return super().main(*args, **kwargs)
+            given = list(sys.argv[1:] if args is None else args)
+            check_text(given)
+            return super().main(given, *more, **kwargs)
         except SynreplError as error:
             sys.exit(report(error))
         except BrokenPipeError:

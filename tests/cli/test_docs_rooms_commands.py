@@ -1,4 +1,4 @@
-"""The commands in docs/rooms.md print what it shows, on the room that it makes."""
+"""The commands in docs/rooms.md print what it shows, on the room that it makes, and on a recorded server's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import shlex
 from pathlib import Path
 
 from tests.cli.rooms_case import SETTINGS, RoomsCase
+from tests.storage.foreign_rooms import room_database, rooms_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rooms.md"
+
+#: The room of a real server that the page imports.
+RECORDED = "!WZFFpHQzpVVWdNYlbp:localhost:18301"
 
 
 def commands() -> list[tuple[str, str]]:
@@ -36,6 +40,10 @@ class RoomsPageAtTheTerminal(RoomsCase):
             exec(compile(example, str(PAGE), "exec"), {})
         finally:
             os.chdir(before)
+        (recorded,) = (each for each in rooms_of("1.43.0") if each.room_id == RECORDED)
+        source = self.directory / "synapse.dsn"
+        source.write_text(await room_database("1.43.0", self, [recorded]))
+        source.chmod(0o600)
         await self.master(**SETTINGS)
         shown = commands()
         self.assertGreater(len(shown), 8)

@@ -216,6 +216,9 @@ class RoomsAtTheTerminal(RoomsCase):
             master, "explain visibility", self.last.event_id, "@nobody:else", "--peeking"
         )
         self.assertEqual(found["verdict"]["sight"], "hidden")
+        done = await self.rooms(master, "explain visibility", self.last.event_id, "carol")
+        self.assertEqual((done.code, done.out), (1, ""))
+        self.assertIn("carol", done.err)
         text = await self.rooms_text(master, "explain visibility", self.last.event_id, "@carol:a")
         self.assertIn(f"\nmembership of @carol:a  join    {self.small.carol.event_id}\n", text)
 

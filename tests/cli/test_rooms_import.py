@@ -244,10 +244,13 @@ class ImportOfASynapse(ImportCase):
     async def test_a_room_that_the_source_does_not_have_is_named(self) -> None:
         master = await self.master(**SETTINGS)
         known = self.recorded[0].room_id
-        for arguments in ((known, "!none:x"), ("--retry", "!none:x"), ("!none:\udcff",)):
+        for arguments in ((known, "!none:x"), ("--retry", "!none:x")):
             done = await self.imported(master, "--database-path", self.dsn, *arguments)
             self.assertEqual((done.code, done.out), (1, ""), done.err)
             self.assertIn("the Synapse at the source has no event of !none:", done.err)
+        done = await self.imported(master, "--database-path", self.dsn, "!n\udcff:x")
+        self.assertEqual((done.code, done.out), (1, ""), done.err)
+        self.assertIn(r"argument !n\udcff:x is not UTF-8 text", done.err)
         self.assertEqual((await self.rooms_json(master, "list"))["rooms"], [])
 
     async def test_what_differs_is_named_with_both_values(self) -> None:

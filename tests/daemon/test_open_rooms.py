@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 
 from synrepl.adapters.postgres.reading_database import OnlyRead
-from synrepl.core.errors import SynreplError
-from synrepl.daemon.database import NoDatabase
+from synrepl.core.errors import ConfigError, SynreplError
 from synrepl.daemon.open_rooms import WhichRooms, open_rooms
 from synrepl.driver.dsn import BadDsn
 from synrepl.storage.server_name import WrongServer
@@ -65,7 +64,7 @@ class OpeningRooms(StoreCase):
         self.assertIsInstance(self.refused("nonsense"), BadDsn)
         self.assertIsInstance(self.refused("host=127.0.0.1 port=1 dbname=none"), DatabaseAway)
         none = self.configuration("server_name: example.org\n")
-        self.assertIsInstance(self.refused(config=none), NoDatabase)
+        self.assertIsInstance(self.refused(config=none), ConfigError)
         self.sql("INSERT INTO synrepl._server (server_name) VALUES ('this.example')")
         other = self.configuration(f"server_name: other.example\ndatabase: {self.dsn}\n")
         self.assertIsInstance(self.refused(config=other), WrongServer)

@@ -9,7 +9,7 @@ import click
 import orjson
 
 from synrepl.cli.conventions import config_option, json_option, print_json
-from synrepl.cli.rooms.reading import flag_words, read_rooms, text
+from synrepl.cli.rooms.reading import checked_user, flag_words, read_rooms, text
 from synrepl.cli.terminal import plain_table, printable, show
 from synrepl.rooms import EventOrdering, Viewer
 from synrepl.services.rooms.answers import graph_json
@@ -31,7 +31,9 @@ from synrepl.storage.rooms.visibility.pages import MAX_PAGE, PageRequest
     show_default=True,
     help="Number of events.",
 )
-@click.option("--viewer", metavar="USER", help="Only what this user may see.")
+@click.option(
+    "--viewer", metavar="USER", callback=checked_user, help="Only what this user may see."
+)
 @click.option("--peeking", is_flag=True, help="That user previews the room without joining it.")
 @json_option
 def command(

@@ -8,7 +8,7 @@ import click
 from rich.console import RenderableType
 
 from synrepl.cli.conventions import config_option, json_option, print_json
-from synrepl.cli.rooms.reading import read_rooms, text
+from synrepl.cli.rooms.reading import checked_user, read_rooms, text
 from synrepl.cli.terminal import plain_table, show
 from synrepl.rooms import Viewer
 from synrepl.services.rooms.answers import (
@@ -59,7 +59,7 @@ def explain_state(
 @command.command("visibility")
 @config_option
 @click.argument("event_id", metavar="EVENT")
-@click.argument("user", metavar="USER")
+@click.argument("user", metavar="USER", callback=checked_user)
 @click.option("--peeking", is_flag=True, help="The user previews the room without joining it.")
 @click.option(
     "--ignored", metavar="USER", multiple=True, help="USER ignores this user; repeatable."

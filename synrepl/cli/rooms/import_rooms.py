@@ -234,6 +234,7 @@ class _Wanted:
                 return await importer.journal.report(self.most)
             await follower.poll()
             if self.follow:
+                bar.end()
                 _Announcer(self).imported(report.counts, report.findings)
                 await follower.follow(_Announcer(self))
             return await importer.journal.report(self.most)

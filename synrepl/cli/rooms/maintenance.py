@@ -62,6 +62,10 @@ class ShownProgress:
     ) -> None:
         self._progress.stop()
 
+    def end(self) -> None:
+        """Remove it, before lines are printed."""
+        self._progress.stop()
+
     def show(self, at: MaintenanceProgress) -> None:
         """Show how far it is."""
         text = "" if at.total is None else f" of {at.total:,}"

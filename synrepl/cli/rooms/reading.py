@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 from rich.text import Text
 
 from synrepl.cli.configured_database import owned_database
 from synrepl.cli.running import run
 from synrepl.cli.terminal import printable
 from synrepl.daemon.config.config import load
+from synrepl.rooms import check_user_id
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.tables.events import EventFlags
 
@@ -39,6 +41,16 @@ def read_rooms(config: tuple[Path, ...], work: Callable[[RoomStore], Awaitable[T
             return await work(RoomStore(database))
 
     return run(main)
+
+
+def checked_user(context: click.Context, option: click.Parameter, user: str | None) -> str | None:
+    """A user ID that was given, as a callback of its option.
+
+    :raises BadIdentifier: it is no user ID
+    """
+    if user is not None:
+        check_user_id(user)
+    return user
 
 
 def flag_words(flags: int) -> str:
