@@ -44,6 +44,7 @@ _OWN_INDEXES = (
     "synrepl._room_events_beside",
     "synrepl._room_events_beside_stream",
     "synrepl._room_events_slot",
+    "synrepl._room_events_exceptions",
 )
 
 #: Bytes of a packed audience in a row.
@@ -67,7 +68,18 @@ def run(scale: Scale) -> Iterator[Row]:
             ("one stay, from the beginning", ONCE, PageRequest(_PAGE, backwards=False)),
             ("many short stays, from the end", OFTEN, PageRequest(_PAGE)),
             ("many short stays, from the middle", OFTEN, PageRequest(_PAGE, upto=middle)),
+            ("many short stays, from the beginning", OFTEN, PageRequest(_PAGE, backwards=False)),
+            (
+                "many short stays, forwards from the middle",
+                OFTEN,
+                PageRequest(_PAGE, since=middle, backwards=False),
+            ),
             ("many short stays, by stream", OFTEN, PageRequest(_PAGE, order=PageOrder.STREAM)),
+            (
+                "many short stays, by stream from the middle",
+                OFTEN,
+                PageRequest(_PAGE, since=middle, backwards=False, order=PageOrder.STREAM),
+            ),
             ("never in the room", NEVER, PageRequest(_PAGE)),
         ):
             yield from _page(database, name, Viewer(user), request, scale)
@@ -100,7 +112,7 @@ def _page(
         _MILLISECONDS,
         (min(ours) * 1e3, max(ours) * 1e3),
     )
-    if viewer.user == OFTEN and request.upto is None and request.order is PageOrder.TOPOLOGICAL:
+    if viewer.user == OFTEN and request == PageRequest(_PAGE):
         theirs = _times(database, lambda txn: txn.execute(_SEED_PAGE).fetchall(), scale)
         yield ratio(
             f"50 of {name}: time",

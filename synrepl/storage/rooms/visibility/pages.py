@@ -23,7 +23,13 @@ from synrepl.core.errors import InputError
 from synrepl.rooms import EventOrdering, HistoryVisibility, Viewer
 from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.tables.numbers import require_room
-from synrepl.storage.rooms.visibility.audience import INVITE, JOIN, SETS_SHIFT, WIDEST_SHIFT
+from synrepl.storage.rooms.visibility.audience import (
+    EXCEPTION_BIT,
+    INVITE,
+    JOIN,
+    SETS_SHIFT,
+    WIDEST_SHIFT,
+)
 from synrepl.storage.rooms.visibility.audience_sql import ViewerSql
 from synrepl.storage.rooms.visibility.viewer_sql import (
     IS_BESIDE,
@@ -287,9 +293,15 @@ class _Pages:
     def _exceptions(self) -> str:
         """Events whose visibility does not follow from the state after them."""
         columns = ", ".join(f"e.{column}" for column in self._columns)
+        # Each ordering has an index of its own, with this very expression.
+        is_exception = (
+            "((e.audience >> 17) & 1) = 1"
+            if self._is_topological
+            else f"(e.audience & {EXCEPTION_BIT}) <> 0"
+        )
         return f"""
             (SELECT e.event_no, {columns} FROM synrepl._room_events e
-              WHERE e.room_no = %(room)s AND ((e.audience >> 17) & 1) = 1
+              WHERE e.room_no = %(room)s AND {is_exception}
                 AND e.slot = ANY (%(slots)s::int[])
                 AND {NEVER} = 0 AND e.stream_id IS NOT NULL
                 AND {self._in_window()} AND {self._sql.shows()}
