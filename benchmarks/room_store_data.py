@@ -12,7 +12,7 @@ from synrepl.rooms import Event, StateKey, event_of, room_version
 _VERSION = room_version("10")
 _ROOM = "!benchmark:a.example"
 _CREATOR = "@creator:a.example"
-_SPINE = [("m.room.create", ""), ("m.room.power_levels", ""), ("m.room.join_rules", "")]
+_SPINE = [("m.room.create", ""), ("m.room.power_levels", "")]
 
 #: Content of the first events of a room.
 _CONTENTS: dict[str, dict[str, Any]] = {
@@ -99,6 +99,8 @@ class ChatRoom:
             sender = state_key if kind == "m.room.member" else _CREATOR
             # The first event of a key is before all branches.
             cited = [*_SPINE, ("m.room.member", sender)]
+            if kind == "m.room.member":
+                cited.append(("m.room.join_rules", ""))
             cites = [firsts[key] for key in cited if key in firsts]
             content = _CONTENTS.get(kind) or {"membership": "join", "displayname": str(len(made))}
             event = self._event(kind, content, cites, sender, state_key)
