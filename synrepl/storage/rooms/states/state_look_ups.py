@@ -58,7 +58,7 @@ def entries_at_events(
     :raises CorruptState: :raises NumberWithoutRow: see :func:`entries_at_groups`
     """
     named = [key for key in keys if "\0" not in key[0] and "\0" not in key[1]]
-    if any("\0" in each for each in event_ids):
+    if "\0" in "".join(event_ids):
         return EventEntries(False, [])
     txn.execute(
         _BEFORE_EVENTS if before else _AFTER_EVENTS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from synrepl.storage.database import DeferredScript, PlannedOnce, Transaction
 
@@ -20,7 +20,7 @@ COPY_ROWS = 24
 #: Rows that are made into one text for COPY.
 _BLOCK_ROWS = 100
 
-_INTEGERS = {int}
+_INTEGERS, _STRINGS = {int}, {str}
 
 #: A cell: None, a number, a truth value, text, bytes, or a list of numbers or texts.
 RowCells = tuple[object, ...]
@@ -134,10 +134,15 @@ def array_text(cells: Collection[object]) -> str:
 
     The driver would make an expression of it, with a node for each element to be parsed.
     """
-    if set(map(type, cells)) <= _INTEGERS:
+    kinds = set(map(type, cells))
+    if kinds <= _INTEGERS:
         return (
             f"{{{str(cells)[1:-1]}}}" if type(cells) is list else f"{{{','.join(map(str, cells))}}}"
         )
+    if kinds == _STRINGS:
+        texts = cast("Collection[str]", cells)
+        if not _NEEDS_ESCAPE.search("".join(texts)):
+            return '{"' + '","'.join(texts) + '"}'
     return "{" + ",".join(map(_element, cells)) + "}"
 
 
@@ -149,6 +154,7 @@ def _element(cell: object) -> str:
     return str(cell)
 
 
+_NEEDS_ESCAPE = re.compile(r'["\\]')
 _SPECIAL = re.compile(r"[\\\t\n\r]")
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
