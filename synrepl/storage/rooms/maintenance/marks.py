@@ -29,7 +29,7 @@ NEW_EVENTS = (
 
 
 class ReworkedMeanwhile(StorageError):
-    """room {room_id} was purged, compacted or collected by another process at the same time; run the command again"""
+    """room {room_id} was purged, compacted or collected by another process at the same time, or the connection was lost at a COMMIT; run the command again, it goes on from there"""
 
 
 class RoomMark(NamedTuple):
