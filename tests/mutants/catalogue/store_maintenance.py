@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import PACKAGE, Mutant
 
 PURGING = ("tests.storage.rooms.test_purging",)
-COLLECTING = ("tests.storage.rooms.test_collecting",)
+PURGED_BITS = ("tests.storage.rooms.test_purging.PurgedBits",)
+COLLECTING = ("tests.storage.rooms.test_collecting.Collecting",)
+COMPACTING = ("tests.storage.rooms.test_collecting.Compacting",)
 FORGETTING = ("tests.storage.rooms.test_forgetting",)
 VERIFYING = ("tests.storage.rooms.test_verifying",)
 
@@ -16,7 +18,7 @@ MAINTAINING = (
         "AND fx.event_no = {alias}.event_no))",
         "AND fx.event_no = -1))",
         "forward extremities stay",
-        PURGING,
+        PURGED_BITS,
         PACKAGE,
     ),
     Mutant(
@@ -25,7 +27,7 @@ MAINTAINING = (
         "        elif not was_purged:\n",
         "        else:\n",
         "a group whose first event was purged begins anywhere",
-        PURGING,
+        PURGED_BITS,
         PACKAGE,
     ),
     Mutant(
@@ -34,7 +36,7 @@ MAINTAINING = (
         'WHERE e.flags & {unpassed} <> 0)"\n        " SELECT DISTINCT',
         'WHERE e.flags & {unpassed} < 0)"\n        " SELECT DISTINCT',
         "events below a chain of rejected ones are followed only if the chain is",
-        PURGING,
+        PURGED_BITS,
         PACKAGE,
     ),
     Mutant(
@@ -43,7 +45,7 @@ MAINTAINING = (
         "        kept |= later.auth_nos\n",
         "",
         "what later events cite is kept",
-        PURGING,
+        PURGED_BITS,
         PACKAGE,
     ),
     Mutant(
@@ -61,7 +63,7 @@ MAINTAINING = (
         "        if later.prev_nos:\n",
         "        if False:\n",
         "edges of events that come meanwhile are cut",
-        PURGING,
+        PURGED_BITS,
         PACKAGE,
     ),
     Mutant(
@@ -70,7 +72,7 @@ MAINTAINING = (
         "(flags & (2 | 16)) | 1",
         "(flags & 16) | 1",
         "a rejected event is rejected as an outlier, too",
-        PURGING,
+        PURGED_BITS,
         PACKAGE,
     ),
     Mutant(
@@ -124,7 +126,7 @@ MAINTAINING = (
         "synrepl.append('caches'",
         "synrepl.append('nothing_such'",
         "caches hear of a purge",
-        PURGING,
+        PURGED_BITS,
         PACKAGE,
     ),
     Mutant(
@@ -160,7 +162,7 @@ MAINTAINING = (
         " AND g.prev_group = m.group_no AND g.place > m.place",
         " AND g.prev_group = m.group_no",
         "a delta is at a higher place than what it is a delta to",
-        COLLECTING,
+        COMPACTING,
         PACKAGE,
     ),
     Mutant(
@@ -169,7 +171,7 @@ MAINTAINING = (
         "    changes.update(dict.fromkeys(below.keys() - state.keys()))\n",
         "",
         "a delta says what was removed",
-        COLLECTING,
+        COMPACTING,
         PACKAGE,
     ),
     Mutant(
@@ -178,7 +180,7 @@ MAINTAINING = (
         "MIN_SAVED = 4",
         "MIN_SAVED = 400",
         "groups that are large are rewritten",
-        COLLECTING,
+        COMPACTING,
         PACKAGE,
     ),
     Mutant(

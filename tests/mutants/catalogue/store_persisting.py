@@ -152,7 +152,7 @@ PERSISTING = (
         "                    if is_followed:\n",
         "                    if False:\n",
         "an event that is followed becomes no extremity after a restart",
-        DAGS,
+        PERSISTER,
         PACKAGE,
     ),
     Mutant(
@@ -161,7 +161,7 @@ PERSISTING = (
         "if each not in here or here[each].is_outlier:",
         "if each not in here:",
         "a prev event must have its state",
-        DAGS,
+        PERSISTER,
         PACKAGE,
     ),
     Mutant(
@@ -248,9 +248,9 @@ PERSISTING = (
     Mutant(
         "store-line-head",
         "storage/rooms/states/state_line.py",
-        "if line.head == place.pos and not place.overlay:",
         "if line.head == place.pos:",
-        "what is on top of a position is no part of its line",
+        "if line.head >= place.pos:",
+        "only a group on top of the head extends a line",
         STATES,
         PACKAGE,
     ),

@@ -143,7 +143,7 @@ class Erasing(MaintainedCase):
         small = SmallRoom("10", {"@alice:a": 100, "@carol:a": 50})
         levels = small.event(
             "m.room.power_levels",
-            {"users": {"@alice:a": 100, "@carol:a": 50}, "invite": 50, "note": "private"},
+            {"users": {"@alice:a": 100, "@carol:a": 50}, "invite": 60, "note": "private"},
             [small.carol],
             [small.create, small.alice, small.levels],
             key="",
@@ -166,16 +166,22 @@ class Erasing(MaintainedCase):
         )
         self.assertNotIn(b"private", b"".join(kept.values()))
         self.one.forget()
-        invite = small.event(
-            "m.room.member",
-            {"membership": "invite"},
-            [redaction],
-            [small.create, levels, small.carol, small.rules],
-            "@bob:b",
-            "@dave:c",
+        invites = [
+            small.event(
+                "m.room.member",
+                {"membership": "invite"},
+                [redaction],
+                [small.create, levels, sender, small.rules],
+                sender.sender,
+                "@dave:c",
+            )
+            for sender in (small.carol, small.alice)
+        ]
+        done = await self.one.persist(room_id, small.version, [*invites, message])
+        self.assertEqual(
+            [each.outcome for each in done.events[:2]],
+            [EventOutcome.REJECTED, EventOutcome.ACCEPTED],
         )
-        done = await self.one.persist(room_id, small.version, [invite, message])
-        self.assertEqual(done.events[0].outcome, EventOutcome.REJECTED)
         rows = await self.read(lambda txn: events_by_id(txn, [message.event_id]))
         self.assertIsNotNone(rows[message.event_id].redacted_by)
 

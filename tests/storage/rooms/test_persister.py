@@ -258,6 +258,33 @@ class Persisting(StoreCase):
             room.receive(each)
         await self.check_equal(room)
 
+    async def test_an_event_waits_until_the_outlier_that_it_follows_has_its_state(self) -> None:
+        await self.base()
+        missing = self.small.message(self.small.carol)
+        outlier = self.small.message(missing)
+        last = self.small.message(outlier)
+        done = await self.persist(IncomingEvent(outlier, outlier=True), last)
+        self.assertEqual(self.outcomes(done), ["accepted", "waiting"])
+        self.one.forget()
+        done = await self.persist(outlier, missing)
+        self.assertEqual(
+            [each.event_id for each in done.judged],
+            [each.event_id for each in (missing, outlier, last)],
+        )
+
+    async def test_a_prev_event_that_comes_after_a_restart_is_no_forward_extremity(self) -> None:
+        await self.base()
+        state = self.small.state(*self.small.base, self.small.carol)
+        missing = self.small.message(self.small.carol)
+        last = self.small.message(missing)
+        done = await self.persist(IncomingEvent(last, state_before=state))
+        self.one.forget()
+        await self.persist(missing)
+        self.assertEqual(
+            self.sql("SELECT array_agg(event_no) FROM synrepl._forward_extremities"),
+            [done.events[0].event_no],
+        )
+
     async def test_a_redaction_comes_before_its_target(self) -> None:
         await self.base()
         target = self.small.message(self.small.carol)

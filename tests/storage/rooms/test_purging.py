@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from synrepl.rooms import Room, StateKey, Viewer
+from synrepl.rooms import Event, Room, StateKey, Viewer
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.rooms.maintenance.purge import CannotPurge
@@ -210,6 +210,34 @@ class InterruptedDatabase:
         return await self._database.run(name, work, read_only=read_only, isolation=isolation)
 
 
+class IntrudingDatabase:
+    """A database in which something else happens once, just before a transaction.
+
+    :param before: how the name of the transaction begins
+    """
+
+    def __init__(
+        self, database: Database, before: str, intrude: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._database = database
+        self._before = before
+        self._intrude: Callable[[], Awaitable[object]] | None = intrude
+
+    async def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Run the work, after something else if it is its turn."""
+        if name.startswith(self._before) and self._intrude is not None:
+            intrude, self._intrude = self._intrude, None
+            await intrude()
+        return await self._database.run(name, work, read_only=read_only, isolation=isolation)
+
+
 class PurgedBits(MaintainedCase):
     """Small rooms in which a purge leaves a part of something."""
 
@@ -250,27 +278,82 @@ class PurgedBits(MaintainedCase):
                 pages += 1
         self.assertGreater(pages, 20)
 
-    async def test_a_rejected_event_that_comes_back_does_not_end_the_extremity_below_it(
+    async def test_rejected_events_that_come_back_do_not_end_the_extremity_below_them(
         self,
     ) -> None:
         small = SmallRoom("10")
-        by_stranger = ([small.create, small.levels], "@dave:d")
-        first = small.event("m.room.message", {}, [small.carol], *by_stranger)
-        second = small.event("m.room.message", {}, [first], *by_stranger)
+        rejected = [small.carol]
+        for _ in range(3):
+            cites = [small.create, small.levels]
+            rejected.append(small.event("m.room.message", {}, rejected[-1:], cites, "@dave:d"))
         room_id = small.create.room_id
-        await self.one.persist(room_id, small.version, [*small.base, small.carol, first, second])
+        await self.one.persist(room_id, small.version, [*small.base, *rejected])
         ends = "SELECT array_agg(event_no) FROM synrepl._forward_extremities"
         before = self.sql(ends)
-        stream_id = self.sql(
-            "SELECT stream_id FROM synrepl._room_events WHERE event_id = %s", second.event_id
-        )
-        report = await self.maintenance.purge(
-            room_id, PurgePoint.of_stream(stream_id), index_check=False
-        )
+        report = await self.maintenance.purge(room_id, self.at(rejected[3]), index_check=False)
         self.assertEqual(set(report.leftovers.values()), {0})
         self.assertEqual(self.sql(ends), before)
         state = small.state(*small.base, small.carol)
-        again = IncomingEvent(first, state_before=state, backfilled=True)
-        done = await self.one.persist(room_id, small.version, [again])
-        self.assertEqual(done.events[0].outcome, EventOutcome.REJECTED)
-        self.assertEqual(self.sql(ends), before)
+        for each in rejected[1:3]:
+            again = IncomingEvent(each, state_before=state, backfilled=True)
+            done = await self.one.persist(room_id, small.version, [again])
+            self.assertEqual(done.events[0].outcome, EventOutcome.REJECTED)
+            self.assertEqual(self.sql(ends), before)
+
+    async def test_what_events_refer_to_that_come_just_before_it_goes_is_kept(self) -> None:
+        small = SmallRoom("10")
+        messages = [small.carol]
+        for _ in range(5):
+            messages.append(small.message(messages[-1]))
+        old = messages[2]
+        follows = small.message(old)
+        # No rule lets it cite a message, so it is rejected; but it does.
+        cites = small.event(
+            "m.room.message", {}, messages[-1:], [small.create, small.alice, messages[3]]
+        )
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, [*small.base, *messages])
+
+        async def send() -> None:
+            await self.one.persist(room_id, small.version, [follows, cites])
+
+        database = IntrudingDatabase(self.database, "purge events", send)
+        point = self.at(messages[4])
+        report = await RoomMaintenance(database).purge(room_id, point, index_check=False)
+        self.assertEqual(set(report.leftovers.values()), {0})
+        self.assertEqual(await self.verified(room_id), [])
+        found = await self.read(
+            lambda txn: events_by_id(txn, [each.event_id for each in (*messages, follows, cites)])
+        )
+        self.assertNotIn(old.event_id, found)
+        self.assertTrue(found[messages[3].event_id].is_outlier)
+        self.assertEqual(found[follows.event_id].prev_nos, [])
+        self.assertEqual(
+            self.sql(
+                "SELECT missing_id FROM synrepl._backward_extremities WHERE child_no = %s",
+                found[follows.event_id].event_no,
+            ),
+            old.event_id,
+        )
+
+    async def test_a_rejected_event_that_stays_as_an_outlier_stays_rejected(self) -> None:
+        small = SmallRoom("10")
+        cites = [small.create, small.levels]
+        topic = small.event("m.room.topic", {}, [small.carol], cites, "@dave:d", "")
+        cites = [small.create, small.alice, topic]
+        citing = small.event("m.room.message", {}, [small.carol], cites)
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, [*small.base, small.carol, topic, citing])
+        await self.maintenance.purge(room_id, self.at(citing), index_check=False)
+        rows = await self.read(lambda txn: events_by_id(txn, [topic.event_id]))
+        stored = rows[topic.event_id]
+        self.assertEqual((stored.is_outlier, stored.is_rejected), (True, True))
+        self.assertIsNotNone(stored.refusal)
+
+    def at(self, event: Event) -> PurgePoint:
+        """The point at the stream position of an event, which stays."""
+        return PurgePoint.of_stream(
+            self.sql(
+                "SELECT stream_id FROM synrepl._room_events WHERE event_id = %s", event.event_id
+            )
+        )

@@ -174,6 +174,19 @@ class StoredStates(PostgresCase):
         self.assertGreater(self.sql("SELECT count(*) FROM synrepl._state_lines"), 2)
         await self.check()
 
+    async def test_the_nearest_line_counts_and_its_parent_up_to_the_fork(self) -> None:
+        branched: dict[int, int | None] = dict.fromkeys(range(40, 41 + MAX_OVERLAY), 9)
+        changes = iter(
+            [{0: 1, 1: 1}, {0: 2}, {0: 3, 1: 3}, {1: 4, **branched}, {2: 5}]  # type: ignore[dict-item]
+        )
+        bases = iter([0, 1, 2, 2, 4])
+        with patch.object(self, "change_of", lambda state: next(changes)):
+            await self.run_work(self.grow(5, lambda: sorted(self.model)[next(bases)]))
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_lines"), 2)
+        pairs = [(group, slot) for group in sorted(self.model)[3:] for slot in (0, 1, 2, 40)]
+        found = await self.run_work(lambda txn: entries_at(txn, require_room(txn, ROOM), pairs))
+        self.assertEqual(found, [3, 3, None, None, 2, 4, None, 9, 2, 4, 5, 9])
+
     async def test_parallel_branches_do_not_repeat_a_long_delta(self) -> None:
         all_entries = {slot: slot + 1 for slot in range(KEYS)}
         with patch.object(self, "change_of", lambda state: all_entries):

@@ -86,9 +86,10 @@ def plan_merges(txn: Transaction, room_no: int, limit: int) -> list[MergedGroup]
         "  AND max(g.group_no) FILTER (WHERE NOT f.begins) > min(g.group_no) LIMIT %s",
         (room_no, limit),
     )
+    equal = txn.fetchall()
     states = ProvenStates(txn, room_by_number(txn, room_no))
     found: list[MergedGroup] = []
-    for first, groups in txn.fetchall():
+    for first, groups in equal:
         others = [int(each) for each in groups if each != first]
         state = states.state(first)
         place = states.groups[first].place

@@ -20,11 +20,24 @@ CHECKED_TABLES = (
     "_state_lines",
     "_state_group_lines",
     "_forward_extremities",
+    "_backward_extremities",
+    "_current_state",
+    "_memberships",
+    "_redactions",
+    "_waiting_events",
 )
+
+#: What a superuser runs so that a role may check indexes.
+_INSTALL = "'CREATE EXTENSION amcheck'"
+_GRANT = "'GRANT EXECUTE ON FUNCTION {schema}.bt_index_check(regclass, boolean) TO {role}'"
+
+#: Classes of SQLSTATE that mean that an index, or its file, is damaged.
+_DAMAGE = ("XX", "58")
+_INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class IndexesNotChecked(Refused):
-    """the indexes cannot be checked before rows are removed, because {reason}; install PostgreSQL's extension amcheck with 'CREATE EXTENSION amcheck' as a superuser, or repeat the command with --without-index-check"""
+    """the indexes cannot be checked before rows are removed, because {reason}; run {cure} as a superuser, or repeat the command with --without-index-check"""
 
 
 class IndexDamaged(StorageError):
@@ -44,15 +57,18 @@ def amcheck_schema(txn: Transaction) -> str | None:
 def install_amcheck(txn: Transaction) -> None:
     """Install ``amcheck`` in the schema ``synrepl``, if the server has it and the role may.
 
-    :raises IndexesNotChecked: it has not
-    :raises QueryFailed: the role may not
+    :raises IndexesNotChecked: the server does not have it, or the role may not
     """
     if amcheck_schema(txn) is not None:
         return
     txn.execute("SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'amcheck')")
     if not txn.fetchone()[0]:
-        raise IndexesNotChecked(reason="the server does not have the extension")
-    txn.execute("CREATE EXTENSION amcheck WITH SCHEMA synrepl")
+        reason = "the server does not have PostgreSQL's extension amcheck"
+        raise IndexesNotChecked(reason=reason, cure=_INSTALL)
+    try:
+        txn.execute("CREATE EXTENSION amcheck WITH SCHEMA synrepl")
+    except QueryFailed as error:
+        raise IndexesNotChecked(reason=error.facts["reason"], cure=_INSTALL) from error
 
 
 def checked_indexes(txn: Transaction, tables: Sequence[str] = CHECKED_TABLES) -> list[str]:
@@ -72,9 +88,18 @@ def check_index(txn: Transaction, index: str) -> None:
     """Check an index; every row of its table must be in it. It locks nobody out.
 
     :raises IndexDamaged: it does not fit its table
+    :raises IndexesNotChecked: the role may not check it
     """
     schema = amcheck_schema(txn)
+    txn.execute("SELECT quote_ident(current_user)")
+    (role,) = txn.fetchone()
     try:
         txn.execute(f"SELECT {schema}.bt_index_check(%s::regclass, true)", (index,))
     except QueryFailed as error:
-        raise IndexDamaged(index=index, reason=error.facts["reason"]) from error
+        reason = error.facts["reason"]
+        if error.sqlstate == _INSUFFICIENT_PRIVILEGE:
+            cure = _GRANT.format(schema=schema, role=role)
+            raise IndexesNotChecked(reason=reason, cure=cure) from error
+        if error.sqlstate.startswith(_DAMAGE):
+            raise IndexDamaged(index=index, reason=reason) from error
+        raise

@@ -249,7 +249,8 @@ class LineWriter:
         """
         place = self._places[base]
         line = self._lines[place.line_no]
-        if line.head == place.pos and not place.overlay:
+        # A group has an overlay only after another one has moved the line's head on.
+        if line.head == place.pos:
             self._versions(rows, line.line_no, group, change)
             self._lines[line.line_no] = StoredLine(*line[:4], group)
             self._changed.add(line.line_no)
