@@ -24,12 +24,16 @@ from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres.store import PostgresStore
+from synrepl.storage.rooms.maintenance.findings import RoomProblem
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.streams.rows import RowCodec
 
 _BATCH = 1_000
+
+#: In seconds: before anything is purged, 50,000 events are persisted and verified.
+_LONGEST_LIFE = 900
 
 
 async def measure(clock: Any, arguments: Sequence[str]) -> None:
@@ -77,11 +81,16 @@ async def _verify(
     database: PostgresDatabase, room_id: str, when: str, found: dict[str, Any]
 ) -> None:
     began = perf_counter()
-    findings = [each async for each in RoomVerification(database).findings(room_id)]
+    findings = [
+        each
+        async for each in RoomVerification(database).findings(room_id)
+        # The events have no content hashes.
+        if each.problem is not RoomProblem.WRONG_CONTENT
+    ]
     found[f"verify {when}"] = perf_counter() - began
     found[f"findings {when}"] = len(findings)
 
 
 if __name__ == "__main__":
-    limit_lifetime()
+    limit_lifetime(_LONGEST_LIFE)
     react(measure, [sys.argv[1:]])

@@ -15,6 +15,7 @@ from synrepl.storage.rooms.tables.events import events_by_id
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, visible_page
+from tests.rooms.auth_rooms import CAROL
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
@@ -349,6 +350,49 @@ class PurgedBits(MaintainedCase):
         stored = rows[topic.event_id]
         self.assertEqual((stored.is_outlier, stored.is_rejected), (True, True))
         self.assertIsNotNone(stored.refusal)
+
+    def rejoined(self, small: SmallRoom) -> list[Event]:
+        """Carol joins three times; what is authorised by the first two joins is not the third."""
+        cites = [small.create, small.rules]
+        again = small.member(CAROL, "join", [small.carol], [*cites, small.carol])
+        last = small.member(CAROL, "join", [again], cites)
+        return [small.carol, again, last, small.message(last)]
+
+    async def test_outliers_that_waiting_events_cite_are_kept(self) -> None:
+        small = SmallRoom("10")
+        made = self.rejoined(small)
+        missing = small.message(made[-1])
+        cites = [small.create, small.levels, made[1]]
+        waiting = small.event("m.room.message", {}, [missing], cites, CAROL)
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, [*small.base, *made, waiting])
+        report = await self.maintenance.purge(room_id, self.at(made[-1]), index_check=False)
+        self.assertEqual(set(report.leftovers.values()), {0})
+        done = await self.one.persist(room_id, small.version, [missing])
+        self.assertEqual(
+            [each.event_id for each in done.judged], [missing.event_id, waiting.event_id]
+        )
+        self.assertEqual(await self.verified(room_id), [])
+
+    async def test_what_an_outlier_cites_is_kept_when_an_event_comes_that_cites_it(self) -> None:
+        small = SmallRoom("10")
+        made = self.rejoined(small)
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, [*small.base, *made])
+        cites = [small.create, small.levels, made[1]]
+        late = small.event("m.room.message", {}, made[-1:], cites, CAROL)
+
+        async def send() -> None:
+            await self.one.persist(room_id, small.version, [late])
+
+        database = IntrudingDatabase(self.database, "remove outliers", send)
+        point = self.at(made[-1])
+        report = await RoomMaintenance(database).purge(room_id, point, index_check=False)
+        self.assertEqual(set(report.leftovers.values()), {0})
+        self.assertEqual(await self.verified(room_id), [])
+        ids = [each.event_id for each in made]
+        found = await self.read(lambda txn: events_by_id(txn, ids))
+        self.assertEqual([each for each in ids if each not in found], [])
 
     def at(self, event: Event) -> PurgePoint:
         """The point at the stream position of an event, which stays."""

@@ -145,12 +145,12 @@ class RoomMaintenance:
             await job.remove_events(plan.events)
         await job.collect(rebase=True)
         await job.trim_lines()
-        await job.remove_outliers()
-        await job.remove_keys()
+        unneeded = {"outliers": await job.remove_outliers(), "state keys": await job.remove_keys()}
         room_no = job.room.room_no
         leftovers = await self._run(
             "prove a purge", lambda txn: purge_rest.purge_leftovers(txn, room_no, point)
         )
+        leftovers |= unneeded
         return PurgeReport(room_id, plan, job.events, job.outliers, job.rows, leftovers, job.locks)
 
     async def collect(

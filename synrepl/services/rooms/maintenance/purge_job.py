@@ -11,13 +11,11 @@ from synrepl.services.rooms.maintenance.room_job import (
     ProgressListener,
     RoomJob,
 )
+from synrepl.services.rooms.maintenance.unneeded_search import UnneededSearch
 from synrepl.storage.database import Database
 from synrepl.storage.rooms.maintenance import purge, purge_rest
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
 from synrepl.storage.rooms.tables.numbers import RoomRow
-
-#: Outliers that are found at once.
-FOUND_OUTLIERS = 20_000
 
 
 class PurgeJob(RoomJob):
@@ -34,6 +32,7 @@ class PurgeJob(RoomJob):
         self.events = 0
         self.outliers = 0
         self._point = point
+        self._search = UnneededSearch(self.run, room)
 
     async def cut(self, total: int) -> None:
         """Cut the edges across the point."""
@@ -103,45 +102,58 @@ class PurgeJob(RoomJob):
                 self.rows += trimmed.rows
                 slot = trimmed.slot
 
-    async def remove_outliers(self) -> None:
-        """Remove outliers that nothing refers to."""
-        room_no = self.room.room_no
+    async def remove_outliers(self) -> int:
+        """Remove outliers that nothing needs; returns how many are left of them: 0."""
+        below: int | None = None
+        removed = 0
         for _ in range(MAX_ROUNDS):
             mark = await self.mark()
-            numbers = await self.run(
-                "find unused outliers",
-                lambda txn: purge_rest.unneeded_outliers(txn, room_no, FOUND_OUTLIERS),
-            )
-            if not numbers:
-                return
+            found = await self._search.outliers(below)
+            numbers = sorted(found.numbers, reverse=True)
             at = 0
             while at < len(numbers):
                 part = numbers[at : at + self.locks.size("outliers")]
                 batch = await self.run(
                     "remove outliers",
-                    partial(purge_rest.remove_outliers, mark=mark, numbers=part),
+                    partial(
+                        purge_rest.remove_outliers,
+                        mark=mark,
+                        numbers=part,
+                        unneeded=found.numbers,
+                        waiting_no=found.waiting_no,
+                    ),
                 )
                 mark = self.done("outliers", len(part), batch)
+                if not batch.is_complete:
+                    break
                 at += len(part)
+                removed += batch.rows // 2
                 self.events += batch.rows // 2
                 self.outliers -= batch.rows // 2
                 self.tell("outliers", at, len(numbers))
+            if at < len(numbers):
+                continue
+            # From the start again, until there is nothing to be found: what went may have been what others needed.
+            below = found.next_below
+            if below is None:
+                if not removed:
+                    return len(numbers)
+                removed = 0
         raise NeverUnused(room_id=self.room.room_id, rounds=MAX_ROUNDS)
 
-    async def remove_keys(self) -> None:
-        """Remove state keys that nothing uses."""
-        room_no = self.room.room_no
+    async def remove_keys(self) -> int:
+        """Remove state keys that nothing uses; returns how many are left of them: 0."""
         for _ in range(MAX_ROUNDS):
             mark = await self.mark()
-            slots = await self.run(
-                "find unused keys",
-                lambda txn: purge_rest.unneeded_keys(txn, room_no, MAX_BATCH_ROWS),
-            )
+            slots = await self._search.keys()
             if not slots:
-                return
-            batch = await self.run(
-                "remove keys",
-                partial(purge_rest.remove_keys, mark=mark, slots=slots),
-            )
-            self.done("keys", len(slots), batch)
+                return 0
+            for at in range(0, len(slots), MAX_BATCH_ROWS):
+                batch = await self.run(
+                    "remove keys",
+                    partial(
+                        purge_rest.remove_keys, mark=mark, slots=slots[at : at + MAX_BATCH_ROWS]
+                    ),
+                )
+                mark = self.done("keys", 0, batch)
         raise NeverUnused(room_id=self.room.room_id, rounds=MAX_ROUNDS)

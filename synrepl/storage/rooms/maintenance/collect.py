@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from synrepl.rooms.state_groups import BrokenChain
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.kept_groups import (
     find_kept_groups,
@@ -25,8 +26,7 @@ from synrepl.storage.rooms.maintenance.marks import (
     reworked,
 )
 from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, prepare_rebase, write_rebased
-from synrepl.storage.rooms.states.state_groups import read_chains, state_in
-from synrepl.storage.rooms.tables.heads import read_heads
+from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: Groups that are found in one go.
 PLANNED_GROUPS = 20_000
@@ -174,7 +174,7 @@ def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> Ba
         "  AND l.depth >= 0 AND l.head = ANY (%(groups)s::bigint[]))"
         " OR EXISTS (SELECT FROM synrepl._room_heads h WHERE h.room_no = %(room)s"
         "  AND h.current_group = ANY (%(groups)s::bigint[]))",
-        {**mark_params(mark), "groups": list(groups)},
+        {**mark_params(mark), "groups": array_text(groups)},
     )
     is_used = is_used or bool(txn.fetchone()[0])
     rows = 0
@@ -182,15 +182,31 @@ def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> Ba
         for table in ("_state_group_lines", "_state_groups"):
             txn.execute(
                 f"DELETE FROM synrepl.{table} WHERE room_no = %s AND group_no = ANY (%s::bigint[])",
-                (room_no, list(groups)),
+                (room_no, array_text(groups)),
             )
             rows += txn.rowcount
-        heads = read_heads(txn, room_no)
-        if heads is not None:  # whatever went wrong, the current state is there
-            current = heads.current_group
-            state_in(current, read_chains(txn, room_no, [current]))
+        _check_current_state(txn, room_no)
     mark, held_ms = reworked(txn, mark, lock)
     return BatchDone(mark, held_ms, rows, not is_used)
+
+
+def _check_current_state(txn: Transaction, room_no: int) -> None:
+    """Whatever went wrong, the current state is there: all groups that it is made of are.
+
+    :raises BrokenChain: one is not; the transaction must be rolled back
+    """
+    txn.execute(
+        "WITH RECURSIVE chain (group_no, prev_group, place) AS ("
+        " SELECT h.current_group, h.current_group, 32767::smallint"
+        "  FROM synrepl._room_heads h WHERE h.room_no = %s"
+        " UNION ALL SELECT g.group_no, g.prev_group, g.place FROM chain c JOIN synrepl._state_groups g"
+        "  ON g.room_no = %s AND g.group_no = c.prev_group AND g.place < c.place)"
+        " SELECT group_no, prev_group FROM chain ORDER BY place LIMIT 1",
+        (room_no, room_no),
+    )
+    lowest = txn.fetchone_or_none()
+    if lowest is not None and lowest[1] is not None:
+        raise BrokenChain(group=lowest[0], prev=lowest[1])
 
 
 def count_uncollected(txn: Transaction, room_no: int) -> int:

@@ -140,7 +140,7 @@ def references_since(txn: Transaction, mark: RoomMark, numbers: Collection[int])
         f" FROM synrepl._room_events e WHERE e.event_no IN {NEW_EVENTS}",
         mark_params(mark),
     )
-    wanted = set(numbers)
+    wanted = frozenset(numbers)  # no copy if it is one already
     prev_nos: set[int] = set()
     auth_nos: set[int] = set()
     groups: set[int] = set()

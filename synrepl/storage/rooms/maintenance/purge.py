@@ -32,6 +32,7 @@ from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
+from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
 from synrepl.storage.rooms.visibility.audience import (
     EXCEPTION_BIT,
     FIRST_BIT,
@@ -268,12 +269,13 @@ def purge_events(
         later = references_since(txn, mark, numbers)
         kept |= later.auth_nos
         # A redaction may itself be redacted, by another one of the batch.
-        while used := _redactions_in_use(txn, [each for each in numbers if each not in kept]):
+        going = [each for each in numbers if each not in kept]
+        while going and (used := _redactions_in_use(txn, going)):
             kept |= used
+            going = [each for each in going if each not in used]
         if later.prev_nos:
             _cut_later(txn, mark, list(later.prev_nos))
-        gone = [number for number in numbers if number not in kept]
-        _remove(txn, room_no, numbers, gone, sorted(kept))
+        _remove(txn, room_no, numbers, going, sorted(kept))
         announce_room(txn, PURGED_CACHE, lock.room.room_id)
     mark, held_ms = reworked(txn, mark, lock)
     removed = len(numbers) - len(kept)
@@ -288,7 +290,7 @@ def _redactions_in_use(txn: Transaction, numbers: list[int]) -> set[int]:
         "SELECT r.redaction_no FROM synrepl._redactions r JOIN synrepl._room_events t"
         "  ON t.event_id = r.redacts AND t.redacted_by = r.redaction_no"
         " WHERE r.redaction_no = ANY (%s::bigint[]) AND t.event_no <> ALL (%s::bigint[])",
-        (numbers, numbers),
+        (array_text(numbers), array_text(numbers)),
     )
     return {int(number) for (number,) in txn.fetchall()}
 
@@ -307,43 +309,59 @@ def _cut_later(txn: Transaction, mark: RoomMark, parents: list[int]) -> None:
 def _remove(
     txn: Transaction, room_no: int, numbers: list[int], gone: list[int], kept: list[int]
 ) -> None:
-    txn.execute(
+    # Other statements than these few would cost a round trip each, with the room locked.
+    rows = PendingRows()
+    rows.run(
         "DELETE FROM synrepl._backward_extremities"
         " WHERE room_no = %s AND child_no = ANY (%s::bigint[])",
         (room_no, numbers),
     )
-    # Redactions whose targets go are applied again if these come again; those that go are forgotten.
-    txn.execute(
-        "UPDATE synrepl._redactions r SET applied = false FROM synrepl._room_events e"
-        " WHERE e.event_no = ANY (%s::bigint[]) AND e.redacted_by IS NOT NULL"
-        "  AND r.redacts = e.event_id AND r.room_no = %s AND r.applied",
-        (gone, room_no),
-    )
-    unapplied = txn.rowcount
-    txn.execute(
-        "DELETE FROM synrepl._redactions WHERE redaction_no = ANY (%s::bigint[]) RETURNING applied",
-        (gone,),
-    )
-    unapplied -= sum(not applied for (applied,) in txn.fetchall())
-    txn.execute("DELETE FROM synrepl._room_event_json WHERE event_no = ANY (%s::bigint[])", (gone,))
-    txn.execute("DELETE FROM synrepl._room_events WHERE event_no = ANY (%s::bigint[])", (gone,))
-    txn.execute(
-        "UPDATE synrepl._room_events SET stream_id = NULL, topological = NULL, reach = NULL,"
-        f" audience = audience & ~{PLACE_BITS | EXCEPTION_BIT} | {NOBODY_BIT},"
-        " group_before = NULL, group_after = NULL, prev_nos = '{}',"
-        " flags = (flags & (2 | 16)) | 1, refusal = CASE WHEN flags & 2 <> 0 THEN refusal END"
-        " WHERE event_no = ANY (%s::bigint[])",
-        (kept,),
-    )
-    txn.execute(
+    rows.run(
         "DELETE FROM synrepl._branch_memberships WHERE room_no = %s AND event_no = ANY (%s::bigint[])",
         (room_no, numbers),
     )
-    txn.execute(
+    unapplied = 0
+    if gone:
+        unapplied = _forget_redactions(txn, room_no, gone)
+        rows.run(
+            "DELETE FROM synrepl._room_event_json WHERE event_no = ANY (%s::bigint[])", (gone,)
+        )
+        rows.run("DELETE FROM synrepl._room_events WHERE event_no = ANY (%s::bigint[])", (gone,))
+    if kept:
+        rows.run(
+            "UPDATE synrepl._room_events SET stream_id = NULL, topological = NULL, reach = NULL,"
+            f" audience = audience & ~{PLACE_BITS | EXCEPTION_BIT} | {NOBODY_BIT},"
+            " group_before = NULL, group_after = NULL, prev_nos = '{}',"
+            " flags = (flags & (2 | 16)) | 1, refusal = CASE WHEN flags & 2 <> 0 THEN refusal END"
+            " WHERE event_no = ANY (%s::bigint[])",
+            (kept,),
+        )
+    rows.run(
         "UPDATE synrepl._room_heads SET events = events - %s, outliers = outliers + %s,"
         " unapplied = unapplied + %s WHERE room_no = %s",
         (len(numbers), len(kept), unapplied, room_no),
     )
+    rows.flush(txn)
+
+
+def _forget_redactions(txn: Transaction, room_no: int, gone: list[int]) -> int:
+    """Redactions whose targets go are applied again if these come again; those that go are forgotten.
+
+    :returns: how many more redactions apply to nothing
+    """
+    numbers = array_text(gone)
+    txn.execute(
+        "UPDATE synrepl._redactions r SET applied = false FROM synrepl._room_events e"
+        " WHERE e.event_no = ANY (%s::bigint[]) AND e.redacted_by IS NOT NULL"
+        "  AND r.redacts = e.event_id AND r.room_no = %s AND r.applied",
+        (numbers, room_no),
+    )
+    unapplied = txn.rowcount
+    txn.execute(
+        "DELETE FROM synrepl._redactions WHERE redaction_no = ANY (%s::bigint[]) RETURNING applied",
+        (numbers,),
+    )
+    return unapplied - sum(not applied for (applied,) in txn.fetchall())
 
 
 def cited_messages(txn: Transaction, room_no: int) -> list[int]:

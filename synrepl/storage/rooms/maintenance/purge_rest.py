@@ -1,8 +1,8 @@
-"""The last part of a purge: versions on lines, outliers and state keys that nothing uses, and the proof that nothing is left."""
+"""The last part of a purge: versions on lines, outliers and state keys that nothing needs, and the proof that nothing is left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from synrepl.storage.database import Transaction
@@ -16,6 +16,7 @@ from synrepl.storage.rooms.maintenance.marks import (
     reworked,
 )
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.maintenance.unneeded import cited_by_waiting
 
 
 def lines_of(txn: Transaction, room_no: int) -> list[int]:
@@ -87,51 +88,40 @@ def trim_line(txn: Transaction, room_no: int, line_no: int, slot: int, limit: in
     return TrimmedLine(len(found), int(found[-1][0]) if len(found) == limit else None)
 
 
-_KEPT_EVENTS = (
-    "INSERT INTO _kept_events WITH RECURSIVE kept (event_no) AS ("
-    " SELECT n FROM synrepl._room_events e CROSS JOIN LATERAL unnest(e.auth_nos) AS n"
-    "  WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL"
-    " UNION SELECT e.redacted_by FROM synrepl._room_events e"
-    "  WHERE e.room_no = %(room)s AND e.redacted_by IS NOT NULL AND e.stream_id IS NOT NULL"
-    " UNION SELECT c.event_no FROM synrepl._state_groups g CROSS JOIN LATERAL synrepl.state_changes(g.changes) AS c"
-    "  WHERE g.room_no = %(room)s AND c.event_no IS NOT NULL"
-    " UNION SELECT event_no FROM synrepl._current_state WHERE room_no = %(room)s"
-    " UNION SELECT event_no FROM synrepl._memberships WHERE room_no = %(room)s"
-    " UNION SELECT a.n FROM kept JOIN synrepl._room_events e USING (event_no)"
-    "  CROSS JOIN LATERAL unnest(e.auth_nos || e.redacted_by) AS a (n) WHERE a.n IS NOT NULL)"
-    " SELECT event_no FROM kept"
-)
-
-
-def unneeded_outliers(txn: Transaction, room_no: int, limit: int) -> list[int]:
-    """Outliers that are in no state and in no auth chain of an event, and redact none. The room need not be locked."""
-    txn.execute(
-        "DROP TABLE IF EXISTS pg_temp._kept_events;"
-        " CREATE TEMP TABLE _kept_events (event_no bigint PRIMARY KEY) ON COMMIT DROP"
-    )
-    txn.execute(_KEPT_EVENTS, {"room": room_no})
-    txn.execute("ANALYZE _kept_events")
-    txn.execute(
-        "SELECT e.event_no FROM synrepl._room_events e WHERE e.room_no = %s AND e.stream_id IS NULL"
-        " AND NOT EXISTS (SELECT FROM _kept_events k WHERE k.event_no = e.event_no)"
-        " ORDER BY e.event_no DESC LIMIT %s",
-        (room_no, limit),
-    )
-    return [int(number) for (number,) in txn.fetchall()]
-
-
-def remove_outliers(txn: Transaction, mark: RoomMark, numbers: Sequence[int]) -> BatchDone:
+def remove_outliers(
+    txn: Transaction,
+    mark: RoomMark,
+    numbers: Sequence[int],
+    unneeded: Set[int],
+    waiting_no: int,
+) -> BatchDone:
     """Remove outliers that nothing refers to.
 
+    Nothing is removed if what came since the search refers to one of those that were found: what that one cites is
+    needed, too.
+
+    :param numbers: those to remove
+    :param unneeded: all that were found
+    :param waiting_no: the last waiting event that was looked at
     :raises ReworkedMeanwhile: what was found out is void
     """
     lock = lock_marked(txn, mark)
-    later = references_since(txn, mark, numbers)
-    gone = [each for each in numbers if each not in later.auth_nos]
+    is_used = bool(references_since(txn, mark, unneeded).auth_nos)
+    while not is_used:
+        waiting = cited_by_waiting(txn, lock.room, waiting_no)
+        is_used, waiting_no = not unneeded.isdisjoint(waiting.numbers), waiting.last_no
+        if waiting.is_last:
+            break
+    rows = 0 if is_used else _remove_outliers(txn, mark.room_no, numbers)
+    mark, held_ms = reworked(txn, mark, lock)
+    return BatchDone(mark, held_ms, rows, not is_used)
+
+
+def _remove_outliers(txn: Transaction, room_no: int, numbers: Sequence[int]) -> int:
     txn.execute(
         "DELETE FROM synrepl._room_events WHERE event_no = ANY (%s::bigint[]) AND flags & 1 <> 0"
         " RETURNING event_no, event_id, redacted_by",
-        (gone,),
+        (list(numbers),),
     )
     removed = txn.fetchall()
     numbers_gone = [int(row[0]) for row in removed]
@@ -142,7 +132,7 @@ def remove_outliers(txn: Transaction, mark: RoomMark, numbers: Sequence[int]) ->
     txn.execute(
         "UPDATE synrepl._redactions SET applied = false"
         " WHERE redacts = ANY (%s::text[]) AND room_no = %s AND applied",
-        (redacted, mark.room_no),
+        (redacted, room_no),
     )
     unapplied = txn.rowcount
     txn.execute(
@@ -153,31 +143,9 @@ def remove_outliers(txn: Transaction, mark: RoomMark, numbers: Sequence[int]) ->
     txn.execute(
         "UPDATE synrepl._room_heads SET outliers = outliers - %s, unapplied = unapplied + %s"
         " WHERE room_no = %s",
-        (len(numbers_gone), unapplied, mark.room_no),
+        (len(numbers_gone), unapplied, room_no),
     )
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, 2 * len(numbers_gone), len(gone) == len(numbers))
-
-
-_USED_SLOTS = (
-    "SELECT e.slot FROM synrepl._room_events e WHERE e.room_no = %(room)s AND e.slot IS NOT NULL"
-    " UNION SELECT c.slot FROM synrepl._state_groups g"
-    "  CROSS JOIN LATERAL synrepl.state_changes(g.changes) AS c WHERE g.room_no = %(room)s"
-    " UNION SELECT n FROM synrepl._state_group_lines p CROSS JOIN LATERAL unnest(p.slots) AS n"
-    "  WHERE p.room_no = %(room)s"
-    " UNION SELECT v.slot FROM synrepl._state_line v JOIN synrepl._state_lines l USING (line_no)"
-    "  WHERE l.room_no = %(room)s"
-)
-
-
-def unneeded_keys(txn: Transaction, room_no: int, limit: int) -> list[int]:
-    """Slots that no event, group or line has. The room need not be locked."""
-    txn.execute(
-        f"SELECT k.slot FROM synrepl._room_keys k WHERE k.room_no = %(room)s"
-        f" EXCEPT ({_USED_SLOTS}) LIMIT %(limit)s",
-        {"room": room_no, "limit": limit},
-    )
-    return [int(slot) for (slot,) in txn.fetchall()]
+    return 2 * len(numbers_gone)
 
 
 def remove_keys(txn: Transaction, mark: RoomMark, slots: Sequence[int]) -> BatchDone:
@@ -206,7 +174,10 @@ def remove_keys(txn: Transaction, mark: RoomMark, slots: Sequence[int]) -> Batch
 
 
 def purge_leftovers(txn: Transaction, room_no: int, point: PurgePoint) -> dict[str, int]:
-    """What a purge has left of what it should have removed, each by its own statement: all 0 after a purge."""
+    """What a purge has left of what it should have removed, each by its own statement: all 0 after a purge.
+
+    Outliers and state keys are not among it: see :mod:`.unneeded`.
+    """
     params = {"room": room_no, "bound": point.bound}
     queries = {
         "events": "SELECT count(*) FROM synrepl._room_events e"
@@ -220,13 +191,10 @@ def purge_leftovers(txn: Transaction, room_no: int, point: PurgePoint) -> dict[s
         "  WHERE e.event_no = b.child_no AND e.stream_id IS NOT NULL)",
         "redactions": "SELECT count(*) FROM synrepl._redactions r WHERE r.room_no = %(room)s"
         " AND NOT EXISTS (SELECT FROM synrepl._room_events e WHERE e.event_no = r.redaction_no)",
-        "state keys": "SELECT count(*) FROM (SELECT k.slot FROM synrepl._room_keys k"
-        f" WHERE k.room_no = %(room)s EXCEPT ({_USED_SLOTS})) x",
     }
     found = {}
     for name, query in queries.items():
         txn.execute(query, params)
         found[name] = int(txn.fetchone()[0])
-    found["outliers"] = len(unneeded_outliers(txn, room_no, 1_000))
     found["state groups and lines"] = count_uncollected(txn, room_no)
     return found
