@@ -33,8 +33,9 @@ class DoctorOfRooms(RoomsCase):
         master = await self.filled()
         done = await self.run_command("doctor", "rooms", "-c", master.path)
         self.assertEqual((done.code, done.err), (0, ""))
-        first, _, head, line = done.out.splitlines()
+        first, *looked_at, _, head, line = done.out.splitlines()
         self.assertEqual(first, "nothing is wrong in 1 room")
+        self.assertRegex(" ".join(looked_at), "^looked at: .* 'synrepl rooms verify' looks at ")
         self.assertRegex(head, r"^room +events +size +events a day +size in a year$")
         self.assertRegex(line, rf"^{self.room_id} +10 +[\d.]+ [kM]B +\d+\.\d +[\d.]+ [kM]B$")
 

@@ -103,12 +103,20 @@ class RoomsAreVerified(RoomsCase):
     async def test_says_that_nothing_is_wrong(self) -> None:
         _, one = await self.stored(0)
         _, other = await self.stored(1)
+        events, groups = self.count("_room_events"), self.count("_state_groups")
         done = await self.rooms("verify")
-        self.assertEqual(done, (0, "Nothing is wrong in 2 rooms.\n", ""))
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertEqual(
+            done.out,
+            "Nothing is wrong in 2 rooms.\n"
+            f"Looked at: {events} events, {groups} state groups, and what refers to them.\n"
+            "Not looked at: signatures, verdicts, who may see an event, and events that wait.\n",
+        )
         done = await self.rooms("verify", one.room_id)
-        self.assertEqual(done, (0, "Nothing is wrong in 1 room.\n", ""))
+        self.assertTrue(done.out.startswith("Nothing is wrong in 1 room.\n"), done.out)
         found = await self.json("verify", one.room_id, other.room_id)
-        self.assertEqual(found, {"rooms": 2, "findings": []})
+        self.assertEqual((found["rooms"], found["findings"]), (2, []))
+        self.assertEqual(found["checked"]["events"], events)
 
     async def test_names_what_is_damaged_and_fails(self) -> None:
         room_dag, room = await self.stored()

@@ -23,8 +23,6 @@ def main(arguments: list[str]) -> int:
     """Try them and tell what caught each."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.write_results and options.names:
-        parser.error("--write-results is of all mutants: it takes no NAME")
     groups = [options.group] if options.group else [*GROUPS]
     given = [mutant for group in groups for mutant in GROUPS[group][0]]
     chosen = [m for m in given if not options.names or _is_named(m, options.names)]
@@ -50,14 +48,20 @@ def main(arguments: list[str]) -> int:
     if options.write_results:
         for group in groups:
             mutants, path = GROUPS[group]
-            path.write_text(
-                results([each for each in found if each[0] in mutants]), encoding="utf-8"
-            )
+            old = path.read_text(encoding="utf-8") if path.exists() else ""
+            path.write_text(results(mutants, found, old), encoding="utf-8")
     return int(caught != len(found))
 
 
-def results(found: Sequence[tuple[Mutant, Outcome]]) -> str:
-    """``RESULTS.md``."""
+def results(
+    mutants: Sequence[Mutant], found: Sequence[tuple[Mutant, Outcome]], old: str = ""
+) -> str:
+    """``RESULTS.md``.
+
+    :param mutants: all of the group
+    :param found: the outcomes of those that were tried
+    :param old: the file as it is; the rows of mutants that were not tried stay
+    """
     lines = [
         "# Mutants and what caught them",
         "",
@@ -66,7 +70,13 @@ def results(found: Sequence[tuple[Mutant, Outcome]]) -> str:
         "| mutant | file | what is broken | caught by |",
         "|---|---|---|---|",
     ]
-    for mutant, outcome in found:
+    outcomes = {mutant.name: outcome for mutant, outcome in found}
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in old.splitlines()}
+    for mutant in mutants:
+        outcome = outcomes.get(mutant.name)
+        if outcome is None:
+            lines += [rows[mutant.name]] if mutant.name in rows else []
+            continue
         caught = (outcome.caught_by or "nothing").removeprefix("tests.").split(" ")[0]
         caught = caught.removeprefix("rooms.")
         lines.append(f"| {mutant.name} | {mutant.path} | {mutant.drops} | {caught} |")
@@ -86,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="only tell which there are")
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument(
-        "--write-results", action="store_true", help="write RESULTS.md beside this; of all"
+        "--write-results",
+        action="store_true",
+        help="write RESULTS.md beside this; rows of mutants that are not named stay",
     )
     return parser
 

@@ -10,6 +10,8 @@ import sys
 import unittest
 from pathlib import Path
 
+from hypothesis import Phase, settings
+
 import synrepl.rooms
 
 
@@ -26,6 +28,10 @@ def main(root: str, names: list[str]) -> None:
     where = Path(synrepl.rooms.__file__).resolve()
     if not where.is_relative_to(Path(root).resolve()):
         raise SystemExit(f"{where} is tested, which is not in {root}")
+    # That a test fails is enough: shrinking its example takes minutes.
+    phases = [Phase.explicit, Phase.generate]
+    settings.register_profile("mutants", phases=phases, derandomize=True, database=None)
+    settings.load_profile("mutants")
     result = First()
     for name in names:
         unittest.defaultTestLoader.loadTestsFromName(name).run(result)

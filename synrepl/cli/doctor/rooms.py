@@ -72,6 +72,12 @@ def parts(found: RoomsExamined) -> list[rich.console.RenderableType]:
         parts.append(Text("  cure: see all of it with 'synrepl rooms verify'"))
     else:
         parts.append(Text(f"nothing is wrong in {counted(found.rooms, 'room')}", style="green"))
+        parts.append(
+            Text(
+                "looked at: references, counts, forward extremities, and the newest state groups and lines;"
+                " 'synrepl rooms verify' looks at every event and every state"
+            )
+        )
     if found.forecasts:
         table = plain_table("room", "events>", "size>", "events a day>", "size in a year>")
         for room in found.forecasts:

@@ -51,8 +51,8 @@ MAINTAINING = (
     Mutant(
         "store-purge-redactions",
         "storage/rooms/maintenance/purge.py",
-        "while used := _redactions_in_use(",
-        "while False and (used := _redactions_in_use)(",
+        "while going and (used",
+        "while False and (used",
         "redactions of events that stay are kept",
         PURGING,
         PACKAGE,

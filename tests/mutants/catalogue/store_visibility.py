@@ -5,8 +5,14 @@ from __future__ import annotations
 from tests.mutants.mutant import PACKAGE, Mutant
 
 AUDIENCE = ("tests.storage.rooms.test_audience",)
-VISIBILITY = ("tests.storage.rooms.test_visibility",)
-PLACES = ("tests.storage.rooms.test_persisted_visibility",)
+VISIBILITY = (
+    "tests.storage.rooms.test_visibility.VisibilityVectors",
+    "tests.storage.rooms.test_visibility.RandomRooms",
+)
+PLACES = (
+    "tests.storage.rooms.test_persisted_visibility.PlacesOfEvents",
+    "tests.storage.rooms.test_persisted_visibility.PersistedRooms",
+)
 TRAVERSAL = ("tests.storage.rooms.test_traversal",)
 
 SEEING = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from synrepl.rooms import Room, auth_dependencies
@@ -85,6 +86,59 @@ class KilledDatabase:
         )
 
 
+_WRITES = re.compile(r"(INSERT INTO|UPDATE|DELETE FROM) synrepl\.|SELECT synrepl\.append")
+
+
+class WritesKilled:
+    """A database whose transactions fail once before each statement that writes.
+
+    :param seen: where they failed: name of the transaction, place of the statement
+    """
+
+    def __init__(self, database: Database, seen: set[tuple[str, int]]) -> None:
+        self._database = database
+        self._seen = seen
+
+    async def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Run work in a transaction that may fail."""
+        kind = re.sub(" of !.*", "", name)
+
+        def killed(txn: Transaction) -> T:
+            return work(_KilledWrites(txn, kind, self._seen))  # type: ignore[arg-type]
+
+        return await self._database.run(name, killed, read_only=read_only, isolation=isolation)
+
+
+class _KilledWrites:
+    def __init__(self, txn: Transaction, kind: str, seen: set[tuple[str, int]]) -> None:
+        self._txn = txn
+        self._kind = kind
+        self._seen = seen
+        self._count = 0
+
+    def execute(self, sql: str, params: Any = ()) -> _KilledWrites:
+        self._count += 1
+        place = self._kind, self._count
+        if _WRITES.match(sql) and place not in self._seen:
+            self._seen.add(place)
+            raise Killed
+        self._txn.execute(sql, params)
+        return self
+
+    def __iter__(self) -> Any:
+        return iter(self._txn)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._txn, name)
+
+
 def kept_outliers(
     txn: Transaction, room: Room, full: Collection[str], redacted_by: Mapping[str, str]
 ) -> set[str]:
@@ -137,6 +191,25 @@ class MaintainedCase(StoreCase):
                 room_dag.version,
                 [IncomingEvent(each, live) for each in events[at : at + 50]],
             )
+
+    async def kill_everywhere(
+        self,
+        work: Callable[[RoomMaintenance], Awaitable[object]],
+        check: Callable[[], Awaitable[object]],
+    ) -> set[str]:
+        """Run an operation again and again, killed before each of its writes once, until it is not killed any more.
+
+        :param check: what holds whenever it was killed
+        :returns: names of the transactions that were killed
+        """
+        seen: set[tuple[str, int]] = set()
+        while True:
+            try:
+                await work(RoomMaintenance(WritesKilled(self.database, seen)))
+            except Killed:
+                await check()
+            else:
+                return {name for name, _ in seen}
 
     async def spoil(self, room_id: str) -> None:
         """Store a fifth of the groups in full."""

@@ -13,7 +13,7 @@ from synrepl.core.errors import StorageError
 from synrepl.rooms import Room
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.maintenance.compact import group_totals
+from synrepl.storage.rooms.maintenance.compact import GroupTotals, group_totals
 from synrepl.storage.rooms.maintenance.index_check import (
     IndexDamaged,
     IndexesNotChecked,
@@ -28,7 +28,7 @@ from synrepl.storage.rooms.states.state_groups import (
 from synrepl.storage.rooms.tables.numbers import require_room, take_numbers
 from synrepl.storage.rooms.tables.pending_rows import copy_rows
 from tests.rooms.dags import dag, dag_names
-from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
+from tests.storage.rooms.kept_rooms import MaintainedCase
 
 reactor: Any = _reactor
 
@@ -70,6 +70,35 @@ class GroupsCase(MaintainedCase):
 
         await self.database.run("make garbage", work)
 
+    async def copy_a_state(self, room_id: str) -> None:
+        """Store a state twice more: in full, and as a delta to that, which an event has."""
+
+        def copy_twice(txn: Transaction) -> None:
+            room_no = require_room(txn, room_id).room_no
+            txn.execute(
+                "SELECT g.group_no FROM synrepl._state_groups g JOIN synrepl._room_events e"
+                "  ON e.group_before = g.group_no ORDER BY g.place DESC LIMIT 1"
+            )
+            high = int(txn.fetchone()[0])
+            known = read_chains(txn, room_no, [high])
+            self.assertGreater(known[high].place, 0)
+            full, delta = take_numbers(txn, 0, 2)[1]
+            copy = known[high]._replace(group_no=full, prev_group=None, place=0)
+            copy = copy._replace(changes=state_in(high, known))
+            step = copy._replace(group_no=delta, prev_group=full, place=1, changes={})
+            copy_rows(txn, GROUPS_TABLE, [group_row(copy), group_row(step)])
+            txn.execute(
+                "UPDATE synrepl._room_events SET group_before = %s WHERE event_no ="
+                " (SELECT max(event_no) FROM synrepl._room_events WHERE group_before = %s)",
+                (delta, high),
+            )
+
+        await self.database.run("copy a state", copy_twice)
+
+    async def totals(self, room_id: str) -> GroupTotals:
+        """The size of a room's groups."""
+        return await self.read(lambda txn: group_totals(txn, require_room(txn, room_id).room_no))
+
 
 class Collecting(GroupsCase):
     """Groups that nothing refers to."""
@@ -95,6 +124,21 @@ class Collecting(GroupsCase):
         self.assertEqual(report.leftovers, 0)
         await self.check_equal(room)
         self.assertEqual(await self.verified(room_id), [])
+
+    async def test_a_collection_that_is_killed_anywhere_is_gone_on_with(self) -> None:
+        room = await self.stored(number=1)
+        room_id = room.room_id or ""
+        await self.add_garbage(room_id, 3)
+        no_lines = set(await self.verified(room_id))
+
+        async def check() -> None:
+            self.assertLessEqual(set(await self.verified(room_id)), no_lines)
+
+        killed = await self.kill_everywhere(
+            lambda to: to.collect(room_id, index_check=False, rebase=True), check
+        )
+        self.assertIn("remove state groups", killed)
+        await self.check_equal(room)
 
     async def test_all_indexes_that_lead_to_references_are_to_be_checked(self) -> None:
         indexes = await self.read(checked_indexes)
@@ -185,52 +229,26 @@ class Compacting(GroupsCase):
         room = await self.stored(number=3)
         room_id = room.room_id or ""
         await self.spoil(room_id)
-        last = 0
-        totals = await self.read(lambda txn: group_totals(txn, require_room(txn, room_id).room_no))
-        while True:
-            killed = KilledDatabase(self.database, last)
-            try:
-                await RoomMaintenance(killed).compact(room_id, index_check=False)
-            except Killed:
-                last += 3
-            else:
-                break
-            if last % 10 == 0:
-                self.assertEqual(await self.verified(room_id), [])
-                now = await self.read(
-                    lambda txn: group_totals(txn, require_room(txn, room_id).room_no)
-                )
-                self.assertLessEqual(now.groups, totals.groups)
-                totals = now
-        self.assertGreater(last, 30)
+        await self.copy_a_state(room_id)
+        totals = [await self.totals(room_id)]
+        no_lines = set(await self.verified(room_id))
+
+        async def check() -> None:
+            self.assertLessEqual(set(await self.verified(room_id)), no_lines)
+            totals.append(await self.totals(room_id))
+            self.assertLessEqual(totals[-1].groups, totals[-2].groups)
+
+        killed = await self.kill_everywhere(
+            lambda to: to.compact(room_id, index_check=False), check
+        )
+        self.assertLessEqual({"merge state groups", "rewrite state groups"}, killed)
         await self.check_equal(room)
 
     async def test_deltas_stay_above_what_they_are_deltas_to_when_groups_are_merged(self) -> None:
         room = await self.stored()
         room_id = room.room_id or ""
 
-        def copy_twice(txn: Transaction) -> None:
-            """The same state twice more: in full, and as a delta to that, which an event has."""
-            room_no = require_room(txn, room_id).room_no
-            txn.execute(
-                "SELECT g.group_no FROM synrepl._state_groups g JOIN synrepl._room_events e"
-                "  ON e.group_before = g.group_no ORDER BY g.place DESC LIMIT 1"
-            )
-            high = int(txn.fetchone()[0])
-            known = read_chains(txn, room_no, [high])
-            self.assertGreater(known[high].place, 0)
-            full, delta = take_numbers(txn, 0, 2)[1]
-            copy = known[high]._replace(group_no=full, prev_group=None, place=0)
-            copy = copy._replace(changes=state_in(high, known))
-            step = copy._replace(group_no=delta, prev_group=full, place=1, changes={})
-            copy_rows(txn, GROUPS_TABLE, [group_row(copy), group_row(step)])
-            txn.execute(
-                "UPDATE synrepl._room_events SET group_before = %s WHERE event_no ="
-                " (SELECT max(event_no) FROM synrepl._room_events WHERE group_before = %s)",
-                (delta, high),
-            )
-
-        await self.database.run("copy a state", copy_twice)
+        await self.copy_a_state(room_id)
         before = self.sql("SELECT count(*) FROM synrepl._state_groups")
         await self.maintenance.compact(room_id, index_check=False)
         self.assertLessEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before - 2)

@@ -17,6 +17,9 @@ from synrepl.storage.rooms.maintenance import purge, purge_rest
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
 from synrepl.storage.rooms.tables.numbers import RoomRow
 
+#: Events that are found at once.
+FOUND_EVENTS = 20_000
+
 
 class PurgeJob(RoomJob):
     """Purges one room; counts what was done."""
@@ -69,19 +72,36 @@ class PurgeJob(RoomJob):
         """Remove the events before the point."""
         room_no = self.room.room_no
         mark = await self.mark()
-        cited = await self.run("find cited events", lambda txn: purge.cited_messages(txn, room_no))
-        is_more = True
-        while is_more:
-            size = self.locks.size("events")
-            went = await self.run(
-                "purge events",
-                partial(purge.purge_events, mark=mark, point=self._point, limit=size, cited=cited),
+        cited = set(
+            await self.run("find cited events", lambda txn: purge.cited_messages(txn, room_no))
+        )
+        while True:
+            numbers = await self.run(
+                "find events",
+                partial(
+                    purge.events_to_purge, room_no=room_no, point=self._point, limit=FOUND_EVENTS
+                ),
             )
-            mark = self.done("events", went.removed + went.kept, went.done)
-            self.events += went.removed
-            self.outliers += went.kept
-            is_more = went.done.is_complete
-            self.tell("events", self.events + self.outliers, total)
+            if not numbers:
+                return
+            at = 0
+            while at < len(numbers):
+                part = numbers[at : at + self.locks.size("events")]
+                went = await self.run(
+                    "purge events",
+                    partial(
+                        purge.purge_events,
+                        mark=mark,
+                        point=self._point,
+                        numbers=part,
+                        cited=cited.intersection(part),
+                    ),
+                )
+                mark = self.done("events", len(part), went.done)
+                at += len(part)
+                self.events += went.removed
+                self.outliers += went.kept
+                self.tell("events", self.events + self.outliers, total)
 
     async def trim_lines(self) -> None:
         """Remove versions that are nobody's entries any more. This takes no lock."""

@@ -22,7 +22,7 @@ from synrepl.storage.rooms.tables.numbers import RoomRow
 T = TypeVar("T")
 
 #: For how many milliseconds a batch should hold a room's lock; sizes of batches follow from what was measured.
-TARGET_MS = 15.0
+TARGET_MS = 20.0
 
 #: Rows of a first batch, of the smallest and of the largest.
 FIRST_BATCH = 100

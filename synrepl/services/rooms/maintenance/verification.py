@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TypeVar
@@ -37,10 +38,16 @@ class RoomVerification:
     """Checks everything that is stored of rooms, and changes nothing.
 
     Others go on meanwhile: each page is a snapshot, and what one page compares belongs to one moment.
+
+    Signatures are not checked, which takes the keys of their servers, nor are events judged again, nor is looked at
+    who may see them, or at events that wait.
+
+    :ivar checked: numbers of events, state groups, and groups on lines that were looked at so far
     """
 
     def __init__(self, database: Database, progress: ProgressListener | None = None) -> None:
         self._database = database
+        self.checked: Counter[str] = Counter()
         self._progress = progress
 
     async def room_ids(self) -> list[str]:
@@ -131,6 +138,7 @@ class RoomVerification:
             for each in page.findings:
                 yield each
             done += page.checked
+            self.checked["groups on lines" if phase.startswith("line ") else phase] += page.checked
             self._tell(room, phase, done, total)
             after = page.next_page
 

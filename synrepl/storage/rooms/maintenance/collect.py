@@ -105,7 +105,7 @@ def retire_lines(txn: Transaction, mark: RoomMark, lines: Sequence[int]) -> Batc
     :raises ReworkedMeanwhile: the plan is void
     """
     lock = lock_marked(txn, mark)
-    came_later = references_since(txn, mark, ())
+    came_later = references_since(txn, mark, lock, ())
     txn.execute(
         "SELECT EXISTS (SELECT FROM synrepl._state_group_lines p WHERE p.room_no = %(room)s"
         "  AND p.line_no = ANY (%(lines)s::int[]) AND (p.group_no > %(m_group)s"
@@ -166,7 +166,7 @@ def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> Ba
     lock = lock_marked(txn, mark)
     room_no = mark.room_no
     doomed = set(groups)
-    is_used = bool(doomed & references_since(txn, mark, ()).groups)
+    is_used = bool(doomed & references_since(txn, mark, lock, ()).groups)
     txn.execute(
         "SELECT EXISTS (SELECT FROM synrepl._state_groups g WHERE g.room_no = %(room)s"
         "  AND g.group_no > %(m_group)s AND g.prev_group = ANY (%(groups)s::bigint[]))"

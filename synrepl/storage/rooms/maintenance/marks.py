@@ -40,6 +40,7 @@ class RoomMark(NamedTuple):
     :ivar group_no: the last number of a state group
     :ivar newest: the newest stream ID
     :ivar oldest: the oldest one
+    :ivar revision: of the room's row; while it is the same, nothing came later
     """
 
     room_no: int
@@ -48,6 +49,7 @@ class RoomMark(NamedTuple):
     group_no: int
     newest: int
     oldest: int
+    revision: int
 
 
 class RoomLock(NamedTuple):
@@ -79,7 +81,7 @@ def mark_room(txn: Transaction, room_no: int) -> RoomMark:
         " coalesce((SELECT max(stream_id) FROM synrepl._room_events"
         "  WHERE room_no = %s AND stream_id IS NOT NULL), 0),"
         " coalesce((SELECT min(stream_id) FROM synrepl._room_events"
-        "  WHERE room_no = %s AND stream_id IS NOT NULL), 0)"
+        "  WHERE room_no = %s AND stream_id IS NOT NULL), 0), r.revision"
         " FROM synrepl._rooms r WHERE r.room_no = %s",
         (room_no, room_no, room_no),
     )
@@ -116,7 +118,8 @@ def reworked(
         (int(new_epoch), mark.room_no),
     )
     held = (float(txn.fetchone()[0]) - lock.since) * 1000
-    return mark._replace(reworked=mark.reworked + 1), held
+    revision = mark.revision + (lock.room.revision == mark.revision)
+    return mark._replace(reworked=mark.reworked + 1, revision=revision), held
 
 
 def mark_params(mark: RoomMark) -> dict[str, object]:
@@ -130,11 +133,15 @@ def mark_params(mark: RoomMark) -> dict[str, object]:
     }
 
 
-def references_since(txn: Transaction, mark: RoomMark, numbers: Collection[int]) -> CameLater:
+def references_since(
+    txn: Transaction, mark: RoomMark, lock: RoomLock, numbers: Collection[int]
+) -> CameLater:
     """Which of some events those that came after a mark refer to, and which state groups they have.
 
     :param numbers: of events that are about to be removed
     """
+    if lock.room.revision == mark.revision:
+        return CameLater(frozenset(), frozenset(), frozenset())
     txn.execute(
         "SELECT e.prev_nos, e.auth_nos || coalesce(e.redacted_by, 0), e.group_before, e.group_after"
         f" FROM synrepl._room_events e WHERE e.event_no IN {NEW_EVENTS}",

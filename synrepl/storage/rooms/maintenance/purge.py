@@ -12,7 +12,7 @@ Each batch takes the room's lock for milliseconds. A purge that is killed is gon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from synrepl.core.errors import Refused
@@ -234,6 +234,19 @@ def _unfollowed(txn: Transaction, room_no: int, numbers: list[int]) -> list[int]
     return [int(number) for (number,) in txn.fetchall()]
 
 
+def events_to_purge(txn: Transaction, room_no: int, point: PurgePoint, limit: int) -> list[int]:
+    """The newest events before the point, so that no event goes before those that follow it.
+
+    The room need not be locked.
+    """
+    txn.execute(
+        f"SELECT e.event_no FROM synrepl._room_events e WHERE e.room_no = %(room)s AND {point.is_before('e')}"
+        f" ORDER BY {point.newest_first} LIMIT %(limit)s",
+        {"room": room_no, "bound": point.bound, "limit": limit},
+    )
+    return [int(number) for (number,) in txn.fetchall()]
+
+
 class PurgedEvents(NamedTuple):
     """A batch of events that went.
 
@@ -247,10 +260,15 @@ class PurgedEvents(NamedTuple):
 
 
 def purge_events(
-    txn: Transaction, mark: RoomMark, point: PurgePoint, limit: int, cited: Sequence[int]
+    txn: Transaction,
+    mark: RoomMark,
+    point: PurgePoint,
+    numbers: Sequence[int],
+    cited: Collection[int],
 ) -> PurgedEvents:
-    """Remove the newest events before the point; those that something may refer to become outliers.
+    """Remove events before the point; those that something may refer to become outliers.
 
+    :param numbers: some of :func:`events_to_purge`, in their order
     :param cited: message events that other events cite, see :func:`cited_messages`
     :raises ReworkedMeanwhile: what was found out is void
     """
@@ -258,15 +276,14 @@ def purge_events(
     room_no = mark.room_no
     txn.execute(
         "SELECT e.event_no, e.slot IS NOT NULL FROM synrepl._room_events e"
-        f" WHERE e.room_no = %(room)s AND {point.is_before('e')}"
-        f" ORDER BY {point.newest_first} LIMIT %(limit)s",
-        {"room": room_no, "bound": point.bound, "limit": limit},
+        f" WHERE e.event_no = ANY (%(numbers)s::bigint[]) AND {point.is_before('e')}",
+        {"numbers": array_text(numbers), "bound": point.bound},
     )
     found = txn.fetchall()
-    numbers = [int(number) for number, _ in found]
-    kept = {int(number) for number, is_state in found if is_state} | (set(cited) & set(numbers))
+    numbers = [int(row[0]) for row in found]
+    kept = {int(row[0]) for row in found if row[1]}.union(cited).intersection(numbers)
     if numbers:
-        later = references_since(txn, mark, numbers)
+        later = references_since(txn, mark, lock, numbers)
         kept |= later.auth_nos
         # A redaction may itself be redacted, by another one of the batch.
         going = [each for each in numbers if each not in kept]
@@ -280,7 +297,9 @@ def purge_events(
     mark, held_ms = reworked(txn, mark, lock)
     removed = len(numbers) - len(kept)
     return PurgedEvents(
-        BatchDone(mark, held_ms, 2 * removed, len(numbers) == limit), removed, len(kept)
+        BatchDone(mark, held_ms, 2 * removed, True),
+        removed,
+        len(kept),
     )
 
 

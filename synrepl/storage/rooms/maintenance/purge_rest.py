@@ -106,8 +106,8 @@ def remove_outliers(
     :raises ReworkedMeanwhile: what was found out is void
     """
     lock = lock_marked(txn, mark)
-    is_used = bool(references_since(txn, mark, unneeded).auth_nos)
-    while not is_used:
+    is_used = bool(references_since(txn, mark, lock, unneeded).auth_nos)
+    while not is_used and lock.room.revision != mark.revision:
         waiting = cited_by_waiting(txn, lock.room, waiting_no)
         is_used, waiting_no = not unneeded.isdisjoint(waiting.numbers), waiting.last_no
         if waiting.is_last:
