@@ -34,7 +34,7 @@ from tests.storage.rooms.restless_rooms import RestlessRoom, as_stored
 from tests.storage.rooms.test_persisting_machine import StoreMachine, seeds
 from tests.storage.rooms.test_visibility import RoomCase
 
-EXAMPLES = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "10"))
 
 #: The statement at which an operation fails.
 failures = st.one_of(st.none(), st.integers(1, 90))
