@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance import unneeded
-from synrepl.storage.rooms.maintenance.unneeded import Page
+from synrepl.storage.rooms.maintenance.unneeded import ReferencesPage
 from synrepl.storage.rooms.tables.numbers import RoomRow
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class UnneededSearch:
             )
             found -= in_page.events
             after = in_page.next_page
-        pages: list[tuple[Callable[..., Page], int]] = [
+        pages: list[tuple[Callable[..., ReferencesPage], int]] = [
             (partial(unneeded.in_current_state, room_no=room_no), -1),
             (partial(unneeded.cited_by_events, room_no=room_no), _FIRST_STREAM_ID),
         ]
@@ -116,7 +116,7 @@ class UnneededSearch:
             found -= cited
         return waiting_no
 
-    async def _referred_to(self, read: Callable[..., Page], first: int) -> set[int]:
+    async def _referred_to(self, read: Callable[..., ReferencesPage], first: int) -> set[int]:
         numbers: set[int] = set()
         after: int | None = first
         while after is not None:

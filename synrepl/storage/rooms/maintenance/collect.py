@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synrepl.rooms.state_groups import BrokenChain
+from synrepl.rooms import BrokenChain
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.kept_groups import (
     find_kept_groups,

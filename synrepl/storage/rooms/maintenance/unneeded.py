@@ -23,7 +23,7 @@ PAGE_BYTES = 4 << 20
 PAGE_WAITING = 100
 
 
-class Page(NamedTuple):
+class ReferencesPage(NamedTuple):
     """What a page refers to.
 
     :ivar numbers: of events, or slots
@@ -44,7 +44,7 @@ def outliers_below(txn: Transaction, room_no: int, below: int, limit: int) -> li
     return [int(number) for (number,) in txn.fetchall()]
 
 
-def cited_by_events(txn: Transaction, room_no: int, after: int) -> Page:
+def cited_by_events(txn: Transaction, room_no: int, after: int) -> ReferencesPage:
     """What a page of full events cites, with the redactions that apply to them.
 
     :param after: the stream ID where the page begins
@@ -52,7 +52,9 @@ def cited_by_events(txn: Transaction, room_no: int, after: int) -> Page:
     return _cited(txn, room_no, "stream_id", "stream_id IS NOT NULL", after, (0, 0))
 
 
-def cited_by_outliers(txn: Transaction, room_no: int, after: int, but: tuple[int, int]) -> Page:
+def cited_by_outliers(
+    txn: Transaction, room_no: int, after: int, but: tuple[int, int]
+) -> ReferencesPage:
     """What a page of outliers cites, with the redactions that apply to them.
 
     :param after: the event number where the page begins
@@ -63,7 +65,7 @@ def cited_by_outliers(txn: Transaction, room_no: int, after: int, but: tuple[int
 
 def _cited(
     txn: Transaction, room_no: int, order: str, which: str, after: int, but: tuple[int, int]
-) -> Page:
+) -> ReferencesPage:
     txn.execute(
         "WITH page AS (SELECT event_no, stream_id, auth_nos, redacted_by FROM synrepl._room_events"
         f"  WHERE room_no = %s AND {which} AND {order} > %s ORDER BY {order} LIMIT %s)"
@@ -73,7 +75,7 @@ def _cited(
         (room_no, after, PAGE_ROWS, *but),
     )
     count, last, cited = txn.fetchone()
-    return Page(set(cited), int(last) if count == PAGE_ROWS else None)
+    return ReferencesPage(set(cited), int(last) if count == PAGE_ROWS else None)
 
 
 def cited_by(txn: Transaction, numbers: Collection[int]) -> Set[int]:
@@ -87,7 +89,7 @@ def cited_by(txn: Transaction, numbers: Collection[int]) -> Set[int]:
     return {int(number) for (number,) in txn.fetchall()}
 
 
-def in_current_state(txn: Transaction, room_no: int, after: int) -> Page:
+def in_current_state(txn: Transaction, room_no: int, after: int) -> ReferencesPage:
     """Events of a page of the current state.
 
     :param after: the slot where the page begins
@@ -99,7 +101,7 @@ def in_current_state(txn: Transaction, room_no: int, after: int) -> Page:
     )
     rows = txn.fetchall()
     last = int(rows[-1][0]) if len(rows) == PAGE_ROWS else None
-    return Page({int(event_no) for _, event_no in rows}, last)
+    return ReferencesPage({int(event_no) for _, event_no in rows}, last)
 
 
 class GroupsPage(NamedTuple):
@@ -177,7 +179,7 @@ def cited_by_waiting(txn: Transaction, room: RoomRow, after: int) -> WaitingPage
     return WaitingPage(cited_nos, last_no, len(rows) < PAGE_WAITING)
 
 
-def keys_without_events(txn: Transaction, room_no: int, after: int) -> Page:
+def keys_without_events(txn: Transaction, room_no: int, after: int) -> ReferencesPage:
     """Slots of a page of state keys that no event has.
 
     :param after: the slot where the page begins
@@ -191,7 +193,7 @@ def keys_without_events(txn: Transaction, room_no: int, after: int) -> Page:
         {"room": room_no, "after": after, "limit": PAGE_ROWS},
     )
     count, last, slots = txn.fetchone()
-    return Page(set(slots), int(last) if count == PAGE_ROWS else None)
+    return ReferencesPage(set(slots), int(last) if count == PAGE_ROWS else None)
 
 
 def slots_on_lines(txn: Transaction, room_no: int, slots: Collection[int]) -> Set[int]:
@@ -205,7 +207,7 @@ def slots_on_lines(txn: Transaction, room_no: int, slots: Collection[int]) -> Se
     return {int(slot) for (slot,) in txn.fetchall()}
 
 
-def slots_beside_lines(txn: Transaction, room_no: int, after: int) -> Page:
+def slots_beside_lines(txn: Transaction, room_no: int, after: int) -> ReferencesPage:
     """Slots of a page of groups that are beside a line.
 
     :param after: the group where the page begins
@@ -218,4 +220,4 @@ def slots_beside_lines(txn: Transaction, room_no: int, after: int) -> Page:
         (room_no, after, PAGE_ROWS),
     )
     count, last, slots = txn.fetchone()
-    return Page(set(slots), int(last) if count == PAGE_ROWS else None)
+    return ReferencesPage(set(slots), int(last) if count == PAGE_ROWS else None)
