@@ -124,9 +124,10 @@ def _copy_string(cell: str) -> str:
     return cell.translate(_ESCAPES) if _SPECIAL.search(cell) else cell
 
 
-def _copy_list(cells: Sequence[object]) -> str:
-    text = array_text(cells)
-    return text if set(map(type, cells)) <= _INTEGERS else _copy_string(text)
+def _copy_list(cells: list[object]) -> str:
+    if set(map(type, cells)) <= _INTEGERS:
+        return f"{{{str(cells)[1:-1]}}}"
+    return _copy_string(array_text(cells))
 
 
 def array_text(cells: Collection[object]) -> str:
@@ -136,9 +137,7 @@ def array_text(cells: Collection[object]) -> str:
     """
     kinds = set(map(type, cells))
     if kinds <= _INTEGERS:
-        return (
-            f"{{{str(cells)[1:-1]}}}" if type(cells) is list else f"{{{','.join(map(str, cells))}}}"
-        )
+        return "{" + ",".join(map(str, cells)) + "}"
     if kinds == _STRINGS:
         texts = cast("Collection[str]", cells)
         if not _NEEDS_ESCAPE.search("".join(texts)):
