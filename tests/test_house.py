@@ -22,7 +22,7 @@ LONGEST_MODULE = 450
 
 #: Directories with code that is shipped, and with code that uses it.
 PRODUCT = "synrepl"
-USERS = ("tests", "system_tests", "benchmarks", "interop", "simulator")
+USERS = ("tests", "system_tests", "cluster_tests", "benchmarks", "interop", "simulator")
 
 #: Files that may use private members of other modules, by path, with the reason.
 MAY_USE_PRIVATE_MEMBERS = {

@@ -50,10 +50,13 @@ ONLY = {
 FACADES = {"synrepl.rooms": "tests/rooms"}
 
 #: Source beside the product's, which keeps to the facades, too.
-BESIDE = ("benchmarks", "interop", "simulator", "tests", "system_tests", "contrib")
+BESIDE = (
+    *("benchmarks", "interop", "simulator", "contrib"),
+    *("tests", "system_tests", "cluster_tests"),
+)
 
 #: What the product never imports.
-NEVER = {"tests", "system_tests", "benchmarks", "simulator"}
+NEVER = {"tests", "system_tests", "cluster_tests", "benchmarks", "simulator"}
 
 #: A string that names a module, or something in one.
 MODULE_NAME = re.compile(rf"({PACKAGE}(?:\.\w+)+)(?::\w+)?")
@@ -186,7 +189,7 @@ def beside(root: Path) -> list[str]:
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 imported = str(node.module) if isinstance(node, ast.ImportFrom) else ""
-                if folder == "tests" and imported.startswith("system_tests"):
+                if folder == "tests" and imported.startswith(("system_tests", "cluster_tests")):
                     found.append(f"{name}:{getattr(node, 'lineno', 0)} imports {imported}")
                 for target in _targets(node, "", known):
                     reasons = _insides(name, target)

@@ -1,0 +1,3 @@
+"""Tests on Spark clusters: a standalone one, a local cluster, a Spark Connect server. Each starts several JVMs."""
+
+import tests as tests  # its settings for processes and JVMs hold here too
