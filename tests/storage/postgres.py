@@ -80,7 +80,11 @@ class PostgresCase(TestCase):
     timeout = 60
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.dsn = await fresh_database(self, prepare)
+        self.dsn = await self.make_database()
+
+    async def make_database(self) -> str:
+        """The test's database, with the tables of this product."""
+        return await fresh_database(self, prepare)
 
     def process(self, name: str, scheduler: Any = None) -> Process:
         """A simulated process, closed at the end of the test."""

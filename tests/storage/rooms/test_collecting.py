@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import SkipTest
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
@@ -15,7 +14,6 @@ from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.compact import GroupTotals, group_totals
 from synrepl.storage.rooms.maintenance.index_check import (
-    IndexDamaged,
     IndexesNotChecked,
     checked_indexes,
 )
@@ -160,35 +158,7 @@ class Collecting(GroupsCase):
         maintenance = RoomMaintenance(database)
         with self.assertRaisesRegex(IndexesNotChecked, "--without-index-check"):
             await maintenance.collect(room_id)
-        if await self.has_amcheck():
-            # A superuser followed half of the advice.
-            self.sql("CREATE EXTENSION amcheck")
-            with self.assertRaisesRegex(IndexesNotChecked, "GRANT EXECUTE"):
-                await maintenance.collect(room_id)
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before)
-
-    async def test_a_damaged_index_is_found_before_anything_is_removed(self) -> None:
-        if not await self.has_amcheck():
-            raise SkipTest("this PostgreSQL does not have amcheck")
-        room = await self.stored()
-        room_id = room.room_id or ""
-        await self.add_garbage(room_id, 2)
-        before = self.sql("SELECT count(*) FROM synrepl._state_groups")
-        checked = await self.maintenance.check_indexes()
-        self.assertIn("synrepl._state_groups_key", checked)
-        # An index that claims to be whole and is empty, as after its file was lost.
-        self.sql("CREATE INDEX damaged ON synrepl._room_events (group_after) WHERE group_after < 0")
-        self.sql(
-            "UPDATE pg_index SET indpred = NULL WHERE indexrelid = 'synrepl.damaged'::regclass"
-        )
-        with self.assertRaisesRegex(IndexDamaged, "REINDEX INDEX synrepl.damaged"):
-            await self.maintenance.collect(room_id)
-        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before)
-
-    async def has_amcheck(self) -> bool:
-        """Whether the server has the extension."""
-        extension = "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'amcheck')"
-        return bool(self.sql(extension))
 
     async def test_a_damaged_group_stops_the_collection(self) -> None:
         room = await self.stored(number=2)

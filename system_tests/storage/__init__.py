@@ -1,0 +1,1 @@
+"""Tests of the storage layer on an installed PostgreSQL, which has extensions that the pip package lacks."""
