@@ -24,6 +24,8 @@ from synrepl.rooms.chains import UnknownEvent as UnknownEvent
 from synrepl.rooms.chains import auth_dependencies as auth_dependencies
 from synrepl.rooms.chains import chains_of as chains_of
 from synrepl.rooms.checks import Check as Check
+from synrepl.rooms.differing import DifferingEvents as DifferingEvents
+from synrepl.rooms.differing import EventChange as EventChange
 from synrepl.rooms.event import BadEvent as BadEvent
 from synrepl.rooms.event import Event as Event
 from synrepl.rooms.event import event_of as event_of

@@ -7,13 +7,14 @@ The auth chain of an event consists of its auth events, their auth events, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import reduce
 from itertools import compress, islice
-from operator import and_, or_
+from operator import or_
 from typing import Protocol
 
 from synrepl.core.errors import InputError
+from synrepl.rooms.differing import DifferingEvents, bits_of_some, events_of_some
 from synrepl.rooms.event import Event
 from synrepl.rooms.event_types import CREATE, JOIN_RULES, POWER_LEVELS, POWER_LEVELS_KEY
 
@@ -54,13 +55,13 @@ class AuthChains(Protocol):
         """For each ``m.room.power_levels`` of the room, the one among its auth events, if any."""
         ...
 
-    def difference(self, differing: Sequence[Collection[str]], shared: Iterable[str]) -> set[str]:
+    def difference(self, differing: DifferingEvents, shared: Iterable[str]) -> set[str]:
         """The auth difference: events in the full auth chains of some states, but not of all.
 
         An event of a state counts as part of that state's full auth chain, as in Synapse
         (docs/adr/0014-state-resolution.md).
 
-        :param differing: for each state (at least one), its events that are not in all states
+        :param differing: for each state, its events that are not in all states
         :param shared: the events that are in all states; consumed only as far as needed
         :raises UnknownEvent: one of them is not known
         """
@@ -254,14 +255,11 @@ class BitSetChains:
         bits = self._below([event_id], others)
         return others.union(self._events(bits))
 
-    def difference(self, differing: Sequence[Collection[str]], shared: Iterable[str]) -> set[str]:
+    def difference(self, differing: DifferingEvents, shared: Iterable[str]) -> set[str]:
         """See :meth:`AuthChains.difference`."""
-        parts = self._fulls(differing)
-        all_bits = [bits for bits, _ in parts]
-        in_some = reduce(or_, all_bits, 0)
-        rest = in_some & ~reduce(and_, all_bits, in_some)
-        others = [events for _, events in parts]
-        found = others[0].union(*others).difference(others[0].intersection(*others))
+        full, ordered = self._fulls(differing.events())
+        rest = bits_of_some(differing, full)
+        found = events_of_some(differing, ordered, self._references)
         remaining, looked_at, seen = iter(shared), list[str](), set[str]()
         # An event in no state event's chain cannot be removed by a shared event.
         while rest or not found.isdisjoint(self._cited):
@@ -332,30 +330,25 @@ class BitSetChains:
                         ahead.append(references[cited])
         return bits
 
-    def _fulls(self, differing: Sequence[Collection[str]]) -> list[tuple[int, set[str]]]:
-        """:meth:`_full` of several collections."""
-        if self._references:
-            return [self._full(events) for events in differing]
-        # After a netsplit they are very many, and have most events in common.
-        every = set().union(*differing)
-        try:
-            full = {each: self._bits[each] for each in every}
-        except KeyError as error:
-            raise UnknownEvent(event_id=error.args[0]) from None
-        without = {each for each in every if each not in self._bit_index}
-        for each in every - without:
-            full[each] |= 1 << self._bit_index[each]
-        return [
-            (reduce(or_, map(full.__getitem__, events), 0), without.intersection(events))
-            for events in differing
-        ]
+    def _fulls(self, events: Collection[str]) -> tuple[dict[str, int], list[str]]:
+        """The bits of events with their auth chains; and all without a bit, auth events first.
 
-    def _full(self, events: Collection[str]) -> tuple[int, set[str]]:
-        """The same with the events themselves."""
-        others: set[str] = set()
-        bits = self._below(events, others) | self._own_bits(events)
-        others.update([each for each in events if each not in self._bit_index])
-        return bits, others
+        :raises UnknownEvent: one of ``events`` is not known
+        """
+        all_bits, bit_index, full = self._bits, self._bit_index, dict[str, int]()
+        for each in events:
+            if each not in all_bits:
+                raise UnknownEvent(event_id=each)
+            if each in bit_index:
+                full[each] = all_bits[each] | 1 << bit_index[each]
+        ordered = self._in_order(events)
+        for each in ordered:
+            bits = all_bits[each]
+            for cited in self._references.get(each, ()):
+                own = bit_index.get(cited)
+                bits |= full[cited] if own is None else all_bits[cited] | 1 << own
+            full[each] = bits
+        return full, ordered
 
     def _own_bits(self, events: Iterable[str]) -> int:
         bits, get = 0, self._bit_index.get

@@ -162,7 +162,7 @@ def lookup_resolution(
         yield (ConflictRequest(set().union(*conflict.candidates().values())),)
     else:
         with_subgraph = version.resolution is Resolution.V2_1
-        request = AuthChainsRequest(conflict.conflicted_events(), first, keys, with_subgraph)
+        request = AuthChainsRequest(conflict.differing_events(), first, keys, with_subgraph)
         (facts,) = yield (request,)
     full = set().union(*conflict.candidates().values(), facts.difference, facts.subgraph)
     yield from known.lookup(full)

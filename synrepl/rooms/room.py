@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 from msgspec.structs import replace
 
 from synrepl.rooms.chains import BitSetChains, auth_dependencies
+from synrepl.rooms.differing import DifferingEvents
 from synrepl.rooms.event import Event
 from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged, NoState, NotJudged, OtherRoom, UnknownEvents
@@ -224,7 +225,7 @@ class Room:
 
     def auth_chain_facts(
         self,
-        differing: Sequence[Collection[str]],
+        differing: DifferingEvents,
         state: CompactStateMap,
         keys: Collection[StateKey],
         with_subgraph: bool,
@@ -233,7 +234,7 @@ class Room:
         """The auth chain data for a resolution."""
         chains = self._chains
         difference = chains.difference(differing, without_keys(state, keys))
-        subgraph = chains.subgraph(set().union(*differing)) if with_subgraph else frozenset()
+        subgraph = chains.subgraph(differing.events()) if with_subgraph else frozenset()
         return AuthChainFacts(difference, subgraph, chains.power_levels)
 
     def check_conflict(self, event_ids: Collection[str], /) -> None:

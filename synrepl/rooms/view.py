@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
+from synrepl.rooms.differing import DifferingEvents
 from synrepl.rooms.event import Event
 from synrepl.rooms.state import StateKey
 from synrepl.rooms.state_map import Delta
@@ -124,7 +125,7 @@ class RoomView(Protocol[S]):
 
     def auth_chain_facts(
         self,
-        differing: Sequence[Collection[str]],
+        differing: DifferingEvents,
         state: S,
         keys: Collection[StateKey],
         with_subgraph: bool,
@@ -196,7 +197,7 @@ class DifferencesRequest(msgspec.Struct, frozen=True, gc=False):
 class AuthChainsRequest(msgspec.Struct, frozen=True, gc=False):
     """See :meth:`RoomView.auth_chain_facts`."""
 
-    differing: Sequence[Collection[str]]
+    differing: DifferingEvents
     state: Any
     keys: Collection[StateKey]
     with_subgraph: bool

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from synrepl.rooms.chains import AuthChains, BitSetChains, chains_of
+from synrepl.rooms.differing import DifferingEvents
 from synrepl.rooms.event import Event, event_of
 from synrepl.rooms.lookups import Lookup, run
 from synrepl.rooms.resolution.conflict import without_keys
@@ -172,13 +173,13 @@ class ResolutionView:
 
     def auth_chain_facts(
         self,
-        differing: Sequence[Collection[str]],
+        differing: DifferingEvents,
         state: CompactStateMap,
         keys: Collection[StateKey],
         with_subgraph: bool,
     ) -> AuthChainFacts:
         difference = self._chains.difference(differing, without_keys(state, keys))
-        conflicted = set().union(*differing) if with_subgraph else set[str]()
+        conflicted = differing.events() if with_subgraph else set[str]()
         subgraph = self._chains.subgraph(conflicted)
         return AuthChainFacts(difference, subgraph, self._chains.power_levels)
 
@@ -201,6 +202,19 @@ def resolve_in_view(
     view = ResolutionView(events, chains, rejected)
     lookup: Lookup[CompactStateMap] = lookup_resolution(version, states)
     return run(lookup, view)
+
+
+def _events_of_each(differing: DifferingEvents) -> list[list[str]]:
+    """The events of each state."""
+    first = list(differing.first)
+    others = [
+        [
+            *[each for place, each in enumerate(first) if place not in change.removed],
+            *change.added,
+        ]
+        for change in differing.changes
+    ]
+    return [first, *others]
 
 
 class WalkedChains:
@@ -237,12 +251,12 @@ class WalkedChains:
             found |= cited
         return found
 
-    def difference(self, differing: Sequence[Iterable[str]], shared: Iterable[str]) -> set[str]:
+    def difference(self, differing: DifferingEvents, shared: Iterable[str]) -> set[str]:
         """See :class:`synrepl.rooms.chains.AuthChains`."""
         common = list(shared)
         full = [
             {each for start in (*events, *common) for each in (start, *self.chain(start))}
-            for events in differing
+            for events in _events_of_each(differing)
         ]
         return set().union(*full) - set.intersection(*full)
 

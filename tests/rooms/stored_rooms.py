@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType, coroutine
 from typing import Any, NamedTuple, TypeVar
 
+from synrepl.rooms.differing import DifferingEvents
 from synrepl.rooms.event import Event, parse_event
 from synrepl.rooms.extremities import ForwardExtremities
 from synrepl.rooms.judged import Judged
@@ -154,7 +155,7 @@ class StoredRoom:
 
     def auth_chain_facts(
         self,
-        differing: Sequence[Collection[str]],
+        differing: DifferingEvents,
         state: StoredState,
         keys: Collection[StateKey],
         with_subgraph: bool,
@@ -162,7 +163,7 @@ class StoredRoom:
     ) -> AuthChainFacts:
         chains = WalkedChains({each: self.event(each) for each in self.rows})
         shared = [each for key, each in self.entries(state).items() if key not in keys]
-        conflicted = set().union(*differing) if with_subgraph else set[str]()
+        conflicted = differing.events() if with_subgraph else set[str]()
         return AuthChainFacts(
             chains.difference(differing, shared), chains.subgraph(conflicted), chains.power_levels
         )

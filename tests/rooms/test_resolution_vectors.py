@@ -66,8 +66,7 @@ class ResolutionVectors(TestCase):
             case["id"]
             for _, case in _cases()
             if "conflicted_state_set" in case
-            and set().union(*_conflict(case).conflicted_events())
-            != set(case["conflicted_state_set"])
+            and _conflict(case).differing_events().events() != set(case["conflicted_state_set"])
         ]
         self.assertEqual(wrong, [])
 
@@ -78,7 +77,7 @@ class ResolutionVectors(TestCase):
             if "auth_difference" in case:
                 found = _conflict(case)
                 difference = room.chains.difference(
-                    found.conflicted_events(), found.unconflicted_events()
+                    found.differing_events(), found.unconflicted_events()
                 )
                 if difference != set(case["auth_difference"]):
                     wrong.append(case["id"])

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import filterfalse
 
+from synrepl.rooms.differing import DifferingEvents, EventChange
 from synrepl.rooms.state import StateKey, StateMap
 from synrepl.rooms.state_map import CompactStateMap, Delta, delta
 
@@ -34,16 +35,18 @@ class Conflict:
         """The events of the unconflicted state map."""
         return without_keys(self.state_sets[0], self.keys)
 
-    def conflicted_events(self) -> list[list[str]]:
+    def differing_events(self) -> DifferingEvents:
         """For each state, the events of its conflicted keys."""
         of_first = self._of_first()
-        found = [list(of_first.values())]
-        for change in self.changes:
-            entries = {**of_first, **change.entries}
-            for key in change.removed:
-                del entries[key]
-            found.append(list(entries.values()))
-        return found
+        places = {key: place for place, key in enumerate(of_first)}
+        changes = [
+            EventChange(
+                change.entries.values(),
+                [places[key] for key in (*change.entries, *change.removed) if key in places],
+            )
+            for change in self.changes
+        ]
+        return DifferingEvents(list(of_first.values()), changes)
 
     def candidates(self) -> dict[StateKey, set[str]]:
         """By conflicted key, the entries of all states."""

@@ -46,7 +46,7 @@ def full_conflicted_set(
     """The full conflicted set of states; in room version 1, the conflicted events."""
     found = conflict(state_sets)
     if version.resolution is Resolution.V1:
-        return set().union(*found.conflicted_events())
+        return found.differing_events().events()
     return STEPS[version.resolution].full_conflicted_set(found, chains)
 
 
@@ -81,4 +81,4 @@ def resolve_conflict(
 
 
 def _all_events(found: Conflict) -> set[str]:
-    return set().union(*found.conflicted_events(), found.unconflicted_events())
+    return found.differing_events().events().union(found.unconflicted_events())

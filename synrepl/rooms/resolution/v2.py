@@ -68,14 +68,14 @@ def resolve_v2(
 
 def conflicted_and_auth_difference(conflict: Conflict, chains: AuthChains) -> set[str]:
     """The full conflicted set of version 2."""
-    differing = conflict.conflicted_events()
+    differing = conflict.differing_events()
     found = chains.difference(differing, conflict.unconflicted_events())
-    return found.union(*differing)
+    return found | differing.events()
 
 
 def with_conflicted_subgraph(conflict: Conflict, chains: AuthChains) -> set[str]:
     """The full conflicted set of version 2.1, which includes the conflicted state subgraph."""
-    conflicted = set().union(*conflict.conflicted_events())
+    conflicted = conflict.differing_events().events()
     return conflicted_and_auth_difference(conflict, chains) | chains.subgraph(conflicted)
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import random
 
-from synrepl.rooms import BitSetChains, StateKey, canonical_json, full_conflicted_set, redact
+from synrepl.rooms import (
+    BitSetChains,
+    DifferingEvents,
+    StateKey,
+    canonical_json,
+    full_conflicted_set,
+    redact,
+)
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.reading.event_access import (
     EventInOtherRoom,
@@ -103,7 +110,9 @@ class ReadDags(SharedReadingCase):
                 )
                 conflicted = {state[key] for state in states for key in keys if key in state}
                 expected = chains.difference(
-                    [{state[key] for key in keys if key in state} for state in states],
+                    DifferingEvents.of_states(
+                        [[state[key] for key in keys if key in state] for state in states]
+                    ),
                     [each for key, each in states[0].items() if key not in keys],
                 )
                 self.assertEqual(full, expected, name)

@@ -16,6 +16,7 @@ from synrepl.rooms import (
     BitSetChains,
     CompactStateMap,
     Delta,
+    DifferingEvents,
     Event,
     KnownEvents,
     ResolutionCache,
@@ -173,7 +174,7 @@ class SourceRoomView:
 
     def auth_chain_facts(
         self,
-        differing: Sequence[Collection[str]],
+        differing: DifferingEvents,
         state: CompactStateMap,
         keys: Collection[StateKey],
         with_subgraph: bool,
@@ -183,7 +184,7 @@ class SourceRoomView:
 
         :raises UnknownEvents: an event of an auth chain is missing
         """
-        starts = set().union(*differing)
+        starts = differing.events()
         self._add_chains(starts)
         conflicted = {state.get(key) for key in keys}
         shared = (each for each in state.values() if each not in conflicted)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from synrepl.rooms import (
     AuthChainFacts,
     Delta,
+    DifferingEvents,
     Event,
     KnownEvents,
     RoomHeads,
@@ -195,7 +196,7 @@ class StoredRoomView:
 
     def auth_chain_facts(
         self,
-        differing: Sequence[Collection[str]],
+        differing: DifferingEvents,
         state: StoredState,
         keys: Collection[StateKey],
         with_subgraph: bool,
@@ -206,7 +207,7 @@ class StoredRoomView:
         :raises ResolutionTooLarge: it would have too many events
         """
         chains = self.memory.chains
-        conflicted = set[str]().union(*differing)
+        conflicted = differing.events()
         self._check_resolution(conflicted)
         levels = self.state_entries([state], _SPINE)[0]
         self._load_chains([*conflicted, *[each for each in levels if each is not None]])

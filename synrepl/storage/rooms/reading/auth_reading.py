@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from threading import Lock
 
 from synrepl.core.errors import InputError
-from synrepl.rooms import BitSetChains, room_version
+from synrepl.rooms import BitSetChains, DifferingEvents, room_version
 from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.reading.event_access import (
     check_named,
@@ -74,9 +74,9 @@ def auth_difference(
     :raises EventNotStored: :raises EventInOtherRoom: one of them is not in the room
     """
     shared = set(states[0]).intersection(*states)
-    differing = [set(state) - shared for state in states]
+    differing = DifferingEvents.of_states([set(state) - shared for state in states])
     chains = memory.take(room)
-    _load(txn, room, set().union(*differing), chains)
+    _load(txn, room, differing.events(), chains)
     found = chains.difference(differing, _loaded_pages(txn, room, sorted(shared), chains))
     memory.put_back(room, chains)
     return found
