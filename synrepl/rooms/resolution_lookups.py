@@ -120,6 +120,9 @@ def lookup_resolved_state(
         entries = found[0]
         if None not in entries and all(each == entries for each in found):
             return first
+    resolved = None if cache is None else cache.get(states)
+    if resolved is not None:
+        return resolved
     once = {id(state): state for state in states}
     different = [state for state in once.values() if state is first or state != first]
     if len(different) == 1:

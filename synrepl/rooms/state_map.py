@@ -125,6 +125,8 @@ class CompactStateMap(Mapping[StateKey, str]):
     def several(self, keys: Iterable[StateKey]) -> tuple[str | None, ...]:
         """The event ID of each of some keys, None where there is none."""
         numbers, root, top = self._slots.numbers, self._root, self._shift
+        if not root:
+            return tuple([None for _ in keys])
         found: list[str | None] = []
         for key in keys:
             slot = numbers.get(key)

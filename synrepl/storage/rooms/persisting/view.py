@@ -177,12 +177,9 @@ class StoredRoomView:
         """
         first, *others = states
         bases = {state.base for state in states}
-        if len(bases) > 1:
-            self._groups.read(list(bases - {NO_GROUP}))
         slots: dict[int, set[int]] = {}
-        if first.base != NO_GROUP:
-            for base in bases - {first.base, NO_GROUP}:
-                slots[base] = self._groups.differing_slots(first.base, base)
+        if first.base != NO_GROUP and len(bases) > 1:
+            slots = self._groups.differing_slots(first.base, bases - {first.base, NO_GROUP})
         self._keys(set().union(*slots.values()))
         touched = [sorted(self._touched(first, other, slots)) for other in others]
         every = sorted(set().union(*touched))

@@ -13,10 +13,12 @@ from synrepl.storage.rooms.states.state_groups import (
     SlotChange,
     StoredGroup,
     chain_of,
+    chains_of_groups,
     change_between,
     group_row,
     plan_change,
     read_chains,
+    slots_between,
     state_in,
 )
 from synrepl.storage.rooms.states.state_line import (
@@ -54,13 +56,12 @@ class GroupMemory:
 
         :param needed: groups that are likely to be the base of the next ones
         """
-        if len(self.groups) > MAX_KEPT_GROUPS:
+        # In a room with very many extremities, those that are needed are more than the maximum.
+        if len(self.groups) > MAX_KEPT_GROUPS + len(needed):
             likely = [*(needed & self.groups.keys()), *sorted(self.groups)[-MAX_KEPT_GROUPS // 4 :]]
             # A group is kept with its whole chain.
-            self.groups = {
-                each.group_no: each for group in likely for each in chain_of(group, self.groups)
-            }
-        if len(self.places) > MAX_KEPT_GROUPS:
+            self.groups = chains_of_groups(likely, self.groups)
+        if len(self.places) > MAX_KEPT_GROUPS + len(needed):
             for group in sorted(self.places.keys() - set(needed))[: -MAX_KEPT_GROUPS // 2]:
                 del self.places[group]
         if len(self.first_at) > MAX_KEPT_GROUPS:
@@ -206,9 +207,7 @@ class GroupWriter:
         missing = [each for each in groups if each not in memory.groups]
         if missing:
             memory.groups.update(read_chains(self._txn, self._room.room_no, missing))
-        for group in missing:
-            for _ in chain_of(group, memory.groups):  # each in memory has its whole chain there
-                pass
+            chains_of_groups(missing, memory.groups)  # each in memory has its whole chain there
         placeless = [each for each in groups if each not in memory.places]
         if placeless:
             here = self._room._replace(main_line=memory.main_line)
@@ -232,11 +231,10 @@ class GroupWriter:
         self.read([group])
         return state_in(group, self._memory.groups)
 
-    def differing_slots(self, one: int, other: int) -> set[int]:
-        """The slots in which two groups may differ. The cost goes with their distance."""
-        self.read([one, other])
-        before, after = change_between(one, other, self._memory.groups)
-        return before.keys() | after.keys()
+    def differing_slots(self, one: int, others: Collection[int]) -> dict[int, set[int]]:
+        """The slots in which a group may differ from each of some others."""
+        self.read([one, *others])
+        return slots_between(one, others, self._memory.groups)
 
     def digest(self, group: int) -> StateDigest:
         """The digest of a group's state, to go on from."""

@@ -158,6 +158,22 @@ def chain_of(group: int, known: Mapping[int, StoredGroup]) -> Iterator[StoredGro
         above, at = stored, stored.prev_group
 
 
+def chains_of_groups(
+    groups: Iterable[int], known: Mapping[int, StoredGroup]
+) -> dict[int, StoredGroup]:
+    """Groups with the whole chain of each; what several chains share is looked at once.
+
+    :raises UnknownStateGroup: :raises BrokenChain: see :func:`chain_of`
+    """
+    found: dict[int, StoredGroup] = {}
+    for group in groups:
+        for stored in chain_of(group, known):
+            if stored.group_no in found:
+                break
+            found[stored.group_no] = stored
+    return found
+
+
 def state_in(group: int, known: Mapping[int, StoredGroup]) -> dict[int, int]:
     """The state of a group from its chain.
 
@@ -242,6 +258,33 @@ def change_between(
                 touched.setdefault(slot, number)
         parts.append(touched)
     return parts[0], parts[1]
+
+
+def slots_between(
+    one: int, others: Iterable[int], known: Mapping[int, StoredGroup]
+) -> dict[int, set[int]]:
+    """The slots in which a group may differ from each of some others.
+
+    The cost goes with the distances, not with the size of states or the length of chains.
+
+    :param known: the groups with their whole chains
+    :raises UnknownStateGroup: :raises BrokenChain: see :func:`chain_of`
+    """
+    chain = list(chain_of(one, known))
+    depth = {stored.group_no: at for at, stored in enumerate(chain)}
+    slots: dict[int, set[int]] = {}
+    for other in others:
+        differing = slots[other] = set()
+        meeting = len(chain)
+        for stored in chain_of(other, known):
+            at = depth.get(stored.group_no)
+            if at is not None:
+                meeting = at
+                break
+            differing.update(stored.changes)
+        for stored in chain[:meeting]:
+            differing.update(stored.changes)
+    return slots
 
 
 class KnownGroups:
