@@ -89,13 +89,19 @@ class ForwardExtremities:
         return self._missing_prev_events
 
     def add(
-        self, event_id: str, event: ReferringEvent, find: Callable[[str], ReferringEvent | None]
+        self,
+        event_id: str,
+        event: ReferringEvent,
+        find: Callable[[str], ReferringEvent | None],
+        *,
+        is_followed: bool = False,
     ) -> None:
         """Add an event.
 
         :param find: returns an event that was added before; None for any other
+        :param is_followed: whether it is known that an event follows it which passed all checks
         """
-        already_followed = event_id in self._missing_prev_events
+        already_followed = is_followed or event_id in self._missing_prev_events
         self._missing_prev_events.discard(event_id)
         # An event on top of a rejected or soft-failed one counts as on top of that one's prev events.
         if event.passed_all_checks or already_followed:

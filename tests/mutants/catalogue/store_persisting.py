@@ -148,9 +148,9 @@ PERSISTING = (
     ),
     Mutant(
         "store-followed-after-restart",
-        "storage/rooms/persisting/batch.py",
-        "                    if is_followed:\n",
-        "                    if False:\n",
+        "storage/rooms/persisting/room_memory.py",
+        "            if each.is_followed:\n",
+        "            if False:\n",
         "an event that is followed becomes no extremity after a restart",
         PERSISTER,
         PACKAGE,

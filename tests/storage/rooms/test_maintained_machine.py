@@ -237,7 +237,7 @@ class MaintainedMachine(StoreMachine):
             state, event = each.state_before, each.event
             if state is None or each.soft_failure is not None or chosen == size:
                 continue
-            if event.event_id not in self.followed(each.passed_all_checks):
+            if event.event_id not in self.followed():
                 continue
             if not all(map(self.is_here, [*state.values(), *auth_dependencies(event)])):
                 continue
@@ -255,18 +255,11 @@ class MaintainedMachine(StoreMachine):
             )
         self.compare()
 
-    def followed(self, passed: bool) -> set[str]:
-        """Missing events that others follow.
-
-        :param passed: without those that only rejected ones follow. It is forgotten by a purge of what follows
-            these, if they were no forward extremities, and they are taken for such when they come back
-        """
+    def followed(self) -> set[str]:
+        """Missing events that others follow."""
 
         def read(txn: Transaction) -> set[str]:
-            txn.execute(
-                "SELECT missing_id FROM synrepl._backward_extremities WHERE is_followed OR NOT %s",
-                (passed,),
-            )
+            txn.execute("SELECT missing_id FROM synrepl._backward_extremities")
             return {missing_id for (missing_id,) in txn.fetchall()}
 
         found: list[set[str]] = []

@@ -295,6 +295,40 @@ class PurgedBits(MaintainedCase):
             self.assertEqual(done.events[0].outcome, EventOutcome.REJECTED)
             self.assertEqual(self.sql(ends), before)
 
+    async def test_an_event_that_was_followed_before_it_went_does_not_become_an_extremity(
+        self,
+    ) -> None:
+        small = SmallRoom("10")
+        cites = [small.create, small.levels]
+        end = small.message(small.carol)
+        rejected = [end]
+        for _ in range(2):
+            rejected.append(small.event("m.room.message", {}, rejected[-1:], cites, "@dave:d"))
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, [*small.base, small.carol, *rejected])
+        point = PurgePoint.of_topological(
+            self.sql(
+                "SELECT topological FROM synrepl._room_events WHERE event_id = %s",
+                rejected[2].event_id,
+            )
+        )
+        # The rejected event goes while what it follows is an extremity, which goes when it is followed.
+        await self.maintenance.purge(room_id, point, index_check=False)
+        newest = [end]
+        for _ in range(2):
+            newest.append(small.message(newest[-1]))
+        await self.one.persist(room_id, small.version, newest[1:])
+        await self.maintenance.purge(room_id, point, index_check=False)
+        ends = "SELECT array_agg(event_no) FROM synrepl._forward_extremities"
+        before = self.sql(ends)
+        state = small.state(*small.base, small.carol)
+        for each in (rejected[1], end):
+            self.one.forget()
+            again = IncomingEvent(each, state_before=state, backfilled=True)
+            await self.one.persist(room_id, small.version, [again])
+            self.assertEqual(self.sql(ends), before)
+        self.assertEqual(await self.verified(room_id), [])
+
     async def test_what_events_refer_to_that_come_just_before_it_goes_is_kept(self) -> None:
         small = SmallRoom("10")
         messages = [small.carol]

@@ -197,8 +197,9 @@ def _cut(txn: Transaction, room_no: int, edges: Sequence[CutEdge]) -> None:
     children = [each.child_no for each in edges]
     parents = [each.parent_no for each in edges]
     txn.execute(
-        "INSERT INTO synrepl._backward_extremities (room_no, child_no, is_followed, missing_id)"
-        " SELECT %s, x.child_no, x.parent_no <> ALL (%s::bigint[]), p.event_id"
+        "INSERT INTO synrepl._backward_extremities"
+        " (room_no, child_no, is_followed, missing_id, was_purged)"
+        " SELECT %s, x.child_no, x.parent_no <> ALL (%s::bigint[]), p.event_id, true"
         " FROM unnest(%s::bigint[], %s::bigint[]) AS x (child_no, parent_no)"
         " JOIN synrepl._room_events c ON c.event_no = x.child_no AND x.parent_no = ANY (c.prev_nos)"
         " JOIN synrepl._room_events p ON p.event_no = x.parent_no"

@@ -37,8 +37,6 @@ from synrepl.storage.rooms.states.state_handle import EventAt, StoredState
 from synrepl.storage.rooms.tables.events import EventFlags, StoredEvent, refusal_text
 from synrepl.storage.rooms.tables.heads import (
     StoredHeads,
-    backward_extremities,
-    forward_extremities,
     read_heads,
 )
 from synrepl.storage.rooms.tables.incoming import (
@@ -113,19 +111,11 @@ class RoomBatch:
         if memory.heads is None:
             memory.heads = read_heads(self.txn, room_no)
         if memory.extremities is None:
-            ends: dict[int, str] = {}
-            if memory.heads is not None:
-                ends = forward_extremities(self.txn, room_no)
-                followed = set()
-                for missing_id, child_no, is_followed in backward_extremities(self.txn, room_no):
-                    memory.backward.setdefault(missing_id, set()).add(child_no)
-                    if is_followed:
-                        followed.add(missing_id)
-            else:
-                followed = set()
-            for number, event_id in ends.items():
-                memory.name_event(number, event_id)
-            memory.extremities = ForwardExtremities(ends.values(), followed)
+            memory.extremities = (
+                ForwardExtremities()
+                if memory.heads is None
+                else memory.read_extremities(self.txn)
+            )
         self.extremities = memory.extremities
         self.old_ends = memory.extremities.event_ids
         self.old_followed = set(memory.extremities.missing_prev_events)
@@ -353,7 +343,11 @@ class RoomBatch:
         self.view.keep(row, event, at)
         self.partial += judged.partial
         if judged.state_before is not None:
-            self.extremities.add(event_id, judged, self.view.graph_node)
+            was_here = self.memory.comes_back(event)
+            passed = judged.passed_all_checks
+            self.extremities.add(
+                event_id, judged, self.view.graph_node, is_followed=was_here and passed
+            )
         self._update_view()
         return self.judged[event_id].outcome()
 

@@ -293,6 +293,7 @@ class _BatchWriter:
             if children is None or row.is_outlier:
                 continue
             del batch.memory.backward[event_id]
+            batch.memory.purged.discard(event_id)
             by_number = {each.row.event_no: each for each in batch.judged.values()}
             for child_no in sorted(children):
                 child = by_number.get(child_no)
@@ -324,8 +325,8 @@ class _BatchWriter:
         new = {each.row.event_no for each in batch.judged.values()}
         for missing_id, children in batch.memory.backward.items():
             for child_no in children & new:
-                row = (batch.room.room_no, missing_id, child_no, missing_id in followed)
-                rows.add(BACKWARD_TABLE, row)
+                flags = missing_id in followed, missing_id in batch.memory.purged
+                rows.add(BACKWARD_TABLE, (batch.room.room_no, missing_id, child_no, *flags))
         newly = sorted(followed - batch.old_followed)
         if newly:
             rows.run(

@@ -13,10 +13,15 @@ from synrepl.rooms import (
     Slots,
     StateKey,
 )
+from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.states.group_writer import GroupMemory
 from synrepl.storage.rooms.states.state_handle import NO_GROUP, EventAt, StoredState, empty_overlay
 from synrepl.storage.rooms.tables.events import StoredEvent
-from synrepl.storage.rooms.tables.heads import StoredHeads
+from synrepl.storage.rooms.tables.heads import (
+    StoredHeads,
+    backward_extremities,
+    forward_extremities,
+)
 from synrepl.storage.rooms.visibility.event_places import EventPlaces
 
 #: Per room: events with their JSON, events without it, state entries, and auth chains.
@@ -49,6 +54,8 @@ class RoomMemory:
         self.extremities: ForwardExtremities | None = None
         #: Missing prev events, with the numbers of the events that follow them.
         self.backward: dict[str, set[int]] = {}
+        #: Those of them that were here before, and were purged.
+        self.purged: set[str] = set()
         self.types: dict[str, int] = {}
         self.slots: dict[StateKey, int] = {}
         self.keys: dict[int, StateKey] = {}
@@ -73,6 +80,30 @@ class RoomMemory:
         """Remember an event's number."""
         self.numbers[event_id] = event_no
         self.ids[event_no] = event_id
+
+    def read_extremities(self, txn: Transaction) -> ForwardExtremities:
+        """Read the forward and backward extremities."""
+        ends = forward_extremities(txn, self.room_no)
+        followed = set()
+        for each in backward_extremities(txn, self.room_no):
+            self.backward.setdefault(each.missing_id, set()).add(each.child_no)
+            if each.is_followed:
+                followed.add(each.missing_id)
+            if each.was_purged:
+                self.purged.add(each.missing_id)
+        for number, event_id in ends.items():
+            self.name_event(number, event_id)
+        return ForwardExtremities(ends.values(), followed)
+
+    def comes_back(self, event: Event) -> bool:
+        """Whether an event was here before it was purged; what it follows was here, too.
+
+        :param event: one whose missing prev events are backward extremities already
+        """
+        was_here = event.event_id in self.purged
+        if was_here:
+            self.purged.update(each for each in event.prev_event_ids if each in self.backward)
+        return was_here
 
     def name_slot(self, slot: int, key: StateKey) -> None:
         """Remember a key's slot."""

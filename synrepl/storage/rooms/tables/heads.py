@@ -30,11 +30,13 @@ class BackwardExtremity(NamedTuple):
     """A prev event that is not here with its state.
 
     :ivar is_followed: it will be no forward extremity
+    :ivar was_purged: it was here before: it will be none either, if it passes all checks
     """
 
     missing_id: str
     child_no: int
     is_followed: bool
+    was_purged: bool
 
 
 class CurrentEntry(NamedTuple):
@@ -60,7 +62,7 @@ _CHANGE_HEADS = (
 
 FORWARD_TABLE = RoomTable("synrepl._forward_extremities", "room_no, event_no")
 BACKWARD_TABLE = RoomTable(
-    "synrepl._backward_extremities", "room_no, missing_id, child_no, is_followed"
+    "synrepl._backward_extremities", "room_no, missing_id, child_no, is_followed, was_purged"
 )
 
 
@@ -114,7 +116,7 @@ def write_forward(rows: PendingRows, room_no: int, gone: Iterable[int], new: Ite
 def backward_extremities(txn: Transaction, room_no: int) -> list[BackwardExtremity]:
     """The backward extremities of a room."""
     txn.execute(
-        "SELECT missing_id, child_no, is_followed FROM synrepl._backward_extremities"
+        "SELECT missing_id, child_no, is_followed, was_purged FROM synrepl._backward_extremities"
         " WHERE room_no = %s",
         (room_no,),
     )
