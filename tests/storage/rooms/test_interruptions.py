@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from synrepl.rooms import Room, room_version
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
-from synrepl.storage.rooms.maintenance.marks import ReworkedMeanwhile
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.storage.tables import ensure_tables
@@ -50,7 +49,7 @@ class InterruptedMachine(MaintainedMachine):
             try:
                 finished(work(RoomMaintenance(InterruptedDatabase(database, interruptions))))
                 break
-            except (InjectedFailure, ReworkedMeanwhile):
+            except InjectedFailure:
                 # To verify takes longer than most operations.
                 if len(interruptions.places) % 5 == 0:
                     self.verify()

@@ -8,8 +8,10 @@ from typing import TypeVar
 from synrepl.rooms import Event, Room, StateKey, Viewer
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.rooms.maintenance.marks import ReworkedMeanwhile, mark_room
 from synrepl.storage.rooms.maintenance.purge import CannotPurge
 from synrepl.storage.rooms.maintenance.purge_point import NoPurgePoint, PurgePoint
+from synrepl.storage.rooms.maintenance.purge_rest import remove_keys
 from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.tables.events import events_by_id
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
@@ -328,6 +330,22 @@ class PurgedBits(MaintainedCase):
             await self.one.persist(room_id, small.version, [again])
             self.assertEqual(self.sql(ends), before)
         self.assertEqual(await self.verified(room_id), [])
+
+    async def test_a_batch_may_run_twice_and_voids_the_marks_of_others(self) -> None:
+        small = SmallRoom("10")
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, small.base)
+        room = await self.read(lambda txn: require_room(txn, room_id))
+        marks = [await self.read(lambda txn: mark_room(txn, room.room_no).mark) for _ in range(2)]
+        following = [
+            await self.read(lambda txn: remove_keys(txn, marks[0], []).mark) for _ in range(2)
+        ]
+        with self.assertRaises(ReworkedMeanwhile):
+            await self.read(lambda txn: remove_keys(txn, marks[1], []))
+        await self.read(lambda txn: remove_keys(txn, following[1], []))
+        # Two batches are not one that was run twice.
+        with self.assertRaises(ReworkedMeanwhile):
+            await self.read(lambda txn: remove_keys(txn, marks[0], []))
 
     async def test_what_events_refer_to_that_come_just_before_it_goes_is_kept(self) -> None:
         small = SmallRoom("10")

@@ -76,25 +76,25 @@ class PurgeJob(RoomJob):
             await self.run("find cited events", lambda txn: purge.cited_messages(txn, room_no))
         )
         while True:
-            numbers = await self.run(
+            events = await self.run(
                 "find events",
                 partial(
                     purge.events_to_purge, room_no=room_no, point=self._point, limit=FOUND_EVENTS
                 ),
             )
-            if not numbers:
+            if not events:
                 return
             at = 0
-            while at < len(numbers):
-                part = numbers[at : at + self.locks.size("events")]
+            while at < len(events):
+                part = events[at : at + self.locks.size("events")]
                 went = await self.run(
                     "purge events",
                     partial(
                         purge.purge_events,
                         mark=mark,
                         point=self._point,
-                        numbers=part,
-                        cited=cited.intersection(part),
+                        events=part,
+                        cited=cited.intersection(each.event_no for each in part),
                     ),
                 )
                 mark = self.done("events", len(part), went.done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from synrepl.core.errors import StorageError
@@ -118,13 +119,19 @@ class RoomJob:
 
     async def mark(self) -> RoomMark:
         """Take a mark, before something is found out."""
-        return await self.run("mark", lambda txn: mark_room(txn, self.room.room_no))
+        taken = await self.run("mark", lambda txn: mark_room(txn, self.room.room_no))
+        self._held("mark", 0, taken.since)
+        return taken.mark
 
     def done(self, phase: str, size: int, batch: BatchDone) -> RoomMark:
         """Record a batch; returns the mark to go on with."""
-        self.locks.held(phase, size, batch.held_ms)
+        self._held(phase, size, batch.since)
         self.rows += batch.rows
         return batch.mark
+
+    def _held(self, phase: str, size: int, since: float) -> None:
+        # COMMIT has been answered: until then, nobody else gets the lock.
+        self.locks.held(phase, size, (perf_counter() - since) * 1000)
 
     def tell(self, phase: str, done: int, total: int | None) -> None:
         """Report how far it is."""

@@ -57,14 +57,14 @@ class BatchDone(NamedTuple):
     """The outcome of a batch under the lock.
 
     :ivar mark: to go on with
-    :ivar held_ms: for how long the lock was held
+    :ivar since: when the room was locked, as the time of a monotonic clock, in seconds
     :ivar rows: rows that were removed
     :ivar is_complete: whether all of the batch was done; otherwise something refers to it now, and it is to
         be planned again
     """
 
     mark: RoomMark
-    held_ms: float
+    since: float
     rows: int
     is_complete: bool
 
@@ -95,8 +95,8 @@ def rebase_groups(txn: Transaction, mark: RoomMark, rebased: Sequence[RebasedGro
     """
     lock = lock_marked(txn, mark)
     write_rebased(txn, mark.room_no, rebased)
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, 0, True)
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, 0, True)
 
 
 def retire_lines(txn: Transaction, mark: RoomMark, lines: Sequence[int]) -> BatchDone:
@@ -120,8 +120,8 @@ def retire_lines(txn: Transaction, mark: RoomMark, lines: Sequence[int]) -> Batc
             "UPDATE synrepl._state_lines SET depth = -1 WHERE line_no = ANY (%s::int[])",
             (list(lines),),
         )
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, 0, not is_used)
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, 0, not is_used)
 
 
 def remove_line(txn: Transaction, mark: RoomMark, line_no: int, limit: int) -> BatchDone:
@@ -153,8 +153,8 @@ def remove_line(txn: Transaction, mark: RoomMark, line_no: int, limit: int) -> B
         if rows < limit:
             txn.execute("DELETE FROM synrepl._state_lines WHERE line_no = %s", (line_no,))
             rows += txn.rowcount
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, rows, not is_used)
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, rows, not is_used)
 
 
 def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> BatchDone:
@@ -186,8 +186,8 @@ def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> Ba
             )
             rows += txn.rowcount
         _check_current_state(txn, room_no)
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, rows, not is_used)
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, rows, not is_used)
 
 
 def _check_current_state(txn: Transaction, room_no: int) -> None:

@@ -154,8 +154,8 @@ def merge_groups(
     states = ProvenStates(txn, lock.room)
     for (group,) in txn.fetchall():
         states.state(int(group))
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, rows, True)
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, rows, True)
 
 
 class SplicePlan(NamedTuple):
@@ -314,8 +314,8 @@ def rewrite_group(
         (room_no, mark.group_no, [rebased.group_no, *moved]),
     )
     if txn.fetchone()[0]:  # its place was found by the places as they were
-        mark, held_ms = reworked(txn, mark, lock)
-        return BatchDone(mark, held_ms, 0, False)
+        mark = reworked(txn, mark, lock)
+        return BatchDone(mark, lock.since, 0, False)
     if moved:
         txn.execute(
             "UPDATE synrepl._state_groups g SET place = g.place + (%s - o.place)"
@@ -328,8 +328,8 @@ def rewrite_group(
     for each in moved:
         for _ in chain_of(each, known):  # only places are new, so whole chains prove the states
             pass
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, 0, True)
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, 0, True)
 
 
 def _cost(states: ProvenStates, groups: Sequence[int]) -> int:

@@ -175,8 +175,8 @@ def cut_edges(
         _widen_spans(txn, mark.room_no, point)
     _cut(txn, mark.room_no, edges)
     announce_room(txn, PURGED_CACHE, lock.room.room_id)
-    mark, held_ms = reworked(txn, mark, lock, new_epoch=new_epoch)
-    return BatchDone(mark, held_ms, 0, True)
+    mark = reworked(txn, mark, lock, new_epoch=new_epoch)
+    return BatchDone(mark, lock.since, 0, True)
 
 
 def _widen_spans(txn: Transaction, room_no: int, point: PurgePoint) -> None:
@@ -235,17 +235,27 @@ def _unfollowed(txn: Transaction, room_no: int, numbers: list[int]) -> list[int]
     return [int(number) for (number,) in txn.fetchall()]
 
 
-def events_to_purge(txn: Transaction, room_no: int, point: PurgePoint, limit: int) -> list[int]:
+class EventToPurge(NamedTuple):
+    """An event before the point."""
+
+    event_no: int
+    is_state: bool
+
+
+def events_to_purge(
+    txn: Transaction, room_no: int, point: PurgePoint, limit: int
+) -> list[EventToPurge]:
     """The newest events before the point, so that no event goes before those that follow it.
 
-    The room need not be locked.
+    The room need not be locked, but the mark must have been taken before.
     """
     txn.execute(
-        f"SELECT e.event_no FROM synrepl._room_events e WHERE e.room_no = %(room)s AND {point.is_before('e')}"
+        "SELECT e.event_no, e.slot IS NOT NULL FROM synrepl._room_events e"
+        f" WHERE e.room_no = %(room)s AND {point.is_before('e')}"
         f" ORDER BY {point.newest_first} LIMIT %(limit)s",
         {"room": room_no, "bound": point.bound, "limit": limit},
     )
-    return [int(number) for (number,) in txn.fetchall()]
+    return [EventToPurge._make(row) for row in txn.fetchall()]
 
 
 class PurgedEvents(NamedTuple):
@@ -264,25 +274,21 @@ def purge_events(
     txn: Transaction,
     mark: RoomMark,
     point: PurgePoint,
-    numbers: Sequence[int],
+    events: Sequence[EventToPurge],
     cited: Collection[int],
 ) -> PurgedEvents:
     """Remove events before the point; those that something may refer to become outliers.
 
-    :param numbers: some of :func:`events_to_purge`, in their order
+    :param events: some of :func:`events_to_purge`, in their order
     :param cited: message events that other events cite, see :func:`cited_messages`
     :raises ReworkedMeanwhile: what was found out is void
     """
     lock = lock_marked(txn, mark)
     room_no = mark.room_no
-    txn.execute(
-        "SELECT e.event_no, e.slot IS NOT NULL FROM synrepl._room_events e"
-        f" WHERE e.event_no = ANY (%(numbers)s::bigint[]) AND {point.is_before('e')}",
-        {"numbers": array_text(numbers), "bound": point.bound},
-    )
-    found = txn.fetchall()
-    numbers = [int(row[0]) for row in found]
-    kept = {int(row[0]) for row in found if row[1]}.union(cited).intersection(numbers)
+    numbers = [each.event_no for each in events]
+    if lock.came_later:
+        numbers = _still_before(txn, point, numbers)
+    kept = {each.event_no for each in events if each.is_state}.union(cited).intersection(numbers)
     if numbers:
         later = references_since(txn, mark, lock, numbers)
         kept |= later.auth_nos
@@ -295,13 +301,23 @@ def purge_events(
             _cut_later(txn, mark, list(later.prev_nos))
         _remove(txn, room_no, numbers, going, sorted(kept))
         announce_room(txn, PURGED_CACHE, lock.room.room_id)
-    mark, held_ms = reworked(txn, mark, lock)
+    mark = reworked(txn, mark, lock)
     removed = len(numbers) - len(kept)
     return PurgedEvents(
-        BatchDone(mark, held_ms, 2 * removed, True),
+        BatchDone(mark, lock.since, 2 * removed, True),
         removed,
         len(kept),
     )
+
+
+def _still_before(txn: Transaction, point: PurgePoint, numbers: list[int]) -> list[int]:
+    """Those of some events that are before the point, also after others came."""
+    txn.execute(
+        "SELECT e.event_no FROM synrepl._room_events e"
+        f" WHERE e.event_no = ANY (%(numbers)s::bigint[]) AND {point.is_before('e')}",
+        {"numbers": array_text(numbers), "bound": point.bound},
+    )
+    return [int(number) for (number,) in txn.fetchall()]
 
 
 def _redactions_in_use(txn: Transaction, numbers: list[int]) -> set[int]:

@@ -107,14 +107,14 @@ def remove_outliers(
     """
     lock = lock_marked(txn, mark)
     is_used = bool(references_since(txn, mark, lock, unneeded).auth_nos)
-    while not is_used and lock.room.revision != mark.revision:
+    while not is_used and lock.came_later:
         waiting = cited_by_waiting(txn, lock.room, waiting_no)
         is_used, waiting_no = not unneeded.isdisjoint(waiting.numbers), waiting.last_no
         if waiting.is_last:
             break
     rows = 0 if is_used else _remove_outliers(txn, mark.room_no, numbers)
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, rows, not is_used)
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, rows, not is_used)
 
 
 def _remove_outliers(txn: Transaction, room_no: int, numbers: Sequence[int]) -> int:
@@ -169,8 +169,8 @@ def remove_keys(txn: Transaction, mark: RoomMark, slots: Sequence[int]) -> Batch
         (mark.room_no, gone),
     )
     rows = txn.rowcount
-    mark, held_ms = reworked(txn, mark, lock)
-    return BatchDone(mark, held_ms, rows, len(gone) == len(slots))
+    mark = reworked(txn, mark, lock)
+    return BatchDone(mark, lock.since, rows, len(gone) == len(slots))
 
 
 def purge_leftovers(txn: Transaction, room_no: int, point: PurgePoint) -> dict[str, int]:

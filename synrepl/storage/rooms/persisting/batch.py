@@ -112,9 +112,7 @@ class RoomBatch:
             memory.heads = read_heads(self.txn, room_no)
         if memory.extremities is None:
             memory.extremities = (
-                ForwardExtremities()
-                if memory.heads is None
-                else memory.read_extremities(self.txn)
+                ForwardExtremities() if memory.heads is None else memory.read_extremities(self.txn)
             )
         self.extremities = memory.extremities
         self.old_ends = memory.extremities.event_ids
