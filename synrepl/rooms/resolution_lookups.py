@@ -108,6 +108,7 @@ def lookup_resolved_state(
     remain do not change the resolution.
 
     :param states: at least one
+    :param cache: of results; states that are in it are not compared
     :param keys: if given, only the entries of these keys matter. When all states have the same entries for
         all of them, the first state is returned, because unconflicted entries survive resolution. A key
         that none of the states has may still appear in the resolved state
@@ -115,14 +116,14 @@ def lookup_resolved_state(
     first = states[0]
     if len(states) == 1:
         return first
+    resolved = None if cache is None else cache.get(states)
+    if resolved is not None:
+        return resolved
     if keys is not None:
         (found,) = yield (EntriesRequest(states, keys),)
         entries = found[0]
         if None not in entries and all(each == entries for each in found):
             return first
-    resolved = None if cache is None else cache.get(states)
-    if resolved is not None:
-        return resolved
     once = {id(state): state for state in states}
     different = [state for state in once.values() if state is first or state != first]
     if len(different) == 1:

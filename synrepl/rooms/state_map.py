@@ -128,13 +128,17 @@ class CompactStateMap(Mapping[StateKey, str]):
         if not root:
             return tuple([None for _ in keys])
         found: list[str | None] = []
+        width = len(root)
         for key in keys:
             slot = numbers.get(key)
             node: Any = None
-            if slot is not None:
+            if slot is not None and slot >> top < width:
+                node, shift = root[slot >> top], top
                 try:
-                    node, shift = root[slot >> top], top
                     while shift:
+                        if not node:  # cheaper than the error; small maps have few other nodes
+                            node = None
+                            break
                         shift -= _BITS
                         node = node[slot >> shift & _MASK]
                 except IndexError:

@@ -18,6 +18,8 @@ from synrepl.rooms.chains import (
 )
 from synrepl.rooms.differing import DifferingEvents, EventChange
 from synrepl.rooms.event import Event, event_of
+from synrepl.rooms.resolution.conflict import conflict
+from synrepl.rooms.state_map import CompactStateMap
 from synrepl.rooms.versions import V12
 from tests.rooms.resolution_rooms import MadeRoom, WalkedChains
 
@@ -91,6 +93,16 @@ class AuthChainsAgainstWalks(TestCase):
         )
         self.assertEqual(chains.difference(differing, []), walked.difference(differing, []))
         self.assertEqual(walked.difference(differing, []), set())
+
+    def test_differing_events_of_many_states_go_with_what_differs(self) -> None:
+        """After a netsplit there are as many states as keys, and all but one or two entries are shared."""
+        joined = CompactStateMap({("m.room.member", f"@{n}"): f"join {n}" for n in range(100)})
+        states = [joined.with_entry(("m.room.member", f"@{n}"), f"leave {n}") for n in range(100)]
+        differing = conflict(states).differing_events()
+        self.assertEqual(len(differing.first), 100)
+        for added, removed in differing.changes:
+            self.assertEqual((len(added), len(removed)), (2, 2))
+        self.assertEqual(len(differing.events()), 200)
 
     def test_the_auth_difference_of_states_that_share_much(self) -> None:
         """What takes an event out of the difference may come late."""

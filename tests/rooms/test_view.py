@@ -8,10 +8,15 @@ from typing import Any
 from unittest import TestCase
 
 from synrepl.rooms.event import Event
+from synrepl.rooms.event_types import CREATE_KEY
 from synrepl.rooms.judged import Judged, NoState, NotJudged, UnknownEvents
 from synrepl.rooms.judging import judge, judge_outlier, lookup_judged, lookup_judged_outlier
-from synrepl.rooms.lookups import run_async
-from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_state_after
+from synrepl.rooms.lookups import run, run_async
+from synrepl.rooms.resolution_lookups import (
+    ResolutionCache,
+    lookup_resolved_state,
+    lookup_state_after,
+)
 from synrepl.rooms.room import Room
 from synrepl.rooms.state import StateMap
 from synrepl.rooms.state_map import Delta
@@ -258,6 +263,21 @@ class StoredViews(ViewContract, TestCase):
         rounds, subject.store.rounds = subject.store.rounds, 0
         subject.judge(small.message(one, other))
         self.assertLess(subject.store.rounds, rounds)
+
+    def test_entries_of_states_that_were_resolved_are_not_read(self) -> None:
+        """A room may have thousands of extremities, and each live event is checked by their state."""
+        small = SmallRoom()
+        room = Room(small.version)
+        tips = [small.topic(small.carol), small.topic(small.carol)]
+        for event in (*small.base, small.carol, *tips):
+            room.receive(event)
+        states = [room.state_after([each.event_id]) for each in tips]
+        cache = ResolutionCache[Any]()
+        resolved = run(lookup_resolved_state(small.version, states, cache), room)
+        again = lookup_resolved_state(small.version, states[::-1], cache, [CREATE_KEY])
+        with self.assertRaises(StopIteration) as ended:
+            next(again)
+        self.assertIs(ended.exception.value, resolved)
 
 
 class UnconflictedEntries(TestCase):
