@@ -157,7 +157,7 @@ class RoomBatch:
                 keys[event.type, event.state_key] = None
         bases = dict[int, StoredState]()
         parents = [each for event in events for each in event.prev_event_ids]
-        for each in (*self.extremities.event_ids, *parents):
+        for each in (*parents, *self.extremities.event_ids):
             at = self.memory.at.get(each)
             if at is not None and at.state_after is not None:
                 bases.setdefault(at.state_after.base, at.state_after)
