@@ -132,8 +132,8 @@ MAINTAINING = (
     Mutant(
         "store-marks-own",
         "storage/rooms/maintenance/marks.py",
-        "not (batches == 1 and is_own)",
-        "batches != 1",
+        "    if batches and not is_own:\n",
+        "    if False:\n",
         "what other maintenance does voids a mark",
         PURGED_BITS,
         PACKAGE,
@@ -141,8 +141,8 @@ MAINTAINING = (
     Mutant(
         "store-marks-again",
         "storage/rooms/maintenance/marks.py",
-        "not (batches == 1 and is_own)",
-        "True",
+        "    if batches and not is_own:\n",
+        "    if batches:\n",
         "a batch whose COMMIT was not answered may be run again",
         PURGED_BITS,
         PACKAGE,

@@ -10,6 +10,7 @@ VISIBILITY = (
     "tests.storage.rooms.test_visibility.RandomRooms",
 )
 PLACES = (
+    "tests.storage.rooms.test_event_places",
     "tests.storage.rooms.test_persisted_visibility.PlacesOfEvents",
     "tests.storage.rooms.test_persisted_visibility.PersistedRooms",
 )
