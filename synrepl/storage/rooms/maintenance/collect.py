@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synrepl.rooms import BrokenChain
+from synrepl.rooms import BrokenChain, UnknownStateGroup
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.kept_groups import (
     find_kept_groups,
@@ -19,13 +19,20 @@ from synrepl.storage.rooms.maintenance.kept_groups import (
     unneeded_lines,
 )
 from synrepl.storage.rooms.maintenance.marks import (
+    RoomLock,
     RoomMark,
     lock_marked,
     mark_params,
     references_since,
     reworked,
 )
-from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, prepare_rebase, write_rebased
+from synrepl.storage.rooms.maintenance.rebase import (
+    RebasedGroup,
+    prepare_rebase,
+    prove_rebased,
+    write_proven,
+)
+from synrepl.storage.rooms.states.state_groups import CorruptState
 from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: Groups that are found in one go.
@@ -92,9 +99,17 @@ def rebase_groups(txn: Transaction, mark: RoomMark, rebased: Sequence[RebasedGro
     """Store groups in another way, as planned.
 
     :raises ReworkedMeanwhile: the plan is void
+    :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: a group would have another state; then
+        nothing is changed
     """
+    # Large states are compared before the room is locked. Only what voids the mark could change the rows then.
+    try:
+        rows = prove_rebased(txn, mark.room_no, rebased)
+    except (CorruptState, UnknownStateGroup, BrokenChain):
+        lock_marked(txn, mark)
+        raise
     lock = lock_marked(txn, mark)
-    write_rebased(txn, mark.room_no, rebased)
+    write_proven(txn, mark.room_no, rows)
     mark = reworked(txn, mark, lock)
     return BatchDone(mark, lock.since, 0, True)
 
@@ -166,17 +181,7 @@ def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> Ba
     lock = lock_marked(txn, mark)
     room_no = mark.room_no
     doomed = set(groups)
-    is_used = bool(doomed & references_since(txn, mark, lock, ()).groups)
-    txn.execute(
-        "SELECT EXISTS (SELECT FROM synrepl._state_groups g WHERE g.room_no = %(room)s"
-        "  AND g.group_no > %(m_group)s AND g.prev_group = ANY (%(groups)s::bigint[]))"
-        " OR EXISTS (SELECT FROM synrepl._state_lines l WHERE l.room_no = %(room)s"
-        "  AND l.depth >= 0 AND l.head = ANY (%(groups)s::bigint[]))"
-        " OR EXISTS (SELECT FROM synrepl._room_heads h WHERE h.room_no = %(room)s"
-        "  AND h.current_group = ANY (%(groups)s::bigint[]))",
-        {**mark_params(mark), "groups": array_text(groups)},
-    )
-    is_used = is_used or bool(txn.fetchone()[0])
+    is_used = lock.came_later and _came_into_use(txn, mark, lock, doomed)
     rows = 0
     if not is_used:
         for table in ("_state_group_lines", "_state_groups"):
@@ -188,6 +193,22 @@ def remove_groups(txn: Transaction, mark: RoomMark, groups: Sequence[int]) -> Ba
         _check_current_state(txn, room_no)
     mark = reworked(txn, mark, lock)
     return BatchDone(mark, lock.since, rows, not is_used)
+
+
+def _came_into_use(txn: Transaction, mark: RoomMark, lock: RoomLock, groups: set[int]) -> bool:
+    """Whether something that came after a mark refers to a group."""
+    if groups & references_since(txn, mark, lock, ()).groups:
+        return True
+    txn.execute(
+        "SELECT EXISTS (SELECT FROM synrepl._state_groups g WHERE g.room_no = %(room)s"
+        "  AND g.group_no > %(m_group)s AND g.prev_group = ANY (%(groups)s::bigint[]))"
+        " OR EXISTS (SELECT FROM synrepl._state_lines l WHERE l.room_no = %(room)s"
+        "  AND l.depth >= 0 AND l.head = ANY (%(groups)s::bigint[]))"
+        " OR EXISTS (SELECT FROM synrepl._room_heads h WHERE h.room_no = %(room)s"
+        "  AND h.current_group = ANY (%(groups)s::bigint[]))",
+        {**mark_params(mark), "groups": array_text(groups)},
+    )
+    return bool(txn.fetchone()[0])
 
 
 def _check_current_state(txn: Transaction, room_no: int) -> None:

@@ -141,8 +141,9 @@ def lock_marked(txn: Transaction, mark: RoomMark) -> RoomLock:
         raise NumberWithoutRow(what="room", number=mark.room_no, room_no=mark.room_no)
     room = room_row(found[:-2])
     batches, is_own = found[-2:]
-    # A batch that was committed already is run again if nobody heard of the COMMIT.
-    if batches and not (batches == 1 and is_own):
+    # A batch that was committed already is run again if nobody heard of the COMMIT. No other process has come in
+    # between then: that would have voided the mark for the last batch, too.
+    if batches and not is_own:
         raise ReworkedMeanwhile(room_id=room.room_id)
     return RoomLock(room, since, room.revision != mark.revision)
 

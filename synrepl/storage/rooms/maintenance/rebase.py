@@ -1,7 +1,8 @@
 """State groups are stored in another way, with proof that their states stay what they are.
 
-What to store is found out without the room's lock: states of groups never change. Under the lock, the new rows are
-written, read back with their chains, and compared with the states whose digests were proven.
+What to store is found out without the room's lock: states of groups never change. The new rows are compared, with
+their chains, with the states whose digests were proven: before the lock is taken where only a group's own row changes,
+and otherwise after they were written.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from synrepl.rooms import UnknownStateGroup
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
 from synrepl.storage.rooms.states.state_groups import (
     CorruptState,
     SlotChange,
     SlotState,
+    StoredGroup,
     chain_of,
     packed_changes,
     read_chains,
     state_in,
+    unpacked_changes,
 )
 from synrepl.storage.rooms.tables.numbers import room_by_number
 
@@ -89,6 +93,53 @@ def prepare_rebase(
         done.append(min(options, key=lambda each: each.cost))
         bases.append(group)
     return done
+
+
+class ProvenRow(NamedTuple):
+    """A row of a group that gives its state."""
+
+    group_no: int
+    prev_group: int | None
+    place: int
+    changes: bytes
+
+
+def prove_rebased(
+    txn: Transaction, room_no: int, rebased: Sequence[RebasedGroup]
+) -> list[ProvenRow]:
+    """The rows of groups that are to be stored in another way. The room need not be locked.
+
+    :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: a row would give another state, or none
+    """
+    bases = [each.prev_group for each in rebased if each.prev_group is not None]
+    known = read_chains(txn, room_no, bases)
+    rows = []
+    for each in rebased:
+        packed = packed_changes(room_no, each.changes)
+        size, changes = len(each.state), unpacked_changes(packed)
+        known[each.group_no] = StoredGroup(
+            each.group_no, each.prev_group, room_no, size, each.place, b"", changes
+        )
+        if state_in(each.group_no, known) != each.state:
+            reason = "it would be another one if it were stored in another way"
+            raise CorruptState(group=each.group_no, room_no=room_no, reason=reason)
+        rows.append(ProvenRow(each.group_no, each.prev_group, each.place, packed))
+    return rows
+
+
+def write_proven(txn: Transaction, room_no: int, rows: Iterable[ProvenRow]) -> None:
+    """Store groups in another way. The caller holds the room's lock.
+
+    :raises UnknownStateGroup: one is not here; the transaction must be rolled back
+    """
+    for each in rows:
+        txn.execute(
+            "UPDATE synrepl._state_groups SET prev_group = %s, place = %s, changes = %s"
+            " WHERE room_no = %s AND group_no = %s",
+            (each.prev_group, each.place, each.changes, room_no, each.group_no),
+        )
+        if txn.rowcount != 1:
+            raise UnknownStateGroup(group=each.group_no)
 
 
 def write_rebased(txn: Transaction, room_no: int, rebased: Sequence[RebasedGroup]) -> None:
