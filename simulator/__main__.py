@@ -1,4 +1,4 @@
-"""``python -m simulator``: replay one seed, or run many."""
+"""``python -m simulator``: replay one seed, or run many; with ``--rooms``, of rooms in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from simulator.interfaces import ServiceFactory
+from simulator.rooms.simulation import ROOM_STEPS, simulate_rooms
 from simulator.simulation import STEPS, Result, simulate
+
+#: Runs one seed.
+Simulate = Callable[[int], Result]
 
 #: The default service factory.
 PRODUCT = "simulator.product:Product"
@@ -19,14 +24,25 @@ PRODUCT = "simulator.product:Product"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit status is 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
-    options = _parser().parse_args(arguments)
-    service_factory = options.service_factory()
-    if options.seeds is None:
-        result = simulate(
-            options.seed, service_factory, options.steps, lose_commits=options.lose_commits
-        )
-        return _replay(result, options)
-    return _many(options, service_factory)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.rooms and options.lose_commits:
+        parser.error("--lose-commits is for simulations without --rooms")
+    run = _rooms(options) if options.rooms else _deployment(options)
+    return _replay(run(options.seed), options) if options.seeds is None else _many(run, options)
+
+
+def _deployment(options: argparse.Namespace) -> Simulate:
+    return partial(
+        simulate,
+        service_factory=options.service_factory(),
+        steps=STEPS if options.steps is None else options.steps,
+        lose_commits=options.lose_commits,
+    )
+
+
+def _rooms(options: argparse.Namespace) -> Simulate:
+    return partial(simulate_rooms, steps=ROOM_STEPS if options.steps is None else options.steps)
 
 
 def _replay(result: Result, options: argparse.Namespace) -> int:
@@ -40,13 +56,13 @@ def _replay(result: Result, options: argparse.Namespace) -> int:
     return 1 if result.violations else 0
 
 
-def _many(options: argparse.Namespace, service_factory: ServiceFactory) -> int:
+def _many(run: Simulate, options: argparse.Namespace) -> int:
     first, last = options.seeds
     totals: Counter[str] = Counter()
     broken = 0
     began = time.process_time()
     for seed in range(first, last + 1):
-        result = simulate(seed, service_factory, options.steps, lose_commits=options.lose_commits)
+        result = run(seed)
         totals.update(result.counts)
         if result.violations:
             broken += 1
@@ -81,7 +97,14 @@ def _parser() -> argparse.ArgumentParser:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="replay this seed and print its transcript")
     which.add_argument("--seeds", type=_range, metavar="A..B", help="run all seeds of this range")
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps per run (%(default)s)")
+    parser.add_argument(
+        "--steps", type=int, help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS})"
+    )
+    parser.add_argument(
+        "--rooms",
+        action="store_true",
+        help="let processes persist and maintain random rooms in a real PostgreSQL, which is started",
+    )
     parser.add_argument(
         "--verbose", action="store_true", help="print the transcript even when no rule was broken"
     )

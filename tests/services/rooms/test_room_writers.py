@@ -7,6 +7,7 @@ from random import Random
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from simulator.rooms.random_rooms import RandomRoom
 from synrepl.core.slices import Slices
 from synrepl.rooms import Room
 from synrepl.services.rooms.assignment import OtherRoomWriter
@@ -19,7 +20,6 @@ from synrepl.services.rooms.room_writers import (
 )
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
 from tests.rooms.small_rooms import SmallRoom
-from tests.storage.rooms.random_rooms import RandomRoom
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
 
 

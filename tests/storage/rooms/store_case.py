@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from simulator.rooms.comparison import compare_room
 from synrepl.positions.ledger import Ledger
 from synrepl.rooms import (
     Event,
@@ -24,7 +25,6 @@ from synrepl.streams.row import Row
 from tests.services.world import NullLog
 from tests.storage.postgres import PostgresCase, Process
 from tests.storage.rooms.blocking_store import EMPTY
-from tests.storage.rooms.comparison import compare_room
 
 T = TypeVar("T")
 

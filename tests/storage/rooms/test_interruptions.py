@@ -9,6 +9,9 @@ from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from simulator.rooms.comparison import compare_room
+from simulator.rooms.random_rooms import USERS, RandomRoom, RestlessRoom
+from simulator.rooms.room_model import receive
 from synrepl.rooms import Room, room_version
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
@@ -16,13 +19,9 @@ from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.storage.tables import ensure_tables
 from tests.storage.rooms.blocking_maintenance import AwaitedDatabase, finished
 from tests.storage.rooms.blocking_store import BlockingPersister, InjectedFailure, RecordedFacts
-from tests.storage.rooms.comparison import compare_room
 from tests.storage.rooms.interrupted_database import InterruptedDatabase, Interruptions
-from tests.storage.rooms.random_rooms import USERS, RandomRoom
-from tests.storage.rooms.restless_rooms import RestlessRoom
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
 from tests.storage.rooms.test_maintained_machine import MaintainedMachine
-from tests.storage.rooms.test_persisting_machine import receive
 from tests.storage.rooms.test_visibility import RoomCase
 
 #: Seeds and versions of rooms that are maintained: one in every run, and more where more examples are asked for.

@@ -9,6 +9,7 @@ from random import Random
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from simulator.rooms.comparison import compare_room
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.semaphore import Semaphore
@@ -24,7 +25,6 @@ from synrepl.streams.synapse.backfill import BACKFILL, BackfillRow
 from synrepl.streams.synapse.events import EVENTS, EventRow
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.storage.postgres import PostgresCase, reactor
-from tests.storage.rooms.comparison import compare_room
 from tests.storage.rooms.store_case import PersistingProcess
 
 EVERY = 1 << 40

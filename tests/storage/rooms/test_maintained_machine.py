@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
+from simulator.rooms.comparison import Kept
+from simulator.rooms.kept_outliers import kept_outliers
+from simulator.rooms.random_rooms import USERS, RestlessRoom
 from synrepl.rooms import CompactStateMap, Event, Judged, Room, Viewer, auth_dependencies
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.services.rooms.maintenance.verification import RoomVerification
@@ -27,10 +30,7 @@ from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.tables import ensure_tables
 from tests.storage.rooms.blocking_maintenance import AwaitedDatabase, finished
 from tests.storage.rooms.blocking_store import BlockingPersister, InjectedFailure, RecordedFacts
-from tests.storage.rooms.comparison import Kept
-from tests.storage.rooms.kept_rooms import kept_outliers
-from tests.storage.rooms.random_rooms import USERS
-from tests.storage.rooms.restless_rooms import RestlessRoom, as_stored
+from tests.storage.rooms.rooms_as_stored import as_stored
 from tests.storage.rooms.test_persisting_machine import StoreMachine, seeds
 from tests.storage.rooms.test_visibility import RoomCase
 

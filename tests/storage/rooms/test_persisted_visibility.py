@@ -12,6 +12,8 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simulator.rooms.random_rooms import USERS, RandomRoom, RestlessRoom
+from simulator.rooms.room_model import receive
 from synrepl.rooms import Room, Viewer
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.event_places_rebuild import rebuild_event_places
@@ -23,10 +25,9 @@ from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.rooms.visibility.audience import BESIDE_BIT, FIRST_BIT, NEAR_BIT
 from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.blocking_store import BlockingPersister, RecordedFacts
-from tests.storage.rooms.random_rooms import USERS, RandomRoom
-from tests.storage.rooms.restless_rooms import RestlessRoom, as_stored
+from tests.storage.rooms.rooms_as_stored import as_stored
 from tests.storage.rooms.store_case import StoreCase
-from tests.storage.rooms.test_persisting_machine import receive, seeds
+from tests.storage.rooms.test_persisting_machine import seeds
 from tests.storage.rooms.test_visibility import RoomCase
 
 EXAMPLES = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "30"))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from simulator.rooms.random_rooms import RandomRoom
 from synrepl.core.tokens import Range
 from synrepl.rooms import Event, OtherRoom, Room, StateKey, UnknownEvents
 from synrepl.storage.database import Transaction
@@ -35,7 +36,6 @@ from synrepl.storage.rooms.tables.waiting import missing_events
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from synrepl.streams.synapse.events import EVENTS, AllStateRow, EventRow, StateRow
 from tests.rooms.small_rooms import SmallRoom
-from tests.storage.rooms.random_rooms import RandomRoom
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
 
 EVERY = 1 << 40

@@ -6,10 +6,10 @@ import os
 import random
 from collections.abc import Sequence
 
+from simulator.rooms.comparison import compare_room
 from synrepl.rooms import Room
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from tests.rooms.dags import Dag, dag, dag_names
-from tests.storage.rooms.comparison import compare_room
 from tests.storage.rooms.store_case import StoreCase
 from tests.storage.rooms.stored_rooms import STORED_ROOMS, StoredRoomsCase, memory_room
 

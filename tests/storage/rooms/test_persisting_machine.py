@@ -16,34 +16,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from synrepl.rooms import CompactStateMap, Event, Judged, OtherRoom, Room, UnknownEvents
+from simulator.rooms.comparison import Kept, compare_room
+from simulator.rooms.random_rooms import RandomRoom
+from simulator.rooms.room_model import receive
+from synrepl.rooms import CompactStateMap, Event, Judged, Room
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from synrepl.streams.synapse.backfill import BackfillRow
 from synrepl.streams.synapse.events import AllStateRow, EventRow, StateRow
 from tests.storage.postgres import PostgresCase
 from tests.storage.rooms.blocking_store import BlockingPersister, InjectedFailure, RecordedFacts
-from tests.storage.rooms.comparison import Kept, compare_room
-from tests.storage.rooms.random_rooms import RandomRoom
 
 seeds = st.integers(0, 1 << 30)
 
 EXAMPLES = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "40"))
-
-
-def receive(room: Room, incoming: IncomingEvent) -> list[str]:
-    """Give the model an event; the IDs of those that were judged."""
-    try:
-        if incoming.outlier:
-            judged = room.receive_outlier(incoming.event)
-        elif incoming.state_before is not None:
-            judged = room.receive_with_state(
-                incoming.event, incoming.state_before, incoming.partial
-            )
-        else:
-            judged = room.receive(incoming.event, incoming.live)
-    except (OtherRoom, UnknownEvents):
-        return []
-    return [each.event.event_id for each in judged]
 
 
 class StoreMachine(RuleBasedStateMachine):

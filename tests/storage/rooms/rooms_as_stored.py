@@ -1,27 +1,11 @@
-"""Random rooms in which memberships and the history visibility change often, and what users should see of them."""
+"""What is stored of a random room, for what users should see of it."""
 
 from __future__ import annotations
-
-from typing import Any, ClassVar
 
 from synrepl.rooms import EventOrdering, Room, audience_of
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.events import events_by_id
-from tests.storage.rooms.random_rooms import RandomRoom
 from tests.storage.rooms.written_rooms import WrittenEvent, WrittenRoom
-
-
-class RestlessRoom(RandomRoom):
-    """A random room in which users come and go, and the history visibility changes."""
-
-    _INSTEAD: ClassVar[dict[str, str]] = {
-        "entry": "join",
-        "topic": "leave",
-        "aliases": "visibility",
-    }
-
-    def _contents(self, kind: str, sender: str, follows: list[Any]) -> tuple[Any, Any]:
-        return super()._contents(self._INSTEAD.get(kind, kind), sender, follows)
 
 
 def as_stored(txn: Transaction, room: Room) -> WrittenRoom:

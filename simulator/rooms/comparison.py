@@ -125,8 +125,8 @@ class RoomComparison(TestCase):
         numbers = {stored.event_no: event_id for event_id, stored in rows.items()}
         keys = self._keys(txn, row.room_no)
         for group, numbered in read_slot_states(txn, row.room_no, list(groups)).items():
-            state = {keys[slot]: numbers[number] for slot, number in numbered.items()}
-            self.assertEqual(state, groups[group].as_dict(), (what, group))
+            entries = {keys[slot]: numbers[number] for slot, number in numbered.items()}
+            self.assertEqual(entries, groups[group].as_dict(), (what, group))
         few = sorted(groups)[:: max(1, len(groups) // 20)]
         read_states(txn, row, few)
         self.assertEqual(list(differing_groups(txn, row, few)), [], what)

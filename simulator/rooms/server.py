@@ -1,0 +1,114 @@
+"""The database server of a simulation: a real PostgreSQL, one transaction at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import cache
+from itertools import count
+from typing import Any, TypeVar
+
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
+from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.migrations import load, migrate
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.tables import ensure_tables
+from synrepl.testing.postgres import server
+
+T = TypeVar("T")
+
+_numbers = count(1)
+
+#: Where one transaction would wait for another, the simulation would stand still.
+_SETTINGS = {"lock_timeout": "10000"}
+
+
+class ImmediateDatabase:
+    """A blocking database as a :class:`~synrepl.storage.database.Database`."""
+
+    def __init__(self, database: BlockingDatabase) -> None:
+        self._database = database
+
+    async def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Run work at once."""
+        return self._database.run(name, work, read_only=read_only, isolation=isolation)
+
+
+def result_of(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing but an :class:`ImmediateDatabase`."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise AssertionError("it waits for something")
+
+
+def _dsn(name: str) -> str:
+    return f"{server().dsn.rpartition('/')[0]}/{name}"
+
+
+def _run(sql: str) -> None:
+    connection = DatabaseAddress(server().dsn, "simulator").connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+    finally:
+        close(connection)
+
+
+@cache
+def _template() -> str:
+    """The database that the others are copies of: with all tables, and nothing in them."""
+    name = "simulated_rooms"
+    _run(f"CREATE DATABASE {name} TEMPLATE template0")
+    with BlockingDatabase(_dsn(name), "simulator") as database:
+        result_of(migrate(ImmediateDatabase(database), load()))
+        database.run("tables", lambda txn: ensure_tables(txn, ROOM_STREAMS))
+    return name
+
+
+class SimulatedServer:
+    """A database of its own for one simulation, in the server of this test process.
+
+    :ivar operator: runs transactions for checks, which nothing interrupts
+    """
+
+    def __init__(self) -> None:
+        self._name = f"simulated_rooms_{next(_numbers)}"
+        _run(f"CREATE DATABASE {self._name} TEMPLATE {_template()}")
+        self.operator = BlockingDatabase(_dsn(self._name), "operator")
+
+    def address(self, instance: str) -> DatabaseAddress:
+        """Its address, for a process."""
+        return DatabaseAddress(_dsn(self._name), instance, settings=_SETTINGS)
+
+    def end(self, connection: PostgresConnection) -> None:
+        """Close a connection; returns when the server has released its locks."""
+        if connection.closed:
+            return
+        pid = connection.info.backend_pid
+        close(connection)
+        self.operator.run(
+            "end a connection",
+            lambda txn: (
+                txn.execute(
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE pid = %s",
+                    (pid,),
+                )
+                and None
+            ),
+        )
+
+    def close(self) -> None:
+        """Drop the database."""
+        self.operator.close()
+        _run(f"DROP DATABASE {self._name} WITH (FORCE)")
