@@ -16,15 +16,17 @@ from simulator.rooms.room_processes import PersistingProcesses, RestartedProcess
 from simulator.rooms.server import SimulatedServer
 from simulator.transcript import Transcript
 from simulator.truth import Violations
-from synrepl.core.errors import SynreplError
+from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.rooms import auth_dependencies
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
-from synrepl.services.rooms.room_writers import RoomWriters
-from synrepl.storage.database import Transaction
+from synrepl.services.rooms.room_writers import RoomWriterNotLive, RoomWriters
+from synrepl.storage.database import CommitUnknown, Transaction
+from synrepl.storage.rooms.maintenance.marks import ReworkedMeanwhile
 from synrepl.storage.rooms.maintenance.purge import CannotPurge
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
-from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
+from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent, PersistedBatch
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
+from synrepl.storage.store import Fenced
 
 T = TypeVar("T")
 
@@ -33,6 +35,9 @@ LARGEST_ROOM = 120
 
 #: Seconds between attempts.
 AGAIN_S = 0.2
+
+#: Errors after which something is tried again; any other one is a defect.
+_AWAY = (Unavailable, CommitUnknown, Fenced)
 
 
 class RoomActions:
@@ -108,14 +113,7 @@ class RoomActions:
         if not batch.events:
             return
         model.under_way += 1
-        while True:
-            with suppress(SynreplError):
-                placed = await self._writers.place([model.room_id])
-                name = placed.assignment.writer_of(model.room_id)
-                done = await self._persisters[name].persist(batch)
-                break
-            self.counts["given again"] += 1
-            await self._client.sleep(AGAIN_S)
+        name, done = await self._persisted(batch)
         model.under_way -= 1
         self.counts["batches"] += 1
         self.counts["events"] += len(batch.events)
@@ -129,12 +127,24 @@ class RoomActions:
                 "JUDGED", "{found} instead of {expected}", found=judged, expected=batch.judged
             )
 
+    async def _persisted(self, batch: RoomBatch) -> tuple[str, PersistedBatch]:
+        """Have a batch persisted; returns the name of the process that has done it."""
+        room_id = batch.model.room_id
+        while True:
+            try:
+                placed = await self._writers.place([room_id])
+                name = placed.assignment.writer_of(room_id)
+                return name, await self._persisters[name].persist(batch)
+            except _AWAY:
+                self.counts["given again"] += 1
+                await self._client.sleep(AGAIN_S)
+
     async def move(self, model: RoomModel) -> None:
         """Assign a room to any process, or to none, while batches are under way."""
         random = self._random
         await self._client.sleep(random.random() * 0.5)
         writer = random.choice([*self._persisters, None])
-        with suppress(SynreplError):
+        with suppress(UnknownRoom, RoomWriterNotLive):
             await self._writers.move(model.room_id, writer)
             self.counts["moved"] += 1
             self._transcript.add("client", "moved {room} to {to}", room=model.room_id, to=writer)
@@ -181,7 +191,7 @@ class RoomActions:
         )
         model.purged(full, outliers)
         model.is_reworked = False
-        self.counts["purged events"] += len(model.gone)
+        self.counts["purged events"] += len(model.gone) + len(model.demoted)
 
     async def come_back(self, model: RoomModel) -> None:
         """Events that were purged, and that others follow, come with their states as other servers report them."""
@@ -200,22 +210,11 @@ class RoomActions:
                 event, state_before=state.as_dict(), backfilled=self._random.random() < 0.5
             )
             model.is_reworked = True
-            await self._return(RoomBatch(model, [incoming]))
+            await self._persisted(RoomBatch(model, [incoming]))
             model.came_back(event.event_id)
             model.is_reworked = False
             self.counts["came back"] += 1
             return
-
-    async def _return(self, batch: RoomBatch) -> None:
-        """Persist an event that the model has already."""
-        model = batch.model
-        while True:
-            with suppress(SynreplError):
-                placed = await self._writers.place([model.room_id])
-                name = placed.assignment.writer_of(model.room_id)
-                await self._persisters[name].persist(batch)
-                return
-            await self._client.sleep(AGAIN_S)
 
     def _followed(self, model: RoomModel, passed: bool) -> set[str]:
         """Missing events that others follow.
@@ -270,7 +269,7 @@ class RoomActions:
                 await self._maintainer.ask(work(RoomMaintenance(self._maintainer.database)))
             except (CannotPurge, UnknownRoom) as error:
                 return error
-            except SynreplError as error:
+            except (*_AWAY, ReworkedMeanwhile) as error:
                 self.counts[f"{what} again"] += 1
                 self._transcript.add(
                     "client", "{what}: {kind}", what=what, kind=type(error).__name__

@@ -36,7 +36,7 @@ VERSIONS = ("1", "6", "10", "11", "12")
 SHARES = (0.0, 0.01, 0.03, 0.08)
 
 #: Seconds in which everything that was begun is done, once nothing is interrupted any more.
-DONE_WITHIN_S = 600.0
+DONE_WITHIN_S = 300.0
 
 #: What a step does, and how often.
 WEIGHTS = {
@@ -156,7 +156,7 @@ class RoomSimulation:
                 continue
             for _ in range(self._random.randint(0, 3)):
                 works.append(self._actions.arrive(model))
-            if self._random.random() < 0.2:
+            if self._random.random() < 0.4:
                 works.append(self._actions.move(model))
         return works
 

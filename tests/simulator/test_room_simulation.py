@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import redirect_stdout
+from io import StringIO
 from unittest import TestCase
 
+from simulator import __main__ as command
 from simulator.rooms.simulation import simulate_rooms
 
 #: Seeds that are played; `tox -e simulate` plays more.
@@ -36,3 +39,8 @@ class RoomSeeds(TestCase):
         self.assertNotEqual(stories[0], stories[1])
         self.assertGreater(totals["events"], 200)
         self.assertGreater(totals["batches"], 40)
+
+    def test_the_command_plays_rooms(self) -> None:
+        with redirect_stdout(StringIO()) as out:
+            self.assertEqual(command.main(["--rooms", "--seed", "1", "--steps", "1"]), 0)
+        self.assertIn("seed 1: all rules hold", out.getvalue())

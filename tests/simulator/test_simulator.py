@@ -95,6 +95,7 @@ class SimulatorCommandLine(TestCase):
             ["--seed", "x"],
             ["--seeds", "3..1"],
             ["--seed", "1", "--service-factory", "nowhere:Nobody"],
+            ["--seed", "1", "--rooms", "--lose-commits"],
         ):
             with self.subTest(arguments), patch("sys.stderr", StringIO()):
                 with self.assertRaises(SystemExit) as exited:

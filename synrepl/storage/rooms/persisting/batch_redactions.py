@@ -10,6 +10,7 @@ from synrepl.storage.rooms.tables.events import StoredEvent, events_by_number
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.redactions import (
     REDACTIONS_TABLE,
+    StoredRedaction,
     mark_applied,
     mark_redacted,
     redactions_of,
@@ -37,9 +38,24 @@ def apply_redactions(batch: RoomBatch) -> int:
         if target is not None and _applies(batch, row, target):
             _flag(batch, target, row.event_no)
             applied = True
-        batch.rows.add(REDACTIONS_TABLE, (row.event_no, row.room_no, applied, target_id))
-        unapplied += not applied
+        before = _stored_before(batch, pending, target_id)
+        if before is None:
+            batch.rows.add(REDACTIONS_TABLE, (row.event_no, row.room_no, applied, target_id))
+            unapplied += not applied
+        elif applied and not before.applied:
+            mark_applied(batch.rows, row.event_no)
+            unapplied -= 1
     return unapplied
+
+
+def _stored_before(
+    batch: RoomBatch, pending: PendingEvent, target_id: str
+) -> StoredRedaction | None:
+    """The row of a redaction that comes back: a purge keeps it as an outlier while its target stays."""
+    if not pending.was_outlier:
+        return None
+    stored = redactions_of(batch.txn, batch.room.room_no, [target_id])
+    return next((each for each in stored if each.redaction_no == pending.row.event_no), None)
 
 
 def _apply_stored(batch: RoomBatch, arrived: Iterable[str]) -> int:
