@@ -99,7 +99,7 @@ class ProcessDatabase:
                 raise interruption.error(name)
 
         def simulated(txn: Transaction) -> T:
-            result = work(SimulatedTransaction(txn, self._process.seconds(), interrupt))
+            result = work(SimulatedTransaction(txn, interrupt))
             interrupt(1 << 30)
             return result
 

@@ -21,7 +21,6 @@ from synrepl.rooms import auth_dependencies
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.services.rooms.room_writers import RoomWriterNotLive, RoomWriters
 from synrepl.storage.database import CommitUnknown, Transaction
-from synrepl.storage.rooms.maintenance.marks import ReworkedMeanwhile
 from synrepl.storage.rooms.maintenance.purge import CannotPurge
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent, PersistedBatch
@@ -202,7 +201,7 @@ class RoomActions:
             event, state = each.event, each.state_before
             if state is None or each.soft_failure is not None:
                 continue
-            if event.event_id not in self._followed(model, each.passed_all_checks):
+            if event.event_id not in self._followed(model):
                 continue
             if not all(map(model.is_here, [*state.values(), *auth_dependencies(event)])):
                 continue
@@ -216,19 +215,14 @@ class RoomActions:
             self.counts["came back"] += 1
             return
 
-    def _followed(self, model: RoomModel, passed: bool) -> set[str]:
-        """Missing events that others follow.
-
-        :param passed: without those that only rejected ones follow. It is forgotten by a purge of what follows
-            these, if they were no forward extremities, and they are taken for such when they come back
-        """
+    def _followed(self, model: RoomModel) -> set[str]:
+        """Missing events that others follow."""
 
         def read(txn: Transaction) -> set[str]:
             txn.execute(
                 "SELECT b.missing_id FROM synrepl._backward_extremities b"
-                " JOIN synrepl._rooms r USING (room_no)"
-                " WHERE r.room_id = %s AND (b.is_followed OR NOT %s)",
-                (model.room_id, passed),
+                " JOIN synrepl._rooms r USING (room_no) WHERE r.room_id = %s",
+                (model.room_id,),
             )
             return {missing_id for (missing_id,) in txn.fetchall()}
 
@@ -269,7 +263,7 @@ class RoomActions:
                 await self._maintainer.ask(work(RoomMaintenance(self._maintainer.database)))
             except (CannotPurge, UnknownRoom) as error:
                 return error
-            except (*_AWAY, ReworkedMeanwhile) as error:
+            except _AWAY as error:
                 self.counts[f"{what} again"] += 1
                 self._transcript.add(
                     "client", "{what}: {kind}", what=what, kind=type(error).__name__

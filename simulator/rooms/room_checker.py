@@ -86,7 +86,7 @@ class RoomChecker:
                 "TOLD", "the changes of the state of {room} lead to another", room=model.room_id
             )
 
-    def check_nothing_is_wrong(self, models: Iterable[RoomModel]) -> None:
+    def check_nothing_is_wrong(self) -> None:
         """Verification finds nothing."""
 
         async def findings() -> list[str]:

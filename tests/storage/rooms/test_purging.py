@@ -345,40 +345,6 @@ class PurgedBits(MaintainedCase):
                 await self.read(lambda txn: remove_keys(txn, other, []))
         await self.read(lambda txn: remove_keys(txn, following, []))
 
-    async def test_a_redaction_that_was_kept_for_its_target_comes_back_with_its_state(self) -> None:
-        room = SmallRoom("10")
-        message = room.message(room.carol)
-        cites = (room.create, room.alice)
-        redaction = room.event(
-            "m.room.redaction", {}, [room.carol], cites, redacts=message.event_id
-        )
-        last = room.message(message, redaction)
-        before = [*room.base, room.carol]
-        room_id = room.create.room_id
-        # The redaction waits for its target, which so has the later stream ID.
-        await self.one.persist(room_id, room.version, [*before, redaction, message, last])
-        stored = await self.read(lambda txn: events_by_id(txn, [message.event_id]))
-        row = stored[message.event_id]
-        self.assertIsNotNone(row.redacted_by)
-        point = PurgePoint.of_stream(row.stream_id or 0)
-        await self.maintenance.purge(room_id, point, index_check=False)
-        come_back = IncomingEvent(redaction, state_before=room.state(*before))
-        done = await self.one.persist(room_id, room.version, [come_back])
-        self.assertEqual(done.events[0].outcome, EventOutcome.ACCEPTED)
-        self.assertEqual(await self.redactions_stored(), [(redaction.event_id, True)])
-
-    async def redactions_stored(self) -> list[tuple[str, bool]]:
-        """Redactions, and whether each applies to an event that is here."""
-
-        def work(txn: Transaction) -> list[tuple[str, bool]]:
-            txn.execute(
-                "SELECT e.event_id, r.applied FROM synrepl._redactions r"
-                " JOIN synrepl._room_events e ON e.event_no = r.redaction_no"
-            )
-            return [(event_id, applied) for event_id, applied in txn.fetchall()]
-
-        return await self.read(work)
-
     async def test_what_events_refer_to_that_come_just_before_it_goes_is_kept(self) -> None:
         small = SmallRoom("10")
         messages = [small.carol]
