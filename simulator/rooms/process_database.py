@@ -31,7 +31,7 @@ SLOWEST_S = 0.2
 Committed = Callable[[str, str], object]
 
 
-class ProcessDatabase:
+class InterruptedProcessDatabase:
     """Implements :class:`synrepl.storage.database.Database` for a process of a simulation.
 
     A transaction runs at one moment of the simulated time, so no two of them wait for each other. Who is first

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from simulator.clock import Process
 from simulator.rooms.kept_outliers import kept_outliers
 from simulator.rooms.random_rooms import USERS
-from simulator.rooms.room_model import RoomBatch, RoomModel
+from simulator.rooms.room_model import GivenBatch, RoomModel
 from simulator.rooms.room_processes import PersistingProcesses, RestartedProcess
 from simulator.rooms.server import SimulatedServer
 from simulator.transcript import Transcript
@@ -106,7 +106,7 @@ class RoomActions:
         """All events come that may."""
         await self._give(model.batch([IncomingEvent(each) for each in model.available()]))
 
-    async def _give(self, batch: RoomBatch) -> None:
+    async def _give(self, batch: GivenBatch) -> None:
         """Give a batch to the process that the room is assigned to, until one has persisted it."""
         model = batch.model
         if not batch.events:
@@ -126,7 +126,7 @@ class RoomActions:
                 "JUDGED", "{found} instead of {expected}", found=judged, expected=batch.judged
             )
 
-    async def _persisted(self, batch: RoomBatch) -> tuple[str, PersistedBatch]:
+    async def _persisted(self, batch: GivenBatch) -> tuple[str, PersistedBatch]:
         """Have a batch persisted; returns the name of the process that has done it."""
         room_id = batch.model.room_id
         while True:
@@ -209,7 +209,7 @@ class RoomActions:
                 event, state_before=state.as_dict(), backfilled=self._random.random() < 0.5
             )
             model.is_reworked = True
-            await self._persisted(RoomBatch(model, [incoming]))
+            await self._persisted(GivenBatch(model, [incoming]))
             model.came_back(event.event_id)
             model.is_reworked = False
             self.counts["came back"] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from simulator.rooms.comparison import compare_room
-from simulator.rooms.room_follower import RoomFollower
+from simulator.rooms.room_follower import SimulatedRoomFollower
 from simulator.rooms.room_model import RoomModel
 from simulator.rooms.server import ImmediateDatabase, SimulatedServer, result_of
 from simulator.truth import Violations
@@ -21,7 +21,7 @@ class RoomChecker:
     """Adds what differs to the violations."""
 
     def __init__(
-        self, violations: Violations, server: SimulatedServer, follower: RoomFollower
+        self, violations: Violations, server: SimulatedServer, follower: SimulatedRoomFollower
     ) -> None:
         self._violations = violations
         self._server = server

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.clock import Process
-from simulator.rooms.process_database import ProcessDatabase
-from simulator.rooms.room_processes import Announcements, RestartedProcess, RoomSurroundings
+from simulator.rooms.process_database import InterruptedProcessDatabase
+from simulator.rooms.room_processes import AnnouncedPositions, RestartedProcess, RoomSurroundings
 from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.postgres.store import PostgresStore
@@ -20,13 +20,13 @@ from synrepl.streams.synapse.events import EventRow, StateRow
 PAGE_ROWS = 4
 
 
-class RoomFollower(RestartedProcess):
+class SimulatedRoomFollower(RestartedProcess):
     """Reads the facts of each writer of each stream. Its positions outlive it.
 
     :ivar facts: what it has read, by stream and token
     """
 
-    def __init__(self, surroundings: RoomSurroundings, announcements: Announcements) -> None:
+    def __init__(self, surroundings: RoomSurroundings, announcements: AnnouncedPositions) -> None:
         self._announcements = announcements
         self._read_to: dict[tuple[str, str], Token] = {}
         self._streams = {stream.name: stream for stream in ROOM_STREAMS}
@@ -34,7 +34,7 @@ class RoomFollower(RestartedProcess):
         self.twice: list[tuple[str, Token]] = []
         super().__init__(surroundings, "follower")
 
-    def started(self, process: Process, database: ProcessDatabase) -> None:
+    def started(self, process: Process, database: InterruptedProcessDatabase) -> None:
         """Read on where the one before it was."""
         store = self._surroundings.store(process, database)
         process.spawn("follow", self._follow(process, store))

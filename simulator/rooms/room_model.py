@@ -36,7 +36,7 @@ def receive(room: Room, incoming: IncomingEvent) -> list[str]:
     return [each.event.event_id for each in judged]
 
 
-class RoomBatch:
+class GivenBatch:
     """A batch of events that is given to persisting processes until one of them has persisted it.
 
     :ivar judged: IDs of the events that the model judged since it was last given
@@ -142,9 +142,9 @@ class RoomModel:
             and all(self.is_here(one) for one in each.state_after.values())
         ]
 
-    def batch(self, incoming: Iterable[IncomingEvent]) -> RoomBatch:
+    def batch(self, incoming: Iterable[IncomingEvent]) -> GivenBatch:
         """A batch of these events, which count as sent."""
-        made = RoomBatch(self, incoming)
+        made = GivenBatch(self, incoming)
         chosen = {each.event.event_id for each in made.events}
         self.unsent = [each for each in self.unsent if each.event_id not in chosen]
         self.sent += [each.event for each in made.events]

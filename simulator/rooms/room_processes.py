@@ -12,8 +12,8 @@ from twisted.python.failure import Failure
 
 from simulator.clock import Process, VirtualClock
 from simulator.rooms.interruptions import RandomInterruptions
-from simulator.rooms.process_database import Committed, ProcessDatabase
-from simulator.rooms.room_model import RoomBatch
+from simulator.rooms.process_database import Committed, InterruptedProcessDatabase
+from simulator.rooms.room_model import GivenBatch
 from simulator.rooms.server import SimulatedServer
 from simulator.transcript import Transcript
 from simulator.truth import Violations
@@ -66,14 +66,14 @@ class RoomSurroundings:
 
     def process(
         self, name: str, interruptions: RandomInterruptions | None = None
-    ) -> tuple[Process, ProcessDatabase]:
+    ) -> tuple[Process, InterruptedProcessDatabase]:
         """A new process, and its database.
 
         :param interruptions: those of its transactions; by default those of the simulation
         """
         process = Process(self.clock, name, self._failed, self.random.random)
         self._processes.append(process)
-        database = ProcessDatabase(
+        database = InterruptedProcessDatabase(
             process,
             self.server,
             self.transcript,
@@ -82,7 +82,7 @@ class RoomSurroundings:
         )
         return process, database
 
-    def store(self, process: Process, database: ProcessDatabase) -> PostgresStore:
+    def store(self, process: Process, database: InterruptedProcessDatabase) -> PostgresStore:
         """The store of a process."""
         return PostgresStore(process, database, database.open_session, process.name)
 
@@ -109,13 +109,13 @@ class RestartedProcess:
         self._pending: list[Deferred[Any]] = []
         self.process, self.database = self._new()
 
-    def _new(self) -> tuple[Process, ProcessDatabase]:
+    def _new(self) -> tuple[Process, InterruptedProcessDatabase]:
         process, database = self._surroundings.process(self.name)
         process.on_kill(self._killed)
         self.started(process, database)
         return process, database
 
-    def started(self, process: Process, database: ProcessDatabase) -> None:
+    def started(self, process: Process, database: InterruptedProcessDatabase) -> None:
         """It has started, with nothing in memory."""
 
     def ask(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
@@ -150,7 +150,7 @@ class RestartedProcess:
         self.process, self.database = self._new()
 
 
-class Announcements:
+class AnnouncedPositions:
     """What writers announce: their positions.
 
     Implements :class:`~synrepl.services.writing.commit_listener.CommitListener`.
@@ -219,13 +219,13 @@ class PersistingProcesses(RestartedProcess):
     """A process that persists events of rooms, and those that come after it."""
 
     def __init__(
-        self, surroundings: RoomSurroundings, name: str, announcements: Announcements
+        self, surroundings: RoomSurroundings, name: str, announcements: AnnouncedPositions
     ) -> None:
         self._announcements = announcements
-        self._given: dict[str, deque[RoomBatch]] = {}
+        self._given: dict[str, deque[GivenBatch]] = {}
         super().__init__(surroundings, name)
 
-    def started(self, process: Process, database: ProcessDatabase) -> None:
+    def started(self, process: Process, database: InterruptedProcessDatabase) -> None:
         """Acquire the lease; until then it persists nothing."""
         surroundings = self._surroundings
         self._given = {}
@@ -254,15 +254,15 @@ class PersistingProcesses(RestartedProcess):
         """Whether it runs and has its lease."""
         return self.process.alive and self._writer.is_open
 
-    def under_way(self, room_id: str) -> RoomBatch:
+    def under_way(self, room_id: str) -> GivenBatch:
         """The batch of a room that it persists now: the first that it was given."""
         return self._given[room_id][0]
 
-    def persist(self, batch: RoomBatch) -> Deferred[PersistedBatch]:
+    def persist(self, batch: GivenBatch) -> Deferred[PersistedBatch]:
         """Persist a batch."""
         return self.ask(self._persist(batch))
 
-    async def _persist(self, batch: RoomBatch) -> PersistedBatch:
+    async def _persist(self, batch: GivenBatch) -> PersistedBatch:
         made = batch.model.made
         given = self._given.setdefault(made.room_id, deque())
         given.append(batch)

@@ -22,6 +22,20 @@ _numbers = count(1)
 #: Where one transaction would wait for another, the simulation would stand still.
 _SETTINGS = {"lock_timeout": "10000"}
 
+#: New statistics would change plans, and with them the order of rows, whenever they happen to be made.
+_NO_AUTOVACUUM = """
+    DO $$
+    DECLARE name text;
+    BEGIN
+        FOR name IN SELECT oid::regclass FROM pg_class
+            WHERE relnamespace = 'synrepl'::regnamespace AND relkind = 'r'
+        LOOP
+            EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', name);
+        END LOOP;
+    END
+    $$
+"""
+
 
 class ImmediateDatabase:
     """A blocking database as a :class:`~synrepl.storage.database.Database`."""
@@ -73,6 +87,7 @@ def _template() -> str:
     with BlockingDatabase(_dsn(name), "simulator") as database:
         result_of(migrate(ImmediateDatabase(database), load()))
         database.run("tables", lambda txn: ensure_tables(txn, ROOM_STREAMS))
+        database.run("no statistics", lambda txn: txn.execute(_NO_AUTOVACUUM) and None)
     return name
 
 

@@ -14,10 +14,10 @@ from simulator.clock import Process, VirtualClock
 from simulator.rooms.interruptions import RandomInterruptions
 from simulator.rooms.room_actions import RoomActions
 from simulator.rooms.room_checker import RoomChecker
-from simulator.rooms.room_follower import RoomFollower
+from simulator.rooms.room_follower import SimulatedRoomFollower
 from simulator.rooms.room_model import RoomModel
 from simulator.rooms.room_processes import (
-    Announcements,
+    AnnouncedPositions,
     PersistingProcesses,
     RestartedProcess,
     RoomSurroundings,
@@ -82,13 +82,13 @@ class RoomSimulation:
                 for number, version in enumerate(versions)
             )
         }
-        announcements = Announcements()
+        announcements = AnnouncedPositions()
         names = [f"persister{number}" for number in range(1, random.randint(2, 3) + 1)]
         self._persisters = {
             name: PersistingProcesses(surroundings, name, announcements) for name in names
         }
         self._maintainer = RestartedProcess(surroundings, "maintainer")
-        self._follower = RoomFollower(surroundings, announcements)
+        self._follower = SimulatedRoomFollower(surroundings, announcements)
         client, client_database = surroundings.process("client", RandomInterruptions(random, 0.0))
         self._client: Process = client
         self._actions = RoomActions(
