@@ -63,8 +63,8 @@ RESOLUTION = (
     Mutant(
         "v2-no-auth-difference",
         V2,
-        "    return found.union(*differing)\n",
-        "    return set().union(*differing)\n",
+        "    return found | differing.events()\n",
+        "    return differing.events()\n",
         "the auth difference is resolved, too",
         TESTS,
     ),
