@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import Any, Self
 
-from synrepl.storage.database import CommitUnknown, Record, Transaction, Values
+from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import DatabaseAway
 
 #: Statements of the longest transactions, about. An interruption that is to come later comes at COMMIT.
@@ -77,43 +75,3 @@ class RandomInterruptions:
             statement = LAST_STATEMENT + 1
         is_committed = fault in (Fault.UNKNOWN, Fault.KILLED) and random.random() < 0.4
         return Interruption(fault, statement, is_committed)
-
-
-class SimulatedTransaction:
-    """A transaction that may be interrupted at each of its statements.
-
-    :ivar statements: how many there were so far
-    """
-
-    def __init__(self, inner: Transaction, interrupt: Callable[[int], object]) -> None:
-        self._inner = inner
-        self._interrupt = interrupt
-        self.statements = 0
-
-    def _step(self) -> None:
-        self.statements += 1
-        self._interrupt(self.statements)
-
-    def execute(self, sql: str, params: Values = ()) -> Self:
-        """Run a statement."""
-        self._step()
-        self._inner.execute(sql, params)
-        return self
-
-    def insert_many(
-        self, sql: str, rows: Iterable[Values], template: str | None = None
-    ) -> list[Record]:
-        """Run a multi-row statement."""
-        self._step()
-        return self._inner.insert_many(sql, rows, template)
-
-    def copy_in(self, sql: str, chunks: Iterable[str] | Iterable[bytes]) -> int:
-        """Run COPY."""
-        self._step()
-        return self._inner.copy_in(sql, chunks)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._inner)

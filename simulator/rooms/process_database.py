@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred
@@ -13,9 +14,9 @@ from simulator.rooms.interruptions import (
     Interruption,
     ProcessKilled,
     RandomInterruptions,
-    SimulatedTransaction,
 )
 from simulator.rooms.server import SimulatedServer
+from simulator.rooms.watched_transaction import WatchedTransaction
 from simulator.transcript import Transcript
 from synrepl.driver.attempt import Attempt
 from synrepl.driver.connection import PostgresConnection
@@ -92,15 +93,17 @@ class InterruptedProcessDatabase:
         isolation: Isolation,
         interruption: Interruption | None,
     ) -> T:
-        def interrupt(statement: int) -> None:
+        statements = count(1)
+
+        def interrupt(sql: str) -> None:
             if interruption is None or interruption.is_committed:
                 return
-            if statement >= interruption.statement:
+            if next(statements) >= interruption.statement or sql == "COMMIT":
                 raise interruption.error(name)
 
         def simulated(txn: Transaction) -> T:
-            result = work(SimulatedTransaction(txn, interrupt))
-            interrupt(1 << 30)
+            result = work(WatchedTransaction(txn, interrupt))
+            interrupt("COMMIT")
             return result
 
         attempt = Attempt(self._address, name, simulated, read_only, isolation)

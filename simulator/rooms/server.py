@@ -7,6 +7,7 @@ from functools import cache
 from itertools import count
 from typing import Any, TypeVar
 
+from simulator.rooms.watched_transaction import WatchedTransaction
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
 from synrepl.storage.database import Isolation, Transaction
@@ -38,10 +39,16 @@ _NO_AUTOVACUUM = """
 
 
 class ImmediateDatabase:
-    """A blocking database as a :class:`~synrepl.storage.database.Database`."""
+    """A blocking database as a :class:`~synrepl.storage.database.Database`.
 
-    def __init__(self, database: BlockingDatabase) -> None:
+    :param before: called with each statement before it runs; what it raises, the statement raises
+    """
+
+    def __init__(
+        self, database: BlockingDatabase, before: Callable[[str], object] = lambda sql: None
+    ) -> None:
         self._database = database
+        self._before = before
 
     async def run(
         self,
@@ -52,7 +59,12 @@ class ImmediateDatabase:
         isolation: Isolation = Isolation.READ_COMMITTED,
     ) -> T:
         """Run work at once."""
-        return self._database.run(name, work, read_only=read_only, isolation=isolation)
+        return self._database.run(
+            name,
+            lambda txn: work(WatchedTransaction(txn, self._before)),
+            read_only=read_only,
+            isolation=isolation,
+        )
 
 
 def result_of(work: Coroutine[Any, Any, T]) -> T:

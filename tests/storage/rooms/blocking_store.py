@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
 
+from simulator.rooms.watched_transaction import WatchedTransaction
 from synrepl.core.errors import StorageError
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.rooms import RoomVersion
-from synrepl.storage.database import Record, Transaction, Values
+from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.persisting.batch_rows import PersistRun
@@ -47,42 +47,25 @@ class InjectedFailure(StorageError):
     """statement {number} fails because a test says so"""
 
 
-class FailingTransaction:
-    """A transaction whose n-th statement fails.
+class FailingStatement:
+    """Counts statements, and fails at one of them.
 
+    :param at: which one, from 1; None for none
     :ivar count: of statements so far
     """
 
-    def __init__(self, inner: Transaction, fail_at: int | None) -> None:
-        self._inner = inner
-        self._fail_at = fail_at
+    def __init__(self, at: int | None) -> None:
+        self._at = at
         self.count = 0
 
-    def _step(self) -> None:
+    def __call__(self, sql: str) -> None:
+        """Count a statement.
+
+        :raises InjectedFailure: it is the one that fails
+        """
         self.count += 1
-        if self.count == self._fail_at:
+        if self.count == self._at:
             raise InjectedFailure(number=self.count)
-
-    def execute(self, sql: str, params: Values = ()) -> Self:
-        self._step()
-        self._inner.execute(sql, params)
-        return self
-
-    def insert_many(
-        self, sql: str, rows: Iterable[Values], template: str | None = None
-    ) -> list[Record]:
-        self._step()
-        return self._inner.insert_many(sql, rows, template)
-
-    def copy_in(self, sql: str, chunks: Iterable[str] | Iterable[bytes]) -> int:
-        self._step()
-        return self._inner.copy_in(sql, chunks)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._inner)
 
 
 class RecordedFacts:
@@ -136,7 +119,8 @@ class BlockingPersister:
         committing: list[Callable[[], None]] = []
 
         def work(txn: Transaction) -> None:
-            failing = FailingTransaction(txn, fail_at)
+            counted = FailingStatement(fail_at)
+            failing = WatchedTransaction(txn, counted)
             outbox = Outbox(_CODECS)
             try:
                 run.work(failing, outbox)
@@ -150,7 +134,7 @@ class BlockingPersister:
                         posted.append((stream, self._streams.last[stream], rows))
                 outbox.reserved(failing, tokens)
             finally:
-                self.statements = failing.count
+                self.statements = counted.count
             committing.append(
                 lambda: [self._streams.facts[s].update({t: rows}) for s, t, rows in posted] and None
             )

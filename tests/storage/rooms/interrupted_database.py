@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Self, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
+from simulator.rooms.watched_transaction import WatchedTransaction
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.storage.database import Isolation, Record, Transaction, Values
+from synrepl.storage.database import Isolation, Transaction
 from tests.storage.rooms.blocking_store import InjectedFailure
 
 T = TypeVar("T")
@@ -37,39 +38,6 @@ class Interruptions:
             raise InjectedFailure(number=len(self.places))
 
 
-class InterruptedTransaction:
-    """A transaction whose statements fail, each once."""
-
-    def __init__(self, inner: Transaction, name: str, interruptions: Interruptions) -> None:
-        self._inner = inner
-        self._name = name
-        self._interruptions = interruptions
-
-    def _step(self, sql: str) -> None:
-        self._interruptions.reached(self._name, sql)
-
-    def execute(self, sql: str, params: Values = ()) -> Self:
-        self._step(sql)
-        self._inner.execute(sql, params)
-        return self
-
-    def insert_many(
-        self, sql: str, rows: Iterable[Values], template: str | None = None
-    ) -> list[Record]:
-        self._step(sql)
-        return self._inner.insert_many(sql, rows, template)
-
-    def copy_in(self, sql: str, chunks: Iterable[str] | Iterable[bytes]) -> int:
-        self._step(sql)
-        return self._inner.copy_in(sql, chunks)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._inner)
-
-
 class InterruptedDatabase:
     """A blocking database as a :class:`~synrepl.storage.database.Database`, with interruptions.
 
@@ -91,7 +59,9 @@ class InterruptedDatabase:
         """Run work in a transaction that may fail, or be committed twice."""
 
         def interrupted(txn: Transaction) -> T:
-            result = work(InterruptedTransaction(txn, name, self._interruptions))
+            result = work(
+                WatchedTransaction(txn, lambda sql: self._interruptions.reached(name, sql))
+            )
             self._interruptions.reached(name, "before COMMIT")
             return result
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection
+from itertools import count
 from typing import Any, TypeVar
 
 from simulator.rooms.kept_outliers import kept_outliers
+from simulator.rooms.watched_transaction import WatchedTransaction
 from synrepl.rooms import Room
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.services.rooms.maintenance.verification import RoomVerification
@@ -33,26 +35,6 @@ class Killed(Exception):
     """The process ends here."""
 
 
-class KilledTransaction:
-    """A transaction that fails before one of its statements."""
-
-    def __init__(self, txn: Transaction, database: KilledDatabase) -> None:
-        self._txn = txn
-        self._database = database
-
-    def execute(self, sql: str, params: Any = ()) -> KilledTransaction:
-        """Run a statement, unless it is the one before which the process ends."""
-        self._database.count()
-        self._txn.execute(sql, params)
-        return self
-
-    def __iter__(self) -> Any:
-        return iter(self._txn)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._txn, name)
-
-
 class KilledDatabase:
     """A database whose transactions fail from a statement on.
 
@@ -64,7 +46,7 @@ class KilledDatabase:
         self._last = last
         self.statements = 0
 
-    def count(self) -> None:
+    def count(self, sql: str) -> None:
         """Count a statement."""
         self.statements += 1
         if self.statements > self._last:
@@ -81,7 +63,7 @@ class KilledDatabase:
         """Run work in a transaction that may fail."""
         return await self._database.run(
             name,
-            lambda txn: work(KilledTransaction(txn, self)),  # type: ignore[arg-type]
+            lambda txn: work(WatchedTransaction(txn, self.count)),
             read_only=read_only,
             isolation=isolation,
         )
@@ -112,32 +94,17 @@ class WritesKilled:
         kind = re.sub(" of !.*", "", name)
 
         def killed(txn: Transaction) -> T:
-            return work(_KilledWrites(txn, kind, self._seen))  # type: ignore[arg-type]
+            numbers = count(1)
+
+            def before(sql: str) -> None:
+                place = kind, next(numbers)
+                if _WRITES.match(sql) and place not in self._seen:
+                    self._seen.add(place)
+                    raise Killed
+
+            return work(WatchedTransaction(txn, before))
 
         return await self._database.run(name, killed, read_only=read_only, isolation=isolation)
-
-
-class _KilledWrites:
-    def __init__(self, txn: Transaction, kind: str, seen: set[tuple[str, int]]) -> None:
-        self._txn = txn
-        self._kind = kind
-        self._seen = seen
-        self._count = 0
-
-    def execute(self, sql: str, params: Any = ()) -> _KilledWrites:
-        self._count += 1
-        place = self._kind, self._count
-        if _WRITES.match(sql) and place not in self._seen:
-            self._seen.add(place)
-            raise Killed
-        self._txn.execute(sql, params)
-        return self
-
-    def __iter__(self) -> Any:
-        return iter(self._txn)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._txn, name)
 
 
 class MaintainedCase(StoreCase):
@@ -296,10 +263,10 @@ class MaintainedCase(StoreCase):
             " FROM synrepl._room_events e WHERE e.room_no = %s",
             (room_no,),
         )
-        for event_id, prev_ids, count, missing in txn.fetchall():
+        for event_id, prev_ids, prev_count, missing in txn.fetchall():
             cited = set(room[event_id].event.prev_event_ids) if event_id in full else set()
             self.assertEqual(set(prev_ids), cited & full, (what, event_id))
-            self.assertEqual(count, len(cited & full), (what, event_id))
+            self.assertEqual(prev_count, len(cited & full), (what, event_id))
             self.assertEqual(set(missing), cited - full, (what, event_id))
 
     async def verified(self, room_id: str) -> list[tuple[str, str, str]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from simulator.rooms.server import ImmediateDatabase
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.rooms import Room
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.rooms.dags import Dag, dag, dag_names
-from tests.storage.rooms.blocking_maintenance import AwaitedDatabase
 from tests.storage.rooms.store_case import StoreCase
 from tests.storage.rooms.stored_rooms import StoredRoomsCase
 
@@ -49,7 +49,7 @@ class SharedReadingCase(StoredRoomsCase):
         await super().setUp()
         blocking = BlockingDatabase(self.dsn, "store")
         self.addCleanup(blocking.close)
-        self.store = RoomStore(AwaitedDatabase(blocking))
+        self.store = RoomStore(ImmediateDatabase(blocking))
 
     async def any_room(self) -> Room:
         """The largest of the small rooms of the vectors."""

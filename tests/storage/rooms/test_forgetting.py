@@ -15,25 +15,8 @@ from synrepl.storage.rooms.tables.numbers import UnknownRoom, find_room
 from synrepl.storage.rooms.visibility.event_visibility import seen_by_user
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.rooms.small_rooms import SmallRoom
+from tests.storage.rooms.blocking_store import TABLES
 from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
-
-TABLES = (
-    "_rooms",
-    "_room_keys",
-    "_room_events",
-    "_room_event_json",
-    "_state_groups",
-    "_state_line",
-    "_state_lines",
-    "_state_group_lines",
-    "_current_state",
-    "_memberships",
-    "_room_heads",
-    "_forward_extremities",
-    "_backward_extremities",
-    "_waiting_events",
-    "_redactions",
-)
 
 
 class Forgetting(MaintainedCase):

@@ -12,12 +12,12 @@ from twisted.internet.defer import Deferred, gatherResults
 from simulator.rooms.comparison import compare_room
 from simulator.rooms.random_rooms import USERS, RandomRoom, RestlessRoom
 from simulator.rooms.room_model import receive
+from simulator.rooms.server import ImmediateDatabase, result_of
 from synrepl.rooms import Room, room_version
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.storage.tables import ensure_tables
-from tests.storage.rooms.blocking_maintenance import AwaitedDatabase, finished
 from tests.storage.rooms.blocking_store import BlockingPersister, InjectedFailure, RecordedFacts
 from tests.storage.rooms.interrupted_database import InterruptedDatabase, Interruptions
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
@@ -46,14 +46,14 @@ class InterruptedMachine(MaintainedMachine):
         interruptions = Interruptions()
         while True:
             try:
-                finished(work(RoomMaintenance(InterruptedDatabase(database, interruptions))))
+                result_of(work(RoomMaintenance(InterruptedDatabase(database, interruptions))))
                 break
             except InjectedFailure:
                 # To verify takes longer than most operations.
                 if len(interruptions.places) % 5 == 0:
                     self.verify()
         self.counts.append(len(interruptions.places))
-        finished(work(RoomMaintenance(AwaitedDatabase(database))))
+        result_of(work(RoomMaintenance(ImmediateDatabase(database))))
 
     def arrive(self, rng: Random) -> None:
         """Events come from everywhere: shuffled, as history, as outliers, with states."""

@@ -15,6 +15,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 from simulator.rooms.comparison import Kept
 from simulator.rooms.kept_outliers import kept_outliers
 from simulator.rooms.random_rooms import USERS, RestlessRoom
+from simulator.rooms.server import ImmediateDatabase, result_of
 from synrepl.rooms import CompactStateMap, Event, Judged, Room, Viewer, auth_dependencies
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.services.rooms.maintenance.verification import RoomVerification
@@ -28,8 +29,12 @@ from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.tables import ensure_tables
-from tests.storage.rooms.blocking_maintenance import AwaitedDatabase, finished
-from tests.storage.rooms.blocking_store import BlockingPersister, InjectedFailure, RecordedFacts
+from tests.storage.rooms.blocking_store import (
+    BlockingPersister,
+    FailingStatement,
+    InjectedFailure,
+    RecordedFacts,
+)
 from tests.storage.rooms.rooms_as_stored import as_stored
 from tests.storage.rooms.test_persisting_machine import StoreMachine, seeds
 from tests.storage.rooms.test_visibility import RoomCase
@@ -136,16 +141,17 @@ class MaintainedMachine(StoreMachine):
         database = self.processes[0].database
         if fail_at is not None:
             try:
-                finished(work(RoomMaintenance(AwaitedDatabase(database, fail_at))))
+                failing = ImmediateDatabase(database, FailingStatement(fail_at))
+                result_of(work(RoomMaintenance(failing)))
             except InjectedFailure:
                 self.verify()
-        finished(work(RoomMaintenance(AwaitedDatabase(database))))
+        result_of(work(RoomMaintenance(ImmediateDatabase(database))))
 
     def verify(self) -> None:
         """Nothing is wrong with any room."""
 
         async def findings() -> list[object]:
-            verification = RoomVerification(AwaitedDatabase(self.processes[0].database))
+            verification = RoomVerification(ImmediateDatabase(self.processes[0].database))
             return [
                 each
                 for room_id in await verification.room_ids()
@@ -154,7 +160,7 @@ class MaintainedMachine(StoreMachine):
                 if each.problem is not RoomProblem.WRONG_CONTENT
             ]
 
-        found = finished(findings())
+        found = result_of(findings())
         assert not found, found
 
     def check(self) -> None:

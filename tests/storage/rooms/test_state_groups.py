@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from unittest.mock import patch
 
@@ -26,9 +26,15 @@ from synrepl.storage.rooms.states.state_groups import (
     read_states,
     unpacked_changes,
 )
-from synrepl.storage.rooms.states.state_line import MAX_OVERLAY, entries_at
+from synrepl.storage.rooms.states.state_line import (
+    MAX_OVERLAY,
+    look_up,
+    read_lines,
+    read_places,
+)
 from synrepl.storage.rooms.tables.numbers import (
     NumberWithoutRow,
+    RoomRow,
     lock_room,
     make_room,
     require_room,
@@ -47,6 +53,15 @@ SECRET = bytes(range(32))
 
 def key(slot: int) -> tuple[str, str]:
     return "m.room.member", f"@user{slot}:a.example"
+
+
+def look_up_on_lines(
+    txn: Transaction, room: RoomRow, wanted: Sequence[tuple[int, int]]
+) -> list[int | None]:
+    """Entries of states, each given as a group and a slot."""
+    places = read_places(txn, room, {group for group, _ in wanted})
+    lines = read_lines(txn, {place.line_no for place in places.values()})
+    return look_up(txn, [(places[group], slot) for group, slot in wanted], lines)
 
 
 class StoredStates(PostgresCase):
@@ -136,7 +151,7 @@ class StoredStates(PostgresCase):
             self.assertEqual(read_states(txn, room, few), wanted)
             pairs = [(self.rng.choice(groups), self.rng.randrange(KEYS)) for _ in range(500)]
             expected = [self.model[group].get(slot) for group, slot in pairs]
-            self.assertEqual(entries_at(txn, room, pairs), expected)
+            self.assertEqual(look_up_on_lines(txn, room, pairs), expected)
             txn.execute(
                 "SELECT synrepl.state_entry(%s, g, s) FROM unnest(%s::bigint[], %s::int[])"
                 " WITH ORDINALITY AS p (g, s, n) ORDER BY n",
@@ -184,7 +199,9 @@ class StoredStates(PostgresCase):
             await self.run_work(self.grow(5, lambda: sorted(self.model)[next(bases)]))
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_lines"), 2)
         pairs = [(group, slot) for group in sorted(self.model)[3:] for slot in (0, 1, 2, 40)]
-        found = await self.run_work(lambda txn: entries_at(txn, require_room(txn, ROOM), pairs))
+        found = await self.run_work(
+            lambda txn: look_up_on_lines(txn, require_room(txn, ROOM), pairs)
+        )
         self.assertEqual(found, [3, 3, None, None, 2, 4, None, 9, 2, 4, 5, 9])
 
     async def test_parallel_branches_do_not_repeat_a_long_delta(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from simulator.rooms.server import result_of
 from synrepl.rooms import canonical_json, parse_event
 from synrepl.services.rooms.maintenance.verification import RoomVerification
 from synrepl.storage.database import Database, Isolation, Transaction
@@ -14,7 +15,6 @@ from synrepl.storage.rooms.maintenance.findings import RoomProblem
 from synrepl.storage.rooms.tables.events import checksum
 from synrepl.storage.rooms.tables.numbers import require_room
 from tests.rooms.dags import dag, dag_names
-from tests.storage.rooms.blocking_maintenance import finished
 from tests.storage.rooms.kept_rooms import MaintainedCase
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Verifying(MaintainedCase):
     def damage(self, room_id: str, txn: Transaction, *, statement: str, problem: str) -> None:
         """Damage a room, look for what is wrong, and undo it."""
         txn.execute(statement)
-        found = finished(problems(OneTransaction(txn), room_id))
+        found = result_of(problems(OneTransaction(txn), room_id))
         self.assertIn(problem, found, statement)
         if problem not in DEEP and "_room_events SET room_no" not in statement:
             quick = examine_room(txn, require_room(txn, room_id))

@@ -6,7 +6,7 @@ from functools import partial
 
 from synrepl.services.rooms.maintenance.room_job import MAX_BATCH_ROWS, RoomJob
 from synrepl.storage.rooms.maintenance import compact
-from synrepl.storage.rooms.maintenance.collect import rebase_groups
+from synrepl.storage.rooms.maintenance.collect import rebase_group
 
 #: Groups that are planned together; each may be a whole state in memory for a moment.
 PLANNED_TOGETHER = 50
@@ -63,7 +63,7 @@ class CompactionJob(RoomJob):
             )
             for each in plan.rebased:
                 batch = await self.run(
-                    "rebase state groups", partial(rebase_groups, mark=mark, rebased=[each])
+                    "rebase state groups", partial(rebase_group, mark=mark, rebased=each)
                 )
                 mark = self.done("rebase", 0, batch)
                 self.rebased += 1

@@ -12,7 +12,7 @@ from synrepl.storage.database import Database, Transaction
 from synrepl.storage.rooms.maintenance.collect import (
     BatchDone,
     plan_collection,
-    rebase_groups,
+    rebase_group,
     remove_groups,
     remove_line,
     retire_lines,
@@ -156,7 +156,7 @@ class RoomJob:
                     0,
                     await self.run(
                         "rebase state groups",
-                        partial(rebase_groups, mark=mark, rebased=[each]),
+                        partial(rebase_group, mark=mark, rebased=each),
                     ),
                 )
                 self.rebased += 1

@@ -95,16 +95,16 @@ def plan_collection(
     )
 
 
-def rebase_groups(txn: Transaction, mark: RoomMark, rebased: Sequence[RebasedGroup]) -> BatchDone:
-    """Store groups in another way, as planned.
+def rebase_group(txn: Transaction, mark: RoomMark, rebased: RebasedGroup) -> BatchDone:
+    """Store a group in another way, as planned.
 
     :raises ReworkedMeanwhile: the plan is void
-    :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: a group would have another state; then
-        nothing is changed
+    :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: it would have another state; then nothing
+        is changed
     """
     # Large states are compared before the room is locked. Only what voids the mark could change the rows then.
     try:
-        rows = prove_rebased(txn, mark.room_no, rebased)
+        rows = prove_rebased(txn, mark.room_no, [rebased])
     except (CorruptState, UnknownStateGroup, BrokenChain):
         lock_marked(txn, mark)
         raise

@@ -172,15 +172,6 @@ def ancestry(place: LinePlace, lines: Mapping[int, StoredLine]) -> Iterator[tupl
         line_no, pos = line.parent, line.parent_pos or 0
 
 
-def entries_at(
-    txn: Transaction, room: RoomRow, wanted: Sequence[tuple[int, int]]
-) -> list[int | None]:
-    """Entries of states, each given as a group and a slot, in three statements."""
-    places = read_places(txn, room, {group for group, _ in wanted})
-    lines = read_lines(txn, {place.line_no for place in places.values()})
-    return look_up(txn, [(places[group], slot) for group, slot in wanted if group in places], lines)
-
-
 def state_on_line(
     txn: Transaction, place: LinePlace, lines: Mapping[int, StoredLine]
 ) -> dict[int, int]:

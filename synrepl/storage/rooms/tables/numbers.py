@@ -182,17 +182,6 @@ def keys_of(txn: Transaction, room_no: int, slots: Collection[int]) -> dict[int,
     return found
 
 
-def event_numbers(txn: Transaction, event_ids: Collection[str]) -> dict[str, int]:
-    """The numbers of events, of whatever room; those that are not here are left out."""
-    if not event_ids:
-        return {}
-    txn.execute(
-        "SELECT event_id, event_no FROM synrepl._room_events WHERE event_id = ANY (%s::text[])",
-        (array_text(event_ids),),
-    )
-    return {str(event_id): int(number) for event_id, number in txn.fetchall()}
-
-
 def event_ids_of(txn: Transaction, room_no: int, numbers: Collection[int]) -> dict[int, str]:
     """The IDs of events of a room.
 
