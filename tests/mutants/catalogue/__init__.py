@@ -6,6 +6,7 @@ from tests.mutants.catalogue.auth import AUTH
 from tests.mutants.catalogue.formats import FORMATS
 from tests.mutants.catalogue.power import POWER
 from tests.mutants.catalogue.resolution import RESOLUTION
+from tests.mutants.catalogue.store_importing import IMPORTING
 from tests.mutants.catalogue.store_maintenance import MAINTAINING
 from tests.mutants.catalogue.store_persisting import PERSISTING
 from tests.mutants.catalogue.store_visibility import SEEING
@@ -17,6 +18,6 @@ from tests.mutants.mutant import Mutant
 RULES: tuple[Mutant, ...] = (*FORMATS, *AUTH, *POWER, *RESOLUTION, *WHOLE_ROOMS, *VISIBILITY)
 
 #: Of the room store, whose tests need a database.
-STORE: tuple[Mutant, ...] = (*MAINTAINING, *PERSISTING, *SEEING)
+STORE: tuple[Mutant, ...] = (*MAINTAINING, *PERSISTING, *IMPORTING, *SEEING)
 
 MUTANTS: tuple[Mutant, ...] = (*RULES, *STORE)

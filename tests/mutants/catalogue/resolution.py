@@ -6,7 +6,9 @@ from tests.mutants.mutant import Mutant
 
 TESTS = ("tests.rooms.test_resolution_vectors", "tests.rooms.test_resolution_laws")
 RULES = ("tests.rooms.test_resolution_conventions",)
+CHAINS = ("tests.rooms.test_chains.AuthChainsAgainstWalks",)
 CHECKS = "resolution/iterative_auth_checks.py"
+DIFFERING = "differing.py"
 SORTING = "resolution/sorting.py"
 V1 = "resolution/v1.py"
 V2 = "resolution/v2.py"
@@ -235,5 +237,29 @@ RESOLUTION = (
         "    and True",
         "rejected events do not replace missing state",
         TESTS,
+    ),
+    Mutant(
+        "differing-lost-and-added",
+        DIFFERING,
+        "for place in change.removed]) & ~added\n",
+        "for place in change.removed])\n",
+        "what an added event has, too, is not lost",
+        CHAINS,
+    ),
+    Mutant(
+        "differing-new-in-first",
+        DIFFERING,
+        "new & ~reduce(or_, of_first, 0) | lost",
+        "new | lost",
+        "what the first state has is not new",
+        CHAINS,
+    ),
+    Mutant(
+        "differing-reached-otherwise",
+        DIFFERING,
+        " and places[each] | gone == gone:",
+        ":",
+        "what events that stay refer to is not lost",
+        CHAINS,
     ),
 )

@@ -8,7 +8,8 @@ PURGING = ("tests.storage.rooms.test_purging",)
 PURGED_BITS = ("tests.storage.rooms.test_purging.PurgedBits",)
 COLLECTING = ("tests.storage.rooms.test_collecting.Collecting",)
 COMPACTING = ("tests.storage.rooms.test_collecting.Compacting",)
-FORGETTING = ("tests.storage.rooms.test_forgetting",)
+FORGETTING = ("tests.storage.rooms.test_forgetting.Forgetting",)
+ERASING = ("tests.storage.rooms.test_forgetting.Erasing",)
 VERIFYING = ("tests.storage.rooms.test_verifying",)
 
 MAINTAINING = (
@@ -54,7 +55,9 @@ MAINTAINING = (
         "while going and (used",
         "while False and (used",
         "redactions of events that stay are kept",
-        PURGING,
+        (
+            "tests.storage.rooms.test_purging.Purging.test_events_that_come_meanwhile_are_kept_with_what_they_refer_to",
+        ),
         PACKAGE,
     ),
     Mutant(
@@ -108,7 +111,7 @@ MAINTAINING = (
         "    elif heads.partial:\n",
         "    elif False:\n",
         "a room with partial state is not purged",
-        PURGING,
+        ("tests.storage.rooms.test_purging.Purging.test_a_room_with_partial_state_is_not_purged",),
         PACKAGE,
     ),
     Mutant(
@@ -150,10 +153,10 @@ MAINTAINING = (
     Mutant(
         "store-purge-told",
         "storage/rooms/maintenance/marks.py",
-        "synrepl.append('caches'",
-        "synrepl.append('nothing_such'",
+        "    rows.flush(txn)\n",
+        "",
         "caches hear of a purge",
-        PURGED_BITS,
+        ("tests.storage.rooms.test_purging.Purging.test_others_hear_of_a_purge",),
         PACKAGE,
     ),
     Mutant(
@@ -216,7 +219,7 @@ MAINTAINING = (
         "    if not is_erasable(user_id):\n",
         "    if False:\n",
         "only user IDs are recorded as erased",
-        FORGETTING,
+        ERASING,
         PACKAGE,
     ),
     Mutant(
@@ -225,7 +228,7 @@ MAINTAINING = (
         "        await self.record_erased([user_id])\n",
         "        await self.record_erased([])\n",
         "others see the redacted form from the first moment on",
-        FORGETTING,
+        ERASING,
         PACKAGE,
     ),
     Mutant(
@@ -234,7 +237,7 @@ MAINTAINING = (
         '("invite", "notifications")',
         "()",
         "levels stay",
-        FORGETTING,
+        ERASING,
         PACKAGE,
     ),
     Mutant(
@@ -243,7 +246,7 @@ MAINTAINING = (
         '        where["redacts"] = event.redacts\n',
         '        where.pop("redacts", None)\n',
         "a redaction says what it redacts",
-        FORGETTING,
+        ERASING,
         PACKAGE,
     ),
     Mutant(
@@ -252,7 +255,7 @@ MAINTAINING = (
         'flags = flags | {int(EventFlags.ERASED)}"',
         'flags = flags | 0"',
         "erased events are flagged",
-        FORGETTING,
+        ERASING,
         PACKAGE,
     ),
     Mutant(
@@ -261,7 +264,7 @@ MAINTAINING = (
         "        await self._drop_waiting(user_id)\n",
         "",
         "waiting events of an erased user are dropped",
-        FORGETTING,
+        ERASING,
         PACKAGE,
     ),
     Mutant(
@@ -270,7 +273,7 @@ MAINTAINING = (
         "redacted_by is None and row.sender not in erased",
         "redacted_by is None",
         "what an erased user sent is read in its redacted form",
-        FORGETTING,
+        ERASING,
         PACKAGE,
     ),
     Mutant(
@@ -297,6 +300,42 @@ MAINTAINING = (
         "SET room_id = %s, epoch = epoch + 1,",
         "SET room_id = coalesce(room_id, %s), epoch = epoch + 1,",
         "a room that is being removed is unknown",
+        FORGETTING,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-forget-left",
+        "storage/rooms/maintenance/forget.py",
+        " WHERE room_no = %s AND membership = 'join'",
+        " WHERE room_no = %s",
+        "a room that local members left is removed",
+        FORGETTING,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-forget-told",
+        "storage/rooms/maintenance/forget.py",
+        "            announce_room(txn, FORGOTTEN_CACHE, room_id)\n",
+        "",
+        "caches hear of a removal",
+        FORGETTING,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-forget-lines",
+        "storage/rooms/maintenance/forget.py",
+        "    if rows < limit:\n",
+        "    if True:\n",
+        "lines go after the last of their versions, which are found by them",
+        FORGETTING,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-forget-redactions",
+        "storage/rooms/maintenance/forget.py",
+        '        ("_redactions", "redaction_no"),\n',
+        "",
+        "redactions go with the room",
         FORGETTING,
         PACKAGE,
     ),

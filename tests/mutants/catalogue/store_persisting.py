@@ -8,6 +8,12 @@ PERSISTER = ("tests.storage.rooms.test_persister",)
 DAGS = ("tests.storage.rooms.test_persisting_dags",)
 MACHINE = ("tests.storage.rooms.test_persisting_machine",)
 STATES = ("tests.storage.rooms.test_state_groups",)
+TWO_WRITERS = "tests.services.rooms.test_room_writers.TwoWriters."
+MOVED_CREATION = (
+    TWO_WRITERS + "test_the_creation_of_a_room_that_was_moved_is_refused_behind_events_of_another",
+)
+QUEUES = ("tests.services.rooms.test_room_queues.CountsOfQueues",)
+READ_DAGS = "tests.storage.rooms.test_reading_dags."
 NETSPLIT = ("tests.storage.rooms.test_netsplit",)
 
 PERSISTING = (
@@ -35,7 +41,52 @@ PERSISTING = (
         "        for room_id, size in sizes.items():\n            self._check(room_id, size)\n",
         "        self._check(*next(iter(sizes.items())))\n",
         "a request finds a place in the queues of all of its rooms, or writes nothing",
-        ("tests.services.rooms.test_room_queues",),
+        QUEUES,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-queues-size",
+        "services/rooms/room_queues.py",
+        "queue.size + size > self._limits.size",
+        "queue.size >= self._limits.size",
+        "the bytes of the batch that comes count, too",
+        QUEUES,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-queues-failed",
+        "services/rooms/room_queues.py",
+        "        finally:\n",
+        "        except GeneratorExit:\n",
+        "a batch that fails leaves its queues",
+        QUEUES,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-writers-replaced",
+        "storage/rooms/tables/room_writers.py",
+        "WHERE writer <> ALL (%s)",
+        "WHERE writer = ANY (%s)",
+        "a new list of processes replaces the one before",
+        (TWO_WRITERS + "test_a_new_list_moves_the_rooms_of_a_process_that_leaves",),
+        PACKAGE,
+    ),
+    Mutant(
+        "store-writers-all",
+        "services/rooms/room_intake.py",
+        "        for room_id in room_ids:\n",
+        "        for room_id in islice(room_ids, 1):\n",
+        "the assignment of each room of a request is checked",
+        MOVED_CREATION,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-writers-implied",
+        "services/rooms/room_intake.py",
+        "self._writers.place(named | created.keys())",
+        "self._writers.place(named)",
+        "a room whose ID its creation implies may have been moved, too",
+        MOVED_CREATION,
         PACKAGE,
     ),
     Mutant(
@@ -279,6 +330,42 @@ PERSISTING = (
         'f"{kind}{state_key}{event_id}"',
         "texts of an entry are kept apart",
         STATES,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-differences-overlay",
+        "storage/rooms/persisting/view.py",
+        "        touched.update(first.overlay, other.overlay)\n",
+        "",
+        "what is on top of groups differs, too",
+        DAGS,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-state-removed",
+        "storage/rooms/states/state_handle.py",
+        "{**delta.entries, **dict.fromkeys(delta.removed, REMOVED)}",
+        "{**delta.entries}",
+        "what a resolution removes is not in the state",
+        DAGS,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-auth-shared",
+        "storage/rooms/reading/auth_reading.py",
+        "_loaded_pages(txn, room, sorted(shared), chains)",
+        "iter(())",
+        "what is in the chains of all states does not differ",
+        (READ_DAGS + "ReadDags.test_differences_auth_chains_and_subgraphs",),
+        PACKAGE,
+    ),
+    Mutant(
+        "store-auth-epoch",
+        "storage/rooms/reading/auth_reading.py",
+        "self._rooms.pop((room.room_no, room.epoch), None)",
+        "self._rooms.pop((room.room_no, 1), None)",
+        "auth chains count for one epoch of their room",
+        (READ_DAGS + "KeptChains",),
         PACKAGE,
     ),
 )

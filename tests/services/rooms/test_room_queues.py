@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+from unittest import TestCase
+
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
+from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.services.rooms.persister import IncomingBatch, RoomPersister
-from synrepl.services.rooms.room_queues import QueueLimits, RoomQueueFull
+from synrepl.services.rooms.room_queues import QueueLimits, RoomQueueFull, RoomQueues
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.store_case import StoreCase
+
+
+class CountsOfQueues(TestCase):
+    """Queues by themselves, without anything that persists."""
+
+    def queues(self, limits: QueueLimits) -> RoomQueues:
+        return RoomQueues(TwistedScheduler(reactor), limits)
+
+    def test_bytes_are_counted_with_those_of_the_batch_that_comes(self) -> None:
+        queues = self.queues(QueueLimits(size=10))
+        with queues.entered({"!a:a": 6}):
+            with queues.entered({"!a:a": 4}):
+                self.assertEqual((queues.batches, queues.size), (2, 10))
+            with self.assertRaises(RoomQueueFull), queues.entered({"!a:a": 5}):
+                pass
+            self.assertEqual((queues.batches, queues.size), (1, 6))
+
+    def test_a_full_queue_of_the_last_room_keeps_a_batch_out_of_all(self) -> None:
+        queues = self.queues(QueueLimits(batches=1))
+        with queues.entered({"!b:b": 1}):
+            with self.assertRaises(RoomQueueFull), queues.entered({"!a:a": 1, "!b:b": 1}):
+                pass
+            self.assertEqual(queues.batches, 1)
+
+    def test_a_batch_that_fails_leaves_the_queues_of_all_of_its_rooms(self) -> None:
+        queues = self.queues(QueueLimits(batches=1))
+        for _ in range(2):
+            with self.assertRaises(ZeroDivisionError), queues.entered({"!a:a": 1, "!b:b": 2}):
+                raise ZeroDivisionError
+        self.assertEqual((queues.batches, queues.size), (0, 0))
 
 
 class FullQueues(StoreCase):

@@ -61,6 +61,21 @@ class TwoWriters(StoreCase):
         self.assertEqual(await self.writers.move(self.room_id, None), other)
         self.assertEqual(await self.writer_of(self.room_id), first)
 
+    async def test_the_creation_of_a_room_that_was_moved_is_refused_behind_events_of_another(
+        self,
+    ) -> None:
+        await self.create()
+        moved = SmallRoom("12", room_version="12").create
+        first = await self.writer_of(moved.room_id)
+        other = "two" if first == "one" else "one"
+        await self.intakes[first].persist(moved.raw)
+        await self.writers.move(self.room_id, first)
+        await self.writers.move(moved.room_id, other)
+        body = b"\n".join([self.small.alice.raw, moved.raw])
+        with self.assertRaisesRegex(OtherRoomWriter, f"{moved.room_id} is assigned to '{other}'"):
+            await self.intakes[first].persist(body)
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._room_events"), 2)
+
     async def test_events_that_come_in_during_moves_are_persisted_once_each(self) -> None:
         made = RandomRoom(Random(5), "10")
         made.more(120)

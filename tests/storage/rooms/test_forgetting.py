@@ -6,7 +6,7 @@ from synrepl.rooms import Room, Sight, Viewer, parse_event, redact
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.rooms.maintenance.erase import NotAUser
 from synrepl.storage.rooms.maintenance.erased_form import erased_form
-from synrepl.storage.rooms.maintenance.forget import LocalMembers
+from synrepl.storage.rooms.maintenance.forget import LocalMembers, remove_versions
 from synrepl.storage.rooms.reading.event_access import read_events
 from synrepl.storage.rooms.reading.explaining_events import explain_visibility
 from synrepl.storage.rooms.tables.events import EventFlags, events_by_id, parsed_events, raw_json
@@ -61,6 +61,29 @@ class Forgetting(MaintainedCase):
         await self.check_equal(room)
         await self.maintenance.forget(room.room_id or "", server, force=True)
         self.assertEqual(set(self.rows().values()), {0})
+
+    async def test_a_room_that_the_local_members_left_is_removed_and_caches_hear_of_it(
+        self,
+    ) -> None:
+        small = SmallRoom("10")
+        cites = [small.create, small.rules]
+        joined = small.member("@dave:d", "join", [small.rules], cites)
+        left = small.member("@dave:d", "leave", [joined], [small.create, joined])
+        room_id = small.create.room_id
+        await self.one.persist(room_id, small.version, [*small.base, joined, left])
+        await self.maintenance.forget(room_id, "d")
+        heard = "SELECT keys->>0 FROM synrepl.caches WHERE cache_func = 'dr_cache_fake'"
+        self.assertEqual(self.sql(heard), room_id)
+
+    async def test_lines_go_after_the_last_of_their_versions(self) -> None:
+        await self.stored(0)
+        room_no = self.sql("SELECT room_no FROM synrepl._rooms")
+        versions, lines = self.rows()["_state_line"], self.rows()["_state_lines"]
+        removed = 0
+        while rows := await self.read(lambda txn: remove_versions(txn, room_no, versions // 3)):
+            removed += rows
+        self.assertEqual(removed, versions + lines)
+        self.assertEqual(self.rows()["_state_line"], 0)
 
     async def test_a_removal_that_is_killed_anywhere_is_gone_on_with(self) -> None:
         _, room = await self.stored(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from unittest import TestCase
 
 from synrepl.rooms import (
     BitSetChains,
@@ -13,6 +14,7 @@ from synrepl.rooms import (
     redact,
 )
 from synrepl.services.rooms.store import RoomStore
+from synrepl.storage.rooms.reading.auth_reading import ChainMemory
 from synrepl.storage.rooms.reading.event_access import (
     EventInOtherRoom,
     EventIsOutlier,
@@ -25,8 +27,9 @@ from synrepl.storage.rooms.states.named_entries import NamedEntries
 from synrepl.storage.rooms.states.state_groups import CorruptState
 from synrepl.storage.rooms.tables.events import CorruptEvent, EventFlags, MissingJson
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
-from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, UnknownRoom
+from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow, UnknownRoom
 from tests.rooms.dags import dag, dag_names
+from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.reading_case import SMALL, ReadingCase, SharedReadingCase
 from tests.storage.rooms.store_case import StoreCase
 
@@ -269,6 +272,33 @@ class OwnRoom(ReadingCase):
         self.assertEqual((await self.store.event(create.event_id)).json, create.raw)
         with self.assertRaises(EventIsOutlier):
             await self.store.graph(create.room_id, until=create.event_id)
+
+
+class KeptChains(TestCase):
+    """Auth chains that a process keeps."""
+
+    def setUp(self) -> None:
+        self.memory = ChainMemory(max_rooms=2, max_events=1)
+        self.room = RoomRow(1, "!a:a", "10", 1, 1, 0, None, b"")
+
+    def test_chains_count_for_one_epoch_of_their_room(self) -> None:
+        chains = BitSetChains()
+        chains.add(SmallRoom("10").create)
+        self.memory.put_back(self.room, chains)
+        self.assertEqual(len(self.memory.take(self.room._replace(epoch=2))), 0)
+        self.assertIs(self.memory.take(self.room._replace(revision=2)), chains)
+        self.assertEqual(len(self.memory), 0)
+
+    def test_chains_are_kept_of_few_rooms_and_few_events(self) -> None:
+        small = SmallRoom("10")
+        long = BitSetChains()
+        for each in (small.create, small.alice):
+            long.add(each)
+        self.memory.put_back(self.room, long)
+        self.assertEqual(len(self.memory), 0)
+        for number in range(3):
+            self.memory.put_back(self.room._replace(room_no=number), BitSetChains())
+        self.assertEqual(len(self.memory), 2)
 
 
 class DamagedRows(ReadingCase):

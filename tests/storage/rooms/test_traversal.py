@@ -88,6 +88,19 @@ class Backfill(RoomCase):
 
         self.with_room(room, check)
 
+    def test_a_walk_passes_a_bounded_number_of_rejected_events(self) -> None:
+        room = WrittenRoom()
+        root = last = message(room)
+        for _ in range(12):
+            last = message(room, last, flags=2)
+        ids = [last.event.event_id]
+
+        def check(txn: Transaction) -> None:
+            self.assertEqual(numbers(backfill(txn, room.room_id, "x", ids, 1)), [])
+            self.assertEqual(numbers(backfill(txn, room.room_id, "x", ids, 2)), [root.number])
+
+        self.with_room(room, check)
+
     def test_refuses_too_many_event_ids(self) -> None:
         room = WrittenRoom()
         message(room)
@@ -96,6 +109,9 @@ class Backfill(RoomCase):
         def check(txn: Transaction) -> None:
             with self.assertRaises(TooManyEventsNamed):
                 backfill(txn, room.room_id, "x", ids, 1)
+            for earliest, latest in ((ids, []), ([], ids)):
+                with self.assertRaises(TooManyEventsNamed):
+                    missing_events(txn, room.room_id, "x", earliest, latest)
 
         self.with_room(room, check)
 

@@ -197,6 +197,24 @@ class RandomRooms(RoomCase):
         self.with_room(room, check, erased)
 
 
+class SmallRooms(RoomCase):
+    """Rooms of a few events."""
+
+    def test_pages_have_what_came_before_a_departure_with_a_higher_ordering(self) -> None:
+        room = WrittenRoom()
+        user = "@a:x"
+        join = room.add(room.event("m.room.member", {"membership": "join"}, user, user))
+        visibility = {"history_visibility": "joined"}
+        joined_only = room.add(room.event("m.room.history_visibility", visibility, key=""), join)
+        room.add(room.event("m.room.message", {}), joined_only, topological=40)
+        left = room.event("m.room.member", {"membership": "leave"}, user, user)
+        departure = room.add(left, joined_only, topological=5)
+        room.add(room.event("m.room.message", {}), departure)
+        self.with_room(
+            room, lambda txn: self.assert_pages(txn, room, Viewer(user, False, frozenset()), (), 9)
+        )
+
+
 class VisibilityVectors(RoomCase):
     """Every case of the vectors."""
 
