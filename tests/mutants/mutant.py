@@ -26,7 +26,7 @@ class Mutant(NamedTuple):
     :ivar old: text that is in it exactly once
     :ivar new: what stands there instead
     :ivar drops: which rule is gone, or turned
-    :ivar tests: modules or classes of tests, those that notice it soonest first
+    :ivar tests: modules, classes or methods of tests, those that notice it soonest first
     :ivar folder: that has the file
     """
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pkgutil import resolve_name
 from unittest import TestCase
 
-from tests.mutants.__main__ import results
+from tests.mutants.__main__ import GROUPS, results
 from tests.mutants.catalogue import MUTANTS, RULES, STORE
 from tests.mutants.mutant import REPOSITORY, DoesNotApply
 from tests.mutants.run import Outcome
@@ -44,6 +44,16 @@ class MutantCatalogue(TestCase):
         for name in sorted({test for mutant in MUTANTS for test in mutant.tests}):
             resolve_name(name)
         self.assertEqual([mutant.name for mutant in MUTANTS if not mutant.tests], [])
+
+    def test_each_mutant_was_tried_and_caught(self) -> None:
+        for group, (mutants, path) in GROUPS.items():
+            rows = [
+                line.strip("| ").split(" | ")
+                for line in path.read_text(encoding="utf-8").splitlines()
+                if line.startswith("| ")
+            ]
+            self.assertEqual([row[0] for row in rows[1:]], [each.name for each in mutants], group)
+            self.assertEqual([row[0] for row in rows if row[-1] == "nothing"], [], group)
 
     def test_results_of_mutants_that_were_not_tried_stay(self) -> None:
         mutants = MUTANTS[:3]

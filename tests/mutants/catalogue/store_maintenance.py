@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import PACKAGE, Mutant
 
-PURGING = ("tests.storage.rooms.test_purging",)
+PURGING = "tests.storage.rooms.test_purging.Purging."
+MEANWHILE = (PURGING + "test_events_that_come_meanwhile_are_kept_with_what_they_refer_to",)
+POINTS = (PURGING + "test_a_point_may_be_an_event_or_a_stream_position",)
 PURGED_BITS = ("tests.storage.rooms.test_purging.PurgedBits",)
 COLLECTING = ("tests.storage.rooms.test_collecting.Collecting",)
 COMPACTING = ("tests.storage.rooms.test_collecting.Compacting",)
@@ -84,7 +86,7 @@ MAINTAINING = (
         " AND v.pos <= %(first)s) s",
         " AND v.pos <= %(first)s + 2) s",
         "versions that a group needs stay",
-        PURGING,
+        POINTS,
         PACKAGE,
     ),
     Mutant(
@@ -93,7 +95,7 @@ MAINTAINING = (
         "            found -= in_page.events\n",
         "",
         "events in states are kept",
-        PURGING,
+        POINTS,
         PACKAGE,
     ),
     Mutant(
@@ -102,7 +104,7 @@ MAINTAINING = (
         "            ahead += found & cited\n",
         "",
         "whole auth chains are kept",
-        PURGING,
+        MEANWHILE,
         PACKAGE,
     ),
     Mutant(
@@ -111,7 +113,7 @@ MAINTAINING = (
         "    elif heads.partial:\n",
         "    elif False:\n",
         "a room with partial state is not purged",
-        ("tests.storage.rooms.test_purging.Purging.test_a_room_with_partial_state_is_not_purged",),
+        (PURGING + "test_a_room_with_partial_state_is_not_purged",),
         PACKAGE,
     ),
     Mutant(
@@ -120,7 +122,7 @@ MAINTAINING = (
         "SET revision = revision + 1, reworked",
         "SET revision = revision + 0, reworked",
         "processes that remember a room read it again after a batch",
-        PURGING,
+        MEANWHILE,
         PACKAGE,
     ),
     Mutant(
@@ -156,7 +158,7 @@ MAINTAINING = (
         "    rows.flush(txn)\n",
         "",
         "caches hear of a purge",
-        ("tests.storage.rooms.test_purging.Purging.test_others_hear_of_a_purge",),
+        (PURGING + "test_others_hear_of_a_purge",),
         PACKAGE,
     ),
     Mutant(

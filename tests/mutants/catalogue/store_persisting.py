@@ -6,7 +6,7 @@ from tests.mutants.mutant import PACKAGE, Mutant
 
 PERSISTER = ("tests.storage.rooms.test_persister",)
 DAGS = ("tests.storage.rooms.test_persisting_dags",)
-MACHINE = ("tests.storage.rooms.test_persisting_machine",)
+BRANCHES = ("tests.storage.rooms.test_persisted_branches.BannedOnOneBranch",)
 STATES = ("tests.storage.rooms.test_state_groups",)
 TWO_WRITERS = "tests.services.rooms.test_room_writers.TwoWriters."
 MOVED_CREATION = (
@@ -239,7 +239,7 @@ PERSISTING = (
         "        pending.row.is_rejected,\n        False,",
         "        False,\n        False,",
         "a fact says that the event was rejected",
-        MACHINE,
+        BRANCHES,
         PACKAGE,
     ),
     Mutant(
@@ -248,7 +248,7 @@ PERSISTING = (
         "places.entries[key] = len(facts) - 1\n        if not is_many:",
         "places.entries[key] = len(facts) - 1\n        if False:",
         "entries that a resolution changed are told",
-        MACHINE,
+        BRANCHES,
         PACKAGE,
     ),
     Mutant(
@@ -257,7 +257,7 @@ PERSISTING = (
         "(found.room_no, found.epoch, found.revision) != (\n            room_no,\n            epoch,\n            revision,",
         "(found.room_no, found.epoch, 0) != (\n            room_no,\n            epoch,\n            0,",
         "what a process remembers is of one revision",
-        MACHINE,
+        BRANCHES,
         PACKAGE,
     ),
     Mutant(
@@ -266,7 +266,7 @@ PERSISTING = (
         "        if event_no is None:\n            gone.append(slot)",
         "        if event_no is None:\n            continue",
         "an entry that is removed goes from the current state",
-        MACHINE,
+        BRANCHES,
         PACKAGE,
     ),
     Mutant(
@@ -338,7 +338,7 @@ PERSISTING = (
         "        touched.update(first.overlay, other.overlay)\n",
         "",
         "what is on top of groups differs, too",
-        DAGS,
+        (*BRANCHES, *DAGS),
         PACKAGE,
     ),
     Mutant(
@@ -347,7 +347,7 @@ PERSISTING = (
         "{**delta.entries, **dict.fromkeys(delta.removed, REMOVED)}",
         "{**delta.entries}",
         "what a resolution removes is not in the state",
-        DAGS,
+        BRANCHES,
         PACKAGE,
     ),
     Mutant(
@@ -365,6 +365,15 @@ PERSISTING = (
         "self._rooms.pop((room.room_no, room.epoch), None)",
         "self._rooms.pop((room.room_no, 1), None)",
         "auth chains count for one epoch of their room",
+        (READ_DAGS + "KeptChains",),
+        PACKAGE,
+    ),
+    Mutant(
+        "store-auth-kept",
+        "storage/rooms/reading/auth_reading.py",
+        "            if len(chains) <= self._max_events:\n",
+        "            if chains:\n",
+        "auth chains of very large rooms are not kept",
         (READ_DAGS + "KeptChains",),
         PACKAGE,
     ),

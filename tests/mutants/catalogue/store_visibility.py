@@ -14,6 +14,7 @@ PLACES = (
     "tests.storage.rooms.test_persisted_visibility.PlacesOfEvents",
     "tests.storage.rooms.test_persisted_visibility.PersistedRooms",
 )
+PAGES = ("tests.storage.rooms.test_visibility.SmallRooms",)
 TRAVERSAL = ("tests.storage.rooms.test_traversal",)
 
 SEEING = (
@@ -86,7 +87,7 @@ SEEING = (
         "AND NOT ({IS_EXCEPTION}) AND NOT ({IS_DIFFERENT})",
         "AND NOT ({IS_EXCEPTION})",
         "an event is on one page",
-        PLACES,
+        PAGES,
         PACKAGE,
     ),
     Mutant(
@@ -95,7 +96,7 @@ SEEING = (
         "EventOrdering(topological, stream - self._request.backwards)",
         "EventOrdering(topological, stream)",
         "a page begins after the one before",
-        VISIBILITY,
+        PAGES,
         PACKAGE,
     ),
     Mutant(
@@ -140,7 +141,7 @@ SEEING = (
         "EventOrdering(reach if isinstance(reach, int) else topological, stream)",
         "EventOrdering(topological, stream)",
         "a span ends after all that is before the next",
-        ("tests.storage.rooms.test_visibility.SmallRooms",),
+        PAGES,
         PACKAGE,
     ),
     Mutant(

@@ -27,6 +27,7 @@ from synrepl.rooms import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.rooms.visibility.audience import NEAR_BIT
 from synrepl.storage.rooms.visibility.event_visibility import seen_by_server, seen_by_user
 from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, VisiblePage, visible_page
 from synrepl.storage.rooms.visibility.viewers import RECENT_VERSIONS
@@ -198,21 +199,45 @@ class RandomRooms(RoomCase):
 
 
 class SmallRooms(RoomCase):
-    """Rooms of a few events."""
+    """Rooms of a few events, whose history is for those who are in them."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.room = WrittenRoom()
+        self.viewer = Viewer("@a:x", False, frozenset())
+        visibility = {"history_visibility": "joined"}
+        joined_only = self.room.event("m.room.history_visibility", visibility, key="")
+        self.joined_only = self.room.add(joined_only, self.room.add(self.member("join")))
+
+    def member(self, membership: str) -> Event:
+        """A membership of the viewer."""
+        user = self.viewer.user
+        return self.room.event("m.room.member", {"membership": membership}, user, user)
+
+    def message(self) -> Event:
+        return self.room.event("m.room.message", {})
+
+    def check_pages(self) -> None:
+        """Compare the pages of the viewer, of two sizes."""
+
+        def check(txn: Transaction) -> None:
+            for size in (2, 9):
+                self.assert_pages(txn, self.room, self.viewer, (), size)
+
+        self.with_room(self.room, check)
 
     def test_pages_have_what_came_before_a_departure_with_a_higher_ordering(self) -> None:
-        room = WrittenRoom()
-        user = "@a:x"
-        join = room.add(room.event("m.room.member", {"membership": "join"}, user, user))
-        visibility = {"history_visibility": "joined"}
-        joined_only = room.add(room.event("m.room.history_visibility", visibility, key=""), join)
-        room.add(room.event("m.room.message", {}), joined_only, topological=40)
-        left = room.event("m.room.member", {"membership": "leave"}, user, user)
-        departure = room.add(left, joined_only, topological=5)
-        room.add(room.event("m.room.message", {}), departure)
-        self.with_room(
-            room, lambda txn: self.assert_pages(txn, room, Viewer(user, False, frozenset()), (), 9)
-        )
+        self.room.add(self.message(), self.joined_only, topological=40)
+        departure = self.room.add(self.member("leave"), self.joined_only, topological=5)
+        self.room.add(self.message(), departure)
+        self.check_pages()
+
+    def test_pages_have_what_follows_a_second_join_on_a_branch_once(self) -> None:
+        self.room.add(self.room.event("m.room.topic", {}, key=""), self.joined_only)
+        again = self.room.add(self.member("join"), self.joined_only)
+        near = self.room.add(self.message(), again)
+        self.assertTrue(near.packed & NEAR_BIT)
+        self.check_pages()
 
 
 class VisibilityVectors(RoomCase):
