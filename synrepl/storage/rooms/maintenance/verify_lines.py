@@ -15,6 +15,36 @@ from synrepl.storage.rooms.states.state_digest import StateDigest
 from synrepl.storage.rooms.states.state_line import LinePlace, StoredLine, read_lines, state_on_line
 from synrepl.storage.rooms.tables.numbers import RoomRow
 
+#: Each page reads through the versions of the whole line, which have no index by position. So a long line has
+#: larger pages, not more of them.
+MAX_PAGES = 64
+MAX_PAGE = 50_000
+
+# Two ranges instead of one join: without statistics, PostgreSQL would compare each group with each position.
+_ON_MAIN_LINE = (
+    " FROM synrepl._state_groups g WHERE g.room_no = %(room)s AND g.group_no > %(after)s"
+    " AND (SELECT main_line FROM synrepl._rooms WHERE room_no = %(room)s) = %(line)s"
+    " AND NOT EXISTS (SELECT FROM synrepl._state_group_lines p"
+    "  WHERE p.room_no = g.room_no AND p.group_no = g.group_no)"
+)
+_LAST_POSITION = (
+    "SELECT max(pos) FROM ("
+    f"(SELECT g.group_no AS pos{_ON_MAIN_LINE} ORDER BY g.group_no LIMIT %(limit)s)"
+    " UNION (SELECT DISTINCT p.pos FROM synrepl._state_group_lines p"
+    "  JOIN synrepl._state_groups g USING (room_no, group_no)"
+    "  WHERE p.room_no = %(room)s AND p.line_no = %(line)s AND p.pos > %(after)s"
+    "  ORDER BY p.pos LIMIT %(limit)s)"
+    " ORDER BY pos LIMIT %(limit)s) AS page"
+)
+_GROUPS = (
+    "SELECT g.group_no, g.group_no AS pos, NULL::int[], NULL::bigint[], g.digest"
+    f"{_ON_MAIN_LINE} AND g.group_no <= %(last)s"
+    " UNION ALL SELECT p.group_no, p.pos, p.slots, p.event_nos, g.digest"
+    " FROM synrepl._state_group_lines p JOIN synrepl._state_groups g USING (room_no, group_no)"
+    " WHERE p.room_no = %(room)s AND p.line_no = %(line)s AND p.pos > %(after)s AND p.pos <= %(last)s"
+    " ORDER BY pos, group_no"
+)
+
 
 def lines_to_verify(txn: Transaction, room: RoomRow) -> list[StoredLine]:
     """The lines of a room that are in use."""
@@ -62,6 +92,7 @@ class LineVerifier:
         self._line = line
         self._names = EntryNames(room.room_no)
         self._state: dict[int, int] | None = None
+        self._versions = 0
         self._digest = StateDigest(room.digest_key)
         #: Slots whose entries are not here. A version that no group sees may be left when its event is purged.
         self._unnamed: set[int] = set()
@@ -70,30 +101,26 @@ class LineVerifier:
         """Check the groups at the next positions.
 
         :param after: ``(False, 0)``, or where the page before ended
-        :param limit: of positions
+        :param limit: of positions; more on a long line
         """
-        line_no, room_no = self._line.line_no, self._room.room_no
         if self._state is None:
             self._begin(txn)
-        txn.execute(
-            "WITH here AS (SELECT g.group_no, coalesce(p.pos, g.group_no) AS pos, p.slots,"
-            "  p.event_nos, g.digest FROM synrepl._state_groups g"
-            "  JOIN synrepl._rooms r USING (room_no)"
-            "  LEFT JOIN synrepl._state_group_lines p USING (room_no, group_no)"
-            "  WHERE g.room_no = %s AND coalesce(p.line_no, r.main_line) = %s),"
-            " page AS (SELECT DISTINCT pos FROM here WHERE pos > %s ORDER BY pos LIMIT %s)"
-            " SELECT group_no, pos, slots, event_nos, digest FROM here JOIN page USING (pos)"
-            " ORDER BY pos, group_no",
-            (room_no, line_no, after[1], limit),
-        )
-        groups = txn.fetchall()
-        if not groups:
+        params = {
+            "room": self._room.room_no,
+            "line": self._line.line_no,
+            "after": after[1],
+            "limit": max(limit, min(self._versions // MAX_PAGES, MAX_PAGE)),
+        }
+        txn.execute(_LAST_POSITION, params)
+        (last,) = txn.fetchone()
+        if last is None:
             return CheckedPage((), 0, None)
-        last = int(groups[-1][1])
+        txn.execute(_GROUPS, params | {"last": last})
+        groups = txn.fetchall()
         txn.execute(
             "SELECT pos, slot, event_no FROM synrepl._state_line"
-            " WHERE line_no = %s AND pos > %s AND pos <= %s ORDER BY pos",
-            (line_no, after[1], last),
+            " WHERE line_no = %(line)s AND pos > %(after)s AND pos <= %(last)s ORDER BY pos",
+            params | {"last": last},
         )
         versions = txn.fetchall()
         self._read_names(txn, versions, groups)
@@ -106,13 +133,15 @@ class LineVerifier:
             overlay = dict(zip(slots or (), event_nos or (), strict=True))
             found, is_known = self._with_overlay(overlay)
             if not is_known or found.digest != bytes(digest):
-                detail = f"its state by line {line_no} is not the one of its row"
+                detail = f"its state by line {self._line.line_no} is not the one of its row"
                 findings.append(self._finding(f"state group {group}", detail))
         return CheckedPage(findings, len(groups), (False, last))
 
     def _begin(self, txn: Transaction) -> None:
         self._state = {}
         line = self._line
+        txn.execute("SELECT count(*) FROM synrepl._state_line WHERE line_no = %s", (line.line_no,))
+        (self._versions,) = txn.fetchone()
         if line.parent is not None and line.parent_pos is not None:
             lines = read_lines(txn, [line.parent])
             place = LinePlace(line.parent, line.parent_pos, {})
