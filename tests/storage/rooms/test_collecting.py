@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
@@ -12,6 +13,7 @@ from synrepl.core.errors import StorageError
 from synrepl.rooms import Room
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.maintenance import proven_states
 from synrepl.storage.rooms.maintenance.compact import GroupTotals, group_totals
 from synrepl.storage.rooms.maintenance.index_check import (
     IndexesNotChecked,
@@ -19,13 +21,17 @@ from synrepl.storage.rooms.maintenance.index_check import (
 )
 from synrepl.storage.rooms.states.state_groups import (
     GROUPS_TABLE,
+    LEVELS,
+    chain_of,
     group_row,
     read_chains,
     state_in,
 )
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.rooms.tables.numbers import require_room, take_numbers
 from synrepl.storage.rooms.tables.pending_rows import copy_rows
 from tests.rooms.dags import dag, dag_names
+from tests.rooms.small_rooms import SmallRoom
 from tests.storage.rooms.kept_rooms import MaintainedCase
 
 reactor: Any = _reactor
@@ -224,6 +230,47 @@ class Compacting(GroupsCase):
         self.assertLessEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before - 2)
         await self.check_equal(room)
         self.assertEqual(await self.verified(room_id), [])
+
+    async def test_large_groups_become_deltas_and_chains_stay_short(self) -> None:
+        room = await self.long_room(400, 60)
+        room_id = room.room_id or ""
+        before = await self.totals(room_id)
+        await self.maintenance.compact(room_id, index_check=False)
+        # Some of the first groups are deltas to a group that is as large as they are.
+        unspoilt = await self.totals(room_id)
+        self.assertGreater(unspoilt.entries, 0.95 * before.entries)
+        await self.spoil(room_id)
+        with patch.object(proven_states, "MAX_ROWS", 5):
+            await self.maintenance.compact(room_id, index_check=False)
+        after = await self.totals(room_id)
+        self.assertEqual(after.groups, before.groups)
+        self.assertLess(after.entries, 1.2 * before.entries)
+
+        def longest_chain(txn: Transaction) -> int:
+            txn.execute("SELECT group_no FROM synrepl._state_groups")
+            groups = [int(group) for (group,) in txn.fetchall()]
+            known = read_chains(txn, require_room(txn, room_id).room_no, groups)
+            return max(len(list(chain_of(group, known))) for group in groups)
+
+        self.assertLessEqual(await self.read(longest_chain), LEVELS.max_hops)
+        await self.check_equal(room)
+        self.assertEqual(await self.verified(room_id), [])
+
+    async def long_room(self, count: int, keys: int) -> Room:
+        """A room without forks in which one of some keys changes after the other."""
+        small = SmallRoom()
+        events = [*small.base]
+        for number in range(count):
+            cites = [small.create, small.alice, small.levels]
+            key = str(number % keys)
+            events.append(small.event("com.example.key", {}, events[-1:], cites, key=key))
+        room = Room(small.version)
+        for event in events:
+            room.receive(event)
+        await self.one.persist(
+            small.create.room_id, small.version, [IncomingEvent(each) for each in events]
+        )
+        return room
 
     async def test_events_go_on_after_a_compaction(self) -> None:
         for number in range(len(dag_names(60))):

@@ -248,10 +248,11 @@ class MaintainedMachine(StoreMachine):
             if not all(map(self.is_here, [*state.values(), *auth_dependencies(event)])):
                 continue
             chosen += 1
+            if event.event_id in self.gone:  # what is kept as an outlier stays erased
+                self.raw.pop(event.event_id, None)
             self.gone.discard(event.event_id)
             self.demoted.discard(event.event_id)
             self.unordered.add(event.event_id)
-            self.raw.pop(event.event_id, None)
             self.returned = True
             self.backfilled.add(event.event_id)
             self.processes[who].persist(

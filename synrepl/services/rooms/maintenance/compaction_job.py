@@ -81,6 +81,7 @@ class CompactionJob(RoomJob):
                     compact.plan_rewrites, room_no=room_no, after=after, limit=PLANNED_TOGETHER
                 ),
             )
+            after = plan.next_group
             for each, moved in zip(plan.rebased, plan.moved, strict=True):
                 batch = await self.run(
                     "rewrite state groups",
@@ -88,5 +89,7 @@ class CompactionJob(RoomJob):
                 )
                 mark = self.done("rebase", 0, batch)
                 self.rebased += batch.is_complete
-            after = plan.next_group
+                if not batch.is_complete:  # what follows was planned on top of it
+                    after = each.group_no
+                    break
             self.tell("large state groups", self.rebased, None)

@@ -10,6 +10,7 @@ at no moment there are more than before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,16 @@ from synrepl.storage.rooms.maintenance.kept_groups import find_kept_groups
 from synrepl.storage.rooms.maintenance.marks import RoomMark, lock_marked, reworked
 from synrepl.storage.rooms.maintenance.proven_states import ProvenStates
 from synrepl.storage.rooms.maintenance.rebase import RebasedGroup, delta_to, write_rebased
-from synrepl.storage.rooms.states.state_groups import chain_of, read_chains
+from synrepl.storage.rooms.states.state_groups import (
+    LEVELS,
+    KnownGroups,
+    PlannedDelta,
+    StoredGroup,
+    chain_of,
+    delta_between,
+    plan_change,
+    read_chains,
+)
 from synrepl.storage.rooms.tables.numbers import room_by_number
 from synrepl.storage.rooms.visibility.audience import FIRST_BIT
 
@@ -30,7 +40,10 @@ MIN_SAVED = 4
 MAX_MOVED = 500
 
 #: The highest place: as many groups as a line of skip levels has.
-MAX_PLACE = 12**4 - 1
+MAX_PLACE = LEVELS.line - 1
+
+#: Maximum number of groups in the chain of a group after others below it were rewritten.
+MAX_CHAIN = 2 * LEVELS.max_hops
 
 #: Groups before a group that it is compared with.
 COMPARED_GROUPS = 4
@@ -92,7 +105,7 @@ def plan_merges(txn: Transaction, room_no: int, limit: int) -> list[MergedGroup]
     for first, groups in equal:
         others = [int(each) for each in groups if each != first]
         state = states.state(first)
-        place = states.groups[first].place
+        place = states.row(first).place
         found += [
             MergedGroup(other, first, place) for other in others if states.state(other) == state
         ]
@@ -189,15 +202,14 @@ def plan_splices(txn: Transaction, room_no: int, after: int, limit: int) -> Spli
     touched: set[int] = set()
     rebased: list[RebasedGroup] = []
     for group, on_top in found:
-        states.read([group, *on_top])
-        step = states.groups[group]
+        step = states.row(group)
         if touched & {group, step.prev_group, *on_top}:
             continue
         below = {} if step.prev_group is None else states.state(step.prev_group)
         options = []
         for each in on_top:
             state = states.state(each)
-            row = states.groups[each]
+            row = states.row(each)
             options.append(delta_to(each, row.place, state, step.prev_group, below))
         before = _cost(states, [group, *on_top])
         if sum(each.cost for each in options) <= before:
@@ -207,7 +219,7 @@ def plan_splices(txn: Transaction, room_no: int, after: int, limit: int) -> Spli
 
 
 class RewritePlan(NamedTuple):
-    """Groups to store in another way.
+    """Groups to store in another way, one after the other: each is planned on top of those before it.
 
     :ivar moved: by rewritten group, the groups on top of it
     :ivar next_group: where to go on; None at the end
@@ -221,81 +233,128 @@ class RewritePlan(NamedTuple):
 def plan_rewrites(txn: Transaction, room_no: int, after: int, limit: int) -> RewritePlan:
     """Find groups that are much smaller as deltas to other groups.
 
-    They are compared with the groups just before them, and with those that events tell they were made from.
+    They are compared with the groups just before them, and with those that events tell they were made from, and
+    stored as a new group would be: so chains stay short. A group that changes no more than one entry for each
+    group that it skips is as it should be.
 
     :param after: the number of a group, where to begin
     :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: a group is damaged
     """
     txn.execute(
-        "SELECT g.group_no FROM synrepl._state_groups g WHERE g.room_no = %s AND g.group_no > %s"
-        " AND length(g.changes) / 8 > %s"
+        "SELECT g.group_no FROM synrepl._state_groups g LEFT JOIN synrepl._state_groups p"
+        "  ON p.room_no = g.room_no AND p.group_no = g.prev_group"
+        " WHERE g.room_no = %s AND g.group_no > %s"
+        "  AND length(g.changes) / 8 >= %s + coalesce(g.place - p.place, 0)"
         " ORDER BY g.group_no LIMIT %s",
         (room_no, after, MIN_SAVED, limit),
     )
     found = [int(group) for (group,) in txn.fetchall()]
     states = ProvenStates(txn, room_by_number(txn, room_no))
-    touched: set[int] = set()
+    planned = _PlannedGroups(txn, room_no)
     rebased: list[RebasedGroup] = []
     moved: list[Sequence[int]] = []
     for group in found:
-        if group in touched:
-            continue
-        state = states.state(group)
-        cost = _cost(states, [group])
-        options = [
-            delta_to(group, states.groups[base].place + 1, state, base, below)
-            for base in _candidates(txn, room_no, group)
-            for below in (states.state(base),)
-        ]
-        best = min(options, key=lambda each: each.cost, default=None)
-        if best is None or best.cost + MIN_SAVED > cost:
-            continue
-        if best.prev_group in touched:  # its place will be another one
-            continue
-        place = states.groups[group].place
-        if best.place <= place:
-            rebased.append(best._replace(place=place))
-            moved.append(())
-            touched.add(group)
+        plan = _planned(txn, planned, group)
+        if plan is None:
             continue
         on_top = _on_top(txn, room_no, group)
-        highest = max([place, *[each_place for _, each_place in on_top]])
-        numbers = {each for each, _ in on_top}
-        if (
-            len(on_top) <= MAX_MOVED
-            and highest + best.place - place <= MAX_PLACE
-            and not touched & numbers
-            and best.prev_group not in numbers
-        ):
-            rebased.append(best)
-            moved.append(sorted(numbers))
-            touched.update([group, *numbers])
+        place = planned.rows[group].place
+        above = max(plan.place - place, 0)
+        highest = max([place, *[each.place + planned.lifted(each.group_no) for each in on_top]])
+        chain = planned.chain(plan.prev_group) + max([0, *[each.hops for each in on_top]])
+        if len(on_top) > MAX_MOVED or highest + above > MAX_PLACE or chain > MAX_CHAIN:
+            continue
+        on_top_numbers = sorted(each.group_no for each in on_top) if above else []
+        made = plan._replace(place=place + above)
+        rebased.append(RebasedGroup(group, *made, states.state(group)))
+        moved.append(on_top_numbers)
+        planned.rewrite(group, made, on_top_numbers, above)
     return RewritePlan(rebased, moved, found[-1] if len(found) == limit else None)
 
 
-def _candidates(txn: Transaction, room_no: int, group: int) -> list[int]:
+class _PlannedGroups:
+    """The rows of groups as they will be when what is planned so far is done.
+
+    :ivar rows: those that were read, with their chains
+    """
+
+    def __init__(self, txn: Transaction, room_no: int) -> None:
+        self._txn = txn
+        self.room_no = room_no
+        self.rows: dict[int, StoredGroup] = {}
+        self._lifted: Counter[int] = Counter()
+
+    def read(self, groups: Collection[int]) -> None:
+        """Read groups with their chains."""
+        missing = [each for each in groups if each not in self.rows]
+        for number, row in read_chains(self._txn, self.room_no, missing).items():
+            if number not in self.rows:
+                self.rows[number] = row._replace(place=row.place + self._lifted[number])
+
+    def chain(self, group: int) -> int:
+        """The number of groups in the chain of a group that was read."""
+        return sum(1 for _ in chain_of(group, self.rows))
+
+    def lifted(self, group: int) -> int:
+        """By how many places a group is moved up."""
+        return self._lifted[group]
+
+    def rewrite(self, group: int, plan: PlannedDelta, on_top: Collection[int], above: int) -> None:
+        """A group is to be stored in another way, and those on top of it are to be moved up."""
+        prev_group, place, changes = plan
+        old = self.rows[group]
+        self.rows[group] = old._replace(prev_group=prev_group, place=place, changes=changes)
+        for each in on_top:
+            self._lifted[each] += above
+            if each in self.rows:
+                row = self.rows[each]
+                self.rows[each] = row._replace(place=row.place + above)
+
+
+def _planned(txn: Transaction, planned: _PlannedGroups, group: int) -> PlannedDelta | None:
+    """How to store a group as a new one would be, if that saves enough."""
     txn.execute(
         "(SELECT g.group_no FROM synrepl._state_groups g WHERE g.room_no = %s AND g.group_no < %s"
         "  ORDER BY g.group_no DESC LIMIT %s)"
         " UNION (SELECT max(e.group_before) FROM synrepl._room_events e WHERE e.room_no = %s"
         "  AND e.group_after = %s AND e.group_before < e.group_after)",
-        (room_no, group, COMPARED_GROUPS, room_no, group),
+        (planned.room_no, group, COMPARED_GROUPS, planned.room_no, group),
     )
-    return [int(each) for (each,) in txn.fetchall() if each is not None]
+    candidates = [int(each) for (each,) in txn.fetchall() if each is not None]
+    planned.read([group, *candidates])
+    deltas = {each: delta_between(each, group, planned.rows) for each in candidates}
+    if not deltas:
+        return None
+    # Only the closest: what is planned on top of it goes by the levels. The cheapest plan would avoid them.
+    closest = min(deltas, key=lambda each: (len(deltas[each]), -each))
+    row = planned.rows[group]
+    plan = plan_change(closest, deltas[closest], row.size, KnownGroups(planned.rows))
+    return None if plan is None or len(plan.changes) + MIN_SAVED > len(row.changes) else plan
 
 
-def _on_top(txn: Transaction, room_no: int, group: int) -> list[tuple[int, int]]:
-    """The groups whose chains lead through another one, with their places; not many more than are moved."""
+class _GroupOnTop(NamedTuple):
+    """A group whose chain leads through another one.
+
+    :ivar hops: from it to the other one
+    """
+
+    group_no: int
+    place: int
+    hops: int
+
+
+def _on_top(txn: Transaction, room_no: int, group: int) -> list[_GroupOnTop]:
+    """The groups whose chains lead through another one; not many more than are moved."""
     txn.execute(
-        "WITH RECURSIVE on_top (group_no, place) AS ("
-        " SELECT g.group_no, g.place FROM synrepl._state_groups g"
+        "WITH RECURSIVE on_top (group_no, place, hops) AS ("
+        " SELECT g.group_no, g.place, 1 FROM synrepl._state_groups g"
         "  WHERE g.room_no = %s AND g.prev_group = %s"
-        " UNION ALL SELECT g.group_no, g.place FROM on_top t JOIN synrepl._state_groups g"
-        "  ON g.room_no = %s AND g.prev_group = t.group_no)"
-        " SELECT group_no, place FROM on_top LIMIT %s",
+        " UNION ALL SELECT g.group_no, g.place, t.hops + 1 FROM on_top t"
+        "  JOIN synrepl._state_groups g ON g.room_no = %s AND g.prev_group = t.group_no)"
+        " SELECT group_no, place, hops FROM on_top LIMIT %s",
         (room_no, group, room_no, MAX_MOVED + 1),
     )
-    return [(int(each), int(place)) for each, place in txn.fetchall()]
+    return [_GroupOnTop._make(map(int, row)) for row in txn.fetchall()]
 
 
 def rewrite_group(
@@ -333,5 +392,4 @@ def rewrite_group(
 
 
 def _cost(states: ProvenStates, groups: Sequence[int]) -> int:
-    states.read(groups)
-    return sum(len(states.groups[each].changes) for each in groups)
+    return sum(len(row.changes) for row in states.rows(groups).values())

@@ -8,7 +8,7 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.event_places_rebuild import rebuild_event_places
 from synrepl.storage.rooms.states.state_groups import (
     StoredGroup,
-    change_between,
+    delta_between,
     read_chains,
     read_slot_states,
     state_in,
@@ -149,22 +149,7 @@ def _nearest(
     :param base: the group that it was made from, if an event tells
     """
     if base is not None and base in known:
-        return base, _change(base, group, known)
+        return base, delta_between(base, group, known)
     heads = sorted((line.head for line in lines.values()), reverse=True)[:CANDIDATE_LINES]
-    changes = [(head, _change(head, group, known)) for head in heads]
+    changes = [(head, delta_between(head, group, known)) for head in heads]
     return min(changes, key=lambda found: len(found[1]))
-
-
-def _change(older: int, newer: int, known: Mapping[int, StoredGroup]) -> dict[int, int | None]:
-    """The change from one state to another."""
-    before, after = change_between(older, newer, known)
-    gone = before.keys() - after.keys()
-    if gone:
-        # Where only the older one differs from what they share, the newer one has the shared entry.
-        whole = state_in(newer, known)
-        after.update({slot: whole.get(slot) for slot in gone})
-    return {
-        slot: number
-        for slot, number in after.items()
-        if slot not in before or before[slot] != number
-    }

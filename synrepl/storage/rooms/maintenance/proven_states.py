@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 
-from synrepl.rooms import StateKey
+from synrepl.rooms import StateKey, UnknownStateGroup
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.states.state_digest import StateDigest
 from synrepl.storage.rooms.states.state_groups import (
     CorruptState,
     SlotState,
     StoredGroup,
+    chain_of,
     read_chains,
     state_in,
 )
@@ -19,6 +19,9 @@ from synrepl.storage.rooms.tables.numbers import RoomRow, event_ids_of, keys_of
 
 #: Names of slots and events that are kept.
 MAX_NAMES = 200_000
+
+#: Rows of groups that are kept.
+MAX_ROWS = 4_000
 
 
 class DigestOfStates:
@@ -62,27 +65,41 @@ class DigestOfStates:
 
 
 class ProvenStates:
-    """Reads states of a room, each checked against its digest.
+    """Reads states of a room, each checked against its digest."""
 
-    :param max_groups: rows of groups that are kept between reads
-    """
-
-    def __init__(self, txn: Transaction, room: RoomRow, max_groups: int = 4_000) -> None:
+    def __init__(self, txn: Transaction, room: RoomRow) -> None:
         self._txn = txn
         self._room_no = room.room_no
-        self._max_groups = max_groups
         self._digests = DigestOfStates(txn, room)
-        self.groups: OrderedDict[int, StoredGroup] = OrderedDict()
+        self._rows: dict[int, StoredGroup] = {}
 
-    def read(self, groups: Collection[int]) -> None:
-        """Read groups with their chains in one statement; those that are not here are left out."""
-        missing = [each for each in groups if each not in self.groups]
+    def rows(self, groups: Collection[int]) -> dict[int, StoredGroup]:
+        """The rows of groups; those that are not here are left out."""
+        missing = [each for each in groups if each not in self._rows]
         if missing:
-            self.groups.update(read_chains(self._txn, self._room_no, missing))
+            if len(self._rows) > MAX_ROWS:
+                self._rows.clear()
+                missing = [*groups]
+            self._rows.update(read_chains(self._txn, self._room_no, missing))
+        return {each: self._rows[each] for each in groups if each in self._rows}
 
-    def forget(self) -> None:
-        """Read rows again from now on."""
-        self.groups.clear()
+    def row(self, group: int) -> StoredGroup:
+        """The row of a group.
+
+        :raises UnknownStateGroup: it is not here
+        """
+        found = self.rows([group])
+        if group not in found:
+            raise UnknownStateGroup(group=group)
+        return found[group]
+
+    def chain(self, group: int) -> list[int]:
+        """The groups that a group is put together from, itself first.
+
+        :raises UnknownStateGroup: :raises BrokenChain: one of them is not here or damaged
+        """
+        self.rows([group])
+        return [each.group_no for each in chain_of(group, self._rows)]
 
     def state(self, group: int) -> dict[int, int]:
         """The state of a group, in numbers.
@@ -91,11 +108,8 @@ class ProvenStates:
         :raises CorruptState: it has not the size or the digest that was stored
         :raises NumberWithoutRow: a slot or an event of it is not here
         """
-        if len(self.groups) > self._max_groups:
-            self.groups.clear()
-        self.read([group])
-        state = state_in(group, self.groups)
-        stored = self.groups[group]
+        stored = self.row(group)
+        state = state_in(group, self._rows)
         reason = None
         if len(state) != stored.size:
             reason = f"it has {len(state)} entries, and {stored.size} were stored"

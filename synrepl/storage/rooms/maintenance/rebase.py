@@ -18,7 +18,6 @@ from synrepl.storage.rooms.states.state_groups import (
     SlotChange,
     SlotState,
     StoredGroup,
-    chain_of,
     packed_changes,
     read_chains,
     state_in,
@@ -75,18 +74,16 @@ def prepare_rebase(
     done: list[RebasedGroup] = []
     for group in groups:
         state = states.state(group)
-        place = states.groups[group].place
-        chain = [each.group_no for each in chain_of(group, states.groups)][1:]
+        place = states.row(group).place
+        chain = states.chain(group)[1:]
         txn.execute(
             "SELECT group_no FROM _kept_groups WHERE group_no = ANY (%s::bigint[])", (chain,)
         )
         kept = {int(each) for (each,) in txn.fetchall()}
         candidates = [each for each in chain if each in kept][:1]
-        states.read(bases)
+        rows = states.rows(bases).values()
         candidates += [
-            each
-            for each in bases
-            if each in states.groups and each < group and states.groups[each].place < place
+            each.group_no for each in rows if each.group_no < group and each.place < place
         ][-3:]
         options = [delta_to(group, place, state, None, {})]
         options += [delta_to(group, place, state, each, states.state(each)) for each in candidates]

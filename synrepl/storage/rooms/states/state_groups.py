@@ -69,7 +69,8 @@ _EVENT_BITS = 40
 _EVENT_MASK = (1 << _EVENT_BITS) - 1
 _MAX_SLOT = (1 << 63 - _EVENT_BITS) - 1
 
-_LEVELS = SkipLevels()
+#: How far back the deltas of groups reach.
+LEVELS = SkipLevels()
 
 
 def group_row(group: StoredGroup) -> tuple[object, ...]:
@@ -260,6 +261,23 @@ def change_between(
     return parts[0], parts[1]
 
 
+def delta_between(
+    older: int, newer: int, known: Mapping[int, StoredGroup]
+) -> dict[int, int | None]:
+    """What changes from the state of one group to that of another; see :func:`change_between`."""
+    before, after = change_between(older, newer, known)
+    gone = before.keys() - after.keys()
+    if gone:
+        # Where only the older one differs from what they share, the newer one has the shared entry.
+        whole = state_in(newer, known)
+        after.update({slot: whole.get(slot) for slot in gone})
+    return {
+        slot: number
+        for slot, number in after.items()
+        if slot not in before or before[slot] != number
+    }
+
+
 def slots_between(
     one: int, others: Iterable[int], known: Mapping[int, StoredGroup]
 ) -> dict[int, set[int]]:
@@ -333,9 +351,9 @@ def plan_change(
     below = known.place(prev)
     if (
         below is not None
-        and below + 1 < _LEVELS.line
+        and below + 1 < LEVELS.line
         and 0 < len(change) < size
-        and _LEVELS.refers_to(below + 1) == below
+        and LEVELS.refers_to(below + 1) == below
     ):  # as for most groups, nothing is to be merged
         return PlannedDelta(prev, below + 1, change)
     plan = run(lookup_change(prev, _delta_of(change), size), known)
