@@ -215,6 +215,54 @@ class RoomsArePurged(RoomsCase):
         self.assertEqual(self.count("_state_groups"), groups)
 
 
+class LinesAreRebuilt(RoomsCase):
+    """``synrepl rooms rebuild``."""
+
+    async def test_a_line_that_differs_is_built_again(self) -> None:
+        _, room = await self.stored(3)
+        groups = self.count("_state_groups")
+        self.sql("DELETE FROM synrepl._state_line WHERE slot = 1")
+        done = await self.rooms("verify")
+        self.assertEqual(done.code, 1)
+        self.assertIn("line that differs", done.out)
+        self.assertIn("'synrepl rooms rebuild ROOM'", done.out)
+        done = await self.rooms("rebuild", room.room_id)
+        self.assertEqual((done.code, done.err), (0, ""))
+        lines = self.count("_state_lines")
+        self.assertRegex(
+            done.out,
+            rf"^{groups} state groups are on {lines} lines? now."
+            r" The room was locked for [\d.]+ ms.\n$",
+        )
+        self.assertEqual((await self.rooms("verify")).code, 0)
+        await self.check_equal(room)
+
+    async def test_others_read_the_room_again_and_the_next_rebuilding_is_equal(self) -> None:
+        room_dag = dag(dag_names(60)[3])
+        half = len(room_dag.events) // 2
+        await self.persist(room_dag, 0, half)
+        room_id = room_dag.events[0].room_id
+        first = await self.json("rebuild", room_id)
+        await self.persist(room_dag, half)
+        await self.check_equal(self.in_memory(room_dag))
+        again = await self.json("rebuild", room_id)
+        self.assertGreater(again["groups"], first["groups"])
+        self.assertEqual(again["room_id"], room_id)
+        await self.check_equal(self.in_memory(room_dag))
+        self.assertEqual((await self.rooms("verify")).code, 0)
+
+    async def test_refuses_a_damaged_room_and_one_that_is_not_here(self) -> None:
+        _, room = await self.stored(3)
+        self.assertIn("!none:example.com", await self.refused("rebuild", "!none:example.com"))
+        before = self.count("_state_line")
+        self.sql(
+            "DELETE FROM synrepl._state_groups"
+            " WHERE group_no = (SELECT max(prev_group) FROM synrepl._state_groups)"
+        )
+        self.assertIn("state group", await self.refused("rebuild", room.room_id))
+        self.assertEqual(self.count("_state_line"), before)
+
+
 class RoomsAreCompacted(RoomsCase):
     """``synrepl rooms compact``."""
 

@@ -18,6 +18,7 @@ _COMMANDS = {
     "import": ("synrepl.cli.rooms.import_rooms", "Import a Synapse's rooms, or a file."),
     "export": ("synrepl.cli.rooms.export", "Write the events of a room as lines of JSON."),
     "verify": ("synrepl.cli.rooms.verify", "Check everything that is stored of rooms."),
+    "rebuild": ("synrepl.cli.rooms.rebuild", "Build a room's look-up tables of states again."),
     "compact": ("synrepl.cli.rooms.compact", "Store the states of a room in fewer rows."),
     "purge": ("synrepl.cli.rooms.purge", "Remove the history of a room before a point."),
     "erase": ("synrepl.cli.rooms.erase", "Replace what users sent by its redacted form."),

@@ -15,7 +15,7 @@ from synrepl.daemon.config.config import Config
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.services.rooms.maintenance.verification import RoomVerification
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.maintenance.findings import RoomFinding
+from synrepl.storage.rooms.maintenance.findings import RoomFinding, RoomProblem
 
 
 @click.command("verify")
@@ -63,6 +63,8 @@ def command(config: tuple[Path, ...], room_ids: tuple[str, ...], most: int, as_j
             cells = (each.room_id, each.problem.value, each.subject, each.detail)
             table.add_row(*map(printable, cells))
         show(table, f"{counted(len(findings), 'finding')} in {counted(rooms, 'room')}.")
+        if any(each.problem is RoomProblem.WRONG_LINE for each in findings):
+            show("Lines are derived: 'synrepl rooms rebuild ROOM' builds them again.")
     else:
         show(
             f"Nothing is wrong in {counted(rooms, 'room')}.",

@@ -26,6 +26,7 @@ from synrepl.storage.rooms.maintenance.index_check import (
     checked_indexes,
     install_amcheck,
 )
+from synrepl.storage.rooms.maintenance.line_rebuild import RebuiltLines, rebuild_room
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint, purge_point_at
 from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 
@@ -198,6 +199,20 @@ class RoomMaintenance:
         await job.compact()
         after = await self._run("measure state groups", totals)
         return RoomCompactionReport(room_id, before, after, job.locks)
+
+    async def rebuild_lines(self, room_id: str) -> RebuiltLines:
+        """Build the state lines of a room again from its state groups, and the places of its events.
+
+        Both are derived. One transaction does it, in which nobody persists to the room.
+
+        :raises UnknownRoom: the room is not here
+        :raises UnknownStateGroup: :raises BrokenChain: a state group is damaged; then nothing is changed
+        :raises NumberWithoutRow: a state key or an event of a state group is not here; then nothing is changed
+        """
+        room_no = (await self.room(room_id)).room_no
+        return await self._run(
+            f"rebuild state lines of {room_id}", partial(rebuild_room, room_no=room_no)
+        )
 
     async def check_indexes(self) -> Sequence[str]:
         """Check the indexes that lead to references to state groups; returns their names.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
 
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.event_places_rebuild import rebuild_event_places
+from synrepl.storage.rooms.maintenance.marks import lock_marked, mark_room, reworked
 from synrepl.storage.rooms.states.state_groups import (
     StoredGroup,
     delta_between,
@@ -30,6 +33,34 @@ PAGE_GROUPS = 500
 
 #: Newest lines whose heads a group may follow, when no event tells which group it was made from.
 CANDIDATE_LINES = 4
+
+
+class RebuiltLines(NamedTuple):
+    """What was built again.
+
+    :ivar groups: the number of groups that have a place on a line now
+    :ivar lines: the number of lines
+    :ivar held_ms: for how many milliseconds the room was locked
+    """
+
+    groups: int
+    lines: int
+    held_ms: float
+
+
+def rebuild_room(txn: Transaction, room_no: int) -> RebuiltLines:
+    """Build the lines of a room again, as other processes go on. The room is locked until the transaction ends.
+
+    :raises NumberWithoutRow: the room, or a slot or an event of a group, is not here
+    :raises UnknownStateGroup: :raises BrokenChain: a group cannot be put together
+    """
+    taken = mark_room(txn, room_no)
+    lock = lock_marked(txn, taken.mark)
+    groups = rebuild_lines(txn, lock.room)
+    reworked(txn, taken.mark, lock)
+    txn.execute("SELECT count(*) FROM synrepl._state_lines WHERE room_no = %s", (room_no,))
+    (lines,) = txn.fetchone()
+    return RebuiltLines(groups, int(lines), (perf_counter() - taken.since) * 1_000)
 
 
 def drop_lines(txn: Transaction, room: RoomRow) -> None:
