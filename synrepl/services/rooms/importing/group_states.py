@@ -11,7 +11,7 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.states import SourceGroup, group_entries, read_groups
 
 #: States kept between batches. Each is a few hundred bytes more than the one that it was made from.
-MAX_STATES = 4096
+MAX_STATES = 1024
 
 #: Longest chain of groups that is followed. Synapse's have a hundred, the compressor's fewer.
 MAX_CHAIN = 2000
