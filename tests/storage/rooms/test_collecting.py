@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import TestCase
 from unittest.mock import patch
 
 from twisted.internet import reactor as _reactor
@@ -19,6 +20,8 @@ from synrepl.storage.rooms.maintenance.index_check import (
     IndexesNotChecked,
     checked_indexes,
 )
+from synrepl.storage.rooms.maintenance.marks import ReworkedMeanwhile, lock_marked, mark_room
+from synrepl.storage.rooms.maintenance.rebase import delta_to
 from synrepl.storage.rooms.states.state_groups import (
     GROUPS_TABLE,
     LEVELS,
@@ -176,6 +179,31 @@ class Collecting(GroupsCase):
             await self.maintenance.compact(room.room_id or "", index_check=False)
             await self.maintenance.collect(room.room_id or "", index_check=False, rebase=True)
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl._state_groups"), before)
+
+
+class Deltas(TestCase):
+    """How a group is stored on top of another one."""
+
+    def test_a_delta_says_what_is_new_what_changed_and_what_was_removed(self) -> None:
+        below = {1: 10, 2: 20, 3: 30}
+        made = delta_to(7, 5, {1: 10, 2: 21, 4: 40}, 6, below)
+        self.assertEqual((made.prev_group, made.place), (6, 5))
+        self.assertEqual(made.changes, {2: 21, 3: None, 4: 40})
+
+
+class RebuildingLines(GroupsCase):
+    """Lines that are built again while other maintenance is under way."""
+
+    async def test_what_other_maintenance_found_out_before_is_void(self) -> None:
+        room = await self.stored()
+        room_id = room.room_id or ""
+        room_no = (await self.maintenance.room(room_id)).room_no
+        taken = await self.read(lambda txn: mark_room(txn, room_no))
+        rebuilt = await self.maintenance.rebuild_lines(room_id)
+        self.assertEqual(rebuilt.groups, self.sql("SELECT count(*) FROM synrepl._state_groups"))
+        with self.assertRaises(ReworkedMeanwhile):
+            await self.read(lambda txn: lock_marked(txn, taken.mark))
+        await self.check_equal(room)
 
 
 class Compacting(GroupsCase):
