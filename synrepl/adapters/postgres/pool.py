@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psycopg2
 from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from synrepl.adapters.reactor import Reactor
@@ -33,8 +35,33 @@ class DaemonThreadPool(ThreadPool):
     threadFactory = staticmethod(partial(Thread, daemon=True))  # type: ignore[assignment]
 
 
+class JobThread:
+    """A thread that runs one job after the other.
+
+    Twisted's ``ThreadPool`` passes a job through a lock and two queues, which costs as much as a short statement.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, job: Callable[[], object]) -> None:
+        """Run a job, which must not raise, after those before it."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Wait for the jobs, and end the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
 class PoolSlot:
-    """One connection of the pool, opened when it is first needed.
+    """One connection of the pool, and the thread that uses it, both made when they are first needed.
 
     :param reconnects: whether a broken connection is replaced
     """
@@ -44,8 +71,36 @@ class PoolSlot:
         self._may_connect = True
         self._reconnects = reconnects
         self.connection: PostgresConnection | None = None
+        self._thread: JobThread | None = None
         #: Set by another thread: no further job may begin.
         self.closing = False
+
+    def start(
+        self,
+        job: Callable[[PostgresConnection], T],
+        finished: Callable[[T | Failure], object],
+    ) -> None:
+        """Run ``job`` on the connection in the thread of the slot.
+
+        :param finished: called there with its result, or with its error
+        """
+
+        def work() -> None:
+            outcome: T | Failure
+            try:
+                outcome = self.run(job)
+            except BaseException:
+                outcome = Failure()
+            finished(outcome)
+
+        if self._thread is None:
+            self._thread = JobThread(f"postgres {self._address.where}")
+        self._thread.run(work)
+
+    def stop_thread(self) -> None:
+        """End the thread, which has no job."""
+        if self._thread is not None:
+            self._thread.stop()
 
     def run(self, job: Callable[[PostgresConnection], T]) -> T:
         """Run ``job`` on the connection. Blocks; called in a thread.
@@ -109,8 +164,6 @@ class ConnectionPool:
         self._idle: Deferred[None] | None = None
         #: True once :meth:`close` has been called.
         self.closed = False
-        self._threads = DaemonThreadPool(0, size, name=f"postgres {address.where}")
-        self._threads.start()
 
     async def run(self, job: Callable[[PostgresConnection], T]) -> T:
         """Run ``job`` in a thread, once a slot is free.
@@ -123,13 +176,11 @@ class ConnectionPool:
         slot = await self._acquire()
         result: Deferred[T] = Deferred()
 
-        def finished(ok: bool, outcome: Any) -> None:
+        def finished(outcome: T | Failure) -> None:
             self._release(slot)
-            result.callback(outcome) if ok else result.errback(outcome)
+            result.callback(outcome)  # a failure calls the errback
 
-        self._threads.callInThreadWithCallback(
-            partial(self._reactor.callFromThread, finished), slot.run, job
-        )
+        slot.start(job, partial(self._reactor.callFromThread, finished))
         return await result
 
     def discard_idle(self) -> None:
@@ -158,7 +209,8 @@ class ConnectionPool:
                 )
                 return
         self.discard_idle()
-        self._threads.stop()
+        for slot in self._slots:
+            slot.stop_thread()
 
     async def _acquire(self) -> PoolSlot:
         if self.closed:
