@@ -78,6 +78,8 @@ class StoredRoomView:
         self._groups = groups
         self._max_resolved = max_resolved
         self._absent: set[str] = set()
+        # So no other key has one: a new member, say, needs no look into the table.
+        self._knows_all_slots = len(memory.slots) == room.slots
         #: Events that are in another room, as is possible where servers choose IDs.
         self.elsewhere: set[str] = set()
         #: Events of this transaction that are not in the tables yet.
@@ -299,8 +301,9 @@ class StoredRoomView:
             each for each in keys if each not in memory.slots and each not in memory.absent_keys
         ]
         if missing:
-            for key, slot in slots_of(self._txn, self.room.room_no, missing).items():
-                memory.name_slot(slot, key)
+            if not self._knows_all_slots:
+                for key, slot in slots_of(self._txn, self.room.room_no, missing).items():
+                    memory.name_slot(slot, key)
             memory.absent_keys.update([each for each in missing if each not in memory.slots])
         return memory.slots
 
