@@ -39,15 +39,42 @@ class KeptInMemory(InputError):
     """stream {stream!r} is kept in memory, where no transaction of the database reaches; append to it by itself"""
 
 
+class EarlyTokens:
+    """One token of each stream of a transaction, reserved in a statement of its work.
+
+    :ivar column: SQL of an array of stream IDs, to be selected once, and only in a row that is returned
+    :ivar params: its parameters
+    :ivar of_stream: the tokens, once they are reserved
+    """
+
+    def __init__(self, streams: Sequence[str], column: str, params: Sequence[object]) -> None:
+        self.column = column
+        self.params = params
+        self.of_stream: dict[str, Token] = {}
+        self._streams = streams
+
+    def take(self, stream_ids: Sequence[int]) -> None:
+        """Note what the column returned."""
+        self.of_stream = dict(zip(self._streams, map(abs, stream_ids), strict=True))
+
+
 class Outbox:
     """Facts to be appended at the end of the caller's transaction, and only if it commits.
 
     A bad row is refused when it is added, before it reaches the database.
 
     :param codecs: by stream name, the codecs of the streams that may be appended to
+    :param reserve: makes what :meth:`reserve_early` returns
+    :ivar early: what it returned
     """
 
-    def __init__(self, codecs: Mapping[str, RowCodec]) -> None:
+    def __init__(
+        self,
+        codecs: Mapping[str, RowCodec],
+        reserve: Callable[[], EarlyTokens | None] = lambda: None,
+    ) -> None:
+        self.early: EarlyTokens | None = None
+        self._reserve = reserve
         self._codecs = codecs
         self._facts: dict[str, list[tuple[Row, ...]]] = {}
         self._rows = 0
@@ -81,6 +108,18 @@ class Outbox:
             codec.check_storable(row)
         self._facts.setdefault(stream.name, []).append(fact)
         self._rows = total
+
+    def reserve_early(self) -> EarlyTokens | None:
+        """Reserve tokens in a statement of the work, which saves the round trip of reserving them after it.
+
+        From now on all positions wait for the transaction, so what follows must be quick, whatever it
+        meets: it may not wait for a lock. Where the column is not selected after all, the work must fail. Tokens of
+        streams that get no fact remain unused.
+
+        :returns: None if tokens can only be reserved after the work, as they are without this
+        """
+        self.early = self._reserve()
+        return self.early
 
     def after_reserving(self, call: AfterReserving) -> None:
         """Call ``call(txn, tokens)`` once the tokens of the facts are reserved, before the commit.

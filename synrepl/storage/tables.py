@@ -26,6 +26,11 @@ def table_name(stream: Stream) -> str:
     return f'synrepl."{stream.name}"'
 
 
+def primary_key(stream: Stream) -> str:
+    """The name of the primary key of a stream's table."""
+    return f"_{stream.name}_pkey"
+
+
 def sequence_name(stream: Stream) -> str:
     """The qualified, quoted name of the sequence of a stream's IDs."""
     return f'synrepl."_{stream.numbered_with or stream.name}_seq"'
@@ -96,7 +101,7 @@ def _create(txn: Transaction, stream: Stream, wanted: tuple[Column, ...]) -> Non
     txn.execute(f"CREATE SEQUENCE IF NOT EXISTS {sequence_name(stream)} AS bigint{down}")
     txn.execute(
         f"CREATE TABLE {table_name(stream)} (stream_id bigint NOT NULL, row_no integer NOT NULL,"
-        f' writer text NOT NULL{cells}, CONSTRAINT "_{stream.name}_pkey" PRIMARY KEY (stream_id, row_no))'
+        f' writer text NOT NULL{cells}, CONSTRAINT "{primary_key(stream)}" PRIMARY KEY (stream_id, row_no))'
     )
     txn.execute(
         "INSERT INTO synrepl._streams (stream, counts_down, sequence) VALUES (%s, %s, %s)",

@@ -14,7 +14,7 @@ from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
 from synrepl.storage.outbox import NotNamed
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.persisting.batch_rows import PersistRun
+from synrepl.storage.rooms.persisting.batch_rows import PersistRun, RoomNotAsRemembered
 from synrepl.storage.rooms.persisting.limits import (
     DEFAULT_LIMITS,
     ResolutionTooLarge,
@@ -48,8 +48,7 @@ _LIMITS: dict[type[Exception] | type[None], str] = {
     ResolutionTooLarge: "max_resolved",
 }
 
-#: Once more when another process has just made the room, or an event with the same chosen ID; and when the batch
-#: needed a stream that it did not seem to need.
+#: A batch is persisted again when another process has just made the room, or an event with the same chosen ID.
 _ATTEMPTS = 3
 
 #: Errors that are about one room: others can be persisted all the same.
@@ -245,7 +244,9 @@ class RoomPersister:
         released_by: Sequence[str] = (),
     ) -> PersistedBatch:
         streams = _streams_of(events)
-        for attempt in range(1, _ATTEMPTS + 1):
+        reserves_early = True
+        collisions = 0
+        while True:
             run = PersistRun(
                 room_id,
                 version,
@@ -254,18 +255,19 @@ class RoomPersister:
                 self._room_nos,
                 self._limits,
                 released_by,
+                reserves_early,
             )
             try:
                 await self._writer.transact(f"persist events of {room_id}", streams, run.work)
+                return self._committed(room_id, run)
+            except RoomNotAsRemembered:
+                reserves_early = False
             except NotNamed:
-                streams = ROOM_STREAMS
-                continue
+                reserves_early, streams = False, ROOM_STREAMS
             except UniqueViolation:
-                if attempt == _ATTEMPTS:
+                collisions += 1
+                if collisions == _ATTEMPTS:
                     raise
-                continue
-            return self._committed(room_id, run)
-        raise AssertionError("the loop returns or raises")
 
     def _committed(self, room_id: str, run: PersistRun) -> PersistedBatch:
         """Remember what the transaction found out; nothing is remembered of one that failed."""

@@ -9,9 +9,16 @@ from operator import itemgetter
 from typing import Any
 
 from synrepl.core.tokens import Range, Token
-from synrepl.storage.database import PlannedOnce, Prepared, Script, Transaction, value
+from synrepl.storage.database import (
+    DeferredScript,
+    PlannedOnce,
+    Prepared,
+    Script,
+    Transaction,
+    value,
+)
 from synrepl.storage.store import FactsLost, Page, Trimmed
-from synrepl.storage.tables import id_bounds, sequence_name, table_name
+from synrepl.storage.tables import id_bounds, primary_key, sequence_name, table_name
 from synrepl.storage.writers import Claim
 from synrepl.streams.columns import columns
 from synrepl.streams.definition import Fact, Stream
@@ -60,6 +67,8 @@ class FactTable:
         order = "DESC" if stream.counts_down else "ASC"
         self._order = f"stream_id {order}, row_no"
         self._edge = "-min(stream_id)" if stream.counts_down else "max(stream_id)"
+        #: The constraint that a fact breaks if the sequence was behind the table.
+        self.primary_key = primary_key(stream)
         self._reserve = f"synrepl.reserve(%s, %s, %s, '{sequence_name(stream)}', %s, %s)"
 
     def single_params(self, claim: Claim, writer: str, row: Row, floor: Token) -> Cells:
@@ -128,6 +137,33 @@ class FactTable:
         if len(cells) == len(cells[0]) == 1:
             return self._insert_one(txn, reservation, writer, cells[0][0])
         return self._insert_few(txn, reservation, writer, cells)
+
+    def early_column(self, claim: Claim, floor: Token) -> tuple[str, Cells]:
+        """SQL that reserves one token in a statement of the caller's, and its parameters."""
+        return f"(SELECT {self._reserve})", (*claim, 1, floor)
+
+    def write_deferred(self, txn: Transaction, fact: Fact) -> None:
+        """Write a fact at a reserved token, in the round trip of what follows; a long one at once.
+
+        :raises UniqueViolation: also when it is sent: the sequence was behind the table
+        """
+        if not 0 < len(fact.rows) < COPY_ROWS:
+            self.write(txn, fact.writer, [fact])
+            return
+        row = f"(%s, %s, %s{', %s' * len(columns(self.stream))})"
+        text = (
+            f"INSERT INTO {self._table} ({self._columns})"
+            f" VALUES {', '.join([row] * len(fact.rows))}"
+        )
+        stream_id = self.stream.stream_id(fact.token)
+        cells = [
+            cell
+            for row_no, each in enumerate(fact.rows)
+            for cell in (stream_id, row_no, fact.writer, *self._codec.cells(each))
+        ]
+        # An event that changes the state is a fact of two rows.
+        is_usual = len(fact.rows) <= 2
+        txn.execute(DeferredScript([PlannedOnce(text) if is_usual else text]), cells)
 
     def write(self, txn: Transaction, writer: str, facts: Sequence[Fact]) -> None:
         """Write facts at reserved tokens."""

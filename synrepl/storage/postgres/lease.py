@@ -18,7 +18,7 @@ from synrepl.storage.database import (
     Transaction,
     UniqueViolation,
 )
-from synrepl.storage.outbox import Outbox
+from synrepl.storage.outbox import EarlyTokens, Outbox
 from synrepl.storage.postgres.facts import FactTable
 from synrepl.storage.store import (
     AppendResult,
@@ -45,8 +45,8 @@ _ATTEMPTS = 3
 LAST_RESERVATION = 2**31 - 1
 
 
-class _SequenceBehind(Exception):
-    """The table has a fact at a token that was just given out: retry with checks."""
+class _RetryChecked(Exception):
+    """The table has a fact at a token that was just given out, or no token could be had early: retry with checks."""
 
 
 class PostgresLease:
@@ -133,31 +133,52 @@ class PostgresLease:
     ) -> TransactionResult[T]:
         """Run the caller's work and append the facts in its outbox, in one transaction.
 
-        The writer is entered after the work. Until then the transaction holds no lock
-        that a successor or an observer of the stream would wait for.
+        The writer is entered after the work, unless that reserves tokens early. Until then the transaction holds
+        no lock that a successor or an observer of the stream would wait for.
         """
         for stream in streams:
             if stream.name not in self._codecs:  # codecs are expensive to make
                 self._codecs[stream.name] = RowCodec(stream)
         codecs = {stream.name: self._codecs[stream.name] for stream in streams}
 
+        def reserve() -> EarlyTokens:
+            return self._early_tokens(sorted(codecs), begin())
+
         def attempt(txn: Transaction, checked: bool) -> TransactionResult[T]:
-            outbox = Outbox(codecs)
-            result = work(txn, outbox)
+            outbox = Outbox(codecs) if checked else Outbox(codecs, reserve)
+            try:
+                result = work(txn, outbox)
+            except RaisedByDatabase as error:
+                if outbox.early is None or error.code not in (FENCED, DRAINED):
+                    raise
+                raise _RetryChecked from error  # which finds out of which stream
             outbox.close()
             try:
                 posted = self._post(txn, codecs, outbox, begin(), checked)
             except UniqueViolation as error:
                 if checked:
                     raise
-                raise _SequenceBehind from error
-            # A unique violation in here is the caller's own.
+                raise _RetryChecked from error
+            # Any other unique violation in here is the caller's own.
             outbox.reserved(txn, tokens_of(posted))
             return TransactionResult(result, posted)
 
-        with suppress(_SequenceBehind):
+        try:
             return await self._database.run(name, partial(attempt, checked=False))
+        except _RetryChecked:
+            pass
+        except UniqueViolation as error:  # facts at early tokens may be sent with COMMIT
+            if error.constraint not in {self._tables[each].primary_key for each in codecs}:
+                raise
         return await self._database.run(name, partial(attempt, checked=True))
+
+    def _early_tokens(self, streams: Sequence[str], floors: Mapping[str, Token]) -> EarlyTokens:
+        """One token for each stream, in the order of their names."""
+        columns = [
+            self._tables[each].early_column(self._claims[each], floors[each]) for each in streams
+        ]
+        text = f"ARRAY[{', '.join(column for column, _ in columns)}]"
+        return EarlyTokens(streams, text, [each for _, params in columns for each in params])
 
     def _post(
         self,
@@ -172,9 +193,16 @@ class PostgresLease:
         Streams are processed in the order of their names, so that transactions cannot deadlock.
         """
         posted: dict[str, list[Fact]] = {}
+        early = {} if outbox.early is None else outbox.early.of_stream
         for stream in sorted(streams):
             table, claim = self._tables[stream], self._claims[stream]
             facts = outbox.facts.get(stream)
+            if stream in early and (not facts or len(facts) == 1):
+                if facts:
+                    fact = Fact(early[stream], self.writer, facts[0])
+                    table.write_deferred(txn, fact)
+                    posted[stream] = [fact]
+                continue
             with self._fencing_named(table.stream):
                 if not facts:
                     writers.enter(txn, claim._replace(notify=False))

@@ -40,9 +40,11 @@ from synrepl.storage.rooms.tables.numbers import (
     NumberWithoutRow,
     OpenedRoom,
     OtherRoomVersion,
+    RoomRevision,
     find_room,
     make_room,
     open_room,
+    reopen_room,
 )
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
@@ -55,6 +57,10 @@ from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.events import EVENTS
 
 
+class RoomNotAsRemembered(Exception):
+    """The room is locked, or another process has changed it: persist without reserving tokens early."""
+
+
 class PersistRun:
     """One run of persisting a batch, as a work function.
 
@@ -63,6 +69,7 @@ class PersistRun:
 
     :param room_nos: numbers of rooms by ID, as far as they are known
     :param released_by: events that were persisted before, and that others wait for
+    :param reserves_early: whether it may reserve tokens in its first round trip
     """
 
     def __init__(
@@ -74,7 +81,9 @@ class PersistRun:
         room_nos: Mapping[str, int],
         limits: RoomLimits = DEFAULT_LIMITS,
         released_by: Sequence[str] = (),
+        reserves_early: bool = True,
     ) -> None:
+        self._reserves_early = reserves_early
         self._room_id = room_id
         self._version: RoomVersion = room_version(version)
         self._incoming = incoming
@@ -88,10 +97,11 @@ class PersistRun:
         """Judge the batch and write everything but what needs tokens, which follows once they are reserved.
 
         :raises OtherRoomVersion: the room is stored with another version
+        :raises RoomNotAsRemembered: it is to be run again, and to reserve tokens after the work
         """
         self.memory = None
         new_ids = [each for each in map(_event_id, self._incoming) if "\0" not in each]
-        opened = self._open(txn, new_ids)
+        opened = self._reopen(txn, outbox, new_ids) or self._open(txn, new_ids)
         room = opened.room
         if room.version != self._version.name:
             raise OtherRoomVersion(
@@ -111,6 +121,32 @@ class PersistRun:
         self._writer = writer
         self._given = given
         return self
+
+    def _reopen(
+        self, txn: Transaction, outbox: Outbox, new_ids: Sequence[str]
+    ) -> OpenedRoom | None:
+        """Lock the room as it is remembered, and reserve tokens, if the event can be judged without delay.
+
+        That is so if it follows the only forward extremity, so that there is no state to resolve, and if no event
+        waits for it.
+
+        :raises RoomNotAsRemembered: the room is locked, or was changed
+        """
+        memory = self._memories.remembered(self._room_id)
+        if memory is None or len(new_ids) != 1 or not self._reserves_early:
+            return None
+        (incoming,) = self._incoming
+        if not (memory.is_followed_by(incoming.event) and incoming.is_just_sent):
+            return None
+        tokens = outbox.reserve_early()
+        if tokens is None:
+            return None
+        room = RoomRevision(memory.room_no, memory.epoch, memory.revision)
+        groups = 0 if incoming.event.state_key is None else 1
+        opened = reopen_room(txn, room, new_ids[0], groups, tokens)
+        if opened is None:
+            raise RoomNotAsRemembered
+        return opened
 
     def _open(self, txn: Transaction, new_ids: list[str]) -> OpenedRoom:
         """Lock the room, which is made if it is not here, or not any more."""

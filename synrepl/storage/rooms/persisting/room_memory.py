@@ -95,6 +95,14 @@ class RoomMemory:
             self.name_event(number, event_id)
         return ForwardExtremities(ends.values(), followed)
 
+    def is_followed_by(self, event: Event) -> bool:
+        """Whether an event follows the only forward extremity, and no event can be waiting for it."""
+        ends, heads = self.extremities, self.heads
+        if ends is None or heads is None or heads.waiting or len(event.prev_event_ids) != 1:
+            return False
+        (followed,) = event.prev_event_ids
+        return ends.event_ids == {followed} and followed in self.at
+
     def comes_back(self, event: Event) -> bool:
         """Whether an event was here before it was purged; what it follows was here, too.
 
@@ -199,6 +207,10 @@ class RoomMemories:
         ):
             return RoomMemory(room_no, epoch, revision)
         return found
+
+    def remembered(self, room_id: str) -> RoomMemory | None:
+        """What is remembered about a room, without taking it."""
+        return self._rooms.get(room_id)
 
     def put_back(self, room_id: str, memory: RoomMemory) -> None:
         """Remember a room after a commit."""

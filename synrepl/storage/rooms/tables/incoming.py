@@ -34,6 +34,11 @@ class IncomingEvent(NamedTuple):
     partial: bool = False
     soft_failure: Refusal | None = None
 
+    @property
+    def is_just_sent(self) -> bool:
+        """Whether it is no history, and is judged by the states of the room alone."""
+        return self.live and not self.backfilled and not self.outlier and self.state_before is None
+
 
 class EventOutcome(StrEnum):
     """The outcome of an event."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from synrepl.core.errors import InputError, StorageError
@@ -15,6 +16,7 @@ from synrepl.storage.database import (
     Script,
     Transaction,
 )
+from synrepl.storage.outbox import EarlyTokens
 from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: First half of the key of a room's advisory lock; the second half is its number. It is 'RM' << 16, beside
@@ -240,16 +242,32 @@ _OPEN = (
     " FROM synrepl._rooms WHERE room_no = %s"
 )
 # With an array, PostgreSQL plans again each time.
-_OPEN_FOR_ONE = (
+_FOR_ONE = (
     f"SELECT {ROOM_COLUMNS}, ARRAY[nextval('synrepl._event_numbers')],"
     " CASE %s::int WHEN 0 THEN ARRAY[]::bigint[] ELSE ARRAY[nextval('synrepl._group_numbers')] END,"
     " (extract(epoch FROM now()) * 1000)::bigint,"
-    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = %s),"
-    f" {OPENING_COLUMNS}"
-    " FROM synrepl._rooms WHERE room_no = %s"
+    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = %s)"
 )
+_OF_ROOM = "FROM synrepl._rooms WHERE room_no = %s"
 _OPEN_SCRIPT = OpeningScript([_LOCK, PlannedOnce(_OPEN)])
-_OPEN_FOR_ONE_SCRIPT = OpeningScript([_LOCK, PlannedOnce(_OPEN_FOR_ONE)])
+_OPEN_FOR_ONE_SCRIPT = OpeningScript(
+    [_LOCK, PlannedOnce(f"{_FOR_ONE}, {OPENING_COLUMNS} {_OF_ROOM}")]
+)
+# A statement of its own: the row is read with a snapshot that is not older than the lock.
+_TRY_LOCK = PlannedOnce(
+    "SELECT set_config('synrepl.has_room', pg_try_advisory_xact_lock(%s, %s)::text, true)"
+)
+
+
+@lru_cache(100)
+def _reopening_script(tokens: str) -> OpeningScript:
+    unchanged = "epoch = %s AND revision = %s AND current_setting('synrepl.has_room') = 'true'"
+    return OpeningScript(
+        [
+            _TRY_LOCK,
+            PlannedOnce(f"{_FOR_ONE}, {tokens}, {OPENING_COLUMNS} {_OF_ROOM} AND {unchanged}"),
+        ]
+    )
 
 
 def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: int) -> OpenedRoom:
@@ -270,5 +288,42 @@ def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: 
     found = txn.fetchone_or_none()
     if found is None:
         raise NumberWithoutRow(what="room", number=room_no, room_no=room_no)
+    return _opened(found)
+
+
+class RoomRevision(NamedTuple):
+    """A room as it was remembered."""
+
+    room_no: int
+    epoch: int
+    revision: int
+
+
+def reopen_room(
+    txn: Transaction, room: RoomRevision, event_id: str, groups: int, tokens: EarlyTokens
+) -> OpenedRoom | None:
+    """:func:`open_room` for one event, with tokens reserved in the same round trip.
+
+    It does not wait for the room's lock, and reserves nothing unless the room is as it was.
+
+    :returns: None if the room is locked, or was changed
+    """
+    room_no, epoch, revision = room
+    txn.execute(
+        _reopening_script(tokens.column),
+        (
+            *(ROOM_LOCKS, room_no, groups, event_id),
+            *tokens.params,
+            *(room_no, epoch, revision),
+        ),
+    )
+    found = txn.fetchone_or_none()
+    if found is None:
+        return None
+    tokens.take(found[12])
+    return _opened(found)
+
+
+def _opened(found: Record) -> OpenedRoom:
     room = room_row(found)
     return OpenedRoom(room, list(found[8]), list(found[9]), int(found[10]), frozenset(found[11]))
