@@ -17,6 +17,7 @@ from benchmarks.room_store_data import ChatRoom
 from benchmarks.server_cpu import ServerProcesses
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import open_session
+from synrepl.adapters.postgres.short_transactions import PostgresShortTransactions
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.garbage import collect_after_batches
@@ -158,6 +159,7 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
         "this",
         notify=False,
         statements=PostgresSingles(clock, dsn, "master"),
+        short=PostgresShortTransactions(clock, dsn, "master", database.was_committed),
     )
     await store.prepare(list(ROOM_STREAMS))
     codecs = {stream.name: RowCodec(stream) for stream in ROOM_STREAMS}

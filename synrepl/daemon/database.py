@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.adapters.postgres.embedded import EmbeddedPostgres
 from synrepl.adapters.postgres.session import open_session
+from synrepl.adapters.postgres.short_transactions import PostgresShortTransactions
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import ConfigError
@@ -237,10 +238,12 @@ class DatabaseStart:
     def _tables(self, dsn: str, database: PostgresDatabase, *, notify: bool) -> PostgresStore:
         """Make the store of the streams that have tables."""
         instance = self._config.instance_name
-        statements = None
+        statements = short = None
         if PostgresSingles.can_reach(dsn):
             statements = PostgresSingles(self._reactor, dsn, instance)
             self._stops.callback(statements.close)
+            short = PostgresShortTransactions(self._reactor, dsn, instance, database.was_committed)
+            self._stops.callback(short.close)
         return PostgresStore(
             self._scheduler,
             database,
@@ -249,6 +252,7 @@ class DatabaseStart:
             notify=notify,
             statements=statements,
             incarnations=self._incarnations,
+            short=short,
         )
 
     def _process_database(

@@ -27,7 +27,8 @@ class ServerIncarnation:
     statistics_since: datetime | None
 
 
-_INCARNATION = """
+#: The columns of a :class:`ServerIncarnation`, in one row.
+INCARNATION = """
     SELECT s.system_identifier,
            CASE WHEN NOT pg_is_in_recovery()
                 THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END,
@@ -45,7 +46,7 @@ def read_incarnation(connection: extensions.connection) -> ServerIncarnation | N
     """
     with connection.cursor() as cursor:
         try:
-            cursor.execute(_INCARNATION)
+            cursor.execute(INCARNATION)
         except psycopg2.errors.InsufficientPrivilege:
             return None
         row = cursor.fetchone()

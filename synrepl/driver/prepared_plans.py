@@ -8,7 +8,7 @@ prepares everything anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -23,6 +23,9 @@ _GONE = frozenset({"26000", "0A000"})
 
 #: duplicate_prepared_statement
 _THERE_ALREADY = "42P05"
+
+#: A connection has other prepared statements than it should.
+STALE_STATES = _GONE | {_THERE_ALREADY}
 
 _PARAMETER = re.compile(r"%s|%\(\w+\)s")
 
@@ -50,6 +53,40 @@ def _prepared(sql: str) -> _PlannedText:
     return _PlannedText(name, f"PREPARE {name} AS {body}", f"EXECUTE {name}{given}")
 
 
+class PlannedStatements(NamedTuple):
+    """Statements to send, with PREPARE where needed.
+
+    :ivar new: names of those that are prepared by it
+    :ivar is_any_reused: whether one was prepared before
+    """
+
+    statements: list[str]
+    new: set[str]
+    is_any_reused: bool
+
+
+def planned_statements(parts: Iterable[str], known: Container[str]) -> PlannedStatements:
+    """Prepare those of some statements that are :class:`~synrepl.storage.database.PlannedOnce`.
+
+    :param known: names of those that are prepared already
+    """
+    statements: list[str] = []
+    new: set[str] = set()
+    is_any_reused = False
+    for part in parts:
+        if not isinstance(part, PlannedOnce):
+            statements.append(part)
+            continue
+        prepared = _prepared(part)
+        if prepared.name in known:
+            is_any_reused = True
+        elif prepared.name not in new:
+            new.add(prepared.name)
+            statements.append(prepared.prepare)
+        statements.append(prepared.execute)
+    return PlannedStatements(statements, new, is_any_reused)
+
+
 class PreparedPlans:
     """The prepared statements of one connection."""
 
@@ -65,21 +102,10 @@ class PreparedPlans:
         :raises StalePlans: the connection has other prepared statements than it should; they are made again
             the next time
         """
-        statements: list[str] = ["DEALLOCATE ALL"] if self._is_unsure else []
         known = set() if self._is_unsure else self._known
-        new: set[str] = set()
-        is_any_reused = False
-        for part in parts:
-            if not isinstance(part, PlannedOnce):
-                statements.append(part)
-                continue
-            prepared = _prepared(part)
-            if prepared.name in known:
-                is_any_reused = True
-            elif prepared.name not in new:
-                new.add(prepared.name)
-                statements.append(prepared.prepare)
-            statements.append(prepared.execute)
+        statements, new, is_any_reused = planned_statements(parts, known)
+        if self._is_unsure:
+            statements.insert(0, "DEALLOCATE ALL")
         # If the script fails, it is unknown how far it got; a PREPARE outlives a rollback.
         self._is_unsure = self._is_unsure or bool(new)
         try:
@@ -91,4 +117,5 @@ class PreparedPlans:
                 reason = error.diag.message_primary or one_line(error)
                 raise StalePlans(name=name, sqlstate=state, attempts=1, reason=reason) from error
             raise
-        self._known, self._is_unsure = known | new, False
+        if new or self._is_unsure:
+            self._known, self._is_unsure = known | new, False

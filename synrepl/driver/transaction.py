@@ -37,6 +37,11 @@ _STATES = {
 }
 
 
+def begin_text(isolation: Isolation, *, read_only: bool) -> str:
+    """The statement that begins a transaction."""
+    return f"BEGIN ISOLATION LEVEL {isolation} READ {'ONLY' if read_only else 'WRITE'}"
+
+
 class PostgresTransaction:
     """Implements :class:`synrepl.storage.database.Transaction`.
 
@@ -58,7 +63,7 @@ class PostgresTransaction:
         self._address = address
         self._name = name
         self._read_only = read_only
-        self._begin = f"BEGIN ISOLATION LEVEL {isolation} READ {'ONLY' if read_only else 'WRITE'}"
+        self._begin = begin_text(isolation, read_only=read_only)
         self._has_begun = False
         self.ticket: CommitTicket | None = None
         # What is sent with the next statement.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Token
@@ -80,6 +80,11 @@ class Outbox:
         self._rows = 0
         self._closed = False
         self._after_reserving: list[AfterReserving] = []
+
+    @property
+    def streams(self) -> Collection[str]:
+        """The names of the streams that may be appended to."""
+        return self._codecs.keys()
 
     @property
     def facts(self) -> Mapping[str, Sequence[tuple[Row, ...]]]:

@@ -120,7 +120,7 @@ class PostgresDatabase:
             except DatabaseAway as error:
                 await self._after_loss(name, error, losses)
             else:
-                if ran.in_doubt is None or await self._was_committed(name, ran.in_doubt):
+                if ran.in_doubt is None or await self.was_committed(name, ran.in_doubt):
                     return ran.result
                 await self._after_loss(name, self._address.away(ran.reason), losses)
 
@@ -144,7 +144,7 @@ class PostgresDatabase:
             sleep.callback(None)
         await closing
 
-    async def _was_committed(self, name: str, ticket: CommitTicket) -> bool:
+    async def was_committed(self, name: str, ticket: CommitTicket) -> bool:
         """Look up the outcome of a transaction whose connection was lost during COMMIT.
 
         :raises CommitUnknown: the outcome cannot be looked up, or not in time

@@ -8,9 +8,7 @@ threads. Everything else goes through :mod:`synrepl.adapters.postgres.database`.
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +16,7 @@ import psycopg2
 from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 
+from synrepl.adapters.postgres.async_connection import AsyncSocket
 from synrepl.core.errors import SynreplError
 from synrepl.driver.connection import DatabaseAddress, close
 from synrepl.driver.errors import VALUE_ERRORS, is_lost, translate
@@ -29,60 +28,6 @@ MAX_WAITING = 1_000
 #: The statement that was to be executed is not prepared, its result would have another type, or one that was
 #: to be prepared is there already. See :mod:`synrepl.driver.prepared_plans`.
 _STALE = frozenset({"26000", "0A000", "42P05"})
-
-
-class _SocketWatcher:
-    """A connection's socket, as a descriptor for the reactor.
-
-    It duplicates the descriptor: libpq may close its own at any time, and a closed
-    descriptor cannot be removed from the reactor.
-    """
-
-    def __init__(self, reactor: Any, socket: int, ready: Callable[[], None]) -> None:
-        self._reactor = reactor
-        self._socket = os.dup(socket)
-        self._ready = ready
-
-    def is_for(self, socket: int) -> bool:
-        """Whether this is the socket in use; it may change while the connection is being made."""
-        return os.path.samestat(os.fstat(self._socket), os.fstat(socket))
-
-    def read(self) -> None:
-        """Call ``ready`` whenever there is something to read."""
-        self._reactor.addReader(self)
-
-    def write(self) -> None:
-        """Call ``ready`` once, when there is room to send."""
-        self._reactor.addWriter(self)
-
-    def stop(self) -> None:
-        """Stop watching, and close the descriptor."""
-        if self._socket >= 0:
-            self._reactor.removeReader(self)
-            self._reactor.removeWriter(self)
-            os.close(self._socket)
-            self._socket = -1
-
-    def fileno(self) -> int:
-        """``IFileDescriptor``: the duplicate."""
-        return self._socket
-
-    def doRead(self) -> None:
-        """``IReadDescriptor``: there is something to read."""
-        self._ready()
-
-    def doWrite(self) -> None:
-        """``IWriteDescriptor``: there is room to send."""
-        self._reactor.removeWriter(self)
-        self._ready()
-
-    def connectionLost(self, reason: object) -> None:
-        """``IReadDescriptor``: the driver notices the loss when it is polled."""
-        self._ready()
-
-    def logPrefix(self) -> str:
-        """``ILoggingContext``: a name for logs."""
-        return "postgres singles"
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +54,7 @@ class PostgresSingles:
         self._reactor = reactor
         self._address = DatabaseAddress(dsn, instance, settings={"idle_session_timeout": "0"})
         self._connection: extensions.connection | None = None
-        self._watch: _SocketWatcher | None = None
+        self._watch: AsyncSocket | None = None
         self._connecting = False
         self._preparing = False
         self._closed = False
@@ -205,14 +150,14 @@ class PostgresSingles:
         if state == extensions.POLL_OK:
             self._idle()
 
-    def _watcher_of(self, connection: extensions.connection) -> _SocketWatcher:
+    def _watcher_of(self, connection: extensions.connection) -> AsyncSocket:
         if self._watch is not None and self._connecting:
             if self._watch.is_for(connection.fileno()):
                 return self._watch
             self._watch.stop()
             self._watch = None
         if self._watch is None:
-            self._watch = _SocketWatcher(self._reactor, connection.fileno(), self._poll)
+            self._watch = AsyncSocket(self._reactor, connection.fileno(), self._poll)
         return self._watch
 
     def _idle(self) -> None:

@@ -31,6 +31,7 @@ from synrepl.storage.rooms.tables.incoming import (
     PersistedEvent,
 )
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, OtherRoomVersion
+from synrepl.storage.short_work import NotShort
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.caches import CACHES
@@ -258,9 +259,9 @@ class RoomPersister:
                 reserves_early,
             )
             try:
-                await self._writer.transact(f"persist events of {room_id}", streams, run.work)
+                await self._writer.transact(f"persist events of {room_id}", streams, run)
                 return self._committed(room_id, run)
-            except RoomNotAsRemembered:
+            except (RoomNotAsRemembered, NotShort):
                 reserves_early = False
             except NotNamed:
                 reserves_early, streams = False, ROOM_STREAMS

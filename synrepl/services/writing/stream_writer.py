@@ -24,8 +24,9 @@ from synrepl.services.writing.outcome import FactRows, WriteOutcome
 from synrepl.services.writing.reservation import Reservation, ReservationVoid
 from synrepl.services.writing.writer_lease import LeaseKeeper
 from synrepl.services.writing.writer_lease import WriterAway as WriterAway
-from synrepl.storage.database import CommitUnknown, Transaction
+from synrepl.storage.database import CommitUnknown, Record, Transaction
 from synrepl.storage.outbox import KeptInMemory, Outbox
+from synrepl.storage.short_work import Opening, ShortWork
 from synrepl.storage.store import (
     AppendResult,
     DatabaseAway,
@@ -374,7 +375,7 @@ class CallerTransaction(Generic[T]):
         self, lease: WriterLease, begin: Callable[[], Mapping[str, Token]]
     ) -> TransactionResult[TransactionResult[T]]:
         """Run the work in a transaction; tokens are reserved only after it has returned."""
-        done = await lease.transact(self._name, self.streams, self._run, begin)
+        done = await lease.transact(self._name, self.streams, self._captured(), begin)
         return TransactionResult(done, done.facts)
 
     async def resolve(
@@ -387,9 +388,38 @@ class CallerTransaction(Generic[T]):
             )
         raise error
 
-    def _run(self, txn: Transaction, outbox: Outbox) -> T:
+    def _captured(self) -> Callable[[Transaction, Outbox], T]:
+        work = self._work
+        return _CapturedShortWork(self, work) if isinstance(work, ShortWork) else self.run
+
+    def run(self, txn: Transaction, outbox: Outbox) -> T:
+        """Run the work, and keep its result."""
         self._ran = None
         result = self._work(txn, outbox)
+        return self.ran(result, outbox)
+
+    def ran(self, result: T, outbox: Outbox) -> T:
+        """Keep the result of a run."""
         outbox.close()
         self._ran = result, outbox
         return result
+
+
+class _CapturedShortWork(ShortWork[T]):
+    """The work of a :class:`CallerTransaction`, each result of which is kept."""
+
+    def __init__(self, transaction: CallerTransaction[T], work: ShortWork[T]) -> None:
+        self._transaction = transaction
+        self._work = work
+
+    def __call__(self, txn: Transaction, outbox: Outbox) -> T:
+        """Run the work as any other."""
+        return self._transaction.run(txn, outbox)
+
+    def opening(self, outbox: Outbox) -> Opening | None:
+        """Prepare the opening."""
+        return self._work.opening(outbox)
+
+    def finish(self, txn: Transaction, outbox: Outbox, row: Record | None) -> T:
+        """Do the rest."""
+        return self._transaction.ran(self._work.finish(txn, outbox, row), outbox)

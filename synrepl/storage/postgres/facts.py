@@ -64,6 +64,12 @@ class FactTable:
                 )
             ]
         )
+        row = f"(%s, %s, %s{', %s' * len(columns(stream))})"
+        insert = f"INSERT INTO {self._table} ({self._columns}) VALUES {row}"
+        #: By number of rows, from 1 on: an event that changes the state is a fact of two.
+        self._write_scripts = [
+            DeferredScript([PlannedOnce(insert + f", {row}" * n)]) for n in (0, 1)
+        ]
         order = "DESC" if stream.counts_down else "ASC"
         self._order = f"stream_id {order}, row_no"
         self._edge = "-min(stream_id)" if stream.counts_down else "max(stream_id)"
@@ -143,27 +149,20 @@ class FactTable:
         return f"(SELECT {self._reserve})", (*claim, 1, floor)
 
     def write_deferred(self, txn: Transaction, fact: Fact) -> None:
-        """Write a fact at a reserved token, in the round trip of what follows; a long one at once.
+        """Write a fact at a reserved token: one of a row or two in the round trip of what follows.
 
         :raises UniqueViolation: also when it is sent: the sequence was behind the table
         """
-        if not 0 < len(fact.rows) < COPY_ROWS:
+        if not 0 < len(fact.rows) <= len(self._write_scripts):
             self.write(txn, fact.writer, [fact])
             return
-        row = f"(%s, %s, %s{', %s' * len(columns(self.stream))})"
-        text = (
-            f"INSERT INTO {self._table} ({self._columns})"
-            f" VALUES {', '.join([row] * len(fact.rows))}"
-        )
         stream_id = self.stream.stream_id(fact.token)
         cells = [
             cell
             for row_no, each in enumerate(fact.rows)
             for cell in (stream_id, row_no, fact.writer, *self._codec.cells(each))
         ]
-        # An event that changes the state is a fact of two rows.
-        is_usual = len(fact.rows) <= 2
-        txn.execute(DeferredScript([PlannedOnce(text) if is_usual else text]), cells)
+        txn.execute(self._write_scripts[len(fact.rows) - 1], cells)
 
     def write(self, txn: Transaction, writer: str, facts: Sequence[Fact]) -> None:
         """Write facts at reserved tokens."""

@@ -14,12 +14,14 @@ from synrepl.storage.database import (
     Database,
     DatabaseSession,
     RaisedByDatabase,
+    Record,
     Statements,
     Transaction,
     UniqueViolation,
 )
 from synrepl.storage.outbox import EarlyTokens, Outbox
 from synrepl.storage.postgres.facts import FactTable
+from synrepl.storage.short_work import ShortResult, ShortTransactions, ShortWork
 from synrepl.storage.store import (
     AppendResult,
     Draft,
@@ -60,8 +62,10 @@ class PostgresLease:
         claims: Mapping[str, Claim],
         tables: Mapping[str, FactTable],
         statements: Statements | None = None,
+        short: ShortTransactions | None = None,
     ) -> None:
         self.writer = writer
+        self._short = short
         self._statements = statements
         self._database = database
         self._session = session
@@ -146,12 +150,8 @@ class PostgresLease:
 
         def attempt(txn: Transaction, checked: bool) -> TransactionResult[T]:
             outbox = Outbox(codecs) if checked else Outbox(codecs, reserve)
-            try:
+            with _retrying_early(outbox):
                 result = work(txn, outbox)
-            except RaisedByDatabase as error:
-                if outbox.early is None or error.code not in (FENCED, DRAINED):
-                    raise
-                raise _RetryChecked from error  # which finds out of which stream
             outbox.close()
             try:
                 posted = self._post(txn, codecs, outbox, begin(), checked)
@@ -164,6 +164,12 @@ class PostgresLease:
             return TransactionResult(result, posted)
 
         try:
+            if isinstance(work, ShortWork) and self._short is not None and self._short.is_idle:
+                done = await self._transact_shortly(
+                    self._short, name, work, Outbox(codecs, reserve), begin
+                )
+                if done is not None:
+                    return done.result
             return await self._database.run(name, partial(attempt, checked=False))
         except _RetryChecked:
             pass
@@ -171,6 +177,32 @@ class PostgresLease:
             if error.constraint not in {self._tables[each].primary_key for each in codecs}:
                 raise
         return await self._database.run(name, partial(attempt, checked=True))
+
+    async def _transact_shortly(
+        self,
+        short: ShortTransactions,
+        name: str,
+        work: ShortWork[T],
+        outbox: Outbox,
+        begin: Callable[[], Mapping[str, Token]],
+    ) -> ShortResult[TransactionResult[T]] | None:
+        """Run work in two round trips, if it is short; None if it was not run.
+
+        :raises _RetryChecked: no token could be reserved early
+        """
+        opening = work.opening(outbox)
+        if opening is None:
+            return None
+
+        def finish(txn: Transaction, row: Record | None) -> TransactionResult[T]:
+            result = work.finish(txn, outbox, row)
+            outbox.close()
+            posted = self._post(txn, outbox.streams, outbox, begin(), checked=False)
+            outbox.reserved(txn, tokens_of(posted))
+            return TransactionResult(result, posted)
+
+        with _retrying_early(outbox):
+            return await short.run(name, opening, finish)
 
     def _early_tokens(self, streams: Sequence[str], floors: Mapping[str, Token]) -> EarlyTokens:
         """One token for each stream, in the order of their names."""
@@ -281,6 +313,20 @@ class PostgresLease:
             raise Fenced(
                 writer=self.writer, stream=stream.name, current=error.detail, epoch=epoch
             ) from error
+
+
+@contextmanager
+def _retrying_early(outbox: Outbox) -> Iterator[None]:
+    """Have work run again where a token could not be reserved early, which finds out of which stream.
+
+    :raises _RetryChecked:
+    """
+    try:
+        yield
+    except RaisedByDatabase as error:
+        if outbox.early is None or error.code not in (FENCED, DRAINED):
+            raise
+        raise _RetryChecked from error
 
 
 def _is_one_row(drafts: Sequence[Draft]) -> bool:

@@ -22,6 +22,7 @@ from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.postgres import retention
 from synrepl.storage.postgres.facts import FactTable
 from synrepl.storage.postgres.lease import PostgresLease
+from synrepl.storage.short_work import ShortTransactions
 from synrepl.storage.store import (
     AgedPositions,
     NamedFollower,
@@ -51,6 +52,7 @@ class PostgresStore:
         that announces its own facts to all followers can save the cost
     :param statements: runs appends of single rows with less delay than the connection pool
     :param incarnations: incarnations of the server that the process has seen
+    :param short: runs short transactions with less delay than the connection pool
     """
 
     is_late = False
@@ -64,8 +66,10 @@ class PostgresStore:
         notify: bool = True,
         statements: Statements | None = None,
         incarnations: Incarnations | None = None,
+        short: ShortTransactions | None = None,
     ) -> None:
         self._statements = statements
+        self._short = short
         self._scheduler = scheduler
         self._database = database
         self._open_session = open_session
@@ -103,7 +107,9 @@ class PostgresStore:
         session = await self._open_session()
         tables = {stream.name: self.table(stream) for stream in streams}
         claims: dict[str, Claim] = {}
-        lease = PostgresLease(self._database, session, writer, claims, tables, self._statements)
+        lease = PostgresLease(
+            self._database, session, writer, claims, tables, self._statements, self._short
+        )
         try:
             for stream in streams:
                 claims[stream.name] = await self._claim(session, stream, writer)

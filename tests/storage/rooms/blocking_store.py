@@ -123,7 +123,7 @@ class BlockingPersister:
             failing = WatchedTransaction(txn, counted)
             outbox = Outbox(_CODECS)
             try:
-                run.work(failing, outbox)
+                run(failing, outbox)
                 outbox.close()
                 tokens: dict[str, list[int]] = {}
                 posted: list[tuple[str, int, tuple[Row, ...]]] = []

@@ -30,7 +30,7 @@ from synrepl.rooms import Delta as StateDelta
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.persisting.batch_states import GroupNumbers, StateWriter
 from synrepl.storage.rooms.persisting.limits import EVENT_REFUSALS, RoomLimits, check_extremities
-from synrepl.storage.rooms.persisting.room_memory import RoomMemory
+from synrepl.storage.rooms.persisting.room_memory import HISTORY_VISIBILITY, RoomMemory
 from synrepl.storage.rooms.persisting.view import StoredRoomView
 from synrepl.storage.rooms.states.group_writer import GroupWriter
 from synrepl.storage.rooms.states.state_handle import EventAt, StoredState
@@ -56,8 +56,6 @@ MAX_RELEASED = 2_000
 
 #: Maximum number of states whose entries are prefetched.
 MAX_PREFETCHED_STATES = 8
-
-_VISIBILITY: StateKey = ("m.room.history_visibility", "")
 
 # Operations on members of an enumeration are slow, and each event has flags.
 _OUTLIER = int(EventFlags.OUTLIER)
@@ -141,6 +139,8 @@ class RoomBatch:
             self._load_waiting([*released_by, *[each.event.event_id for each in incoming]])
         events = [each.event for each in (*incoming, *self._ready)]
         events += [waiting.event for waiting in self.waiting]
+        if len(events) == 1 and self.memory.parsed.keys() >= set(auth_dependencies(events[0])):
+            return  # what one event needs beyond what it cites, judging it reads as quickly
         ids: dict[str, None] = {}
         for event in events:
             ids.update(dict.fromkeys((event.event_id, *event.prev_event_ids)))
@@ -150,7 +150,7 @@ class RoomBatch:
         found = self.view.rows(ids)
         cited = {each for event in events for each in auth_dependencies(event) if each in found}
         self.view.known_events(cited)
-        keys: dict[StateKey, None] = {_VISIBILITY: None}
+        keys: dict[StateKey, None] = {HISTORY_VISIBILITY: None}
         for event in events:
             keys.update(dict.fromkeys(auth_event_keys(event)))
             if event.state_key is not None:
@@ -418,7 +418,7 @@ class RoomBatch:
 
     def _audience(self, judged: Judged[StoredState]) -> int:
         event = judged.event
-        keys = [_VISIBILITY]
+        keys = [HISTORY_VISIBILITY]
         if event.type == "m.room.member" and event.state_key is not None:
             keys.append((event.type, event.state_key))
         assert judged.state_before is not None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.rooms import Delta, RoomVersion, StateKey, room_version
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Record, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.persisting.batch import RoomBatch
 from synrepl.storage.rooms.persisting.batch_facts import FactPlaces, append_facts
@@ -44,7 +44,8 @@ from synrepl.storage.rooms.tables.numbers import (
     find_room,
     make_room,
     open_room,
-    reopen_room,
+    reopened,
+    reopening,
 )
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
@@ -53,6 +54,7 @@ from synrepl.storage.rooms.tables.waiting import (
     drop_oldest_waiting,
     forget_waiting,
 )
+from synrepl.storage.short_work import Opening, ShortWork
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.events import EVENTS
 
@@ -61,7 +63,7 @@ class RoomNotAsRemembered(Exception):
     """The room is locked, or another process has changed it: persist without reserving tokens early."""
 
 
-class PersistRun:
+class PersistRun(ShortWork["PersistRun"]):
     """One run of persisting a batch, as a work function.
 
     The work may run several times; what counts is the last run, whose :attr:`memory` is put back when it
@@ -87,21 +89,63 @@ class PersistRun:
         self._room_id = room_id
         self._version: RoomVersion = room_version(version)
         self._incoming = incoming
+        self._new_ids = [each for each in map(_event_id, incoming) if "\0" not in each]
         self._memories = memories
         self._room_nos = room_nos
         self._limits = limits
         self._released_by = released_by
         self.memory: RoomMemory | None = None
 
-    def work(self, txn: Transaction, outbox: Outbox) -> PersistRun:
+    def __call__(self, txn: Transaction, outbox: Outbox) -> PersistRun:
         """Judge the batch and write everything but what needs tokens, which follows once they are reserved.
 
         :raises OtherRoomVersion: the room is stored with another version
         :raises RoomNotAsRemembered: it is to be run again, and to reserve tokens after the work
         """
+        early = self._early_opening(outbox)
+        if early is None:
+            return self._persist(txn, outbox, self._open(txn, self._new_ids))
+        return self.finish(txn, outbox, txn.execute(*early).fetchone_or_none())
+
+    def opening(self, outbox: Outbox) -> Opening | None:
+        """Open the room if the batch is one event, and judging it needs nothing that is not in memory."""
+        memory = self._memories.remembered(self._room_id)
+        if memory is None or len(self._incoming) != 1 or not self._reserves_early:
+            return None
+        is_short = memory.has_what_judging_needs(self._incoming[0].event, self._version)
+        return self._early_opening(outbox) if is_short else None
+
+    def finish(self, txn: Transaction, outbox: Outbox, row: Record | None) -> PersistRun:
+        """Judge the event, given the row of the opening.
+
+        :raises RoomNotAsRemembered: the room is locked, or was changed
+        """
+        assert outbox.early is not None
+        if row is None:
+            raise RoomNotAsRemembered
+        return self._persist(txn, outbox, reopened(row, outbox.early))
+
+    def _early_opening(self, outbox: Outbox) -> Opening | None:
+        """Open the room as it is remembered, and reserve tokens, if the event can be judged without delay.
+
+        That is so if it follows the only forward extremity, so that there is no state to resolve, and if no event
+        waits for it.
+        """
+        memory = self._memories.remembered(self._room_id)
+        if memory is None or len(self._new_ids) != 1 or not self._reserves_early:
+            return None
+        (incoming,) = self._incoming
+        if not (memory.is_followed_by(incoming.event) and incoming.is_just_sent):
+            return None
+        tokens = outbox.reserve_early()
+        if tokens is None:
+            return None
+        room = RoomRevision(memory.room_no, memory.epoch, memory.revision)
+        groups = 0 if incoming.event.state_key is None else 1
+        return reopening(room, incoming.event.event_id, groups, tokens)
+
+    def _persist(self, txn: Transaction, outbox: Outbox, opened: OpenedRoom) -> PersistRun:
         self.memory = None
-        new_ids = [each for each in map(_event_id, self._incoming) if "\0" not in each]
-        opened = self._reopen(txn, outbox, new_ids) or self._open(txn, new_ids)
         room = opened.room
         if room.version != self._version.name:
             raise OtherRoomVersion(
@@ -109,7 +153,7 @@ class PersistRun:
             )
         memory = self._memories.take(self._room_id, room.room_no, room.epoch, room.revision)
         batch = RoomBatch(txn, opened, self._version, memory, self._limits)
-        batch.view.note_absent(set(new_ids) - opened.known)
+        batch.view.note_absent(set(self._new_ids) - opened.known)
         batch.prefetch(self._incoming, self._released_by)
         batch.take_in_ready()
         given = [batch.take_in(each) for each in self._incoming]
@@ -122,33 +166,7 @@ class PersistRun:
         self._given = given
         return self
 
-    def _reopen(
-        self, txn: Transaction, outbox: Outbox, new_ids: Sequence[str]
-    ) -> OpenedRoom | None:
-        """Lock the room as it is remembered, and reserve tokens, if the event can be judged without delay.
-
-        That is so if it follows the only forward extremity, so that there is no state to resolve, and if no event
-        waits for it.
-
-        :raises RoomNotAsRemembered: the room is locked, or was changed
-        """
-        memory = self._memories.remembered(self._room_id)
-        if memory is None or len(new_ids) != 1 or not self._reserves_early:
-            return None
-        (incoming,) = self._incoming
-        if not (memory.is_followed_by(incoming.event) and incoming.is_just_sent):
-            return None
-        tokens = outbox.reserve_early()
-        if tokens is None:
-            return None
-        room = RoomRevision(memory.room_no, memory.epoch, memory.revision)
-        groups = 0 if incoming.event.state_key is None else 1
-        opened = reopen_room(txn, room, new_ids[0], groups, tokens)
-        if opened is None:
-            raise RoomNotAsRemembered
-        return opened
-
-    def _open(self, txn: Transaction, new_ids: list[str]) -> OpenedRoom:
+    def _open(self, txn: Transaction, new_ids: Sequence[str]) -> OpenedRoom:
         """Lock the room, which is made if it is not here, or not any more."""
         groups = sum(each.event.state_key is not None for each in self._incoming)
         room_no = self._room_nos.get(self._room_id)

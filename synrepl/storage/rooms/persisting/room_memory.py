@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from synrepl.rooms import (
     BitSetChains,
     Event,
     ForwardExtremities,
     ResolutionCache,
+    RoomVersion,
     Slots,
     StateKey,
+    auth_dependencies,
+    auth_event_keys,
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.states.group_writer import GroupMemory
-from synrepl.storage.rooms.states.state_handle import NO_GROUP, EventAt, StoredState, empty_overlay
+from synrepl.storage.rooms.states.state_handle import (
+    NO_GROUP,
+    REMOVED,
+    EventAt,
+    StoredState,
+    empty_overlay,
+)
 from synrepl.storage.rooms.tables.events import StoredEvent
 from synrepl.storage.rooms.tables.heads import (
     StoredHeads,
@@ -30,8 +39,14 @@ MAX_ROWS = 5_000
 MAX_ENTRIES = 20_000
 MAX_CHAINS = 50_000
 
+#: Entries of a state to which an entry is added in the thread of the reactor: from time to time a group is stored whole.
+MAX_SHORT_STATE = 1_000
+
 #: Rooms that a process remembers.
 MAX_ROOMS = 200
+
+#: The key of the state entry by which the audience of each event is determined.
+HISTORY_VISIBILITY: StateKey = ("m.room.history_visibility", "")
 
 _RULES = frozenset({"m.room.create", "m.room.power_levels", "m.room.join_rules"})
 
@@ -58,6 +73,8 @@ class RoomMemory:
         self.purged: set[str] = set()
         self.types: dict[str, int] = {}
         self.slots: dict[StateKey, int] = {}
+        #: Whether no other key has a slot.
+        self.knows_all_slots = False
         self.keys: dict[int, StateKey] = {}
         #: Keys that the room has given no slot.
         self.absent_keys: set[StateKey] = set()
@@ -101,7 +118,73 @@ class RoomMemory:
         if ends is None or heads is None or heads.waiting or len(event.prev_event_ids) != 1:
             return False
         (followed,) = event.prev_event_ids
-        return ends.event_ids == {followed} and followed in self.at
+        at = self.at.get(followed)
+        return ends.event_ids == {followed} and at is not None and not at.partial
+
+    def has_what_judging_needs(self, event: Event, version: RoomVersion) -> bool:
+        """Whether an event that follows the only forward extremity can be judged and written without reading, quickly.
+
+        That is never said of a redaction, which needs its target.
+        """
+        heads, places = self.heads, self.places
+        at = [self.at.get(each) for each in event.prev_event_ids]
+        if heads is None or heads.unapplied or places is None or len(at) != 1 or at[0] is None:
+            return False
+        if event.redacts is not None or event.version is not version:
+            return False
+        state = at[0].state_after
+        if state is None or state.group is None or event.type not in self.types:
+            return False
+        if not places.has_next(state.group, at[0].topological + 1):
+            return False
+        keys = (*auth_event_keys(event), HISTORY_VISIBILITY)
+        if event.state_key is not None:
+            key = event.type, event.state_key
+            if not self._can_set(state, key):
+                return False
+            keys = (*keys, key)
+        entries = self.known_entries(state, keys)
+        if entries is None:
+            return False
+        needed = (*auth_dependencies(event), *[each for each in entries if each is not None])
+        parsed, rows = self.parsed, self.rows
+        return all(each in parsed and each in rows for each in needed)
+
+    def _can_set(self, state: StoredState, key: StateKey) -> bool:
+        """Whether the group of a state with another entry follows the head of the main line, and is not large."""
+        groups, heads = self.groups, self.heads
+        place, stored = groups.places.get(state.group or 0), groups.groups.get(state.group or 0)
+        line = None if groups.main_line is None else groups.lines.get(groups.main_line)
+        if place is None or stored is None or line is None or heads is None:
+            return False
+        is_at_head = place.line_no == line.line_no and place.pos == line.head == state.group
+        return (
+            is_at_head
+            and stored.size <= MAX_SHORT_STATE
+            and self.handles.get(heads.current_group) is state
+            and (key in self.slots or self.knows_all_slots)
+        )
+
+    def known_entries(
+        self, state: StoredState, keys: Sequence[StateKey]
+    ) -> Sequence[str | None] | None:
+        """Entries of a state, if they are all in memory."""
+        found = state.overlay.several(keys)
+        if None not in found and REMOVED not in found:
+            return found
+        is_empty = state.base == NO_GROUP
+        below = self.entries.get(state.base, {})
+        entries: list[str | None] = []
+        for key, entry in zip(keys, found, strict=True):
+            if entry is not None:
+                entries.append(entry if entry != REMOVED else None)
+            elif is_empty:
+                entries.append(None)
+            elif key in below:
+                entries.append(below[key])
+            else:
+                return None
+        return entries
 
     def comes_back(self, event: Event) -> bool:
         """Whether an event was here before it was purged; what it follows was here, too.
@@ -162,6 +245,7 @@ class RoomMemory:
         self.overlay_slots = Slots()
         self.empty = StoredState(NO_GROUP, empty_overlay(self.overlay_slots))
         self.slots.clear()
+        self.knows_all_slots = False
         self.absent_keys.clear()
         self.keys.clear()
         self.rows = rows

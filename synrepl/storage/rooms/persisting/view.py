@@ -78,8 +78,8 @@ class StoredRoomView:
         self._groups = groups
         self._max_resolved = max_resolved
         self._absent: set[str] = set()
-        # So no other key has one: a new member, say, needs no look into the table.
-        self._knows_all_slots = len(memory.slots) == room.slots
+        # Then a new member, say, needs no look into the table.
+        memory.knows_all_slots = len(memory.slots) == room.slots
         #: Events that are in another room, as is possible where servers choose IDs.
         self.elsewhere: set[str] = set()
         #: Events of this transaction that are not in the tables yet.
@@ -118,7 +118,7 @@ class StoredRoomView:
     ) -> Sequence[Sequence[str | None]]:
         """Entries of several states, in at most three statements."""
         if len(states) == 1:
-            known_entries = self._known_entries(states[0], keys)
+            known_entries = self.memory.known_entries(states[0], keys)
             if known_entries is not None:
                 return [known_entries]
         return self._entries(states, [keys] * len(states))
@@ -150,27 +150,6 @@ class StoredRoomView:
                 elif entry == REMOVED:
                     entries[place] = None
         return found
-
-    def _known_entries(
-        self, state: StoredState, keys: Sequence[StateKey]
-    ) -> Sequence[str | None] | None:
-        """Entries of a state, if they are all in memory."""
-        found = state.overlay.several(keys)
-        if None not in found and REMOVED not in found:
-            return found
-        is_empty = state.base == NO_GROUP
-        below = self.memory.entries.get(state.base, {})
-        entries: list[str | None] = []
-        for key, entry in zip(keys, found, strict=True):
-            if entry is not None:
-                entries.append(entry if entry != REMOVED else None)
-            elif is_empty:
-                entries.append(None)
-            elif key in below:
-                entries.append(below[key])
-            else:
-                return None
-        return entries
 
     def state_differences(self, states: Sequence[StoredState], /) -> Sequence[Delta]:
         """The deltas from the first of some states to each of the others.
@@ -301,7 +280,7 @@ class StoredRoomView:
             each for each in keys if each not in memory.slots and each not in memory.absent_keys
         ]
         if missing:
-            if not self._knows_all_slots:
+            if not memory.knows_all_slots:
                 for key, slot in slots_of(self._txn, self.room.room_no, missing).items():
                     memory.name_slot(slot, key)
             memory.absent_keys.update([each for each in missing if each not in memory.slots])

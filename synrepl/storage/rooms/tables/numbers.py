@@ -18,6 +18,7 @@ from synrepl.storage.database import (
 )
 from synrepl.storage.outbox import EarlyTokens
 from synrepl.storage.rooms.tables.pending_rows import array_text
+from synrepl.storage.short_work import Opening
 
 #: First half of the key of a room's advisory lock; the second half is its number. It is 'RM' << 16, beside
 #: the 'SY' << 16 of writers.
@@ -299,27 +300,22 @@ class RoomRevision(NamedTuple):
     revision: int
 
 
-def reopen_room(
-    txn: Transaction, room: RoomRevision, event_id: str, groups: int, tokens: EarlyTokens
-) -> OpenedRoom | None:
+def reopening(room: RoomRevision, event_id: str, groups: int, tokens: EarlyTokens) -> Opening:
     """:func:`open_room` for one event, with tokens reserved in the same round trip.
 
-    It does not wait for the room's lock, and reserves nothing unless the room is as it was.
-
-    :returns: None if the room is locked, or was changed
+    It does not wait for the room's lock, and returns no row and reserves nothing unless the room is as it was.
     """
     room_no, epoch, revision = room
-    txn.execute(
-        _reopening_script(tokens.column),
-        (
-            *(ROOM_LOCKS, room_no, groups, event_id),
-            *tokens.params,
-            *(room_no, epoch, revision),
-        ),
+    params = (
+        *(ROOM_LOCKS, room_no, groups, event_id),
+        *tokens.params,
+        *(room_no, epoch, revision),
     )
-    found = txn.fetchone_or_none()
-    if found is None:
-        return None
+    return Opening(_reopening_script(tokens.column), params)
+
+
+def reopened(found: Record, tokens: EarlyTokens) -> OpenedRoom:
+    """The room from the row of :func:`reopening`."""
     tokens.take(found[12])
     return _opened(found)
 

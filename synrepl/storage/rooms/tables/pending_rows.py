@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -82,13 +83,17 @@ class PendingRows:
             txn.execute(DeferredScript(statements), params)
 
     def _insert(self, table: RoomTable, rows: Sequence[RowCells]) -> None:
-        row = f"({', '.join(['%s'] * len(rows[0]))})"
-        values = ", ".join([row] * len(rows))
-        statement = f"INSERT INTO {table.name} ({table.columns}) VALUES {values}"
-        self._statements.append(PlannedOnce(statement) if len(rows) == 1 else statement)
+        self._statements.append(_insert_statement(table, len(rows)))
         self._params += [
             array_text(cell) if isinstance(cell, list) else cell for one in rows for cell in one
         ]
+
+
+@lru_cache(1_000)
+def _insert_statement(table: RoomTable, count: int) -> str:
+    row = f"({', '.join(['%s'] * (table.columns.count(',') + 1))})"
+    statement = f"INSERT INTO {table.name} ({table.columns}) VALUES {', '.join([row] * count)}"
+    return PlannedOnce(statement) if count == 1 else statement
 
 
 def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> int:

@@ -106,11 +106,17 @@ class EventPlaces:
 
         The same as :meth:`place`, and quicker: nothing need be known of the group.
         """
-        newest = self._positions[-1] if self._positions else None
-        if newest is None or group_after != newest.group or topological < newest.topological:
+        if not self.has_next(group_after, topological):
             return False
         self._highest = max(self._highest, topological)
         return True
+
+    def has_next(self, group_after: int, topological: int) -> bool:
+        """Whether :meth:`is_next` would be true of an event."""
+        newest = self._positions[-1] if self._positions else None
+        return (
+            newest is not None and group_after == newest.group and topological >= newest.topological
+        )
 
     def place(self, event: PlacedEvent, relevant: Container[int]) -> EventPlace:
         """Place an event.
