@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.adapters.postgres.session import PostgresSession, open_session
+from synrepl.adapters.postgres.short_transactions import PostgresShortTransactions
 from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.storage.database import DatabaseSession
@@ -46,12 +47,14 @@ class Process:
         self.database = PostgresDatabase(reactor, dsn, name)
         self.sessions: list[PostgresSession] = []
         self.statements = PostgresSingles(reactor, dsn, name)
+        self.short = PostgresShortTransactions(reactor, dsn, name, self.database.was_committed)
         self.store = PostgresStore(
             scheduler or self.scheduler,
             self.database,
             self.open_session,
             name,
             statements=self.statements,
+            short=self.short,
         )
 
     async def open_session(self) -> DatabaseSession:
@@ -70,6 +73,7 @@ class Process:
         for session in self.sessions:
             await session.close()
         self.statements.close()
+        self.short.close()
         await self.database.close()
         self.scheduler.stop()  # what was under way may have begun to wait
 
