@@ -14,13 +14,13 @@ from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
 from synrepl.storage.outbox import NotNamed
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.persisting.batch_rows import PersistRun, RoomNotAsRemembered
 from synrepl.storage.rooms.persisting.limits import (
     DEFAULT_LIMITS,
     ResolutionTooLarge,
     RoomLimits,
     TooManyExtremities,
 )
+from synrepl.storage.rooms.persisting.persist_run import PersistRun, RoomNotAsRemembered
 from synrepl.storage.rooms.persisting.room_memory import MAX_ROOMS, RoomMemories
 from synrepl.storage.rooms.states.state_groups import CorruptState
 from synrepl.storage.rooms.tables.events import CorruptEvent, MissingJson

@@ -11,7 +11,7 @@ from synrepl.rooms import RoomVersion
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.persisting.batch_rows import PersistRun
+from synrepl.storage.rooms.persisting.persist_run import PersistRun
 from synrepl.storage.rooms.persisting.room_memory import RoomMemories
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.streams.row import Row

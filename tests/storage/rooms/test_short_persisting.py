@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from synrepl.rooms import Event, Room
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
-from synrepl.storage.rooms.persisting import batch_rows
+from synrepl.storage.rooms.persisting.persist_run import PersistRun
 from synrepl.storage.rooms.tables.incoming import PersistedBatch
 from synrepl.storage.rooms.tables.numbers import ROOM_LOCKS
 from synrepl.storage.short_work import Opening
@@ -27,22 +27,20 @@ class ShortPersisting(StoreCase):
         self.small = SmallRoom("10")
         self.room_id = self.small.create.room_id
         self.ways: list[str] = []
-        opening, call = batch_rows.PersistRun.opening, batch_rows.PersistRun.__call__
+        opening, call = PersistRun.opening, PersistRun.__call__
 
-        def noted_opening(run: batch_rows.PersistRun, outbox: Outbox) -> Opening | None:
+        def noted_opening(run: PersistRun, outbox: Outbox) -> Opening | None:
             found = opening(run, outbox)
             if found is not None:
                 self.ways.append("short")
             return found
 
-        def noted_call(
-            run: batch_rows.PersistRun, txn: Transaction, outbox: Outbox
-        ) -> batch_rows.PersistRun:
+        def noted_call(run: PersistRun, txn: Transaction, outbox: Outbox) -> PersistRun:
             self.ways.append("thread")
             return call(run, txn, outbox)
 
-        self.patch(batch_rows.PersistRun, "opening", noted_opening)
-        self.patch(batch_rows.PersistRun, "__call__", noted_call)
+        self.patch(PersistRun, "opening", noted_opening)
+        self.patch(PersistRun, "__call__", noted_call)
         await self.persist(*self.small.base, self.small.carol)
 
     async def persist(self, *events: Event, by: PersistingProcess | None = None) -> PersistedBatch:
