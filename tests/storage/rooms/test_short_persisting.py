@@ -58,16 +58,19 @@ class ShortPersisting(StoreCase):
     async def test_what_is_in_memory_needs_no_thread(self) -> None:
         small = self.small
         events = [small.message(small.carol)]
-        await self.persist(events[0])  # reads where the next events are along the main line
-        events.append(small.message(events[-1]))
-        await self.persist(events[-1])
-        self.assertEqual(self.ways, ["short"])
-        for _ in range(2):  # the second one changes an entry
-            events.append(small.topic(events[-1]))
-            await self.persist(events[-1])
-            events.append(small.message(events[-1]))
+        events.append(small.topic(events[-1]))
+        for event in events:  # the first ones of their types
+            await self.persist(event)
+        made = (
+            small.message,
+            small.topic,  # changes an entry
+            lambda last: small.member("@dave:a", "join", [last], [small.create, small.rules]),
+            small.message,
+        )
+        for make in made:
+            events.append(make(events[-1]))
             done = await self.persist(events[-1])
-            self.assertEqual(self.ways, ["short"])
+            self.assertEqual(self.ways, ["short"], events[-1].type)
             self.assertEqual([each.outcome for each in done.events], ["accepted"])
         await self.check(events)
 
@@ -97,9 +100,12 @@ class ShortPersisting(StoreCase):
         first = small.message(small.carol)
         await self.persist(first)
         theirs, ours = small.message(first), small.message(first)
-        await self.persist(theirs, by=two)
-        await self.persist(ours)
+        before = await self.persist(theirs, by=two)
+        after = await self.persist(ours)
         self.assertEqual(self.ways, ["short", "thread"])
+        # No token was reserved as long as it was not known what to read.
+        stream_ids = [done.events[0].stream_id for done in (before, after)]
+        self.assertEqual(stream_ids[1], (stream_ids[0] or 0) + 1)
         await self.check([first, theirs, ours])
 
     async def test_no_position_waits_for_the_lock_of_a_room(self) -> None:
