@@ -82,6 +82,7 @@ class AsyncConnection:
         self._socket: AsyncSocket | None = None
         self._cursor: Any = None
         self._waiting: Deferred[None] | None = None
+        self._is_open = False
 
     def is_lost(self, error: Exception) -> bool:
         """Whether an error of :meth:`run` means that the connection is lost: the statements may have taken effect."""
@@ -108,6 +109,7 @@ class AsyncConnection:
         """
         self._connection = self._address.begin_connecting()
         await self._done()
+        self._is_open = True
 
     async def run(self, sql: str, params: Sequence[object] | None) -> list[Record]:
         """Send statements; returns the rows of the last one, if it has rows.
@@ -148,17 +150,23 @@ class AsyncConnection:
                 self.close()
             self._end(error)
             return
-        socket = self._socket
-        if socket is None or not socket.is_for(connection.fileno()):  # changes while connecting
-            if socket is not None:
-                socket.stop()
-            socket = self._socket = AsyncSocket(self._reactor, connection.fileno(), self._poll)
+        socket = self._watched(connection)
         if state == extensions.POLL_WRITE:
             socket.write()
             return
         socket.read()
         if state == extensions.POLL_OK:
             self._end(None)
+
+    def _watched(self, connection: extensions.connection) -> AsyncSocket:
+        """The socket, which may be another one each time while connecting."""
+        socket = self._socket
+        if socket is not None and (self._is_open or socket.is_for(connection.fileno())):
+            return socket
+        if socket is not None:
+            socket.stop()
+        self._socket = AsyncSocket(self._reactor, connection.fileno(), self._poll)
+        return self._socket
 
     def _end(self, error: Exception | None) -> None:
         waiting, self._waiting = self._waiting, None
