@@ -43,7 +43,7 @@ class ShortWork(ABC, Generic[T_co]):
         """Do the rest, in the thread of the reactor. It must be quick.
 
         :param txn: takes deferred scripts only
-        :param row: the first row of the opening; None without one
+        :param row: the first row of the opening; None without one, and then it must raise
         :raises NotShort: also raised by ``txn``; everything is rolled back
         """
 

@@ -83,17 +83,17 @@ class PostgresShortTransactions:
         self._is_idle = False
         try:
             rows = await self._send(connection, (_BEGIN, *opening.script.parts), opening.params)
-            txn = DeferredOnly()
-            try:
-                result = finish(txn, rows[0] if rows else None)
-            except BaseException:
-                await self._send(connection, ("ROLLBACK",), ())
-                self._is_idle = connection is self._connection
-                raise
-            ticket = CommitTicket(rows[0][-2], connection.backend_pid, self._incarnation)
         except (psycopg2.Error, *VALUE_ERRORS) as error:
             self._failed(name, error, is_lost=connection.is_lost(error))
             return None
+        txn = DeferredOnly()
+        try:
+            result = finish(txn, rows[0] if rows else None)
+            assert rows, "without a row, it raises"
+            ticket = CommitTicket(rows[0][-2], connection.backend_pid, self._incarnation)
+        except BaseException:
+            await self._roll_back(connection)
+            raise
         try:
             await self._send(connection, (*txn.parts, "COMMIT"), txn.params)
         except (psycopg2.Error, *VALUE_ERRORS) as error:
@@ -132,6 +132,13 @@ class PostgresShortTransactions:
         rows = await connection.run(";\n".join(planned.statements), params)
         self._planned |= planned.new
         return rows
+
+    async def _roll_back(self, connection: AsyncConnection) -> None:
+        try:
+            await self._send(connection, ("ROLLBACK",), ())
+            self._is_idle = connection is self._connection
+        except psycopg2.Error:
+            self._disconnect()
 
     def _failed(self, name: str, error: Exception, *, is_lost: bool) -> None:
         """Disconnect after an error before the commit.
