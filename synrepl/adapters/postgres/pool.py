@@ -58,6 +58,7 @@ class JobThread:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # with all that it holds, which may be a large batch
 
 
 class PoolSlot:
