@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from simulator.rooms.change_checker import wrong_invalidations, wrong_marks
 from simulator.rooms.comparison import compare_room
 from simulator.rooms.room_follower import SimulatedRoomFollower
 from simulator.rooms.room_model import RoomModel
@@ -18,14 +19,22 @@ _SHOWN = 3_000
 
 
 class RoomChecker:
-    """Adds what differs to the violations."""
+    """Adds what differs to the violations.
+
+    :param all_state_rows: the number of changes of a state from which on followers are told to read all of it
+    """
 
     def __init__(
-        self, violations: Violations, server: SimulatedServer, follower: SimulatedRoomFollower
+        self,
+        violations: Violations,
+        server: SimulatedServer,
+        follower: SimulatedRoomFollower,
+        all_state_rows: int,
     ) -> None:
         self._violations = violations
         self._server = server
         self._follower = follower
+        self._all_state_rows = all_state_rows
 
     def compare(self, model: RoomModel, what: str) -> None:
         """The store is the room in memory."""
@@ -46,6 +55,8 @@ class RoomChecker:
             self.compare(each, "a step")
             if each.is_stored and not self._violations.found:
                 self._check_told(each)
+            if not self._violations.found:
+                self._check_changes(each)
         for stream, token in self._follower.twice:
             self._violations.add("ONCE", "{fact} was read twice", fact=(stream, token))
 
@@ -85,6 +96,16 @@ class RoomChecker:
             self._violations.add(
                 "TOLD", "the changes of the state of {room} lead to another", room=model.room_id
             )
+
+    def _check_changes(self, model: RoomModel) -> None:
+        """Followers heard of each change of the current state, and what it makes stale."""
+        room_id, batches = model.room_id, model.changes
+        marks = self._follower.change_marks(room_id)
+        for wrong in wrong_marks(room_id, batches, marks, self._all_state_rows):
+            self._violations.add("MARKS", "{wrong}", wrong=wrong[:_SHOWN])
+        invalidations = self._follower.invalidations(room_id)
+        for wrong in wrong_invalidations(room_id, batches, invalidations):
+            self._violations.add("STALE", "{wrong}", wrong=wrong[:_SHOWN])
 
     def check_nothing_is_wrong(self) -> None:
         """Verification finds nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random
 
 from simulator.rooms.comparison import Kept
@@ -13,11 +13,21 @@ from synrepl.rooms import (
     Judged,
     OtherRoom,
     Room,
+    StateKey,
     UnknownEvents,
     auth_dependencies,
 )
 from synrepl.storage.rooms.maintenance.erased_form import erased_form
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
+
+#: By key, the event that is the entry now; None where there is none any more.
+StateChanges = dict[StateKey, str | None]
+
+
+def changes_between(before: Mapping[StateKey, str], after: Mapping[StateKey, str]) -> StateChanges:
+    """The entries in which two states differ, as they are in the second one."""
+    changed = {key: each for key, each in after.items() if before.get(key) != each}
+    return {**changed, **dict.fromkeys(before.keys() - after.keys())}
 
 
 def receive(room: Room, incoming: IncomingEvent) -> list[str]:
@@ -49,9 +59,14 @@ class GivenBatch:
 
     def committed(self) -> None:
         """A transaction with it was committed."""
+        model = self.model
+        before = model.room.current_state().as_dict()
         for each in self.events:
-            self.judged += receive(self.model.room, each)
-        self.model.was_sent = True
+            self.judged += receive(model.room, each)
+        model.was_sent = True
+        changes = changes_between(before, model.room.current_state().as_dict())
+        if changes:
+            model.changes.append(changes)
 
 
 class RoomModel:
@@ -64,6 +79,7 @@ class RoomModel:
     :ivar under_way: number of batches that are being persisted
     :ivar is_reworked: whether maintenance that changes what is kept is under way
     :ivar was_sent: whether a batch was committed
+    :ivar changes: of the current state, by each batch that changed it, also before the room was removed
     :ivar told_before: the last tokens of ``events`` and ``backfill`` before the room was removed
     """
 
@@ -73,6 +89,7 @@ class RoomModel:
         self.under_way = 0
         self.is_reworked = False
         self.told_before = (0, 0)
+        self.changes: list[StateChanges] = []
         self.forget()
 
     def forget(self) -> None:

@@ -29,6 +29,7 @@ from simulator.truth import Violations
 from synrepl.services.rooms.maintenance import room_job
 from synrepl.services.rooms.room_writers import RoomWriters
 from synrepl.storage.rooms.maintenance import marks
+from synrepl.storage.rooms.persisting import batch_facts
 
 #: Number of steps in a run.
 ROOM_STEPS = 14
@@ -38,6 +39,9 @@ VERSIONS = ("1", "6", "10", "11", "12")
 
 #: Shares of transactions that are interrupted.
 SHARES = (0.0, 0.01, 0.03, 0.08)
+
+#: Numbers of changes of a state from which on followers are told to read all of it.
+ALL_STATE_ROWS = (3, 8, 1_000)
 
 #: Seconds in which everything that was begun is done, once nothing is interrupted any more.
 DONE_WITHIN_S = 300.0
@@ -101,7 +105,10 @@ class RoomSimulation:
             self._persisters,
             self._maintainer,
         )
-        self._checker = RoomChecker(self._violations, self._server, self._follower)
+        self._all_state_rows = random.choice(ALL_STATE_ROWS)
+        self._checker = RoomChecker(
+            self._violations, self._server, self._follower, self._all_state_rows
+        )
         transcript.add("plan", "versions {versions}, {names}", versions=versions, names=names)
         transcript.add(
             "plan", "{share} of transactions are interrupted", share=self._interruptions.share
@@ -113,6 +120,9 @@ class RoomSimulation:
             with ExitStack() as patched:
                 for module in (marks, room_job):  # sizes of batches depend on the time
                     patched.enter_context(patch.object(module, "perf_counter", self._clock.seconds))
+                patched.enter_context(
+                    patch.object(batch_facts, "ALL_STATE_ROWS", self._all_state_rows)
+                )
                 self._play(steps)
         finally:
             self._transcript.close()
