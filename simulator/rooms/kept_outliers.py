@@ -1,4 +1,4 @@
-"""The events that a purge keeps as outliers, found out from the room in memory."""
+"""The events that a purge keeps before its point, found out from the room in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from synrepl.rooms import Room, auth_dependencies
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.tables.numbers import require_room
+
+
+def staying_events(room: Room, full: Collection[str]) -> set[str]:
+    """The forward extremities, and the events on top of them that did not pass all checks.
+
+    :param full: the events that are stored with their states
+    """
+    found = set(room.forward_extremities)
+    unpassed = [each for each in full if not room[each].passed_all_checks]
+    ahead = True
+    while ahead:
+        more = [
+            each
+            for each in unpassed
+            if each not in found and not found.isdisjoint(room[each].event.prev_event_ids)
+        ]
+        found.update(more)
+        ahead = bool(more)
+    return found
 
 
 def kept_outliers(

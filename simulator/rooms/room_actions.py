@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from simulator.clock import Process
-from simulator.rooms.kept_outliers import kept_outliers
+from simulator.rooms.kept_outliers import kept_outliers, staying_events
 from simulator.rooms.random_rooms import USERS
 from simulator.rooms.room_model import GivenBatch, RoomModel
 from simulator.rooms.room_processes import PersistingProcesses, RestartedProcess
@@ -183,8 +183,8 @@ class RoomActions:
         point = PurgePoint.of_stream(bound) if by_stream else PurgePoint.of_topological(bound)
         model.is_reworked = True
         await self._maintain("purge", lambda to: to.purge(room_id, point, index_check=False))
-        ends = model.room.forward_extremities
-        full = {one for one, at in before.items() if at[by_stream] >= bound or one in ends}
+        staying = staying_events(model.room, before)
+        full = {one for one, at in before.items() if at[by_stream] >= bound or one in staying}
         outliers = self._server.operator.run(
             "outliers", lambda txn: kept_outliers(txn, model.room, full, redacted_by)
         )

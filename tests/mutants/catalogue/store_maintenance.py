@@ -7,7 +7,10 @@ from tests.mutants.mutant import PACKAGE, Mutant
 PURGING = "tests.storage.rooms.test_purging.Purging."
 MEANWHILE = (PURGING + "test_events_that_come_meanwhile_are_kept_with_what_they_refer_to",)
 POINTS = (PURGING + "test_a_point_may_be_an_event_or_a_stream_position",)
-PURGED_BITS = ("tests.storage.rooms.test_purging.PurgedBits",)
+PURGED_BITS = (
+    "tests.storage.rooms.test_purging.PurgedBits",
+    "tests.storage.rooms.test_purged_extremities",
+)
 COLLECTING = ("tests.storage.rooms.test_collecting.Collecting",)
 COMPACTING = ("tests.storage.rooms.test_collecting.Compacting",)
 FORGETTING = ("tests.storage.rooms.test_forgetting.Forgetting",)
@@ -420,6 +423,24 @@ MAINTAINING = (
         "        if False:\n",
         "counts are those of the tables",
         VERIFYING,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-purge-staying",
+        "storage/rooms/maintenance/purge_point.py",
+        "ON u.prev_no = s.event_no)",
+        "ON u.prev_no = s.event_no AND false)",
+        "rejected events on top of forward extremities stay",
+        PURGED_BITS,
+        PACKAGE,
+    ),
+    Mutant(
+        "store-memory-room",
+        "storage/rooms/persisting/room_memory.py",
+        "(found.room_no, found.epoch, found.revision) != (\n            room_no,\n            epoch,\n            revision,",
+        "(0, 0, found.revision) != (\n            0,\n            0,\n            revision,",
+        "what a process remembers is not of a room that was forgotten and came again",
+        FORGETTING,
         PACKAGE,
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from itertools import count
 from typing import Any, TypeVar
 
-from simulator.rooms.kept_outliers import kept_outliers
+from simulator.rooms.kept_outliers import kept_outliers, staying_events
 from simulator.rooms.watched_transaction import WatchedTransaction
 from synrepl.rooms import Room
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
@@ -107,6 +107,34 @@ class WritesKilled:
         return await self._database.run(name, killed, read_only=read_only, isolation=isolation)
 
 
+class IntrudingDatabase:
+    """A database in which something else happens once, just before a transaction.
+
+    :param before: how the name of the transaction begins
+    """
+
+    def __init__(
+        self, database: Database, before: str, intrude: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._database = database
+        self._before = before
+        self._intrude: Callable[[], Awaitable[object]] | None = intrude
+
+    async def run(
+        self,
+        name: str,
+        work: Callable[[Transaction], T],
+        *,
+        read_only: bool = False,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> T:
+        """Run the work, after something else if it is its turn."""
+        if name.startswith(self._before) and self._intrude is not None:
+            intrude, self._intrude = self._intrude, None
+            await intrude()
+        return await self._database.run(name, work, read_only=read_only, isolation=isolation)
+
+
 class MaintainedCase(StoreCase):
     """A test case with rooms that are maintained."""
 
@@ -171,13 +199,9 @@ class MaintainedCase(StoreCase):
 
     def full_events(self, room: Room, point: PurgePoint) -> set[str]:
         """The events that keep their states."""
-        ends = room.forward_extremities
-        return {
-            each.event.event_id
-            for each in room
-            if each.state_before is not None
-            and (each.topological >= point.bound or each.event.event_id in ends)
-        }
+        full = {each.event.event_id for each in room if each.state_before is not None}
+        staying = staying_events(room, full)
+        return {one for one in full if room[one].topological >= point.bound or one in staying}
 
     async def redactions(self, room: Room) -> dict[str, str]:
         """Which redaction applies to which event, as stored."""

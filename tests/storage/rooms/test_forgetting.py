@@ -48,6 +48,24 @@ class Forgetting(MaintainedCase):
         await self.persist(room_dag)
         await self.check_equal(room)
 
+    async def test_a_process_that_remembers_a_room_that_came_again_reads_it_anew(self) -> None:
+        small = SmallRoom("10")
+        room_id = small.create.room_id
+        events = [*small.base, small.carol]
+        first = await self.one.persist(room_id, small.version, events)
+        await self.maintenance.forget(room_id, "nobody.example", force=True)
+        two = await self.start_process("two")
+        again = await two.persist(room_id, small.version, events)
+        # As old as the one that it remembers, so only its number differs.
+        self.assertNotEqual(again.room_no, first.room_no)
+        self.assertEqual(again.revision, first.revision)
+        newest = small.topic(small.carol)
+        await self.one.persist(room_id, small.version, [newest])
+        room = Room(small.version)
+        for each in (*events, newest):
+            room.receive(each)
+        await self.check_equal(room)
+
     async def test_a_room_with_local_members_is_not_removed_unless_it_is_forced(self) -> None:
         _, room = await self.stored(0)
         members = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from simulator.rooms.comparison import Kept
-from simulator.rooms.kept_outliers import kept_outliers
+from simulator.rooms.kept_outliers import kept_outliers, staying_events
 from simulator.rooms.random_rooms import USERS, RestlessRoom
 from simulator.rooms.server import ImmediateDatabase, result_of
 from synrepl.rooms import CompactStateMap, Event, Judged, Room, Viewer, auth_dependencies
@@ -221,8 +221,8 @@ class MaintainedMachine(StoreMachine):
         made = PurgePoint.of_stream if by_stream else PurgePoint.of_topological
         point = made(bound)
         self.maintain(lambda to: to.purge(room_id, point, index_check=False), fail_at)
-        ends = self.room.forward_extremities
-        full = {one for one, at in before.items() if at[by_stream] >= bound or one in ends}
+        staying = staying_events(self.room, before)
+        full = {one for one, at in before.items() if at[by_stream] >= bound or one in staying}
         outliers = database.run(
             "outliers", lambda txn: kept_outliers(txn, self.room, full, redacted_by)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 from synrepl.rooms import Event, Room, StateKey, Viewer
@@ -14,13 +14,18 @@ from synrepl.storage.rooms.maintenance.purge_point import NoPurgePoint, PurgePoi
 from synrepl.storage.rooms.maintenance.purge_rest import remove_keys
 from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.tables.events import events_by_id
-from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, visible_page
 from tests.rooms.auth_rooms import CAROL
 from tests.rooms.dags import Dag, dag, dag_names
 from tests.rooms.small_rooms import SmallRoom
-from tests.storage.rooms.kept_rooms import Killed, KilledDatabase, MaintainedCase
+from tests.storage.rooms.kept_rooms import (
+    IntrudingDatabase,
+    Killed,
+    KilledDatabase,
+    MaintainedCase,
+)
 from tests.storage.rooms.store_case import PersistingProcess
 
 T = TypeVar("T")
@@ -207,34 +212,6 @@ class InterruptedDatabase:
         return await self._database.run(name, work, read_only=read_only, isolation=isolation)
 
 
-class IntrudingDatabase:
-    """A database in which something else happens once, just before a transaction.
-
-    :param before: how the name of the transaction begins
-    """
-
-    def __init__(
-        self, database: Database, before: str, intrude: Callable[[], Awaitable[object]]
-    ) -> None:
-        self._database = database
-        self._before = before
-        self._intrude: Callable[[], Awaitable[object]] | None = intrude
-
-    async def run(
-        self,
-        name: str,
-        work: Callable[[Transaction], T],
-        *,
-        read_only: bool = False,
-        isolation: Isolation = Isolation.READ_COMMITTED,
-    ) -> T:
-        """Run the work, after something else if it is its turn."""
-        if name.startswith(self._before) and self._intrude is not None:
-            intrude, self._intrude = self._intrude, None
-            await intrude()
-        return await self._database.run(name, work, read_only=read_only, isolation=isolation)
-
-
 class PurgedBits(MaintainedCase):
     """Small rooms in which a purge leaves a part of something."""
 
@@ -274,62 +251,6 @@ class PurgedBits(MaintainedCase):
                 self.assertEqual([each.event_id for each in page.events], kept[::-1], last)
                 pages += 1
         self.assertGreater(pages, 20)
-
-    async def test_rejected_events_that_come_back_do_not_end_the_extremity_below_them(
-        self,
-    ) -> None:
-        small = SmallRoom("10")
-        rejected = [small.carol]
-        for _ in range(3):
-            cites = [small.create, small.levels]
-            rejected.append(small.event("m.room.message", {}, rejected[-1:], cites, "@dave:d"))
-        room_id = small.create.room_id
-        await self.one.persist(room_id, small.version, [*small.base, *rejected])
-        ends = "SELECT array_agg(event_no) FROM synrepl._forward_extremities"
-        before = self.sql(ends)
-        report = await self.maintenance.purge(room_id, self.at(rejected[3]), index_check=False)
-        self.assertEqual(set(report.leftovers.values()), {0})
-        self.assertEqual(self.sql(ends), before)
-        state = small.state(*small.base, small.carol)
-        for each in rejected[1:3]:
-            again = IncomingEvent(each, state_before=state, backfilled=True)
-            done = await self.one.persist(room_id, small.version, [again])
-            self.assertEqual(done.events[0].outcome, EventOutcome.REJECTED)
-            self.assertEqual(self.sql(ends), before)
-
-    async def test_an_event_that_was_followed_before_it_went_does_not_become_an_extremity(
-        self,
-    ) -> None:
-        small = SmallRoom("10")
-        cites = [small.create, small.levels]
-        end = small.message(small.carol)
-        rejected = [end]
-        for _ in range(2):
-            rejected.append(small.event("m.room.message", {}, rejected[-1:], cites, "@dave:d"))
-        room_id = small.create.room_id
-        await self.one.persist(room_id, small.version, [*small.base, small.carol, *rejected])
-        point = PurgePoint.of_topological(
-            self.sql(
-                "SELECT topological FROM synrepl._room_events WHERE event_id = %s",
-                rejected[2].event_id,
-            )
-        )
-        # The rejected event goes while what it follows is an extremity, which goes when it is followed.
-        await self.maintenance.purge(room_id, point, index_check=False)
-        newest = [end]
-        for _ in range(2):
-            newest.append(small.message(newest[-1]))
-        await self.one.persist(room_id, small.version, newest[1:])
-        await self.maintenance.purge(room_id, point, index_check=False)
-        ends = "SELECT array_agg(event_no) FROM synrepl._forward_extremities"
-        before = self.sql(ends)
-        state = small.state(*small.base, small.carol)
-        for each in (rejected[1], end):
-            self.one.forget()
-            again = IncomingEvent(each, state_before=state, backfilled=True)
-            await self.one.persist(room_id, small.version, [again])
-            self.assertEqual(self.sql(ends), before)
-        self.assertEqual(await self.verified(room_id), [])
 
     async def test_a_batch_may_run_again_and_voids_the_marks_of_others(self) -> None:
         small = SmallRoom("10")
@@ -385,10 +306,12 @@ class PurgedBits(MaintainedCase):
         small = SmallRoom("10")
         cites = [small.create, small.levels]
         topic = small.event("m.room.topic", {}, [small.carol], cites, "@dave:d", "")
+        end = small.message(topic)
         cites = [small.create, small.alice, topic]
-        citing = small.event("m.room.message", {}, [small.carol], cites)
+        citing = small.event("m.room.message", {}, [end], cites)
         room_id = small.create.room_id
-        await self.one.persist(room_id, small.version, [*small.base, small.carol, topic, citing])
+        made = [*small.base, small.carol, topic, end, citing]
+        await self.one.persist(room_id, small.version, made)
         await self.maintenance.purge(room_id, self.at(citing), index_check=False)
         rows = await self.read(lambda txn: events_by_id(txn, [topic.event_id]))
         stored = rows[topic.event_id]

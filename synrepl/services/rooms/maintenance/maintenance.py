@@ -27,7 +27,11 @@ from synrepl.storage.rooms.maintenance.index_check import (
     install_amcheck,
 )
 from synrepl.storage.rooms.maintenance.line_rebuild import RebuiltLines, rebuild_room
-from synrepl.storage.rooms.maintenance.purge_point import PurgePoint, purge_point_at
+from synrepl.storage.rooms.maintenance.purge_point import (
+    PurgePoint,
+    purge_point_at,
+    with_staying,
+)
 from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 
 T = TypeVar("T")
@@ -117,8 +121,17 @@ class RoomMaintenance:
         :raises UnknownRoom: :raises CannotPurge: the room is not here, has partial state, or no event
         """
         room = await self.room(room_id)
+        return await self._plan_purge(room, await self._with_staying(room, point))
+
+    async def _with_staying(self, room: RoomRow, point: PurgePoint) -> PurgePoint:
         return await self._run(
-            f"plan a purge of {room_id}", lambda txn: purge.plan_purge(txn, room, point)
+            f"find what stays of {room.room_id}",
+            lambda txn: with_staying(txn, room.room_no, point),
+        )
+
+    async def _plan_purge(self, room: RoomRow, point: PurgePoint) -> purge.PurgePlan:
+        return await self._run(
+            f"plan a purge of {room.room_id}", lambda txn: purge.plan_purge(txn, room, point)
         )
 
     async def purge(
@@ -137,10 +150,12 @@ class RoomMaintenance:
         :raises ReworkedMeanwhile: other maintenance got in between
         :raises CorruptState: a group is damaged; the other groups are left as they are
         """
-        plan = await self.plan_purge(room_id, point)
+        room = await self.room(room_id)
+        point = await self._with_staying(room, point)
+        plan = await self._plan_purge(room, point)
         if index_check:
             await self.check_indexes()
-        job = PurgeJob(self._database, await self.room(room_id), point, progress)
+        job = PurgeJob(self._database, room, point, progress)
         if plan.events:
             await job.cut(plan.edges)
             await job.remove_events(plan.events)

@@ -55,7 +55,7 @@ def find_kept_groups(
     :param with_chains: whether the groups below a kept one are kept
     :param purged: as if the events before this point were gone
     """
-    params = {"room": room_no, "bound": 0 if purged is None else purged.bound}
+    params = {"room": room_no} if purged is None else purged.params(room_no)
     kept = "" if purged is None else f" AND NOT {purged.is_before('e')}"
     txn.execute(
         "DROP TABLE IF EXISTS pg_temp._kept_groups, pg_temp._kept_lines;"

@@ -93,7 +93,7 @@ def plan_purge(txn: Transaction, room: RoomRow, point: PurgePoint) -> PurgePlan:
     :raises CannotPurge: the room has partial state, or no event
     """
     check_purgeable(txn, room)
-    params = {"room": room.room_no, "bound": point.bound}
+    params = point.params(room.room_no)
     txn.execute(
         "SELECT count(*), count(e.slot), coalesce(sum(pg_column_size(j.raw)), 0)"
         " FROM synrepl._room_events e LEFT JOIN synrepl._room_event_json j USING (event_no)"
@@ -152,7 +152,7 @@ def edges_to_cut(
     """Edges to cut before events go. The room need not be locked."""
     txn.execute(
         f"{_edges(point)} ORDER BY child_no LIMIT %(limit)s",
-        {"room": room_no, "bound": point.bound, "limit": limit},
+        {**point.params(room_no), "limit": limit},
     )
     return [CutEdge._make(row) for row in txn.fetchall()]
 
@@ -253,7 +253,7 @@ def events_to_purge(
         "SELECT e.event_no, e.slot IS NOT NULL FROM synrepl._room_events e"
         f" WHERE e.room_no = %(room)s AND {point.is_before('e')}"
         f" ORDER BY {point.newest_first} LIMIT %(limit)s",
-        {"room": room_no, "bound": point.bound, "limit": limit},
+        {**point.params(room_no), "limit": limit},
     )
     return [EventToPurge._make(row) for row in txn.fetchall()]
 
@@ -287,7 +287,7 @@ def purge_events(
     room_no = mark.room_no
     numbers = [each.event_no for each in events]
     if lock.came_later:
-        numbers = _still_before(txn, point, numbers)
+        numbers = _still_before(txn, room_no, point, numbers)
     kept = {each.event_no for each in events if each.is_state}.union(cited).intersection(numbers)
     if numbers:
         later = references_since(txn, mark, lock, numbers)
@@ -310,12 +310,14 @@ def purge_events(
     )
 
 
-def _still_before(txn: Transaction, point: PurgePoint, numbers: list[int]) -> list[int]:
+def _still_before(
+    txn: Transaction, room_no: int, point: PurgePoint, numbers: list[int]
+) -> list[int]:
     """Those of some events that are before the point, also after others came."""
     txn.execute(
         "SELECT e.event_no FROM synrepl._room_events e"
         f" WHERE e.event_no = ANY (%(numbers)s::bigint[]) AND {point.is_before('e')}",
-        {"numbers": array_text(numbers), "bound": point.bound},
+        {**point.params(room_no), "numbers": array_text(numbers)},
     )
     return [int(number) for (number,) in txn.fetchall()]
 

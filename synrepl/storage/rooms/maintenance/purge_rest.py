@@ -178,7 +178,7 @@ def purge_leftovers(txn: Transaction, room_no: int, point: PurgePoint) -> dict[s
 
     Outliers and state keys are not among it: see :mod:`.unneeded`.
     """
-    params = {"room": room_no, "bound": point.bound}
+    params = point.params(room_no)
     queries = {
         "events": "SELECT count(*) FROM synrepl._room_events e"
         f" WHERE e.room_no = %(room)s AND {point.is_before('e')}",
