@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import re
 import sys
 import time
@@ -123,5 +124,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _with_fixed_hashes() -> None:
+    """Start again with a fixed seed of string hashes, unless there is one.
+
+    Sets of strings have an order that goes by it, and the order in which a room is read may follow that of a set. So
+    a seed of a simulation repeats itself only with the same ``PYTHONHASHSEED``.
+    """
+    if os.environ.get("PYTHONHASHSEED", "random") == "random":
+        command = [sys.executable, "-m", "simulator", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
+
+
 if __name__ == "__main__":
+    _with_fixed_hashes()
     sys.exit(main())

@@ -37,6 +37,11 @@ _NO_AUTOVACUUM = """
     $$
 """
 
+#: The secrets of rooms differ otherwise, and with them the order of their digests.
+_SAME_SECRETS = (
+    "ALTER TABLE synrepl._rooms ALTER digest_key SET DEFAULT decode(repeat('5e', 32), 'hex')"
+)
+
 
 class ImmediateDatabase:
     """A blocking database as a :class:`~synrepl.storage.database.Database`.
@@ -100,6 +105,7 @@ def _template() -> str:
         result_of(migrate(ImmediateDatabase(database), load()))
         database.run("tables", lambda txn: ensure_tables(txn, ROOM_STREAMS))
         database.run("no statistics", lambda txn: txn.execute(_NO_AUTOVACUUM) and None)
+        database.run("same secrets", lambda txn: txn.execute(_SAME_SECRETS) and None)
     return name
 
 

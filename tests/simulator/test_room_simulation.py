@@ -33,7 +33,8 @@ class RoomSeeds(TestCase):
             stories.append(list(result.transcript.lines()))
             if result.violations:
                 story = "\n".join(stories[-1][-SHOWN:])
-                command = f"python -m simulator --rooms --seed {seed} --steps {STEPS}"
+                hashes = f"PYTHONHASHSEED={os.environ.get('PYTHONHASHSEED', 'random')}"
+                command = f"{hashes} python -m simulator --rooms --seed {seed} --steps {STEPS}"
                 self.fail(f"{result.violations[0]}\n{story}\nreplay: {command}")
         self.assertEqual(stories[0], stories[-1])
         self.assertNotEqual(stories[0], stories[1])

@@ -20,6 +20,14 @@ from simulator.simulation import simulate
 from synrepl.positions.cursor import Cursor
 
 
+class HashShowingProduct(Product):
+    """The product; it prints whether the hashes of strings are random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        print(f"hash randomization {sys.flags.hash_randomization}")
+
+
 class Determinism(TestCase):
     """One seed, one story."""
 
@@ -35,11 +43,18 @@ class Determinism(TestCase):
             self.assertEqual(len(stories), 1, arguments)
             self.assertIn("all rules hold", stories.pop())
 
-    def story(self, hashes: str, *arguments: str) -> str:
-        """What a process says whose sets and hashes are of this order."""
+    def test_a_process_fixes_the_order_of_sets_unless_it_is_given(self) -> None:
+        factory = f"{__name__}:{HashShowingProduct.__name__}"
+        arguments = ["--seed", "1", "--steps", "1", "--service-factory", factory]
+        for given, randomized in ((None, 0), ("random", 0), ("0", 0), ("1", 1)):
+            self.assertIn(f"hash randomization {randomized}\n", self.story(given, *arguments))
+
+    def story(self, hashes: str | None, *arguments: str) -> str:
+        """What a process says whose sets and hashes are of this order; None: it is not given."""
+        path = {"PYTHONPATH": ":".join(sys.path)}
         return subprocess.run(
             [sys.executable, "-m", command.__name__, *arguments, "--verbose"],
-            env={"PYTHONHASHSEED": hashes, "PYTHONPATH": ":".join(sys.path)},
+            env=path if hashes is None else {**path, "PYTHONHASHSEED": hashes},
             capture_output=True,
             check=True,
             text=True,

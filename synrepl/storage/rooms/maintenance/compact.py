@@ -96,7 +96,7 @@ def plan_merges(txn: Transaction, room_no: int, limit: int) -> list[MergedGroup]
         "  SELECT FROM synrepl._room_events e WHERE e.room_no = g.room_no"
         f"   AND (e.audience & {FIRST_BIT}) <> 0 AND e.group_after = g.group_no) AS begins) f"
         " WHERE g.room_no = %s GROUP BY g.digest HAVING count(*) > 1"
-        "  AND max(g.group_no) FILTER (WHERE NOT f.begins) > min(g.group_no) LIMIT %s",
+        "  AND max(g.group_no) FILTER (WHERE NOT f.begins) > min(g.group_no) ORDER BY 1 LIMIT %s",
         (room_no, limit),
     )
     equal = txn.fetchall()

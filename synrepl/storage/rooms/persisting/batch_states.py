@@ -175,7 +175,7 @@ class StateWriter:
         if new is old or (new.group is not None and new.group == old.group):
             return memory.heads.current_group, Delta({})
         self._view.rows(event_ids)
-        ends = [memory.at[each].state_after for each in event_ids]
+        ends = [memory.at[each].state_after for each in sorted(event_ids)]
         group = self.group_of(new, [each for each in ends if each is not None])
         if group == old.group:
             return group, Delta({})
