@@ -10,7 +10,7 @@ from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
 from synrepl.storage.rooms.tables.events import events_by_id
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
 from tests.rooms.small_rooms import SmallRoom
-from tests.storage.rooms.kept_rooms import IntrudingDatabase, MaintainedCase
+from tests.storage.rooms.kept_rooms import IntrudingDatabase, Killed, MaintainedCase
 
 
 class PurgedExtremities(MaintainedCase):
@@ -73,6 +73,24 @@ class PurgedExtremities(MaintainedCase):
         await self.maintenance.purge(room_id, point, index_check=False)
         await self.come_back(small, [rejected[0], late], [newest[2], end])
 
+    async def test_what_came_on_top_of_an_extremity_after_edges_were_cut_goes(self) -> None:
+        small = SmallRoom("10")
+        late, rejected, _ = await self.rejected_before_what_they_follow(small, 2)
+        room_id = small.create.room_id
+        point = await self.maintenance.purge_point(room_id, rejected[-1].event_id)
+
+        async def kill() -> None:
+            raise Killed
+
+        database = IntrudingDatabase(self.database, "find cited events", kill)
+        with self.assertRaises(Killed):
+            await RoomMaintenance(database).purge(room_id, point, index_check=False)
+        await self.one.persist(room_id, small.version, [late])
+        await self.maintenance.purge(room_id, point, index_check=False)
+        found = await self.read(lambda txn: events_by_id(txn, [rejected[0].event_id]))
+        self.assertEqual(found, {})
+        self.assertEqual(await self.verified(room_id), [])
+
     async def purged_before_an_extremity_came(
         self, small: SmallRoom, count: int
     ) -> tuple[Event, list[Event], Event, PurgePoint]:
@@ -80,16 +98,8 @@ class PurgedExtremities(MaintainedCase):
 
         :returns: this event, the rejected ones, the other forward extremity, and the point before which they went
         """
-        late = small.message(small.carol)
-        made = [small.carol]
-        for _ in range(4):
-            made.append(small.message(made[-1]))
-        # High enough that only the last one is not before the point.
-        rejected = self.rejected_on(small, [late, made[-2]], count)
+        late, rejected, end = await self.rejected_before_what_they_follow(small, count)
         room_id = small.create.room_id
-        first = IncomingEvent(rejected[0], state_before=small.state(*small.base, small.carol))
-        given = [*small.base, *made, first, *rejected[1:]]
-        await self.one.persist(room_id, small.version, given)
 
         async def send() -> None:
             await self.one.persist(room_id, small.version, [late])
@@ -98,8 +108,27 @@ class PurgedExtremities(MaintainedCase):
         point = await self.maintenance.purge_point(room_id, rejected[-1].event_id)
         await RoomMaintenance(database).purge(room_id, point, index_check=False)
         self.assertEqual(await self.verified(room_id), [])
-        self.assertEqual(self.ends(), sorted([late.event_id, made[-1].event_id]))
-        return late, rejected, made[-1], point
+        self.assertEqual(self.ends(), sorted([late.event_id, end.event_id]))
+        return late, rejected, end, point
+
+    async def rejected_before_what_they_follow(
+        self, small: SmallRoom, count: int
+    ) -> tuple[Event, list[Event], Event]:
+        """A room with rejected events, each on top of the one before.
+
+        :returns: an event that has yet to come, which the first one follows, the rejected ones, and the forward
+            extremity
+        """
+        late = small.message(small.carol)
+        made = [small.carol]
+        for _ in range(4):
+            made.append(small.message(made[-1]))
+        # High enough that the last one is not before a point at which all others are.
+        rejected = self.rejected_on(small, [late, made[-2]], count)
+        first = IncomingEvent(rejected[0], state_before=small.state(*small.base, small.carol))
+        given = [*small.base, *made, first, *rejected[1:]]
+        await self.one.persist(small.create.room_id, small.version, given)
+        return late, rejected, made[-1]
 
     async def come_back(
         self, small: SmallRoom, events: Sequence[Event], ends: Sequence[Event]

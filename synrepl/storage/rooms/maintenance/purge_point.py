@@ -67,13 +67,16 @@ class PurgePoint(NamedTuple):
 def with_staying(txn: Transaction, room_no: int, point: PurgePoint) -> PurgePoint:
     """A point with the events that stay before it.
 
-    They stay during the whole purge, whatever comes meanwhile: edges to them are not cut. The room need not be locked.
+    They stay during the whole purge, whatever comes meanwhile: edges to them are not cut. An event to which one was cut
+    already, by a purge that was killed, goes. The room need not be locked.
     """
     unpassed = int(EventFlags.REJECTED | EventFlags.SOFT_FAILED)
     txn.execute(
         "WITH RECURSIVE unpassed (event_no, prev_no) AS MATERIALIZED ("
         "  SELECT e.event_no, unnest(e.prev_nos) FROM synrepl._room_events e"
-        f"  WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL AND e.flags & {unpassed} <> 0),"
+        f"  WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL AND e.flags & {unpassed} <> 0"
+        "   AND NOT EXISTS (SELECT FROM synrepl._backward_extremities b"
+        "    WHERE b.room_no = e.room_no AND b.missing_id = e.event_id)),"
         " staying (event_no) AS ("
         "  SELECT f.event_no FROM synrepl._forward_extremities f WHERE f.room_no = %(room)s"
         "  UNION SELECT u.event_no FROM staying s JOIN unpassed u ON u.prev_no = s.event_no)"
