@@ -58,6 +58,10 @@ class EarlyTokens:
         self.of_stream = dict(zip(self._streams, map(abs, stream_ids), strict=True))
 
 
+def _no_tokens() -> None:
+    return None
+
+
 class Outbox:
     """Facts to be appended at the end of the caller's transaction, and only if it commits.
 
@@ -71,7 +75,7 @@ class Outbox:
     def __init__(
         self,
         codecs: Mapping[str, RowCodec],
-        reserve: Callable[[], EarlyTokens | None] = lambda: None,
+        reserve: Callable[[], EarlyTokens | None] = _no_tokens,
     ) -> None:
         self.early: EarlyTokens | None = None
         self._reserve = reserve
@@ -149,3 +153,6 @@ class Outbox:
     def close(self) -> None:
         """Refuse further facts, which would be lost after the work has returned."""
         self._closed = True
+        self._reserve = (
+            _no_tokens  # it leads back here: a whole batch would wait for the garbage collection
+        )

@@ -97,8 +97,11 @@ def rebuild_lines(txn: Transaction, room: RoomRow) -> int:
         lines,
         places,
         lambda: new_line_no(txn),
-        lambda group: read_slot_states(txn, room.room_no, [group])[group],
     )
+
+    def whole_state(group: int) -> Mapping[int, int]:
+        return read_slot_states(txn, room.room_no, [group])[group]
+
     count = 0
     for page in _pages(txn, room.room_no):
         bases = _bases(txn, room.room_no, page)
@@ -112,7 +115,7 @@ def rebuild_lines(txn: Transaction, room: RoomRow) -> int:
                 writer.first(rows, group, state_in(group, known))
                 continue
             base, change = _nearest(group, bases.get(group), lines, known)
-            writer.add(rows, group, base, change)
+            writer.add(rows, group, base, change, whole_state)
         rows.flush(txn)
         count += len(page)
     writer.finish(rows)

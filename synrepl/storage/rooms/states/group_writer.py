@@ -108,7 +108,6 @@ class GroupWriter:
             memory.lines,
             memory.places,
             lambda: new_line_no(txn),
-            self.state,
         )
 
     def make_first(self) -> int:
@@ -152,7 +151,7 @@ class GroupWriter:
         prev, place, stored = self._planned(group, base, change, size)
         room_no = self._room.room_no
         self._store(StoredGroup(group, prev, room_no, size, place, digest.digest, stored))
-        self._lines.add(self._rows, group, base, change)
+        self._lines.add(self._rows, group, base, change, self.state)
         return group
 
     def _planned(

@@ -95,6 +95,10 @@ _NEWEST_VERSIONS = Script(
 )
 
 
+#: Reads the whole state of a group, in numbers.
+WholeState = Callable[[int], Mapping[int, int]]
+
+
 def read_places(txn: Transaction, room: RoomRow, groups: Collection[int]) -> dict[int, LinePlace]:
     """Where groups are. It is not checked that they exist."""
     if not groups or room.main_line is None:
@@ -194,7 +198,6 @@ class LineWriter:
     :param lines: those of ``places``, with their ancestors; new and changed ones are added
     :param places: of the groups that others are based on; those of new groups are added
     :param new_line_no: draws the number of a new line
-    :param whole_state: reads the whole state of a group, in numbers
     """
 
     def __init__(
@@ -204,14 +207,12 @@ class LineWriter:
         lines: dict[int, StoredLine],
         places: dict[int, LinePlace],
         new_line_no: Callable[[], int],
-        whole_state: Callable[[int], Mapping[int, int]],
     ) -> None:
         self.main_line = main_line
         self._room_no = room_no
         self._lines = lines
         self._places = places
         self._new_line_no = new_line_no
-        self._whole_state = whole_state
         self._changed: set[int] = set()
         self._made: set[int] = set()
         #: Versions that were made here, by line and slot; see :func:`look_up`.
@@ -233,10 +234,18 @@ class LineWriter:
         self._versions(rows, line_no, group, state)
         self._places[group] = LinePlace(line_no, group, {})
 
-    def add(self, rows: PendingRows, group: int, base: int, change: SlotChange) -> LinePlace:
+    def add(
+        self,
+        rows: PendingRows,
+        group: int,
+        base: int,
+        change: SlotChange,
+        whole_state: WholeState,
+    ) -> LinePlace:
         """Give a group its place.
 
         :param base: the group that it differs from by ``change``; has a place
+        :param whole_state: reads the whole state of a group, in numbers
         """
         place = self._places[base]
         line = self._lines[place.line_no]
@@ -249,7 +258,7 @@ class LineWriter:
         elif len(place.overlay.keys() | change.keys()) <= MAX_OVERLAY:
             made = LinePlace(place.line_no, place.pos, {**place.overlay, **change})
         else:
-            made = self._branch(rows, group, base, change)
+            made = self._branch(rows, group, base, change, whole_state)
         self._places[group] = made
         if made.line_no != self.main_line or made.pos != group:
             rows.add(
@@ -265,7 +274,14 @@ class LineWriter:
             )
         return made
 
-    def _branch(self, rows: PendingRows, group: int, base: int, change: SlotChange) -> LinePlace:
+    def _branch(
+        self,
+        rows: PendingRows,
+        group: int,
+        base: int,
+        change: SlotChange,
+        whole_state: WholeState,
+    ) -> LinePlace:
         place = self._places[base]
         below = self._lines[place.line_no]
         line_no = self._new_line_no()
@@ -273,7 +289,7 @@ class LineWriter:
             entries: SlotChange = {**place.overlay, **change}
             line = StoredLine(line_no, below.line_no, place.pos, below.depth + 1, group)
         else:
-            whole: dict[int, int | None] = {**self._whole_state(base), **change}
+            whole: dict[int, int | None] = {**whole_state(base), **change}
             entries = {slot: number for slot, number in whole.items() if number is not None}
             line = StoredLine(line_no, None, None, 0, group)
         self._versions(rows, line_no, group, entries)
