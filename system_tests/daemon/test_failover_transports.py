@@ -47,7 +47,7 @@ class OverRedis(FailoverShop):
         self.assertIn(("w2", lost), [(w, loss.upto) for w, loss in self.losses()])
         last = await self.ordered("later", at="w2")
         await self.wait("w1", "orders", "w2", last)
-        last = await self.order("by-master")
+        last = await self.ordered("by-master")
         await self.wait("w1", "orders", "master", last)
         self.assertEqual(self.orders_of()[-2:], ["later", "by-master"])
 
