@@ -86,9 +86,7 @@ class WrittenRoom:
         self._streams = [self.first_number, -self.first_number]
         self._lines: dict[int, Any] = {}
         self._places: dict[int, Any] = {}
-        self._writer = LineWriter(
-            self.room_no, None, self._lines, self._places, self._new_line, self._whole
-        )
+        self._writer = LineWriter(self.room_no, None, self._lines, self._places, self._new_line)
         self._order = EventPlaces()
 
     def _new_line(self) -> int:
@@ -241,7 +239,7 @@ class WrittenRoom:
         }
         change |= {self.slot(key): None for key in base_state if key not in state}
         with patch("synrepl.storage.rooms.states.state_line.MAX_OVERLAY", self.max_overlay):
-            self._writer.add(self.rows, group, bases[0], change)
+            self._writer.add(self.rows, group, bases[0], change, self._whole)
         return group
 
     def write(self, txn: Transaction) -> None:
