@@ -15,6 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.http.client import AnswerTooLong, HttpClient, MasterAway
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.policy import AdminPolicy
 from synrepl.adapters.http.routes import Route
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.http.source import (
@@ -55,7 +56,7 @@ class HttpSourceCase(TestCase):
         self.requests: list[HttpRequest] = []
         self.answers: Server = lambda after, upto, limit: updates([], upto)
         self.server = HttpServer(
-            cast(Any, Clock()), [Route("GET", PATH, self.answer)], secret="s3cret"
+            cast(Any, Clock()), [Route("GET", PATH, self.answer)], AdminPolicy("s3cret")
         )
         self.listening = ListeningServer(self.server)
         self.client = self.client_of(self.listening, "s3cret")

@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.http.client import HttpClient, MasterAway
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.policy import AdminPolicy
 from synrepl.adapters.http.positions import HttpPositions
 from synrepl.adapters.http.routes import Route
 from synrepl.adapters.http.server import HttpServer
@@ -32,7 +33,7 @@ class HttpPositionsRequests(TestCase):
     def setUp(self) -> None:
         self.answer: HttpAnswer = json_answer({})
         server = HttpServer(
-            cast(Any, Clock()), [Route("GET", "/status", self.status)], secret="s3cret"
+            cast(Any, Clock()), [Route("GET", "/status", self.status)], AdminPolicy("s3cret")
         )
         self.listening = ListeningServer(server)
         self.client = HttpClient(reactor, self.listening.url, "s3cret")

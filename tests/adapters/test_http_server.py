@@ -16,6 +16,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.policy import AdminPolicy
 from synrepl.adapters.http.routes import Route
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.scheduler import TwistedScheduler
@@ -59,7 +60,7 @@ class HttpServerCase(TestCase):
     def listen(self, limits: HttpLimits) -> None:
         """Open the listener."""
         clock: Any = self.clock
-        self.server = HttpServer(clock, self.routes(), self.secret, limits, hosts=self.hosts)
+        self.server = HttpServer(clock, self.routes(), AdminPolicy(self.secret, self.hosts), limits)
         self.listening = ListeningServer(self.server)
 
     async def listen_again(self, limits: HttpLimits) -> None:

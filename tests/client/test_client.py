@@ -24,6 +24,7 @@ from twisted.protocols.portforward import ProxyFactory
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.policy import AdminPolicy
 from synrepl.adapters.http.routes import Route
 from synrepl.adapters.http.server import HttpServer
 from synrepl.client.async_client import AsyncClient
@@ -77,7 +78,7 @@ class ListenerCase(TestCase):
             Route("POST", "/streams/<stream>/facts", self.answer, takes_body=True),
             Route("POST", "/caches/audit", self.answer, takes_body=True),
         ]
-        self.server = HttpServer(cast(Any, Clock()), routes, secret=SECRET)
+        self.server = HttpServer(cast(Any, Clock()), routes, AdminPolicy(SECRET))
         self.listening = ListeningServer(self.server)
         self.url = self.listening.url
         self.options: dict[str, Any] = {"secret": SECRET}

@@ -16,7 +16,6 @@ from typing import Any, cast
 from twisted.python.failure import Failure
 from twisted.web import http
 
-from synrepl.adapters.http.errors import error_answer
 from synrepl.adapters.http.limits import BadRequest, RequestTooSlow, TooBusy, TooManyConnections
 from synrepl.adapters.http.messages import answer_headers, phrase
 from synrepl.adapters.http.request import ArrivingRequest, RequestServer
@@ -206,12 +205,11 @@ class HttpChannel(http.HTTPChannel):
         if self._phase is ChannelPhase.CLOSING:  # already answered
             self._close()
             return
-        answer = error_answer(error, {})
+        answer = self.server.policy.error_answer(error, {})
         self.server.responses["-", answer.status] += 1
         lines = [f"HTTP/1.1 {answer.status} {phrase(answer.status).decode()}"]
-        lines += [
-            f"{name}: {value}" for name, value in (*answer_headers(answer), ("Connection", "close"))
-        ]
+        headers = [*answer_headers(answer), *self.server.policy.headers, ("Connection", "close")]
+        lines += [f"{name}: {value}" for name, value in headers]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
         self.transport.write(head + answer.body)
         self._close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -32,12 +32,14 @@ class HttpRequest:
     """A complete request.
 
     :ivar path: values of the placeholders of the route's pattern
+    :ivar remote_address: the address of the connection
     """
 
     path: Mapping[str, str]
     query: Mapping[str, str]
     headers: Headers
     body: bytes
+    remote_address: str = ""
 
     def header(self, name: str) -> str | None:
         """The value of a header that may occur once; None without it.
@@ -91,8 +93,10 @@ def one_header(headers: Headers, name: str) -> str | None:
         raise BadHeader(name=name, reason="it is not ASCII") from None
 
 
-def parse_query(text: bytes) -> dict[str, str]:
+def parse_query(text: bytes, repeatable: Collection[str] = ()) -> dict[str, str]:
     """The parameters of a URL.
+
+    :param repeatable: names of parameters that may be repeated; the first value counts
 
     :raises BadQuery: not ASCII, too many, or a repeated parameter
     """
@@ -105,7 +109,10 @@ def parse_query(text: bytes) -> dict[str, str]:
         )
     except ValueError as error:
         raise BadQuery(reason=str(error)[:100]) from None
-    query = dict(pairs)
-    if len(query) < len(pairs):
-        raise BadQuery(reason="a parameter was given twice")
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in query:
+            query[name] = value
+        elif name not in repeatable:
+            raise BadQuery(reason="a parameter was given twice")
     return query

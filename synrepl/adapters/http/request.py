@@ -14,7 +14,6 @@ from twisted.python.failure import Failure
 from twisted.web import http
 
 from synrepl.adapters.http.admission import Admission
-from synrepl.adapters.http.errors import error_answer
 from synrepl.adapters.http.limits import BodyTooLarge, HttpLimits
 from synrepl.adapters.http.messages import (
     HttpAnswer,
@@ -23,6 +22,7 @@ from synrepl.adapters.http.messages import (
     parse_query,
     phrase,
 )
+from synrepl.adapters.http.policy import ListenerPolicy, RequestHead
 from synrepl.adapters.http.routes import Match
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionTable
@@ -40,13 +40,14 @@ class RequestServer(Protocol):
 
     scheduler: TwistedScheduler
     limits: HttpLimits
+    policy: ListenerPolicy
     connections: ConnectionTable[Any]
     admission: Admission
     slices: Slices | None
     immediate_slices: Slices | None
     responses: Counter[tuple[str, int]]
 
-    def match(self, method: bytes, path: bytes, request: ArrivingRequest) -> Match: ...
+    def match(self, head: RequestHead) -> Match: ...
 
 
 class RequestChannel(Protocol):
@@ -54,6 +55,7 @@ class RequestChannel(Protocol):
 
     server: RequestServer
     local_address: str
+    remote_address: str
     persistent: int
 
     def request_line(self) -> tuple[bytes, bytes, bytes]: ...
@@ -91,7 +93,15 @@ class ArrivingRequest(http.Request):
         path, _, self._query = self.uri.partition(b"?")
         self.began = self._server.scheduler.seconds()
         try:
-            self._match = self._server.match(self.method, path, self)
+            self._match = self._server.match(
+                RequestHead(
+                    self.method,
+                    path,
+                    self.clientproto,
+                    self.requestHeaders,
+                    self.channel.local_address,
+                )
+            )
             self._check_size(length or 0)
         except SynreplError as error:
             self.refuse(error)
@@ -135,7 +145,8 @@ class ArrivingRequest(http.Request):
         self.responseHeaders.setRawHeaders(b"Connection", [b"close"])
         self.channel.persistent = 0
         self.channel.answered_early()
-        self._send(error_answer(error, {} if self._match is None else self._match.route.statuses))
+        statuses = {} if self._match is None else self._match.route.statuses
+        self._send(self._server.policy.error_answer(error, statuses))
 
     def _check_size(self, size: int) -> None:
         assert self._match is not None
@@ -156,7 +167,7 @@ class ArrivingRequest(http.Request):
         except Exception as error:
             if self._disconnected and isinstance(error, CancelledError):
                 return  # by connectionLost
-            answer = error_answer(error, route.statuses)
+            answer = self._server.policy.error_answer(error, route.statuses)
         finally:
             self._release_body()
         self._send(answer)
@@ -168,8 +179,9 @@ class ArrivingRequest(http.Request):
         route, path = self._match
         body = b"".join(self._chunks)
         self._chunks.clear()
-        query = parse_query(self._query)
-        return await route.handle(HttpRequest(path, query, self.requestHeaders, body))
+        query = parse_query(self._query, route.repeatable)
+        remote = self.channel.remote_address
+        return await route.handle(HttpRequest(path, query, self.requestHeaders, body, remote))
 
     async def _answer_unqueued(self) -> HttpAnswer:
         """Answer without queueing: in this reactor turn, if the budget allows it."""
@@ -209,7 +221,7 @@ class ArrivingRequest(http.Request):
         if self._disconnected:
             return
         self.setResponseCode(answer.status, phrase(answer.status))
-        for name, value in answer_headers(answer):
+        for name, value in (*answer_headers(answer), *self._server.policy.headers):
             self.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
         self.write(answer.body)
         self.channel.answer_written(len(answer.body))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest
 from synrepl.core.errors import InputError, SynreplError
+
+#: Maximum number of slashes in a path; no route has as many.
+MAX_SEGMENTS = 30
 
 Handle = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 
@@ -32,6 +35,7 @@ class Route:
         from others, and are cancelled when the client disconnects
     :ivar unqueued: its handler does not wait, so its requests need no slot
     :ivar immediate: likewise, and it is cheap, so its requests have a budget of their own
+    :ivar repeatable: parameters of the URL that may be repeated; the first value counts
     :ivar statuses: statuses that differ from the default, by error class
     """
 
@@ -43,7 +47,13 @@ class Route:
     waits: bool = False
     unqueued: bool = False
     immediate: bool = False
+    repeatable: frozenset[str] = frozenset()
     statuses: Mapping[type[SynreplError], int] = field(default_factory=dict)
+
+    @property
+    def segments(self) -> list[str]:
+        """The segments of the pattern."""
+        return self.pattern.split("/")
 
 
 class Match(NamedTuple):
@@ -53,11 +63,55 @@ class Match(NamedTuple):
     path: Mapping[str, str]
 
 
+class _Node:
+    """The routes whose patterns begin with the same segments.
+
+    :ivar named: what follows, by the next segment
+    :ivar routes: the routes that end here, by method
+    """
+
+    __slots__ = ("named", "placeholder", "routes")
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Node] = {}
+        self.placeholder: _Node | None = None
+        self.routes: dict[str, Route] = {}
+
+    def add(self, segments: Sequence[str], route: Route) -> None:
+        """Add a route, of which these segments remain; the first one of a method counts."""
+        if not segments:
+            self.routes.setdefault(route.method, route)
+            return
+        if segments[0].startswith("<"):
+            if self.placeholder is None:
+                self.placeholder = _Node()
+            following = self.placeholder
+        else:
+            following = self.named.setdefault(segments[0], _Node())
+        following.add(segments[1:], route)
+
+    def ends(self, segments: Sequence[str], at: int = 0) -> Iterator[_Node]:
+        """The nodes that a path leads to; those by name before those by placeholder."""
+        if at == len(segments):
+            yield self
+            return
+        named = self.named.get(segments[at])
+        if named is not None:
+            yield from named.ends(segments, at + 1)
+        if self.placeholder is not None:
+            yield from self.placeholder.ends(segments, at + 1)
+
+
 class Router:
-    """Finds the route of a request. ``GET`` routes answer ``HEAD`` too."""
+    """Finds the route of a request. ``GET`` routes answer ``HEAD`` too.
+
+    Where several patterns match, that with a name at the first segment that differs counts.
+    """
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._routes = [(route, tuple(route.pattern.split("/"))) for route in routes]
+        self._root = _Node()
+        for route in routes:
+            self._root.add(route.segments, route)
 
     def find(self, method: str, path: bytes) -> Match:
         """The route for a request.
@@ -67,32 +121,29 @@ class Router:
         """
         segments = _segments(path)
         wanted = "GET" if method == "HEAD" else method
-        allowed: list[str] = []
-        for route, pattern in self._routes:
-            found = _match(pattern, segments)
-            if found is not None:
-                if route.method == wanted:
-                    return Match(route, found)
-                allowed.append(route.method)
+        allowed: dict[str, None] = {}
+        for node in self._root.ends(segments):
+            route = node.routes.get(wanted)
+            if route is not None:
+                return Match(route, _placeholders(route, segments))
+            allowed.update(dict.fromkeys(node.routes))
         if allowed:
             raise MethodNotAllowed(method=method[:20], allowed=", ".join(allowed))
         raise NoSuchPath()
 
 
 def _segments(path: bytes) -> list[str]:
+    if path.count(b"/") > MAX_SEGMENTS:
+        raise NoSuchPath()
     try:
         return [unquote(part, errors="strict") for part in path.decode("ascii").split("/")]
     except UnicodeDecodeError:
         raise NoSuchPath() from None
 
 
-def _match(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] | None:
-    if len(pattern) != len(segments):
-        return None
-    found: dict[str, str] = {}
-    for part, segment in zip(pattern, segments, strict=True):
-        if part.startswith("<"):
-            found[part[1:-1]] = segment
-        elif part != segment:
-            return None
-    return found
+def _placeholders(route: Route, segments: Sequence[str]) -> dict[str, str]:
+    return {
+        part[1:-1]: segment
+        for part, segment in zip(route.segments, segments, strict=True)
+        if part.startswith("<")
+    }

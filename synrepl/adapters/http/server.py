@@ -3,6 +3,7 @@
 A request is checked as soon as its headers are complete. If it is for another host,
 lacks the secret, matches no route or announces too large a body, it is answered at
 once, and the rest of it is discarded. It takes a slot only when it is complete.
+Who may ask is up to a :class:`~synrepl.adapters.http.policy.ListenerPolicy`.
 Limits: :class:`~synrepl.adapters.http.limits.HttpLimits`.
 """
 
@@ -11,33 +12,27 @@ Limits: :class:`~synrepl.adapters.http.limits.HttpLimits`.
 
 from __future__ import annotations
 
-import hmac
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from twisted.internet.interfaces import IAddress
 from twisted.web import http
 
 from synrepl.adapters.http.admission import Admission
 from synrepl.adapters.http.channel import HttpChannel
-from synrepl.adapters.http.errors import Unauthorized
-from synrepl.adapters.http.hosts import HostNames, check_origin
 from synrepl.adapters.http.limits import HttpLimits
-from synrepl.adapters.http.request import ArrivingRequest
+from synrepl.adapters.http.policy import AdminPolicy, ListenerPolicy, RequestHead
 from synrepl.adapters.http.routes import Match, Route, Router
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionTable, address_of
 from synrepl.core.clock import Clock
-from synrepl.core.errors import SynreplError
 from synrepl.core.slices import Slices
 
 
 class HttpServer(http.HTTPFactory):
     """Factory of the connections of one listener, with its counters.
 
-    :param secret: requests must carry it as ``Authorization: Bearer …``; None
-        for no authentication
-    :param hosts: names that the listener answers to, besides those of loopback
+    :param policy: who may ask; None for everybody on this machine
     :param sliced: limit the requests answered per turn of the reactor; immediate ones have a
         budget of their own
     :ivar responses: number of answers by (pattern of the route, status); ``-`` for no route
@@ -51,13 +46,13 @@ class HttpServer(http.HTTPFactory):
         self,
         clock: Clock,
         routes: Sequence[Route],
-        secret: str | None = None,
+        policy: ListenerPolicy | None = None,
         limits: HttpLimits = HttpLimits(),
-        hosts: Collection[str] = (),
         sliced: bool = False,
     ) -> None:
         super().__init__(reactor=clock)  # type: ignore[arg-type]
         self.limits = limits
+        self.policy = AdminPolicy() if policy is None else policy
         self.scheduler = TwistedScheduler(clock)
         self.slices = Slices(self.scheduler) if sliced else None
         self.immediate_slices = Slices(self.scheduler) if sliced else None
@@ -65,8 +60,6 @@ class HttpServer(http.HTTPFactory):
         self.admission = Admission(clock, limits)
         self.responses: Counter[tuple[str, int]] = Counter()
         self._router = Router(routes)
-        self._secret = None if secret is None else secret.encode()
-        self._hosts = HostNames(hosts)
 
     def buildProtocol(self, addr: IAddress | None) -> HttpChannel | None:  # type: ignore[override]
         """A channel for a new connection, within the limits; None beyond them."""
@@ -95,28 +88,9 @@ class HttpServer(http.HTTPFactory):
         for channel in self.connections:
             channel.close_when_answered()
 
-    def match(self, method: bytes, path: bytes, request: ArrivingRequest) -> Match:
-        """The route of a request that passes all checks.
+    def match(self, head: RequestHead) -> Match:
+        """The route of a request that the policy admits.
 
-        :raises WrongHost: :raises BadHeader: :raises CrossSite:
-        :raises Unauthorized: :raises NoSuchPath: :raises MethodNotAllowed:
+        :raises SynreplError: it does not
         """
-        headers = request.requestHeaders
-        self._hosts.check(headers, request.clientproto, request.channel.local_address)
-        try:
-            found = self._router.find(method.decode("ascii", "replace"), path)
-        except SynreplError:
-            self._check_secret(request)
-            raise
-        if not found.route.public:
-            self._check_secret(request)
-        check_origin(headers, found.route.takes_body)
-        return found
-
-    def _check_secret(self, request: http.Request) -> None:
-        if self._secret is None:
-            return
-        given = request.requestHeaders.getRawHeaders(b"Authorization", [])
-        kind, _, value = (given[0] if len(given) == 1 else b"").partition(b" ")
-        if kind.lower() != b"bearer" or not hmac.compare_digest(value.strip(), self._secret):
-            raise Unauthorized()
+        return self.policy.admit(head, self._router)

@@ -10,6 +10,7 @@ from twisted.internet.error import CannotListenError
 
 from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
+from synrepl.adapters.http.policy import AdminPolicy
 from synrepl.adapters.http.routes import Route
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.tcp.connection_table import ConnectionLimits, ConnectionTable
@@ -58,9 +59,11 @@ class HttpListener:
         self.server = HttpServer(
             clock,
             self._until_started(),
-            None if config.secret is None else config.secret.reveal(),
+            AdminPolicy(
+                None if config.secret is None else config.secret.reveal(),
+                (*config.allowed_hosts, config.bind_address),
+            ),
             HttpLimits(max_body=config.max_body, connections=connections),
-            (*config.allowed_hosts, config.bind_address),
             sliced=True,
         )
         self._port = listen(reactor, "http", config.port, self.server, config.bind_address)
