@@ -63,7 +63,7 @@ class Match(NamedTuple):
     path: Mapping[str, str]
 
 
-class _Node:
+class _RouteNode:
     """The routes whose patterns begin with the same segments.
 
     :ivar named: what follows, by the next segment
@@ -73,8 +73,8 @@ class _Node:
     __slots__ = ("named", "placeholder", "routes")
 
     def __init__(self) -> None:
-        self.named: dict[str, _Node] = {}
-        self.placeholder: _Node | None = None
+        self.named: dict[str, _RouteNode] = {}
+        self.placeholder: _RouteNode | None = None
         self.routes: dict[str, Route] = {}
 
     def add(self, segments: Sequence[str], route: Route) -> None:
@@ -84,13 +84,13 @@ class _Node:
             return
         if segments[0].startswith("<"):
             if self.placeholder is None:
-                self.placeholder = _Node()
+                self.placeholder = _RouteNode()
             following = self.placeholder
         else:
-            following = self.named.setdefault(segments[0], _Node())
+            following = self.named.setdefault(segments[0], _RouteNode())
         following.add(segments[1:], route)
 
-    def ends(self, segments: Sequence[str], at: int = 0) -> Iterator[_Node]:
+    def ends(self, segments: Sequence[str], at: int = 0) -> Iterator[_RouteNode]:
         """The nodes that a path leads to; those by name before those by placeholder."""
         if at == len(segments):
             yield self
@@ -109,7 +109,7 @@ class Router:
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._root = _Node()
+        self._root = _RouteNode()
         for route in routes:
             self._root.add(route.segments, route)
 

@@ -1,0 +1,1 @@
+"""The endpoints of Matrix's client-server API."""
