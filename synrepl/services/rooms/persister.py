@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
+from synrepl.core import jsons
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.semaphore import Semaphore
+from synrepl.rooms import EventBuilder
 from synrepl.services.rooms.room_queues import DEFAULT_QUEUE_LIMITS, QueueLimits, RoomQueues
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
@@ -22,6 +24,7 @@ from synrepl.storage.rooms.persisting.limits import (
 )
 from synrepl.storage.rooms.persisting.persist_run import PersistRun, RoomNotAsRemembered
 from synrepl.storage.rooms.persisting.room_memory import MAX_ROOMS, RoomMemories
+from synrepl.storage.rooms.persisting.send_run import OutgoingEvent, SendRun
 from synrepl.storage.rooms.states.state_groups import CorruptState
 from synrepl.storage.rooms.tables.events import CorruptEvent, MissingJson
 from synrepl.storage.rooms.tables.incoming import (
@@ -31,11 +34,14 @@ from synrepl.storage.rooms.tables.incoming import (
     PersistedEvent,
 )
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, OtherRoomVersion
+from synrepl.storage.rooms.tables.sent_events import SENT_CONSTRAINT
 from synrepl.storage.short_work import NotShort
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.caches import CACHES
 from synrepl.streams.synapse.events import EVENTS
+
+_Run = TypeVar("_Run", bound=PersistRun)
 
 #: Maximum number of events in one transaction. Larger batches are split.
 MAX_BATCH = 1_000
@@ -185,6 +191,40 @@ class RoomPersister:
             raise unreported
         return outcomes, judged
 
+    async def send(
+        self, room_id: str, builder: EventBuilder, outgoing: OutgoingEvent
+    ) -> PersistedEvent:
+        """Build an event on top of a room, and persist it if it is allowed, in one turn of the room.
+
+        :raises UnknownRoom: :raises RoomQueueFull:
+        :raises EventNotAllowed: the rules refuse it, or a condition is not met; nothing was stored
+        :raises BadEvent: :raises NoCanonicalJson: :raises NotStorable: its content is not acceptable
+        :raises RedactedEventUnknown: what it redacts is not in the room
+        :raises UniqueViolation: of :data:`.SENT_CONSTRAINT`: its request was made before
+        :raises SynreplError: the errors of :meth:`persist`
+        """
+
+        def make(reserves_early: bool) -> SendRun:
+            return SendRun(
+                room_id,
+                builder,
+                outgoing,
+                self.memories,
+                self._room_nos,
+                self._limits,
+                reserves_early,
+            )
+
+        streams = [EVENTS] if outgoing.draft.state_key is None else [EVENTS, CACHES]
+        size = len(jsons.encode(outgoing.draft.content))
+        with self.queues.entered({room_id: size}) as (turn,):
+            async with turn:
+                done, run = await self._commit(room_id, streams, make)
+        if run.refused is not None:
+            raise run.refused
+        (sent,) = done.events
+        return sent
+
     async def _persist_parts(self, turn: Semaphore, batch: IncomingBatch) -> _Persisted:
         room_id, version, events = batch
         given: list[PersistedEvent] = []
@@ -244,11 +284,8 @@ class RoomPersister:
         events: Sequence[IncomingEvent],
         released_by: Sequence[str] = (),
     ) -> PersistedBatch:
-        streams = _streams_of(events)
-        reserves_early = True
-        collisions = 0
-        while True:
-            run = PersistRun(
+        def make(reserves_early: bool) -> PersistRun:
+            return PersistRun(
                 room_id,
                 version,
                 events,
@@ -258,16 +295,30 @@ class RoomPersister:
                 released_by,
                 reserves_early,
             )
+
+        return (await self._commit(room_id, _streams_of(events), make))[0]
+
+    async def _commit(
+        self, room_id: str, streams: Sequence[Stream], make: Callable[[bool], _Run]
+    ) -> tuple[PersistedBatch, _Run]:
+        """Run transactions until one is committed.
+
+        :param make: makes the run of one, which may reserve tokens early or may not
+        """
+        reserves_early = True
+        collisions = 0
+        while True:
+            run = make(reserves_early)
             try:
                 await self._writer.transact(f"persist events of {room_id}", streams, run)
-                return self._committed(room_id, run)
+                return self._committed(room_id, run), run
             except (RoomNotAsRemembered, NotShort):
                 reserves_early = False
             except NotNamed:
                 reserves_early, streams = False, ROOM_STREAMS
-            except UniqueViolation:
+            except UniqueViolation as error:
                 collisions += 1
-                if collisions == _ATTEMPTS:
+                if collisions == _ATTEMPTS or error.constraint == SENT_CONSTRAINT:
                     raise
 
     def _committed(self, room_id: str, run: PersistRun) -> PersistedBatch:

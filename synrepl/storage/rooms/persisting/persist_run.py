@@ -126,10 +126,12 @@ class PersistRun(ShortWork["PersistRun"]):
         memory = self._memories.take(self._room_id, room.room_no, room.epoch, room.revision)
         batch = RoomBatch(txn, opened, self._version, memory, self._limits)
         batch.view.note_absent(set(self._new_ids) - opened.known)
-        batch.prefetch(self._incoming, self._released_by)
+        incoming = self._arrived(batch)
+        batch.prefetch(incoming, self._released_by)
         batch.take_in_ready()
-        given = [batch.take_in(each) for each in self._incoming]
+        given = [batch.take_in(each) for each in incoming]
         writer = RoomBatchWriter(batch, self._limits.max_waiting)
+        self._check(batch, given)
         if writer.changes_something:
             writer.write(outbox)
             memory.revision = room.revision + 1
@@ -137,6 +139,13 @@ class PersistRun(ShortWork["PersistRun"]):
         self._writer = writer
         self._given = given
         return self
+
+    def _arrived(self, batch: RoomBatch) -> Sequence[IncomingEvent]:
+        """The events to persist; overridden where they are built on the room as it is."""
+        return self._incoming
+
+    def _check(self, batch: RoomBatch, given: Sequence[PersistedEvent]) -> None:
+        """Check the outcomes before anything is written; an error changes nothing."""
 
     def _open(self, txn: Transaction, new_ids: Sequence[str]) -> OpenedRoom:
         """Lock the room, which is made if it is not here, or not any more."""
