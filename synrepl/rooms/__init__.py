@@ -9,6 +9,8 @@ from __future__ import annotations
 from synrepl.rooms.auth.authorise import authorise as authorise
 from synrepl.rooms.auth.permission import Permission as Permission
 from synrepl.rooms.auth.permission import permission_of as permission_of
+from synrepl.rooms.auth.restricted_joins import authorising_member as authorising_member
+from synrepl.rooms.auth.restricted_joins import rooms_that_authorise as rooms_that_authorise
 from synrepl.rooms.auth.selection import auth_event_keys as auth_event_keys
 from synrepl.rooms.auth.selection import check_auth_events as check_auth_events
 from synrepl.rooms.auth.state_independent import check_state_independent as check_state_independent

@@ -6,11 +6,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from synrepl.core import jsons
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.semaphore import Semaphore
-from synrepl.rooms import EventBuilder
+from synrepl.rooms import EventBuilder, canonical_json
 from synrepl.services.rooms.room_queues import DEFAULT_QUEUE_LIMITS, QueueLimits, RoomQueues
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage.database import UniqueViolation
@@ -216,7 +215,7 @@ class RoomPersister:
             )
 
         streams = [EVENTS] if outgoing.draft.state_key is None else [EVENTS, CACHES]
-        size = len(jsons.encode(outgoing.draft.content))
+        size = len(canonical_json(outgoing.draft.content))
         with self.queues.entered({room_id: size}) as (turn,):
             async with turn:
                 done, run = await self._commit(room_id, streams, make)

@@ -19,6 +19,7 @@ CREATE TABLE synrepl._room_aliases (
     alias text NOT NULL,
     room_id text NOT NULL,
     creator text NOT NULL,
+    added_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT _room_aliases_key PRIMARY KEY (alias)
 );
 CREATE INDEX _room_aliases_room ON synrepl._room_aliases (room_id);
