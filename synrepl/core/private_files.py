@@ -33,24 +33,25 @@ def readers(mode: int, owner: int) -> str | None:
     return None
 
 
-def read_private(path: Path) -> str:
+def read_private(path: Path, limit: int = MAX_SECRET_BYTES) -> str:
     """Read a secret file, and strip surrounding white space.
 
-    :raises BadSecretFile: it cannot be read, is empty, longer than 4 KiB or not UTF-8,
+    :param limit: maximum length in bytes
+    :raises BadSecretFile: it cannot be read, is empty, longer than the limit or not UTF-8,
         or others can read it, see :func:`readers`
     """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            data = file.read(MAX_SECRET_BYTES + 1)
+            data = file.read(limit + 1)
     except OSError as error:
         raise BadSecretFile(path=path, problem=f"cannot be read: {error.strerror}") from None
     others = readers(status.st_mode, status.st_uid)
     if others is not None:
         cure = "chmod it to 0600; 0640 will do for a file that belongs to root"
         raise BadSecretFile(path=path, problem=f"can be read by {others}; {cure}")
-    if len(data) > MAX_SECRET_BYTES:
-        raise BadSecretFile(path=path, problem=f"is longer than {MAX_SECRET_BYTES} bytes")
+    if len(data) > limit:
+        raise BadSecretFile(path=path, problem=f"is longer than {limit} bytes")
     try:
         text = data.decode("utf-8").strip()
     except UnicodeDecodeError:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.log import Logger
-from synrepl.daemon.config.config import HttpConfig, ListenerConfig
+from synrepl.daemon.config.client_api import ClientApiConfig
+from synrepl.daemon.config.config import Config, HttpConfig, ListenerConfig, MasterConfig
 
 #: Descriptors reserved for everything else: the database, Redis, logs, handlers, and connections
 #: that are being closed. A process with few descriptors reserves half of them.
@@ -30,6 +31,7 @@ class DescriptorShares(NamedTuple):
     descriptors: int
     http: ConnectionLimits
     listeners: tuple[ConnectionLimits, ...]
+    clients: ConnectionLimits
     cut: bool
 
     def warn_if_cut(self, log: Logger) -> None:
@@ -37,11 +39,13 @@ class DescriptorShares(NamedTuple):
         if self.cut:
             log.warn(
                 "{descriptors} file descriptors are not enough for max_connections of all "
-                "listeners: http is limited to {http} connections, replication to {listeners}; "
+                "listeners: http is limited to {http} connections, replication to {listeners}, "
+                "Matrix clients to {clients}; "
                 "raise the limit (LimitNOFILE in systemd, 'ulimit -n'), or lower max_connections",
                 descriptors=self.descriptors,
                 http=self.http.total,
                 listeners=sum(each.total for each in self.listeners),
+                clients=self.clients.total,
             )
 
 
@@ -49,8 +53,9 @@ def divide_descriptors(
     http: HttpConfig | None,
     listeners: Sequence[ListenerConfig] = (),
     descriptors: int | None = None,
+    clients: ClientApiConfig | None = None,
 ) -> DescriptorShares:
-    """Divide the descriptors between HTTP and the replication listeners.
+    """Divide the descriptors between HTTP and the other listeners.
 
     :param descriptors: limit of the process; by default, RLIMIT_NOFILE
     """
@@ -58,6 +63,7 @@ def divide_descriptors(
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     wanted_http = 0 if http is None else http.max_connections
     wanted = sum(each.max_connections for each in listeners)
+    wanted += 0 if clients is None else clients.max_connections
     left = wanted_http + wanted
     if descriptors != resource.RLIM_INFINITY:
         left = min(left, max(2, descriptors - min(RESERVED, descriptors // 2)))
@@ -67,12 +73,22 @@ def divide_descriptors(
         descriptors,
         _limits(http, for_http, wanted_http),
         tuple(_limits(each, for_listeners, wanted) for each in listeners),
+        _limits(clients, for_listeners, wanted),
         left < wanted_http + wanted,
     )
 
 
+def divide_for(config: Config) -> DescriptorShares:
+    """:func:`divide_descriptors` for the listeners of a process."""
+    return divide_descriptors(
+        config.http,
+        config.listeners if isinstance(config, MasterConfig) else (),
+        clients=None if config.rooms is None else config.rooms.clients,
+    )
+
+
 def _limits(
-    section: HttpConfig | ListenerConfig | None, given: int, wanted: int
+    section: HttpConfig | ListenerConfig | ClientApiConfig | None, given: int, wanted: int
 ) -> ConnectionLimits:
     """The limits of one listener, scaled down by ``given / wanted``."""
     if section is None:

@@ -79,7 +79,7 @@ def verify_instance(path: str, handler: handlers.Handler) -> None:
     try:
         verifyObject(_interface_of(type(handler)), handler)
     except Invalid as error:
-        raise HandlerUnusable(path=path, reason="; ".join(_sentences(error))) from None
+        raise HandlerUnusable(path=path, reason="; ".join(interface_sentences(error))) from None
 
 
 def unusable(path: str, error: BaseException) -> HandlerUnusable:
@@ -108,7 +108,7 @@ def _contract_faults(found: object) -> Iterator[str]:
     try:
         verifyClass(interface, found)
     except Invalid as error:
-        yield from _sentences(error)
+        yield from interface_sentences(error)
         return
     if abstract := sorted(getattr(found, "__abstractmethods__", ())):
         yield f"it does not define {', '.join(abstract)}"
@@ -122,7 +122,7 @@ def _interface_of(cls: type) -> Any:
     return ITransactionalHandler if ITransactionalHandler.implementedBy(cls) else IHandler
 
 
-def _sentences(error: Invalid) -> Iterator[str]:
+def interface_sentences(error: Invalid) -> Iterator[str]:
     """A sentence for each violation of an interface."""
     for each in error.exceptions if isinstance(error, MultipleInvalid) else [error]:
         if isinstance(each, BrokenMethodImplementation):

@@ -14,18 +14,26 @@ from synrepl.caches.registry import Caches
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble import MasterServices, Ports, assemble_master
 from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.client_api.check import check_client_api
+from synrepl.daemon.client_api.listener import (
+    ClientApiListener,
+    make_forwarder,
+    open_client_api,
+)
 from synrepl.daemon.config.config import MasterConfig
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
-from synrepl.daemon.descriptors import divide_descriptors
+from synrepl.daemon.descriptors import divide_for
 from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.master import serve_master
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.daemon.replication_listener import open_listener
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.forwarding import WriterActions
+from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.writing.periodic import expire_idempotency_keys
 
 
@@ -35,12 +43,14 @@ class RunningMaster:
 
     :ivar http: None without an HTTP listener
     :ivar ports: the ports of the replication listeners, in the order of the configuration
+    :ivar clients: the listener for Matrix clients; None without one
     """
 
     services: MasterServices
     database: ProcessDatabase
     http: HttpListener | None
     ports: tuple[Any, ...]
+    clients: ClientApiListener | None
 
 
 class MasterProcess(DaemonProcess[RunningMaster]):
@@ -58,8 +68,10 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
+        check_client_api(config, self._scheduler)
         self._handlers = handlers.load(config)
-        self._shares = divide_descriptors(config.http, config.listeners)
+        self._actions = WriterActions(FORWARDED_ERRORS)
+        self._shares = divide_for(config)
 
     async def begin(self, stops: AsyncExitStack) -> RunningMaster:
         """Start; returns once clients can connect."""
@@ -79,6 +91,8 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 until_done=wait.until_done,
                 connect_bus=bus_connector(self._reactor, scheduler, config, self.log),
                 handlers=self._handlers,
+                actions=self._actions,
+                forwarder=make_forwarder(self._reactor, config, self._actions, stops),
             ),
             database.store,
             database.database,
@@ -107,6 +121,15 @@ class MasterProcess(DaemonProcess[RunningMaster]):
             database=database,
             http=http,
             ports=tuple(self._listen(services, stops)),
+            clients=open_client_api(
+                self._reactor,
+                scheduler,
+                config,
+                self._shares.clients,
+                services.rooms,
+                services.waiting,
+                stops,
+            ),
         )
         if services.bus is not None:
             services.bus.start()
@@ -118,7 +141,9 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         scheduler.spawn("forget idempotency keys", expiry)
         scheduler.spawn("watch named followers", services.followers.run())
         if http is not None:
-            stops.callback(serve_master(services, http, running.ports, self._started_at))
+            stops.callback(
+                serve_master(services, http, running.ports, self._started_at, running.clients)
+            )
         self.log.info(
             "master {name} of {server} is ready",
             name=config.instance_name,

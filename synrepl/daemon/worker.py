@@ -15,18 +15,26 @@ from synrepl.caches.registry import Caches
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble import WorkerPorts, WorkerServices, assemble_worker, worker_coherence
 from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.client_api.check import check_client_api
+from synrepl.daemon.client_api.listener import (
+    ClientApiListener,
+    make_forwarder,
+    open_client_api,
+)
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
-from synrepl.daemon.descriptors import divide_descriptors
+from synrepl.daemon.descriptors import divide_for
 from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.worker import serve_worker
 from synrepl.daemon.process import DaemonProcess
 from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.daemon.sources import handler_sources, source_of
 from synrepl.daemon.worker_tokens import possible_tokens, watch_positions
+from synrepl.services.forwarding import WriterActions
+from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.status.database_health import database_healths
 from synrepl.storage.incarnations import Incarnations
 
@@ -36,10 +44,12 @@ class RunningWorker:
     """A worker that has started.
 
     :ivar http: None without an HTTP listener
+    :ivar clients: the listener for Matrix clients; None without one
     """
 
     services: WorkerServices
     http: HttpListener | None
+    clients: ClientApiListener | None
 
 
 class WorkerProcess(DaemonProcess[RunningWorker]):
@@ -56,6 +66,8 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._catalogue = catalogue(config)
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
+        check_client_api(config, self._scheduler)
+        self._actions = WriterActions(FORWARDED_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
 
@@ -63,7 +75,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         """Start to follow, even while the master is away."""
         config, scheduler = self.config, self._scheduler
         self._coherence.check()
-        limits = divide_descriptors(config.http)
+        limits = divide_for(config)
         limits.warn_if_cut(self.log)
         http = open_configured_http(self._reactor, scheduler, config, limits.http, stops)
         wait = DatabaseWait(scheduler, waiting_reporter(http), self.log)
@@ -106,10 +118,21 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         stops.callback(services.waiters.stop)
         stops.callback(scheduler.stop)
         stops.push_async_callback(services.commands.outgoing.stop)
+        clients = open_client_api(
+            self._reactor,
+            scheduler,
+            config,
+            limits.clients,
+            services.rooms,
+            services.waiting,
+            stops,
+        )
         if http is not None:
             store = None if own is None else own.store
-            stops.callback(serve_worker(services, store, http, databases, self._started_at))
-        return RunningWorker(services=services, http=http)
+            stops.callback(
+                serve_worker(services, store, http, databases, self._started_at, clients)
+            )
+        return RunningWorker(services=services, http=http, clients=clients)
 
     def _ports(
         self,
@@ -141,6 +164,8 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
                 foreign=config.master.foreign,
                 has_foreign_database=foreign is not None,
             ),
+            actions=self._actions,
+            forwarder=make_forwarder(self._reactor, config, self._actions, stops),
             tokens=possible_tokens(scheduler, config, store, foreign, client, self.log),
         )
 

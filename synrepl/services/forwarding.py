@@ -40,6 +40,17 @@ class ForwardsToWriter(Protocol):
         """
 
 
+class NoOtherWriters:
+    """Implements :class:`ForwardsToWriter` for a process that knows no others."""
+
+    async def forward(self, writer: str, action: str, argument: Mapping[str, Any]) -> Any:
+        """Refuse.
+
+        :raises WriterUnreachable:
+        """
+        raise WriterUnreachable(writer=writer)
+
+
 class WriterActions:
     """The actions that this process performs for others.
 

@@ -7,7 +7,7 @@ https://spec.matrix.org/v1.16/client-server-api/#web-browser-clients
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from synrepl.adapters.client_api.errors import TRANSPORT_ERRORS, ErrorTable, matrix_error_answer
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
@@ -42,7 +42,7 @@ class MatrixPolicy:
     :param errors: how errors of the endpoints are answered; those of the transport are known
     """
 
-    headers = CORS_HEADERS
+    headers: Sequence[tuple[str, str]] = CORS_HEADERS
 
     def __init__(self, errors: ErrorTable) -> None:
         self._errors = {**TRANSPORT_ERRORS, **errors}

@@ -1,4 +1,4 @@
-"""HTTP client for requests to a master: persistent connections, timeouts and bounded answers."""
+"""HTTP client for requests to other processes: persistent connections, timeouts and bounded answers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import UserError
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
 from twisted.web.http_headers import Headers
+from twisted.web.iweb import IBodyProducer
+from zope.interface import implementer
 
 from synrepl.core.errors import ProtocolError, Unavailable
 
@@ -39,12 +41,13 @@ class Answer(NamedTuple):
 
 
 class HttpClient:
-    """Sends GET requests to one server.
+    """Sends requests to one server.
 
     :param base_url: such as ``http://127.0.0.1:9093``, without a path
     :param secret: sent as ``Authorization: Bearer …``
     :param timeout_s: for a whole exchange, including connecting
     :param max_answer: maximum size of an answer, in bytes
+    :param connections: maximum number of persistent connections
     """
 
     def __init__(
@@ -54,13 +57,14 @@ class HttpClient:
         secret: str | None = None,
         timeout_s: float = 30.0,
         max_answer: int = MAX_ANSWER,
+        connections: int = 4,
     ) -> None:
         self.where = base_url.rstrip("/")
         self._reactor = reactor
         self._timeout_s = timeout_s
         self._max_answer = max_answer
         self._pool = HTTPConnectionPool(reactor, persistent=True)
-        self._pool.maxPersistentPerHost = 4
+        self._pool.maxPersistentPerHost = connections
         self._agent = Agent(reactor, connectTimeout=CONNECT_S, pool=self._pool)
         self._headers = Headers({"Accept": ["application/json"], "User-Agent": ["synrepl"]})
         if secret is not None:
@@ -72,8 +76,18 @@ class HttpClient:
         :raises MasterAway: no connection, no answer in time, or the answer broke off
         :raises AnswerTooLong:
         """
-        url = f"{self.where}{path}?{urlencode(query)}"
-        exchange = Deferred.fromCoroutine(self._exchange(url.encode("ascii")))
+        return await self._ask(b"GET", f"{path}?{urlencode(query)}", None)
+
+    async def post(self, path: str, body: bytes) -> Answer:
+        """POST JSON to a path. It may have been received although this raises.
+
+        :raises MasterAway: :raises AnswerTooLong: as :meth:`get`
+        """
+        return await self._ask(b"POST", path, body)
+
+    async def _ask(self, method: bytes, target: str, body: bytes | None) -> Answer:
+        url = f"{self.where}{target}".encode("ascii")
+        exchange = Deferred.fromCoroutine(self._exchange(method, url, body))
         exchange.addTimeout(self._timeout_s, self._reactor, self._too_slow)
         try:
             return await exchange
@@ -90,13 +104,37 @@ class HttpClient:
         reason = f"no answer within {seconds:g} s"
         return Failure(MasterAway(where=self.where, reason=reason))
 
-    async def _exchange(self, url: bytes) -> Answer:
-        response: Any = await self._agent.request(b"GET", url, self._headers)
-        body = _ResponseBody(
+    async def _exchange(self, method: bytes, url: bytes, body: bytes | None) -> Answer:
+        sent: Any = None if body is None else _RequestBody(body)
+        response: Any = await self._agent.request(method, url, self._headers, sent)
+        received = _ResponseBody(
             AnswerTooLong(where=self.where, limit=self._max_answer), self._max_answer
         )
-        response.deliverBody(body)
-        return Answer(response.code, await body.body)
+        response.deliverBody(received)
+        return Answer(response.code, await received.body)
+
+
+@implementer(IBodyProducer)
+class _RequestBody:
+    """A body that is in memory, sent at once."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.length = len(body)
+
+    def startProducing(self, consumer: Any) -> Deferred[None]:
+        """Send the body."""
+        consumer.write(self._body)
+        return succeed(None)
+
+    def pauseProducing(self) -> None:
+        """Do nothing: everything was sent."""
+
+    def resumeProducing(self) -> None:
+        """Do nothing."""
+
+    def stopProducing(self) -> None:
+        """Do nothing."""
 
 
 class _ResponseBody(Protocol):

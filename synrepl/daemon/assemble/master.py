@@ -261,7 +261,7 @@ def assemble_master(
         bus.proxy.begin(announcer.states)
         bus.mirror.begin(announcer.states, stream_restarted)
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
-    rooms = assemble_rooms(config, scheduler, database, writer)
+    rooms = assemble_rooms(config, ports, database, writer)
     return MasterServices(
         config=config,
         ports=ports,

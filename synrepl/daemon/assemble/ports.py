@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Protocol, TypeVar
 
@@ -16,6 +16,8 @@ from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
+from synrepl.services.forwarding import ForwardsToWriter, NoOtherWriters, WriterActions
+from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.sources import CatchUpSources, FactSource
 from synrepl.services.waiting.applied_positions import AppliedPositions
@@ -57,6 +59,8 @@ class Ports:
     :ivar until_done: runs the steps of the start
     :ivar connect_bus: makes the connections to Redis; None without ``redis``
     :ivar handlers: the user's handlers
+    :ivar actions: what this process does for others
+    :ivar forwarder: has other processes do what only they can
     :ivar watched: wraps the listener of announced positions in an observer
     """
 
@@ -68,6 +72,8 @@ class Ports:
     handlers: Sequence[Subscription] = ()
     watched: Callable[[PositionListener], PositionListener] = unchanged
     sizes: Sizes = DEFAULT_SIZES
+    actions: WriterActions = field(default_factory=lambda: WriterActions(FORWARDED_ERRORS))
+    forwarder: ForwardsToWriter = field(default_factory=NoOtherWriters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,7 +235,7 @@ def assemble_worker(
     waiting = WaitFor(catalogue, positions, waiters)
     is_ours = store is not None and not config.master.foreign
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
-    rooms = assemble_rooms(config, scheduler, ports.database, writer)
+    rooms = assemble_rooms(config, ports, ports.database, writer)
     services = WorkerServices(
         config=config,
         ports=ports,

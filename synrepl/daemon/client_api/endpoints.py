@@ -20,9 +20,8 @@ from synrepl.adapters.http.routes import Handle, Route
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.services.clients.identity import ClientChecker, ClientIdentity
 
-#: Prefixes of the endpoints that all versions of the specification since r0 have, and of newer ones.
+#: Prefixes of the endpoints that all versions of the specification since r0 have.
 CLIENT = ("/_matrix/client/v3", "/_matrix/client/r0")
-CLIENT_V1 = ("/_matrix/client/v1",)
 
 #: Parameters of any endpoint that may be repeated. They name servers to ask, and there are none.
 _REPEATABLE = frozenset({"via", "server_name"})

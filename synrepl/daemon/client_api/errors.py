@@ -7,13 +7,32 @@ Errors that are not listed are answered by their family: an ``InputError`` as ``
 from __future__ import annotations
 
 from synrepl.adapters.client_api.errors import ErrorTable, MatrixCode
-from synrepl.rooms import BadEvent, NoCanonicalJson, UnknownRoomVersion
+from synrepl.daemon.client_api.absent import NothingFound
+from synrepl.rooms import BadEvent, BadIdentifier, NoCanonicalJson, UnknownRoomVersion
 from synrepl.services.clients.identity import UnsupportedLogin
+from synrepl.services.clients.known_users import BadLogin
+from synrepl.storage.database import CommitUnknown
+from synrepl.storage.rooms.persisting.limits import ResolutionTooLarge, TooManyExtremities
+from synrepl.storage.rooms.persisting.send_run import RedactedEventUnknown
+from synrepl.storage.rooms.reading.client_rooms import StillInRoom
+from synrepl.storage.rooms.tables.aliases import AliasInUse, UnknownAlias
+from synrepl.storage.rooms.tables.incoming import NotStorable
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
 
 CLIENT_API_ERRORS: ErrorTable = {
+    NothingFound: MatrixCode(404, "M_NOT_FOUND"),
+    BadLogin: MatrixCode(400, "M_BAD_JSON"),
     UnsupportedLogin: MatrixCode(400, "M_UNKNOWN"),
     UnknownRoom: MatrixCode(404, "M_NOT_FOUND"),
+    UnknownAlias: MatrixCode(404, "M_NOT_FOUND"),
+    AliasInUse: MatrixCode(400, "M_ROOM_IN_USE"),
+    RedactedEventUnknown: MatrixCode(404, "M_NOT_FOUND"),
+    StillInRoom: MatrixCode(400, "M_UNKNOWN"),
+    TooManyExtremities: MatrixCode(503, "M_UNKNOWN"),
+    ResolutionTooLarge: MatrixCode(503, "M_UNKNOWN"),
+    CommitUnknown: MatrixCode(503, "M_UNKNOWN"),  # a repeated transaction ID gets the same event
+    NotStorable: MatrixCode(400, "M_BAD_JSON"),
+    BadIdentifier: MatrixCode(400, "M_INVALID_PARAM"),
     BadEvent: MatrixCode(400, "M_BAD_JSON"),
     NoCanonicalJson: MatrixCode(400, "M_BAD_JSON"),
     UnknownRoomVersion: MatrixCode(400, "M_UNSUPPORTED_ROOM_VERSION"),

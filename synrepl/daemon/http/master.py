@@ -7,6 +7,8 @@ from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import MasterServices
+from synrepl.daemon.client_api.http_forwarder import action_routes
+from synrepl.daemon.client_api.listener import ClientApiListener, client_api_status
 from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
 from synrepl.daemon.http.listener import HttpListener, connections_status
@@ -31,12 +33,17 @@ from synrepl.streams.synapse.federation import FEDERATION
 
 
 def serve_master(
-    services: MasterServices, http: HttpListener, ports: Sequence[Any], started_at: float
+    services: MasterServices,
+    http: HttpListener,
+    ports: Sequence[Any],
+    started_at: float,
+    clients: ClientApiListener | None = None,
 ) -> Callable[[], object]:
     """Answer HTTP requests for a master.
 
     :param ports: the ports of the replication listeners
     :param started_at: time of the start in seconds, by the scheduler
+    :param clients: the listener for Matrix clients; None without one
     :returns: a function to call before the master stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus = services.config, services.ports.scheduler, services.bus
@@ -70,6 +77,7 @@ def serve_master(
                 for port in ports
             ],
             "rooms": rooms_status(services.rooms),
+            "client_api": client_api_status(clients),
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
         }
 
@@ -90,6 +98,8 @@ def serve_master(
     routes = master_routes(intake, updates, ready, status, metrics.render)
     caches = cache_routes(services.ports.coherence.caches, services.auditor)
     rooms = room_routes(services.rooms)
+    if services.rooms is not None:
+        rooms += action_routes(services.ports.actions)
     http.started([*routes, wait_route(services.waiting), *caches, *rooms])
 
     def stop() -> None:

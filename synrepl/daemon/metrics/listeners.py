@@ -16,6 +16,27 @@ def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
     listeners: list[tuple[str, Mapping[str, int]]] = [
         (f"replication:{each['port']}", each) for each in status.get("listeners", ())
     ]
+    clients: Mapping[str, Any] | None = status.get("client_api")
+    if clients is not None:
+        listeners.append(("client_api", clients))
+        yield gauge(
+            "client_requests",
+            "Requests of Matrix clients that are being answered, queued, or waiting for news.",
+            {state: clients[state] for state in ("active", "queued", "waiting")},
+            "state",
+        )
+        yield counter(
+            "client_requests_answered",
+            "Requests of Matrix clients, by the status of the answer.",
+            clients["answered"],
+            "status",
+        )
+        yield counter(
+            "client_requests_rate_limited",
+            "Requests of Matrix clients refused by a rate limit.",
+            clients["rate_limited"],
+            "limit",
+        )
     if http is not None:
         listeners.append(("http", http))
         requests = {state: http[state] for state in ("active", "queued", "waiting")}

@@ -1,0 +1,48 @@
+"""Checks the configuration of the client API before a process starts."""
+
+from __future__ import annotations
+
+from synrepl.core.clock import Clock
+from synrepl.core.errors import ConfigError
+from synrepl.daemon.client_api.checkers import checker_class, make_checker
+from synrepl.daemon.config.config import Config, WorkerConfig
+from synrepl.daemon.config.signing_key import signing_key_of
+
+
+class ClientApiNeedsDatabase(ConfigError):
+    """rooms.client_api: rooms are kept in the database; configure 'database'"""
+
+
+class WriterUrlMissing(ConfigError):
+    """rooms.writer_urls: {writer!r} persists events of rooms, and requests of clients are forwarded to its HTTP listener; give its URL"""
+
+
+def check_client_api(config: Config, clock: Clock) -> None:
+    """Check the ``client_api`` section, and what it needs.
+
+    :raises ClientApiNeedsDatabase: :raises WriterUrlMissing:
+    :raises ConfigError: the signing key, the users or the checker cannot be used
+    """
+    rooms = config.rooms
+    signing_key_of(config)
+    if rooms is None or rooms.clients is None:
+        return
+    if not config.has_database:
+        raise ClientApiNeedsDatabase()
+    known = writer_urls(config)
+    for writer in rooms.writers:
+        if writer != config.instance_name and writer not in known:
+            raise WriterUrlMissing(writer=writer)
+    if rooms.clients.checker is None:
+        make_checker(clock, config, rooms.clients)
+    else:
+        checker_class(rooms.clients)
+
+
+def writer_urls(config: Config) -> dict[str, str]:
+    """The base URLs of the HTTP listeners of other processes, by instance."""
+    urls = {} if config.rooms is None else dict(config.rooms.writer_urls)
+    if isinstance(config, WorkerConfig) and config.master.http_url is not None:
+        urls.setdefault("master", config.master.http_url)
+    urls.pop(config.instance_name, None)
+    return urls

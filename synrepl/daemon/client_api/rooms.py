@@ -1,0 +1,154 @@
+"""Endpoints that create rooms, change memberships, and name rooms by aliases.
+
+Source: https://spec.matrix.org/v1.16/client-server-api/#rooms-1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from synrepl.adapters.http.messages import HttpAnswer, json_answer
+from synrepl.adapters.http.routes import Route
+from synrepl.daemon.assemble.rooms import RoomSending
+from synrepl.daemon.client_api.endpoints import ClientHandle, ClientRequest, Endpoints
+from synrepl.daemon.client_api.sending import positioned
+from synrepl.services.rooms.sending.new_room import NewRoom
+from synrepl.storage.rooms.tables.sent_events import SentEvent
+
+
+class _Reason(msgspec.Struct):
+    """The body of requests that may have a reason."""
+
+    reason: str | None = None
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The members of the membership event."""
+        return {} if self.reason is None else {"reason": self.reason}
+
+
+class _Target(_Reason):
+    """The body of requests about another user."""
+
+    user_id: str = msgspec.field(default="")
+
+
+class _Upgrade(msgspec.Struct):
+    """The body of an upgrade."""
+
+    new_version: str
+
+
+class _AliasTarget(msgspec.Struct):
+    """The body of a request that adds an alias."""
+
+    room_id: str
+
+
+def room_routes_of_clients(endpoints: Endpoints, rooms: RoomSending) -> list[Route]:
+    """The endpoints that change rooms."""
+    changes = rooms.changes
+
+    async def create(request: ClientRequest) -> HttpAnswer:
+        room_id, last = await changes.create(request.identity, request.body_as(NewRoom))
+        return positioned(json_answer({"room_id": room_id}), last)
+
+    async def upgrade(request: ClientRequest) -> HttpAnswer:
+        version = request.body_as(_Upgrade).new_version
+        room_id, last = await changes.upgrade(request.identity, request.path["room"], version)
+        return positioned(json_answer({"replacement_room": room_id}), last)
+
+    async def join(request: ClientRequest) -> HttpAnswer:
+        content = request.body_as(_Reason).content
+        room_id = await _room_id(request)
+        sent = await changes.join(request.identity, room_id, content)
+        return positioned(json_answer({"room_id": room_id}), sent)
+
+    async def knock(request: ClientRequest) -> HttpAnswer:
+        content = request.body_as(_Reason).content
+        room_id = await _room_id(request)
+        sent = await changes.set_own_membership(request.identity, room_id, "knock", content)
+        return positioned(json_answer({"room_id": room_id}), sent)
+
+    async def leave(request: ClientRequest) -> HttpAnswer:
+        content = request.body_as(_Reason).content
+        room_id = request.path["room"]
+        sent = await changes.set_own_membership(request.identity, room_id, "leave", content)
+        return positioned(json_answer({}), sent)
+
+    async def forget(request: ClientRequest) -> HttpAnswer:
+        await changes.forget(request.identity, request.path["room"])
+        return json_answer({})
+
+    def sets(membership: str, of: Sequence[str] | None = None) -> ClientHandle:
+        """An endpoint that sets the membership of another user."""
+
+        async def handle(request: ClientRequest) -> HttpAnswer:
+            target, room_id = request.body_as(_Target), request.path["room"]
+            sent: SentEvent = await changes.set_membership(
+                request.identity, room_id, target.user_id, membership, target.content, of
+            )
+            return positioned(json_answer({}), sent)
+
+        return handle
+
+    async def _room_id(request: ClientRequest) -> str:
+        """The room that a path names by its ID or an alias."""
+        named = request.path["room"]
+        return await rooms.aliases.room_of(named) if named.startswith("#") else named
+
+    return [
+        *endpoints.post("/createRoom", create),
+        *endpoints.post("/join/<room>", join),
+        *endpoints.post("/knock/<room>", knock),
+        *endpoints.post("/rooms/<room>/join", join),
+        *endpoints.post("/rooms/<room>/leave", leave),
+        *endpoints.post("/rooms/<room>/forget", forget),
+        *endpoints.post("/rooms/<room>/upgrade", upgrade),
+        *endpoints.post("/rooms/<room>/invite", sets("invite")),
+        *endpoints.post("/rooms/<room>/kick", sets("leave", ("join", "invite", "knock"))),
+        *endpoints.post("/rooms/<room>/ban", sets("ban")),
+        *endpoints.post("/rooms/<room>/unban", sets("leave", ("ban",))),
+    ]
+
+
+def directory_routes(endpoints: Endpoints, rooms: RoomSending) -> list[Route]:
+    """The endpoints of aliases; the list of public rooms is empty."""
+    aliases, server_name = rooms.aliases, rooms.sender.server_name
+
+    async def find(request: ClientRequest) -> HttpAnswer:
+        room_id = await aliases.room_of(request.path["alias"])
+        return json_answer({"room_id": room_id, "servers": [server_name]})
+
+    async def add(request: ClientRequest) -> HttpAnswer:
+        room_id = request.body_as(_AliasTarget).room_id
+        await aliases.add(request.identity, request.path["alias"], room_id)
+        return json_answer({})
+
+    async def remove(request: ClientRequest) -> HttpAnswer:
+        await aliases.remove(request.identity, request.path["alias"])
+        return json_answer({})
+
+    async def listed(request: ClientRequest) -> HttpAnswer:
+        found = await aliases.of_room(request.identity, request.path["room"])
+        return json_answer({"aliases": found})
+
+    async def visibility(request: ClientRequest) -> HttpAnswer:
+        await rooms.sender.placements.of(request.path["room"])
+        return json_answer({"visibility": "private"})
+
+    async def public_rooms(request: ClientRequest) -> HttpAnswer:
+        return json_answer({"chunk": [], "total_room_count_estimate": 0})
+
+    return [
+        *endpoints.get("/directory/room/<alias>", find),
+        *endpoints.put("/directory/room/<alias>", add),
+        *endpoints.delete("/directory/room/<alias>", remove),
+        *endpoints.get("/rooms/<room>/aliases", listed),
+        *endpoints.get("/directory/list/room/<room>", visibility),
+        *endpoints.get("/publicRooms", public_rooms),
+        *endpoints.post_query("/publicRooms", public_rooms),
+    ]
