@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from synrepl.core.errors import ConfigError, raise_all
 from synrepl.daemon.catalogue import bad_streams, catalogue
+from synrepl.daemon.client_api.check import check_client_api
 from synrepl.daemon.config import files as config_files
 from synrepl.daemon.config.config import Config, MasterConfig, WorkerConfig, decode_either
 from synrepl.daemon.config.decode import decode
@@ -69,6 +70,10 @@ def checked(config: C, document: Document) -> C:
         except ConfigError as error:
             note(("rooms",), error)
         include_working_directory()
+        try:
+            check_client_api(config)
+        except ConfigError as error:
+            note(("rooms",), error)
         for index, item in enumerate(config.handlers):
             try:
                 check_handler(item, config, known)

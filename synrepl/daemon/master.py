@@ -68,7 +68,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
-        check_client_api(config, self._scheduler)
+        check_client_api(config)
         self._handlers = handlers.load(config)
         self._actions = WriterActions(FORWARDED_ERRORS)
         self._shares = divide_for(config)
@@ -142,7 +142,13 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         scheduler.spawn("watch named followers", services.followers.run())
         if http is not None:
             stops.callback(
-                serve_master(services, http, running.ports, self._started_at, running.clients)
+                serve_master(
+                    services,
+                    http,
+                    running.ports,
+                    self._started_at,
+                    lambda: None if running.clients is None else running.clients.status(),
+                )
             )
         self.log.info(
             "master {name} of {server} is ready",

@@ -66,7 +66,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._catalogue = catalogue(config)
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
-        check_client_api(config, self._scheduler)
+        check_client_api(config)
         self._actions = WriterActions(FORWARDED_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
@@ -130,7 +130,14 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         if http is not None:
             store = None if own is None else own.store
             stops.callback(
-                serve_worker(services, store, http, databases, self._started_at, clients)
+                serve_worker(
+                    services,
+                    store,
+                    http,
+                    databases,
+                    self._started_at,
+                    lambda: None if clients is None else clients.status(),
+                )
             )
         return RunningWorker(services=services, http=http, clients=clients)
 

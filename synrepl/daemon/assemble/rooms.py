@@ -14,7 +14,7 @@ from synrepl.services.rooms.room_writers import RoomWriters
 from synrepl.services.rooms.sending.aliases import RoomAliases
 from synrepl.services.rooms.sending.event_sender import EventSender
 from synrepl.services.rooms.sending.new_room import DEFAULT_ROOM_VERSION
-from synrepl.services.rooms.sending.placements import RoomPlacements
+from synrepl.services.rooms.sending.placements import PlacementCache
 from synrepl.services.rooms.sending.room_changes import RoomChanges
 from synrepl.services.rooms.store import RoomStore
 from synrepl.services.writing.stream_writer import StreamWriter
@@ -68,7 +68,7 @@ def assemble_rooms(
         sender = EventSender(
             scheduler,
             database,
-            RoomPlacements(scheduler, writers),
+            PlacementCache(scheduler, writers),
             persister,
             config.instance_name,
             config.server_name,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from synrepl.core.clock import Clock
 from synrepl.core.errors import ConfigError
-from synrepl.daemon.client_api.checkers import checker_class, make_checker
+from synrepl.daemon.client_api.checkers import checker_class, users_path
+from synrepl.daemon.client_api.users_file import read_users
 from synrepl.daemon.config.config import Config, WorkerConfig
 from synrepl.daemon.config.signing_key import signing_key_of
 
@@ -17,7 +17,7 @@ class WriterUrlMissing(ConfigError):
     """rooms.writer_urls: {writer!r} persists events of rooms, and requests of clients are forwarded to its HTTP listener; give its URL"""
 
 
-def check_client_api(config: Config, clock: Clock) -> None:
+def check_client_api(config: Config) -> None:
     """Check the ``client_api`` section, and what it needs.
 
     :raises ClientApiNeedsDatabase: :raises WriterUrlMissing:
@@ -34,7 +34,7 @@ def check_client_api(config: Config, clock: Clock) -> None:
         if writer != config.instance_name and writer not in known:
             raise WriterUrlMissing(writer=writer)
     if rooms.clients.checker is None:
-        make_checker(clock, config, rooms.clients)
+        read_users(users_path(config, rooms.clients), config.server_name)
     else:
         checker_class(rooms.clients)
 

@@ -37,7 +37,7 @@ def make_checker(clock: Clock, config: Config, section: ClientApiConfig) -> Clie
     :raises UsersNeeded: :raises BadUsersFile: :raises BadSecretFile: :raises CheckerUnusable:
     """
     if section.checker is None:
-        users = UsersFile(clock, _users_path(config, section), config.server_name)
+        users = UsersFile(clock, users_path(config, section), config.server_name)
         return KnownUsers(clock, config.server_name, users)
     path = section.checker
     cls = checker_class(section)
@@ -83,8 +83,11 @@ def checker_class(section: ClientApiConfig) -> type[Any]:
     return found
 
 
-def _users_path(config: Config, section: ClientApiConfig) -> Path:
-    """:raises UsersNeeded:"""
+def users_path(config: Config, section: ClientApiConfig) -> Path:
+    """The file with the users.
+
+    :raises UsersNeeded: there is none
+    """
     if section.users is not None:
         return section.users
     if config.data_dir is None:

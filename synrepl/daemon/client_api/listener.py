@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -22,13 +22,13 @@ from synrepl.daemon.client_api.check import writer_urls
 from synrepl.daemon.client_api.checkers import make_checker
 from synrepl.daemon.client_api.endpoints import ClientRateLimiters, Endpoints
 from synrepl.daemon.client_api.errors import CLIENT_API_ERRORS
-from synrepl.daemon.client_api.http_forwarder import HttpForwarder
 from synrepl.daemon.client_api.position_wait import PositionWait
 from synrepl.daemon.client_api.rooms import directory_routes, room_routes_of_clients
 from synrepl.daemon.client_api.sending import sending_routes
 from synrepl.daemon.client_api.session import session_routes
 from synrepl.daemon.config.client_api import ClientApiConfig, RateLimitConfig
 from synrepl.daemon.config.config import Config
+from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
 from synrepl.services.waiting.wait_for import WaitFor
@@ -140,11 +140,6 @@ def make_forwarder(
         )
         stops.push_async_callback(clients[writer].close)
     return HttpForwarder(clients, actions)
-
-
-def client_api_status(listener: ClientApiListener | None) -> Mapping[str, Any] | None:
-    """The listener for Matrix clients in ``GET /status``; None without one."""
-    return None if listener is None else listener.status()
 
 
 def _secret(config: Config, writer: str) -> str | None:

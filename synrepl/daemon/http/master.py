@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import MasterServices
-from synrepl.daemon.client_api.http_forwarder import action_routes
-from synrepl.daemon.client_api.listener import ClientApiListener, client_api_status
+from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
 from synrepl.daemon.http.listener import HttpListener, connections_status
@@ -37,13 +36,13 @@ def serve_master(
     http: HttpListener,
     ports: Sequence[Any],
     started_at: float,
-    clients: ClientApiListener | None = None,
+    clients: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a master.
 
     :param ports: the ports of the replication listeners
     :param started_at: time of the start in seconds, by the scheduler
-    :param clients: the listener for Matrix clients; None without one
+    :param clients: returns the status of the listener for Matrix clients; None without one
     :returns: a function to call before the master stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus = services.config, services.ports.scheduler, services.bus
@@ -77,7 +76,7 @@ def serve_master(
                 for port in ports
             ],
             "rooms": rooms_status(services.rooms),
-            "client_api": client_api_status(clients),
+            "client_api": clients(),
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
         }
 

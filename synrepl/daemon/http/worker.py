@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import WorkerServices
-from synrepl.daemon.client_api.http_forwarder import action_routes
-from synrepl.daemon.client_api.listener import ClientApiListener, client_api_status
+from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import append_route, common_routes, memory_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
 from synrepl.daemon.http.listener import HttpListener
@@ -38,14 +37,14 @@ def serve_worker(
     http: HttpListener,
     databases: Sequence[DatabaseHealth],
     started_at: float,
-    clients: ClientApiListener | None = None,
+    clients: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a worker.
 
     :param store: the store of its own streams; None without a database
     :param databases: health of the databases that it reads or writes
     :param started_at: time of the start in seconds, by the scheduler
-    :param clients: the listener for Matrix clients; None without one
+    :param clients: returns the status of the listener for Matrix clients; None without one
     :returns: a function to call before the worker stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus, writer = (
@@ -72,7 +71,7 @@ def serve_worker(
         shown["bus"] = None if bus is None else bus.status().to_json()
         shown["http"] = http.status()
         shown["rooms"] = rooms_status(worker.rooms)
-        shown["client_api"] = client_api_status(clients)
+        shown["client_api"] = clients()
         shown |= worker.commands.status()
         if writer is not None:
             shown["writer"] = {"name": writer.writer, "open": writer.is_open}

@@ -1,4 +1,4 @@
-"""A Matrix client of tests: JSON over HTTP, with a cookie jar if asked for."""
+"""A Matrix client of tests: JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -27,17 +27,12 @@ class ClientReply(NamedTuple):
 
 
 class HttpMatrixClient:
-    """Sends requests of one user to a port of this machine.
+    """Sends requests of one user to a port of this machine."""
 
-    :param keeps_cookies: whether it sends cookies back
-    """
-
-    def __init__(self, port: int, token: str | None = None, keeps_cookies: bool = False) -> None:
+    def __init__(self, port: int, token: str | None = None) -> None:
         self.port = port
         self.token = token
         self.user_id = ""
-        self._keeps_cookies = keeps_cookies
-        self._cookie: str | None = None
 
     async def log_in(self, user: str, password: str, **more: Any) -> ClientReply:
         """Log in by password."""
@@ -55,8 +50,6 @@ class HttpMatrixClient:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token is not None:
             sent["Authorization"] = f"Bearer {self.token}"
-        if self._cookie is not None and self._keeps_cookies:
-            sent["Cookie"] = self._cookie
 
         def ask() -> ClientReply:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -69,10 +62,7 @@ class HttpMatrixClient:
             finally:
                 connection.close()
 
-        reply: ClientReply = await deferToThread(ask)
-        if "set-cookie" in reply.headers:
-            self._cookie = reply.headers["set-cookie"].partition(";")[0]
-        return reply
+        return await deferToThread(ask)
 
     async def create_room(self, **chosen: Any) -> str:
         """Create a room; returns its ID."""

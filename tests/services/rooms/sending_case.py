@@ -16,7 +16,7 @@ from synrepl.services.rooms.sending.aliases import RoomAliases
 from synrepl.services.rooms.sending.event_sender import EventSender
 from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.rooms.sending.new_room import NewRoom
-from synrepl.services.rooms.sending.placements import RoomPlacements
+from synrepl.services.rooms.sending.placements import PlacementCache
 from synrepl.services.rooms.sending.room_changes import RoomChanges
 from synrepl.storage.rooms.reading.client_rooms import current_events
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
@@ -42,7 +42,7 @@ class SendingProcess:
         self.others: dict[str, SendingProcess] = {}
         self.actions = WriterActions(FORWARDED_ERRORS)
         self.room_writers = RoomWriters(inner.database, writers)
-        self.placements = RoomPlacements(inner.scheduler, self.room_writers)
+        self.placements = PlacementCache(inner.scheduler, self.room_writers)
         self.sender = EventSender(
             inner.scheduler,
             inner.database,

@@ -17,7 +17,7 @@ from synrepl.services.forwarding import ForwardsToWriter, WriterActions
 from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.rooms.room_intake import NoRoomWriter
-from synrepl.services.rooms.sending.placements import RoomPlacement, RoomPlacements
+from synrepl.services.rooms.sending.placements import PlacementCache, RoomPlacement
 from synrepl.storage.database import Database, Transaction, UniqueViolation
 from synrepl.storage.rooms.persisting.send_run import EventNotAllowed, OutgoingEvent
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent
@@ -56,7 +56,7 @@ class EventSender:
         self,
         scheduler: Scheduler,
         database: Database,
-        placements: RoomPlacements,
+        placements: PlacementCache,
         persister: RoomPersister | None,
         instance: str,
         server_name: str,

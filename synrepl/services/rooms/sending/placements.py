@@ -27,7 +27,7 @@ class RoomPlacement(NamedTuple):
     version: str
 
 
-class RoomPlacements:
+class PlacementCache:
     """Remembers the placements of rooms that are in use."""
 
     def __init__(self, clock: Clock, writers: RoomWriters) -> None:
