@@ -61,6 +61,18 @@ SECTIONS = (
         },
     ),
     Section(
+        "Logins of Matrix clients",
+        "A class of yours that decides who may log in. It is named in the configuration, as `checker` of"
+        " `client_api`: [client-api.md](client-api.md).",
+        "synrepl",
+        {
+            "IClientChecker": None,
+            "ClientIdentity": None,
+            "ClientLogin": None,
+            "LoginRefused": None,
+        },
+    ),
+    Section(
         "Commands",
         "What processes tell each other besides facts, by `Access.commands` and `Handler.on_command`:"
         " [commands.md](commands.md).",

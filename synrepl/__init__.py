@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from synrepl.core.errors import Unavailable as Unavailable
     from synrepl.core.names import BadKey as BadKey
     from synrepl.daemon.open_rooms import open_rooms as open_rooms
+    from synrepl.services.clients.identity import ClientIdentity as ClientIdentity
+    from synrepl.services.clients.identity import ClientLogin as ClientLogin
+    from synrepl.services.clients.identity import IClientChecker as IClientChecker
+    from synrepl.services.clients.identity import LoginRefused as LoginRefused
     from synrepl.services.coherence.invalidations import BadInvalidation as BadInvalidation
     from synrepl.services.coherence.invalidations import Changed as Changed
     from synrepl.services.coherence.invalidations import ChangeOutbox as ChangeOutbox
@@ -146,6 +150,12 @@ else:
             ),
             "synrepl.core.names": ("BadKey",),
             "synrepl.daemon.open_rooms": ("open_rooms",),
+            "synrepl.services.clients.identity": (
+                "ClientIdentity",
+                "ClientLogin",
+                "IClientChecker",
+                "LoginRefused",
+            ),
             "synrepl.services.coherence.invalidations": (
                 "BadInvalidation",
                 "ChangeOutbox",

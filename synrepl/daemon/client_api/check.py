@@ -40,8 +40,10 @@ def check_client_api(config: Config) -> None:
 
 
 def writer_urls(config: Config) -> dict[str, str]:
-    """The base URLs of the HTTP listeners of other processes, by instance."""
-    urls = {} if config.rooms is None else dict(config.rooms.writer_urls)
+    """The base URLs of the HTTP listeners of other processes, by instance; none without rooms."""
+    if config.rooms is None:
+        return {}
+    urls = dict(config.rooms.writer_urls)
     if isinstance(config, WorkerConfig) and config.master.http_url is not None:
         urls.setdefault("master", config.master.http_url)
     urls.pop(config.instance_name, None)
