@@ -25,11 +25,13 @@ class MatrixCode(NamedTuple):
     """How an error is answered.
 
     :ivar members: facts of the error that become members of the body
+    :ivar is_private: the message is logged and not sent, because it may name processes, files or addresses
     """
 
     status: int
     errcode: str
     members: tuple[str, ...] = ()
+    is_private: bool = False
 
 
 #: How errors are answered, by class; the nearest base class counts.
@@ -67,8 +69,11 @@ TRANSPORT_ERRORS: ErrorTable = {
     RateLimited: MatrixCode(429, "M_LIMIT_EXCEEDED", ("retry_after_ms",)),
     InputError: MatrixCode(400, "M_INVALID_PARAM"),
     Refused: MatrixCode(403, "M_FORBIDDEN"),
-    Unavailable: MatrixCode(503, "M_UNKNOWN"),
+    Unavailable: MatrixCode(503, "M_UNKNOWN", is_private=True),
 }
+
+#: What clients get instead of a private message.
+AWAY_TEXT = "the server cannot do this now; try again later"
 
 
 def matrix_error_answer(error: Exception, table: ErrorTable) -> HttpAnswer:
@@ -81,7 +86,11 @@ def matrix_error_answer(error: Exception, table: ErrorTable) -> HttpAnswer:
         _log.failure("a client's request failed", failure=Failure(error))
         return json_answer({"errcode": "M_UNKNOWN", "error": "Internal server error"}, 500)
     facts = getattr(error, "facts", {})
-    body = {"errcode": code.errcode, "error": _encodable(str(error))}
+    text = _encodable(str(error))
+    if code.is_private:
+        _log.info("a client's request cannot be carried out now: {error}", error=text)
+        text = AWAY_TEXT
+    body = {"errcode": code.errcode, "error": text}
     body |= {name: facts[name] for name in code.members if name in facts}
     answer = json_answer(body, code.status)
     return HttpAnswer(code.status, answer.body, headers=_headers(code.status, error))

@@ -30,7 +30,9 @@ CLIENT_API_ERRORS: ErrorTable = {
     StillInRoom: MatrixCode(400, "M_UNKNOWN"),
     TooManyExtremities: MatrixCode(503, "M_UNKNOWN"),
     ResolutionTooLarge: MatrixCode(503, "M_UNKNOWN"),
-    CommitUnknown: MatrixCode(503, "M_UNKNOWN"),  # a repeated transaction ID gets the same event
+    CommitUnknown: MatrixCode(
+        503, "M_UNKNOWN", is_private=True
+    ),  # a repeated transaction ID gets the same event
     NotStorable: MatrixCode(400, "M_BAD_JSON"),
     BadIdentifier: MatrixCode(400, "M_INVALID_PARAM"),
     BadEvent: MatrixCode(400, "M_BAD_JSON"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from synrepl.adapters.http.client import Answer, HttpClient, status_text
+from synrepl.adapters.http.client import Answer, HttpClient, MasterAway, status_text
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.routes import Route
 from synrepl.core import jsons
@@ -35,13 +35,17 @@ class HttpForwarder:
     async def forward(self, writer: str, action: str, argument: Mapping[str, Any]) -> Any:
         """Have a process perform an action.
 
-        :raises WriterUnreachable: :raises ForwardingFailed: :raises MasterAway:
+        :raises WriterUnreachable: :raises ForwardingFailed:
         :raises SynreplError: the errors of the action
         """
         client = self._clients.get(writer)
         if client is None:
             raise WriterUnreachable(writer=writer)
-        answer = await client.post(f"{_PATH}/{quote(action, safe='')}", jsons.encode(argument))
+        try:
+            answer = await client.post(f"{_PATH}/{quote(action, safe='')}", jsons.encode(argument))
+        except MasterAway as error:
+            reason = error.facts["reason"]
+            raise ForwardingFailed(writer=writer, error="away", message=reason) from error
         return self._actions.result(writer, _members(writer, answer))
 
 

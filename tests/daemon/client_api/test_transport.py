@@ -25,6 +25,10 @@ class _Body(msgspec.Struct):
     age: int = 0
 
 
+class AddressAway(Unavailable):
+    """there is no connection to {where}"""
+
+
 class TransportCase(MatrixCase):
     """Endpoints of each kind."""
 
@@ -61,7 +65,7 @@ class TransportCase(MatrixCase):
 
     async def fail_(self, request: ClientRequest) -> HttpAnswer:
         if "away" in request.query:
-            raise Unavailable()
+            raise AddressAway(where="10.0.0.1")
         raise RuntimeError("private detail")
 
     async def own(self, request: ClientRequest) -> HttpAnswer:
@@ -158,6 +162,7 @@ class MatrixTransport(TransportCase):
         reply = await self.ask("POST", f"{V3}/fail?away=1")
         self.assert_error(reply, 503, "M_UNKNOWN")
         self.assertEqual(reply.headers["retry-after"], "1")
+        self.assertNotIn("10.0.0.1", reply.json["error"])
 
     async def test_the_user_of_a_path_must_be_the_own_one(self) -> None:
         self.assertEqual((await self.ask("GET", f"{V3}/user/%40a%3Atest/own")).status, 200)

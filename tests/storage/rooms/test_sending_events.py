@@ -138,6 +138,10 @@ class SendingEvents(SendingCase):
         sent.append(await self.send({"body": "3"}))
         sent.append(await self.send({"body": "4"}, by=two))
         await self.check(*sent)
+        ends = await self.read(
+            lambda txn: txn.execute("SELECT count(*) FROM synrepl._forward_extremities").fetchone()
+        )
+        self.assertEqual(ends, (1,))
 
     async def test_what_the_rules_refuse_is_not_stored_and_the_room_stays_remembered(self) -> None:
         sent = [await self.send({"body": "1"})]
