@@ -153,6 +153,5 @@ class Outbox:
     def close(self) -> None:
         """Refuse further facts, which would be lost after the work has returned."""
         self._closed = True
-        self._reserve = (
-            _no_tokens  # it leads back here: a whole batch would wait for the garbage collection
-        )
+        # It leads back here: a whole batch would wait for the garbage collection.
+        self._reserve = _no_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
 from synrepl.rooms import Event
 from synrepl.storage.outbox import Outbox
@@ -28,17 +29,21 @@ class BatchesInMemory(StoreCase):
         ]
         for batch in batches:
             gc.collect()
+            others = parts_of_batches()  # of other tests in this process
             gc.disable()
             try:
                 await self.one.persist(small.create.room_id, small.version, batch)
-                kinds = PersistRun, Outbox, RoomBatch, GroupWriter
                 # The thread of the batch may still be about to forget it.
-                await self.until(
-                    lambda kinds=kinds: (
-                        not any(  # type: ignore[misc]
-                            isinstance(each, kinds) for each in gc.get_objects()
-                        )
-                    )
-                )
+                await self.until(lambda others=others: not parts_of_batches(others))  # type: ignore[misc]
             finally:
                 gc.enable()
+
+
+def parts_of_batches(others: Sequence[object] = ()) -> list[object]:
+    """The objects of batches that are in memory.
+
+    :param others: those that do not count
+    """
+    known = set(map(id, others))
+    kinds = PersistRun, Outbox, RoomBatch, GroupWriter
+    return [each for each in gc.get_objects() if isinstance(each, kinds) and id(each) not in known]
