@@ -26,6 +26,14 @@ from synrepl.rooms.chains import UnknownEvent as UnknownEvent
 from synrepl.rooms.chains import auth_dependencies as auth_dependencies
 from synrepl.rooms.chains import chains_of as chains_of
 from synrepl.rooms.checks import Check as Check
+from synrepl.rooms.client_format import ClientForm as ClientForm
+from synrepl.rooms.client_format import ClientUnsigned as ClientUnsigned
+from synrepl.rooms.client_format import client_form as client_form
+from synrepl.rooms.client_format import content_json as content_json
+from synrepl.rooms.client_format import field_path as field_path
+from synrepl.rooms.client_format import selected_fields as selected_fields
+from synrepl.rooms.client_format import stripped_event as stripped_event
+from synrepl.rooms.client_format import with_unsigned as with_unsigned
 from synrepl.rooms.differing import DifferingEvents as DifferingEvents
 from synrepl.rooms.differing import EventChange as EventChange
 from synrepl.rooms.event import BadEvent as BadEvent

@@ -27,6 +27,7 @@ from synrepl.storage.rooms.tables.heads import (
     write_forward,
     write_heads,
     write_memberships,
+    write_state_only,
 )
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
@@ -137,6 +138,8 @@ class RoomBatchWriter:
         write_memberships(rows, heads.room_no, self._memberships(change, stream_ids))
         heads = heads._replace(stream_id=newest, oldest_stream_id=oldest)
         write_heads(rows, heads, batch.is_new)
+        if stream_ids and not places.live:
+            write_state_only(rows, heads.room_no, max(stream_ids.values()))
         rows.flush(txn)
         batch.memory.heads = heads
 

@@ -58,11 +58,13 @@ def read_messages(txn: Transaction, room_id: str, viewer: Viewer, request: PageR
     json = served_json(txn, room_version(room.version), page.events)
     gaps = []
     if request.backwards and request.order is PageOrder.TOPOLOGICAL:
-        gaps = _gaps(txn, room, page, request)
+        gaps = missing_in_page(txn, room, page, request)
     return Messages(page.events, json, page.next, gaps)
 
 
-def _gaps(txn: Transaction, room: RoomRow, page: VisiblePage, request: PageRequest) -> list[str]:
+def missing_in_page(
+    txn: Transaction, room: RoomRow, page: VisiblePage, request: PageRequest
+) -> list[str]:
     """Missing prev events of events in the part of the room that a page covers."""
     low = page.next or request.since or START
     txn.execute(

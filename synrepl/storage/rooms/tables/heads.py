@@ -84,6 +84,14 @@ def write_heads(rows: PendingRows, heads: StoredHeads, is_new: bool) -> None:
         rows.run(_CHANGE_HEADS, (*heads[1:], heads.room_no))
 
 
+def write_state_only(rows: PendingRows, room_no: int, stream_id: int) -> None:
+    """Note that a fact changed the current state without an event of its own."""
+    rows.run(
+        "UPDATE synrepl._room_heads SET state_stream_id = greatest(state_stream_id, %s) WHERE room_no = %s",
+        (stream_id, room_no),
+    )
+
+
 def forward_extremities(txn: Transaction, room_no: int) -> dict[int, str]:
     """The forward extremities of a room: IDs by number."""
     txn.execute(
@@ -192,12 +200,18 @@ class MembershipRow(NamedTuple):
 def write_memberships(rows: PendingRows, room_no: int, changes: Iterable[MembershipRow]) -> None:
     """Change memberships."""
     changes = list(changes)
-    gone = [each.user_id for each in changes if each.event_no is None]
+    gone = [each for each in changes if each.event_no is None]
     kept = [each for each in changes if each.event_no is not None]
     if gone:
         rows.run(
             "DELETE FROM synrepl._memberships WHERE room_no = %s AND user_id = ANY (%s::text[])",
-            (room_no, gone),
+            (room_no, [each.user_id for each in gone]),
+        )
+        rows.run(
+            "INSERT INTO synrepl._removed_memberships (room_no, user_id, stream_id)"
+            " SELECT %s, * FROM unnest(%s::text[], %s::bigint[])"
+            " ON CONFLICT (user_id, room_no) DO UPDATE SET stream_id = excluded.stream_id",
+            (room_no, [each.user_id for each in gone], [each.stream_id for each in gone]),
         )
     if len(kept) == 1:
         values = "VALUES (%s, %s, %s, %s, %s)"

@@ -10,7 +10,8 @@ parts are read separately, each from an index in the order of the page, and merg
   their own.
 
 A page looks at no more than :data:`SCAN_ROWS` events beside the line that need a membership. If there are more,
-it ends there, shorter than its limit, and says where to go on.
+it ends there, shorter than its limit, and says where to go on. So does a page with a filter that has looked at
+enough events (:mod:`synrepl.storage.rooms.visibility.event_filter`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from synrepl.core.errors import InputError
+from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, HistoryVisibility, Viewer
 from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.tables.numbers import require_room
@@ -31,6 +33,14 @@ from synrepl.storage.rooms.visibility.audience import (
     WIDEST_SHIFT,
 )
 from synrepl.storage.rooms.visibility.audience_sql import ViewerSql
+from synrepl.storage.rooms.visibility.covered_sql import (
+    EVERYTHING,
+    covered_params,
+    covered_sql,
+    not_covered_sql,
+    writers_above,
+)
+from synrepl.storage.rooms.visibility.event_filter import ALL_EVENTS, EventFilterSql
 from synrepl.storage.rooms.visibility.viewer_sql import (
     IS_BESIDE,
     IS_DIFFERENT,
@@ -80,6 +90,10 @@ class PageRequest(NamedTuple):
     :ivar since: events after it; None: from the beginning
     :ivar upto: events up to it; None: to the end
     :ivar backwards: whether the newest come first; otherwise the oldest
+    :ivar ceiling: only events that this vector covers; its linear position may be negative, and is a stream
+        ordering of backfilled events then
+    :ivar floor: only events that this vector does not cover; None: all
+    :ivar wanted: only these events
     """
 
     limit: int
@@ -87,6 +101,14 @@ class PageRequest(NamedTuple):
     upto: EventOrdering | None = None
     backwards: bool = True
     order: PageOrder = PageOrder.TOPOLOGICAL
+    ceiling: PositionVector = EVERYTHING
+    floor: PositionVector | None = None
+    wanted: EventFilterSql = ALL_EVENTS
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its statements have one of a few texts."""
+        return self.wanted == ALL_EVENTS and self.floor is None and not writers_above(self.ceiling)
 
 
 class VisiblePage(NamedTuple):
@@ -188,6 +210,8 @@ class _Pages:
         self._sql: ViewerSql = viewer_sql(history, viewer)
         self._shows_ordinary = ordinary_sql(history, viewer).shows_ordinary()
         self._params = viewer_params(history, viewer) | {"limit": request.limit}
+        self._wanted, params = _wanted_sql(request)
+        self._params |= params
         self._is_topological = request.order is PageOrder.TOPOLOGICAL
         if not self._is_topological:
             self._spans = [_by_stream(span) for span in self._spans]
@@ -206,7 +230,23 @@ class _Pages:
         for visibility, last in found:
             if last is not None and not self._is_open(visibility):
                 window = self._cut(window, EventOrdering(*last))
+        if self._request.wanted.scan_rows is not None:
+            window = self._cut_for_filter(txn, window, self._request.wanted.scan_rows)
         return window._replace(beside=[visibility for visibility, _ in found])
+
+    def _cut_for_filter(self, txn: Transaction, window: _Window, rows: int) -> _Window:
+        """The part of a window with so many events that others than wanted ones may be looked at."""
+        txn.execute(
+            f"SELECT e.topological, e.stream_id FROM synrepl._room_events e"
+            f" WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL AND {self._in_window()}"
+            f" ORDER BY {self._order('e')} OFFSET {rows - 1} LIMIT 1",
+            self._window_params(window),
+        )
+        last = txn.fetchone_or_none()
+        if last is None:
+            return window
+        topological = last[0] if self._is_topological else 0
+        return self._cut(window, EventOrdering(topological, last[1]))
 
     def _is_open(self, visibility: int) -> bool:
         """Whether this history visibility shows events without a membership."""
@@ -246,14 +286,14 @@ class _Pages:
             f" ORDER BY {self._order()} LIMIT %(limit)s"
         )
         params = self._window_params(window) | self._range_params(window)
-        # With the histories beside the line, there would be many texts.
+        # With the histories beside the line, or with filters, there would be many texts.
         return seen_events(
             txn,
             source,
             params,
             self._sql,
             self._order("found"),
-            planned_once=not window.beside,
+            planned_once=not window.beside and self._request.is_plain,
         )
 
     def _on_line(self) -> str:
@@ -276,7 +316,7 @@ class _Pages:
                 "range.to_stream",
             )
         }
-                       AND {self._shows_ordinary}
+                       AND {self._shows_ordinary}{self._wanted}
                      ORDER BY {self._order("e")} LIMIT %(limit)s) AS e
               ORDER BY range.place, {self._order("e")} LIMIT %(limit)s)"""
 
@@ -287,7 +327,7 @@ class _Pages:
             (SELECT e.event_no, {columns} FROM synrepl._room_events e
               WHERE e.room_no = %(room)s AND {IS_BESIDE} AND {_widest(visibility)}
                 AND NOT ({IS_EXCEPTION})
-                AND {self._in_window()} AND {self._shows_ordinary}
+                AND {self._in_window()} AND {self._shows_ordinary}{self._wanted}
               ORDER BY {self._order("e")} LIMIT %(limit)s)"""
 
     def _exceptions(self) -> str:
@@ -304,7 +344,7 @@ class _Pages:
               WHERE e.room_no = %(room)s AND {is_exception}
                 AND e.slot = ANY (%(slots)s::int[])
                 AND {NEVER} = 0 AND e.stream_id IS NOT NULL
-                AND {self._in_window()} AND {self._sql.shows()}
+                AND {self._in_window()} AND {self._sql.shows()}{self._wanted}
               ORDER BY {self._order("e")} LIMIT %(limit)s)"""
 
     def _different(self) -> str:
@@ -315,7 +355,7 @@ class _Pages:
                JOIN synrepl._room_events e USING (event_no)
               WHERE b.room_no = %(room)s AND b.slot = ANY (%(slots)s::int[])
                 AND {self._in_window("b")} AND {IS_ON_LINE} AND NOT ({IS_EXCEPTION})
-                AND {self._shows_ordinary}
+                AND {self._shows_ordinary}{self._wanted}
               ORDER BY {self._order("e")} LIMIT %(limit)s)"""
 
     def position_after(self, window: _Window, last: SeenEvent | None) -> EventOrdering | None:
@@ -371,6 +411,16 @@ class _Pages:
             "to_topological": [end.topological for _, end in found],
             "to_stream": [end.stream for _, end in found],
         }
+
+
+def _wanted_sql(request: PageRequest) -> tuple[str, dict[str, object]]:
+    """The conditions of a request that do not depend on the viewer, each preceded by AND, and their parameters."""
+    sql = f" AND {covered_sql(request.ceiling, 'ceiling')}{request.wanted.predicate}"
+    params = {**covered_params(request.ceiling, "ceiling"), **request.wanted.params}
+    if request.floor is not None:
+        sql += f" AND {not_covered_sql(request.floor, 'floor')}"
+        params |= covered_params(request.floor, "floor")
+    return sql, params
 
 
 def _by_stream(span: Span) -> Span:

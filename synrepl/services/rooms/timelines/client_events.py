@@ -1,0 +1,181 @@
+"""Makes events for clients from stored ones, with what a client gets besides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from synrepl.rooms import (
+    ClientForm,
+    ClientUnsigned,
+    client_form,
+    content_json,
+    field_path,
+    room_version,
+    selected_fields,
+    stripped_event,
+    with_unsigned,
+)
+from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.tables.sent_events import transaction_ids
+from synrepl.storage.rooms.timelines.event_sources import (
+    EventSource,
+    ReplacedEntry,
+    WantedEvent,
+    read_sources,
+    replaced_entries,
+)
+from synrepl.storage.rooms.timelines.shown_events import ShownEvent
+
+
+class EventOfRoom(NamedTuple):
+    """An event of a timeline, in its room."""
+
+    room_no: int
+    version: str
+    shown: ShownEvent
+
+
+class EntryOfRoom(NamedTuple):
+    """A state event, in its room.
+
+    :ivar version: of the room
+    """
+
+    room_no: int
+    version: str
+    event_no: int
+
+
+class MadeEvents(NamedTuple):
+    """Events for clients by number, and the rooms that have a damaged one, by number, with the reason."""
+
+    events: Mapping[int, ClientEvent]
+    damaged: Mapping[int, str]
+
+
+class ClientEventMaker:
+    """Makes the events of one answer.
+
+    :param now_ms: milliseconds since 1970
+    :param fields: paths of the fields that events have; None: all
+    :param room_ids: IDs of rooms by number, where events name their room
+    """
+
+    def __init__(
+        self,
+        txn: Transaction,
+        reader: TimelineReader,
+        now_ms: int,
+        fields: Sequence[str] | None = None,
+        room_ids: Mapping[int, str] | None = None,
+    ) -> None:
+        self._txn = txn
+        self._reader = reader
+        self._now_ms = now_ms
+        self._paths = None if fields is None else [field_path(each) for each in fields]
+        self._room_ids = room_ids or {}
+
+    def make(
+        self, shown: Sequence[EventOfRoom], entries: Collection[EntryOfRoom] = ()
+    ) -> MadeEvents:
+        """Events of timelines, and state events; each by its number."""
+        replaced = replaced_entries(
+            self._txn,
+            [
+                ReplacedEntry(s.event_no, room_no, s.group_before, s.slot)
+                for room_no, _, s in shown
+                if s.slot is not None
+            ],
+        )
+        wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
+        for _, version, event in shown:
+            wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
+        for _, version, event in shown:
+            for number in (event.redacted_by, replaced.get(event.event_no)):
+                if number is not None:
+                    wanted.setdefault(number, WantedEvent(number, version))
+        sources = read_sources(self._txn, wanted.values())
+        redactions = {
+            each.redacted_by: wanted[each.event_no].version
+            for each in sources.events.values()
+            if each.redacted_by is not None and each.redacted_by not in wanted
+        }
+        more = read_sources(
+            self._txn, [WantedEvent(number, version) for number, version in redactions.items()]
+        )
+        found = {**sources.events, **more.events}
+        sent = self._transaction_ids(shown)
+        events: dict[int, ClientEvent] = {}
+        damaged: dict[int, str] = {}
+        for room_no, version, event in shown:
+            source = found.get(event.event_no)
+            if source is None:
+                damaged[room_no] = str(sources.damaged[event.event_no])
+                continue
+            unsigned = self._unsigned(source, version, found)
+            unsigned.membership = event.membership
+            if event.event_id in sent:
+                unsigned.transaction_id = sent[event.event_id]
+            old = found.get(replaced.get(event.event_no, 0))
+            if old is not None:
+                unsigned.prev_content = Raw(content_json(old.json))
+                unsigned.replaces_state = old.event_id
+            events[event.event_no] = self._event(room_no, version, source, unsigned)
+        for entry in entries:
+            if entry.event_no in events:
+                continue
+            source = found.get(entry.event_no)
+            if source is None:
+                damaged[entry.room_no] = str(sources.damaged[entry.event_no])
+                continue
+            unsigned = self._unsigned(source, entry.version, found)
+            events[entry.event_no] = self._event(entry.room_no, entry.version, source, unsigned)
+        return MadeEvents(events, damaged)
+
+    def _transaction_ids(self, shown: Iterable[EventOfRoom]) -> Mapping[str, str]:
+        device_id = self._reader.device_id
+        mine = [e.shown.event_id for e in shown if e.shown.sender == self._reader.user_id]
+        if device_id is None or not mine:
+            return {}
+        return transaction_ids(self._txn, self._reader.user_id, device_id, mine)
+
+    def _unsigned(
+        self, source: EventSource, version: str, found: Mapping[int, EventSource]
+    ) -> ClientUnsigned:
+        unsigned = ClientUnsigned(age=self._now_ms - source.sent_at)
+        redaction = found.get(source.redacted_by) if source.redacted_by is not None else None
+        if redaction is not None:
+            form = client_form(redaction.json, redaction.event_id, room_version(version))
+            unsigned.redacted_because = Raw(form.json)
+        return unsigned
+
+    def _event(
+        self, room_no: int, version: str, source: EventSource, unsigned: ClientUnsigned
+    ) -> ClientEvent:
+        form: ClientForm = client_form(source.json, source.event_id, room_version(version))
+        json = with_unsigned(form.json, unsigned, self._room_ids.get(room_no))
+        if self._paths is not None:
+            json = selected_fields(json, self._paths)
+        return ClientEvent(
+            form.event_id, form.type, form.sender, form.state_key, source.stream_id, json
+        )
+
+
+def stripped_events(
+    txn: Transaction, entries: Collection[EntryOfRoom]
+) -> tuple[dict[int, bytes], dict[int, str]]:
+    """State events in stripped form by number, and damaged rooms by number with the reason."""
+    wanted = [WantedEvent(each.event_no, each.version) for each in entries]
+    sources = read_sources(txn, wanted)
+    found = {number: stripped_event(each.json) for number, each in sources.events.items()}
+    rooms = {each.event_no: each.room_no for each in entries}
+    return found, {rooms[number]: str(error) for number, error in sources.damaged.items()}
+
+
+def in_order(events: Mapping[int, ClientEvent], numbers: Iterable[int]) -> list[ClientEvent]:
+    """Events by their numbers; those that were not made are left out."""
+    return [events[number] for number in numbers if number in events]

@@ -1,0 +1,224 @@
+"""Pages of a room's history for a user, and the events around one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import EventOrdering
+from synrepl.services.rooms.timelines.client_events import (
+    ClientEventMaker,
+    EntryOfRoom,
+    EventOfRoom,
+    in_order,
+)
+from synrepl.services.rooms.timelines.client_filter import RoomEventFilter
+from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
+from synrepl.services.rooms.timelines.room_view import UserRoomView
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    DamagedRoom,
+    EventContext,
+    EventNotVisible,
+    MessagesPage,
+)
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.reading.messages import missing_in_page
+from synrepl.storage.rooms.timelines.room_entries import MEMBER, entries_before
+from synrepl.storage.rooms.timelines.shown_events import ShownEvent, of_seen
+from synrepl.storage.rooms.visibility.event_visibility import seen_by_user
+from synrepl.storage.rooms.visibility.pages import (
+    PageOrder,
+    PageRequest,
+    VisiblePage,
+    visible_page,
+)
+
+_Position = RoomToken | PositionVector | None
+
+
+class HistoryReader:
+    """Reads the history of one room, in a transaction.
+
+    :param view: what the user may read
+    """
+
+    def __init__(
+        self, txn: Transaction, view: UserRoomView, wanted: RoomEventFilter, now_ms: int
+    ) -> None:
+        self._txn = txn
+        self._view = view
+        self._wanted = wanted
+        room_ids = {view.room.room_no: view.room.room_id}
+        self._maker = ClientEventMaker(txn, view.reader, now_ms, room_ids=room_ids)
+
+    def page(
+        self, start: _Position, end: _Position, *, backwards: bool, limit: int
+    ) -> MessagesPage:
+        """A page of the history.
+
+        :raises DamagedRoom: an event of it is damaged
+        """
+        upto = self._view.upto
+        if backwards:
+            request = self._backwards(_token(start, upto), end, limit)
+        else:
+            request = self._forwards(start, end, limit)
+        page = visible_page(self._txn, self._view.room.room_id, self._view.viewer, request)
+        shown = of_seen(self._txn, page.events)
+        gaps: Sequence[str] = ()
+        if backwards:
+            gaps = missing_in_page(self._txn, self._view.room, page, request)
+        return MessagesPage(
+            self._events(shown),
+            self._members(shown),
+            _token(start, upto),
+            self._next(request, page),
+            gaps,
+        )
+
+    def _backwards(self, start: RoomToken, end: _Position, limit: int) -> PageRequest:
+        since, floor = None, None
+        if isinstance(end, PositionVector):
+            floor = end
+        elif end is not None:
+            since, floor = end.position, end.ceiling if end.position is None else None
+        return PageRequest(
+            limit,
+            since=since,
+            upto=start.position,
+            ceiling=_least(start.ceiling, self._view),
+            floor=floor,
+            wanted=self._wanted.sql(),
+        )
+
+    def _forwards(self, start: _Position, end: _Position, limit: int) -> PageRequest:
+        upto = self._view.upto
+        if isinstance(end, PositionVector):
+            end = RoomToken(end)
+        ceiling = (
+            upto if end is None or end.position is not None else _least(end.ceiling, self._view)
+        )
+        until = None if end is None else end.position
+        if isinstance(start, RoomToken) and start.position is not None:
+            return PageRequest(
+                limit,
+                since=start.position,
+                upto=until,
+                backwards=False,
+                ceiling=ceiling,
+                wanted=self._wanted.sql(),
+            )
+        floor = start.ceiling if isinstance(start, RoomToken) else start
+        if floor is None:
+            return PageRequest(
+                limit, upto=until, backwards=False, ceiling=ceiling, wanted=self._wanted.sql()
+            )
+        # What comes after a sync is in the order of the stream, as syncs are.
+        return PageRequest(
+            limit,
+            since=EventOrdering(0, floor.linear),
+            backwards=False,
+            order=PageOrder.STREAM,
+            ceiling=ceiling,
+            floor=floor,
+            wanted=self._wanted.sql(),
+        )
+
+    def _next(self, request: PageRequest, page: VisiblePage) -> RoomToken | None:
+        if page.next is None:
+            return None
+        if request.order is PageOrder.STREAM:
+            assert request.floor is not None
+            return RoomToken(request.floor.merge(lowered(request.ceiling, page.next.stream)))
+        return RoomToken(request.ceiling, page.next)
+
+    def context(self, event_id: str, limit: int) -> EventContext:
+        """An event and those around it.
+
+        :param limit: number of the others
+        :raises EventNotVisible: :raises DamagedRoom:
+        """
+        event = self._shown(event_id)
+        topological, stream = event.ordering
+        before_count, after_count = limit - limit // 2, limit // 2
+        older = RoomToken(self._view.upto, EventOrdering(topological, stream - 1))
+        newer = RoomToken(self._view.upto, event.ordering)
+        before = self._part(older, before_count, backwards=True)
+        after = self._part(newer, after_count, backwards=False)
+        made = self._events([event, *before, *after])
+        last = after[-1] if after else event
+        start = before[-1].ordering if before else event.ordering
+        return EventContext(
+            made[0],
+            made[1 : len(before) + 1],
+            made[len(before) + 1 :],
+            self._members([event, *before, *after]),
+            RoomToken(self._view.upto, EventOrdering(start.topological, start.stream - 1)),
+            RoomToken(self._view.upto, last.ordering),
+        )
+
+    def _part(self, start: RoomToken, limit: int, *, backwards: bool) -> list[ShownEvent]:
+        if not limit:
+            return []
+        request = (
+            self._backwards(start, None, limit) if backwards else self._forwards(start, None, limit)
+        )
+        page = visible_page(self._txn, self._view.room.room_id, self._view.viewer, request)
+        return of_seen(self._txn, page.events)
+
+    def event(self, event_id: str) -> ClientEvent:
+        """One event.
+
+        :raises EventNotVisible: :raises DamagedRoom:
+        """
+        return self._events([self._shown(event_id)])[0]
+
+    def _shown(self, event_id: str) -> ShownEvent:
+        named = [event_id] if "\0" not in event_id else []
+        room_id, viewer = self._view.room.room_id, self._view.viewer
+        seen = seen_by_user(self._txn, room_id, viewer, named).get(event_id)
+        if seen is None or not seen.verdict.reason.shows or not self._is_readable(seen.ordering):
+            raise EventNotVisible(event_id=event_id, room_id=room_id, user=viewer.user)
+        return of_seen(self._txn, [seen])[0]
+
+    def _is_readable(self, ordering: EventOrdering) -> bool:
+        """Whether an event is in the part that the user may read."""
+        return ordering.stream <= self._view.upto.highest
+
+    def _events(self, shown: Sequence[ShownEvent]) -> list[ClientEvent]:
+        room = self._view.room
+        made = self._maker.make([EventOfRoom(room.room_no, room.version, each) for each in shown])
+        if made.damaged:
+            raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
+        return in_order(made.events, [each.event_no for each in shown])
+
+    def _members(self, shown: Sequence[ShownEvent]) -> list[ClientEvent]:
+        """With lazy loading, the memberships of the senders at the newest event shown."""
+        if not self._wanted.lazy_load_members or not shown:
+            return []
+        room = self._view.room
+        newest = max(shown, key=lambda each: each.ordering)
+        senders = sorted({each.sender for each in shown})
+        entries = entries_before(
+            self._txn, [(room.room_no, newest.group_before, (MEMBER, user)) for user in senders]
+        )
+        numbers = [each for each in entries.values() if each is not None]
+        made = self._maker.make(
+            (), [EntryOfRoom(room.room_no, room.version, each) for each in numbers]
+        )
+        return in_order(made.events, numbers)
+
+
+def _token(position: _Position, upto: PositionVector) -> RoomToken:
+    """A position as a token."""
+    if isinstance(position, RoomToken):
+        return position
+    return RoomToken(upto if position is None else position)
+
+
+def _least(ceiling: PositionVector, view: UserRoomView) -> PositionVector:
+    """A ceiling that is not above what the user may read."""
+    if view.is_joined:
+        return ceiling
+    return lowered(ceiling, view.upto.highest)

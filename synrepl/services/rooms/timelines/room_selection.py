@@ -1,0 +1,104 @@
+"""Which rooms of a user an update has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from synrepl.positions.vector import PositionVector
+from synrepl.services.rooms.timelines.client_filter import RoomFilter
+from synrepl.services.rooms.timelines.update_reader import RoomsToRead
+from synrepl.services.rooms.timelines.updates import RoomPage
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.timelines.room_entries import covered_tokens
+from synrepl.storage.rooms.timelines.user_rooms import (
+    UserRoom,
+    joined_once,
+    memberships_at,
+    most_recent,
+    rooms_with_membership,
+)
+
+_JOINED, _LEFT = "join", ("leave", "ban")
+
+
+def rooms_at_first(
+    txn: Transaction,
+    user: str,
+    upto: PositionVector,
+    wanted: RoomFilter,
+    page: RoomPage | None,
+) -> RoomsToRead:
+    """The rooms of an update from the start.
+
+    :param page: only these of the joined rooms, and others only with the first page
+    """
+    rooms = [
+        each
+        for each in rooms_with_membership(txn, user, upto, wanted.rooms)
+        if wanted.allows_room(each.room_id) and not each.is_forgotten
+    ]
+    joined = most_recent(each for each in rooms if each.membership == _JOINED)
+    if page is not None:
+        joined = joined[page.first : page.first + page.limit]
+        if page.first:
+            return RoomsToRead(new=joined)
+    left: list[UserRoom] = []
+    if wanted.include_leave:
+        left = [each for each in rooms if each.membership in _LEFT and each.stream_id]
+    return RoomsToRead(
+        new=joined,
+        left=left,
+        never_joined=_never_joined(txn, left),
+        invited=[each for each in rooms if each.membership == "invite"],
+        knocked=[each for each in rooms if each.membership == "knock"],
+    )
+
+
+def rooms_with_news(
+    txn: Transaction,
+    user: str,
+    since: PositionVector,
+    upto: PositionVector,
+    wanted: RoomFilter,
+    changed_rooms: Collection[str] | None,
+    *,
+    full_state: bool,
+) -> RoomsToRead:
+    """The rooms of an update that may have news.
+
+    :param changed_rooms: rooms that changed, besides those where the user's membership did; None: find out
+    :param full_state: all joined rooms, each with its whole state
+    """
+    found = rooms_with_membership(txn, user, upto, changed_rooms, since)
+    rooms = [each for each in found if wanted.allows_room(each.room_id) and not each.is_forgotten]
+    # A membership that the client does not know of yet has a stream ordering that it has not seen.
+    recent = {each.stream_id for each in rooms if each.stream_id > since.linear}
+    known = covered_tokens(txn, recent, since)
+    moved = [
+        each for each in rooms if each.stream_id > since.linear and each.stream_id not in known
+    ]
+    before = memberships_at(txn, moved, since)
+    was_joined = {number for number, each in before.items() if each.membership == _JOINED}
+    moved_numbers = {each.room_no for each in moved}
+    joined = [each for each in rooms if each.membership == _JOINED]
+    new = [e for e in joined if e.room_no in moved_numbers and e.room_no not in was_joined]
+    new_numbers = {each.room_no for each in new}
+    stayed = [each for each in joined if each.room_no not in new_numbers]
+    if not full_state:
+        stayed = [e for e in stayed if max(e.newest, e.state_only) > since.linear]
+    left = [each for each in moved if each.membership in _LEFT and each.stream_id]
+    left_since = {each.room_no for each in left} & was_joined
+    return RoomsToRead(
+        changed=stayed,
+        new=new,
+        whole={e.room_no for e in stayed if full_state or e.state_only > since.linear},
+        left=left,
+        left_since=left_since,
+        never_joined=_never_joined(txn, [e for e in left if e.room_no not in left_since]),
+        invited=[each for each in moved if each.membership == "invite"],
+        knocked=[each for each in moved if each.membership == "knock"],
+    )
+
+
+def _never_joined(txn: Transaction, rooms: list[UserRoom]) -> set[int]:
+    return {each.room_no for each in rooms} - joined_once(txn, rooms)

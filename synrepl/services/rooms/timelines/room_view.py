@@ -1,0 +1,80 @@
+"""What a user may read of one room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import HistoryVisibility, RoomVersion, Viewer, room_version
+from synrepl.services.rooms.timelines.room_token import lowered
+from synrepl.services.rooms.timelines.updates import NotInRoom, TimelineReader
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
+from synrepl.storage.rooms.timelines.user_rooms import (
+    UserRoom,
+    joined_once,
+    rooms_with_membership,
+)
+from synrepl.storage.rooms.visibility.audience import visibility_set
+
+
+@dataclass(frozen=True, slots=True)
+class UserRoomView:
+    """A room as a user may read it.
+
+    :ivar member: the user's membership; None for a room that the user only looks at
+    :ivar viewer: by whom events are seen
+    :ivar upto: the part of the room that may be read: for a user who left, up to the leave
+    """
+
+    room: RoomRow
+    member: UserRoom | None
+    reader: TimelineReader
+    viewer: Viewer
+    upto: PositionVector
+
+    @property
+    def version(self) -> RoomVersion:
+        """The version of the room."""
+        return room_version(self.room.version)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the user is in the room."""
+        return self.member is None or self.member.membership == "join"
+
+
+def room_view(
+    txn: Transaction, reader: TimelineReader, room_id: str, upto: PositionVector
+) -> UserRoomView:
+    """What a user may read of a room.
+
+    :raises UnknownRoom: it is not in the store
+    :raises NotInRoom: the user was never in it, and not everybody may read it
+    """
+    room = require_room(txn, room_id)
+    found = rooms_with_membership(txn, reader.user_id, upto, [room_id])
+    viewer = Viewer(reader.user_id, ignored=reader.ignored)
+    member = found[0] if found and not found[0].is_forgotten else None
+    if member is not None and member.membership == "join":
+        return UserRoomView(room, member, reader, viewer, upto)
+    if member is not None and joined_once(txn, [member]):
+        return UserRoomView(room, member, reader, viewer, lowered(upto, member.stream_id))
+    if _is_world_readable(txn, room.room_no):
+        return UserRoomView(room, None, reader, viewer._replace(is_peeking=True), upto)
+    raise NotInRoom(user=reader.user_id, room_id=room_id)
+
+
+def _is_world_readable(txn: Transaction, room_no: int) -> bool:
+    txn.execute(
+        "SELECT e.audience FROM synrepl._room_keys k JOIN synrepl._current_state c USING (room_no, slot)"
+        " JOIN synrepl._room_events e USING (event_no) WHERE k.room_no = %s"
+        " AND k.type = 'm.room.history_visibility' AND k.state_key = ''",
+        (room_no,),
+    )
+    found = txn.fetchone_or_none()
+    return (
+        found is not None
+        and found[0] is not None
+        and visibility_set(found[0]) is HistoryVisibility.WORLD_READABLE
+    )

@@ -1,0 +1,143 @@
+"""The state of a room for a user."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import StateKey
+from synrepl.services.rooms.timelines.client_events import ClientEventMaker, EntryOfRoom, in_order
+from synrepl.services.rooms.timelines.room_token import RoomToken
+from synrepl.services.rooms.timelines.room_view import UserRoomView
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    DamagedRoom,
+    HasNoEntry,
+    JoinedMember,
+)
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.timelines.room_entries import (
+    MEMBER,
+    Boundary,
+    current_entries,
+    ends,
+    entries_before,
+    state_changes_after,
+)
+
+
+class _Membership(msgspec.Struct):
+    membership: object = None
+    displayname: object = None
+    avatar_url: object = None
+
+
+class _WithMembership(msgspec.Struct):
+    content: _Membership
+
+
+class StatesReader:
+    """Reads states of one room, in a transaction: the current one, or for a user who left that at the leave."""
+
+    def __init__(self, txn: Transaction, view: UserRoomView, now_ms: int) -> None:
+        self._txn = txn
+        self._view = view
+        room_ids = {view.room.room_no: view.room.room_id}
+        self._maker = ClientEventMaker(txn, view.reader, now_ms, room_ids=room_ids)
+
+    def state(self) -> list[ClientEvent]:
+        """The whole state.
+
+        :raises DamagedRoom: an event of it is damaged
+        """
+        return self._events(self._entries(self._view.upto).values())
+
+    def entry(self, key: StateKey) -> ClientEvent:
+        """One entry.
+
+        :raises HasNoEntry: :raises DamagedRoom:
+        """
+        number = self._entries(self._view.upto).get(key)
+        if number is None:
+            room_id = self._view.room.room_id
+            raise HasNoEntry(room_id=room_id, type=key[0], state_key=key[1])
+        return self._events([number])[0]
+
+    def members(
+        self,
+        at: RoomToken | PositionVector | None,
+        membership: str | None = None,
+        not_membership: str | None = None,
+    ) -> list[ClientEvent]:
+        """The membership events in the state at a position.
+
+        :raises DamagedRoom:
+        """
+        upto = self._view.upto
+        if isinstance(at, RoomToken):
+            upto = at.ceiling
+        elif at is not None:
+            upto = at
+        if not self._view.is_joined and not self._view.upto.covers(upto):
+            upto = self._view.upto
+        entries = self._entries(upto)
+        found = self._events([number for key, number in entries.items() if key[0] == MEMBER])
+        return [
+            each
+            for each in found
+            if (membership is None or _membership(each) == membership)
+            and (not_membership is None or _membership(each) != not_membership)
+        ]
+
+    def joined_members(self) -> list[JoinedMember]:
+        """The users in the room.
+
+        :raises DamagedRoom:
+        """
+        found = []
+        for each in self.members(None, "join"):
+            content = msgspec.json.decode(each.json, type=_WithMembership).content
+            name, avatar = _text(content.displayname), _text(content.avatar_url)
+            found.append(JoinedMember(each.state_key or "", name, avatar))
+        return found
+
+    def _entries(self, upto: PositionVector) -> Mapping[StateKey, int]:
+        """The state of the part of the room that a vector covers."""
+        room = self._view.room
+        entries = current_entries(self._txn, [room.room_no], None)[room.room_no]
+        found = {each.key: each.event_no for each in entries}
+        boundary: Boundary | None = ends(self._txn, [room.room_no], upto).get(room.room_no)
+        if boundary is None:
+            return found
+        after = (room.room_no, room.room_id, boundary.stream_id - 1)
+        changed = state_changes_after(self._txn, [after])[room.room_no]
+        keys = {key for _, key, _ in changed.changes}
+        member = self._view.member
+        if changed.is_many or (member is not None and member.state_only >= boundary.stream_id):
+            keys |= found.keys()
+        wanted = [(room.room_no, boundary.group_before, key) for key in keys]
+        for (_, key), number in entries_before(self._txn, wanted).items():
+            if number is None:
+                found.pop(key, None)
+            else:
+                found[key] = number
+        return found
+
+    def _events(self, numbers: Collection[int]) -> list[ClientEvent]:
+        room = self._view.room
+        made = self._maker.make(
+            (), [EntryOfRoom(room.room_no, room.version, each) for each in numbers]
+        )
+        if made.damaged:
+            raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
+        return in_order(made.events, numbers)
+
+
+def _membership(event: ClientEvent) -> object:
+    return msgspec.json.decode(event.json, type=_WithMembership).content.membership
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,258 @@
+"""What users see of rooms, read in batches over many rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from synrepl.core.clock import Clock
+from synrepl.positions.vector import PositionVector
+from synrepl.services.rooms.timelines.client_filter import (
+    NO_FILTER,
+    ClientFilter,
+    RoomEventFilter,
+)
+from synrepl.services.rooms.timelines.history_reader import HistoryReader
+from synrepl.services.rooms.timelines.room_selection import rooms_at_first, rooms_with_news
+from synrepl.services.rooms.timelines.room_token import RoomToken
+from synrepl.services.rooms.timelines.room_view import room_view
+from synrepl.services.rooms.timelines.states_reader import StatesReader
+from synrepl.services.rooms.timelines.update_reader import UpdateReader
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    EventContext,
+    JoinedMember,
+    MessagesPage,
+    RoomPage,
+    RoomsUpdate,
+    TimelineReader,
+)
+from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.rooms.timelines.user_rooms import rooms_with_membership
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Timelines:
+    """Reads rooms for clients.
+
+    All answers are as of a vector of the stream ``events``: what the process has applied. The database
+    may have more, which is left out.
+    """
+
+    database: Database
+    clock: Clock
+
+    async def initial(
+        self,
+        reader: TimelineReader,
+        upto: PositionVector,
+        wanted: ClientFilter = NO_FILTER,
+        page: RoomPage | None = None,
+        *,
+        state_after: bool = False,
+    ) -> RoomsUpdate:
+        """The rooms of a user with the newest events and the state of each.
+
+        :param page: only these of the joined rooms; others than joined ones come with the first page
+        :param state_after: whether states are those at the end of timelines (MSC4222)
+        """
+
+        def work(txn: Transaction) -> RoomsUpdate:
+            rooms = rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
+            return UpdateReader(
+                txn, reader, upto, upto, wanted, self._now_ms(), state_after=state_after
+            ).read(rooms)
+
+        return await self._read("initial sync", work)
+
+    async def since(
+        self,
+        reader: TimelineReader,
+        since: PositionVector,
+        upto: PositionVector,
+        changed_rooms: Collection[str] | None = None,
+        wanted: ClientFilter = NO_FILTER,
+        *,
+        full_state: bool = False,
+        state_after: bool = False,
+    ) -> RoomsUpdate:
+        """What is new in the rooms of a user; rooms without news are left out, unless ``full_state``.
+
+        :param changed_rooms: the rooms of the user in which something may be new; None: find out. Rooms in
+            which the user's membership changed need not be named
+        :param full_state: give all joined rooms with their whole state
+        """
+
+        def work(txn: Transaction) -> RoomsUpdate:
+            rooms = rooms_with_news(
+                txn,
+                reader.user_id,
+                since,
+                upto,
+                wanted.room,
+                None if full_state else changed_rooms,
+                full_state=full_state,
+            )
+            return UpdateReader(
+                txn, reader, since, upto, wanted, self._now_ms(), state_after=state_after
+            ).read(rooms)
+
+        return await self._read("sync", work)
+
+    async def messages(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        upto: PositionVector,
+        start: RoomToken | PositionVector | None,
+        end: RoomToken | PositionVector | None = None,
+        *,
+        backwards: bool = True,
+        limit: int = 10,
+        wanted: RoomEventFilter | None = None,
+    ) -> MessagesPage:
+        """A page of the history of a room.
+
+        :param start: a vector is that of a sync token; None: the end of the room, or its beginning
+        :param end: where to stop
+        :raises NotInRoom: :raises UnknownRoom:
+        """
+
+        def work(txn: Transaction) -> MessagesPage:
+            return self._history(txn, reader, room_id, upto, wanted).page(
+                start, end, backwards=backwards, limit=limit
+            )
+
+        return await self._read("messages", work)
+
+    async def context(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        event_id: str,
+        upto: PositionVector,
+        limit: int = 10,
+        wanted: RoomEventFilter | None = None,
+    ) -> EventContext:
+        """An event and those around it.
+
+        :raises NotInRoom: :raises UnknownRoom: :raises EventNotVisible:
+        """
+
+        def work(txn: Transaction) -> EventContext:
+            return self._history(txn, reader, room_id, upto, wanted).context(event_id, limit)
+
+        return await self._read("context", work)
+
+    async def event(
+        self, reader: TimelineReader, room_id: str, event_id: str, upto: PositionVector
+    ) -> ClientEvent:
+        """One event.
+
+        :raises NotInRoom: :raises UnknownRoom: :raises EventNotVisible:
+        """
+
+        def work(txn: Transaction) -> ClientEvent:
+            return self._history(txn, reader, room_id, upto, None).event(event_id)
+
+        return await self._read("event", work)
+
+    async def state(
+        self, reader: TimelineReader, room_id: str, upto: PositionVector
+    ) -> Sequence[ClientEvent]:
+        """The current state of a room; for a user who left, that after the leave.
+
+        :raises NotInRoom: :raises UnknownRoom:
+        """
+
+        def work(txn: Transaction) -> Sequence[ClientEvent]:
+            return self._states(txn, reader, room_id, upto).state()
+
+        return await self._read("state", work)
+
+    async def state_entry(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        kind: str,
+        state_key: str,
+        upto: PositionVector,
+    ) -> ClientEvent:
+        """One entry of the same.
+
+        :raises NotInRoom: :raises UnknownRoom: :raises HasNoEntry:
+        """
+
+        def work(txn: Transaction) -> ClientEvent:
+            return self._states(txn, reader, room_id, upto).entry((kind, state_key))
+
+        return await self._read("state entry", work)
+
+    async def members(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        upto: PositionVector,
+        at: RoomToken | PositionVector | None = None,
+        membership: str | None = None,
+        not_membership: str | None = None,
+    ) -> Sequence[ClientEvent]:
+        """The memberships of a room.
+
+        :param at: in the state at this position; None: now
+        :raises NotInRoom: :raises UnknownRoom:
+        """
+
+        def work(txn: Transaction) -> Sequence[ClientEvent]:
+            return self._states(txn, reader, room_id, upto).members(at, membership, not_membership)
+
+        return await self._read("members", work)
+
+    async def joined_members(
+        self, reader: TimelineReader, room_id: str, upto: PositionVector
+    ) -> Sequence[JoinedMember]:
+        """The users that are in a room.
+
+        :raises NotInRoom: :raises UnknownRoom:
+        """
+
+        def work(txn: Transaction) -> Sequence[JoinedMember]:
+            return self._states(txn, reader, room_id, upto).joined_members()
+
+        return await self._read("joined members", work)
+
+    async def joined_rooms(self, user_id: str, upto: PositionVector) -> Sequence[str]:
+        """The IDs of the rooms that a user is in."""
+
+        def work(txn: Transaction) -> Sequence[str]:
+            rooms = rooms_with_membership(txn, user_id, upto)
+            return sorted(each.room_id for each in rooms if each.membership == "join")
+
+        return await self._read("joined rooms", work)
+
+    def _history(
+        self,
+        txn: Transaction,
+        reader: TimelineReader,
+        room_id: str,
+        upto: PositionVector,
+        wanted: RoomEventFilter | None,
+    ) -> HistoryReader:
+        view = room_view(txn, reader, room_id, upto)
+        return HistoryReader(txn, view, wanted or RoomEventFilter(), self._now_ms())
+
+    def _states(
+        self, txn: Transaction, reader: TimelineReader, room_id: str, upto: PositionVector
+    ) -> StatesReader:
+        return StatesReader(txn, room_view(txn, reader, room_id, upto), self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self.clock.seconds() * 1000)
+
+    async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        return await self.database.run(
+            name, work, read_only=True, isolation=Isolation.REPEATABLE_READ
+        )

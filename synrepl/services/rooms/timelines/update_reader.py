@@ -1,0 +1,412 @@
+"""Reads what a user's rooms say: timelines, states at their start, summaries; many rooms in few statements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import EventOrdering, StateKey, Viewer
+from synrepl.services.rooms.timelines.client_events import (
+    ClientEventMaker,
+    EntryOfRoom,
+    EventOfRoom,
+    in_order,
+    stripped_events,
+)
+from synrepl.services.rooms.timelines.client_filter import ClientFilter
+from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    InvitedRoom,
+    JoinedRoom,
+    LeftRoom,
+    RoomSummary,
+    RoomsUpdate,
+    RoomTimeline,
+    TimelineReader,
+)
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.timelines.room_entries import (
+    MEMBER,
+    Boundary,
+    StateChanges,
+    covered_tokens,
+    current_entries,
+    ends,
+    entries_before,
+    state_changes,
+    state_changes_after,
+)
+from synrepl.storage.rooms.timelines.room_summaries import room_summaries
+from synrepl.storage.rooms.timelines.shown_events import RoomWindow, ShownPart, newest_shown
+from synrepl.storage.rooms.timelines.user_rooms import UserRoom
+
+#: Types of the state events that an invitation shows of a room.
+#: Source: https://spec.matrix.org/v1.16/client-server-api/#stripped-state
+STRIPPED_TYPES = (
+    "m.room.create",
+    "m.room.name",
+    "m.room.avatar",
+    "m.room.topic",
+    "m.room.join_rules",
+    "m.room.canonical_alias",
+    "m.room.encryption",
+)
+
+
+class RoomsToRead(NamedTuple):
+    """The rooms of an update.
+
+    :ivar changed: rooms that the user was in all the time
+    :ivar new: rooms that are read from their beginning, with their whole state
+    :ivar whole: those of both whose state is wanted whole
+    :ivar left: rooms that the user left
+    :ivar left_since: those of them, by number, that the user was in before
+    :ivar never_joined: those of ``left`` that the user was never in, by number
+    """
+
+    changed: Sequence[UserRoom] = ()
+    new: Sequence[UserRoom] = ()
+    whole: Collection[int] = ()
+    left: Sequence[UserRoom] = ()
+    left_since: Collection[int] = ()
+    never_joined: Collection[int] = ()
+    invited: Sequence[UserRoom] = ()
+    knocked: Sequence[UserRoom] = ()
+
+
+class UpdateReader:
+    """Reads one update, in a transaction.
+
+    :param since: events that it covers are known to the client; of new rooms none are
+    :param upto: the update is as of this vector
+    :param state_after: whether states are those at the end of timelines
+    """
+
+    def __init__(
+        self,
+        txn: Transaction,
+        reader: TimelineReader,
+        since: PositionVector,
+        upto: PositionVector,
+        wanted: ClientFilter,
+        now_ms: int,
+        *,
+        state_after: bool,
+    ) -> None:
+        self._txn = txn
+        self._reader = reader
+        self._since = since
+        self._upto = upto
+        self._wanted = wanted
+        self._state_after = state_after
+        self._maker = ClientEventMaker(txn, reader, now_ms, wanted.event_fields)
+
+    def read(self, rooms: RoomsToRead) -> RoomsUpdate:
+        """The update; rooms that the user was in all the time are left out where nothing is new."""
+        members = [*rooms.new, *rooms.changed]
+        parts = self._parts(rooms)
+        changes = state_changes(
+            self._txn,
+            [
+                *((r.room_no, r.room_id) for r in rooms.changed if r.room_no not in rooms.whole),
+                *((r.room_no, r.room_id) for r in rooms.left if r.room_no in rooms.left_since),
+            ],
+            self._since,
+        )
+        last = {r.room_no: r.stream_id for r in rooms.left}
+        changes = {
+            number: _upto(each, last.get(number, self._upto.highest))
+            for number, each in changes.items()
+        }
+        whole = {r.room_no for r in rooms.new} | set(rooms.whole)
+        whole |= {number for number, each in changes.items() if self._needs_whole(each)}
+        told = [*members, *rooms.left]
+        states = self._states([each for each in members if each.room_no in whole], parts)
+        states |= {
+            room.room_no: self._changed_state(room, parts[room.room_no], changes[room.room_no])
+            for room in (*rooms.changed, *rooms.left)
+            if room.room_no in changes and room.room_no not in whole
+        }
+        states |= self._lazy_members(
+            [each for each in rooms.changed if each.room_no not in whole], parts, states
+        )
+        entries = [
+            EntryOfRoom(room.room_no, room.version, number)
+            for room in told
+            for number in states.get(room.room_no, {}).values()
+        ]
+        shown = [
+            EventOfRoom(room.room_no, room.version, each)
+            for room in told
+            for each in parts[room.room_no].events
+        ]
+        made = self._maker.make(shown, entries)
+        damaged = dict(made.damaged)
+        summaries = room_summaries(
+            self._txn,
+            self._reader.user_id,
+            [
+                each.room_no
+                for each in members
+                if each.room_no in whole or _has_members(changes.get(each.room_no))
+            ],
+        )
+        joined: dict[str, JoinedRoom] = {}
+        new = {each.room_no for each in rooms.new}
+        for room in sorted(members, key=lambda each: (-each.newest, each.room_id)):
+            number = room.room_no
+            part, state = parts[number], states.get(number, {})
+            is_silent = not part.events and not part.is_limited and not state
+            if number in damaged or (is_silent and number not in whole):
+                continue
+            summary = summaries.get(number)
+            joined[room.room_id] = JoinedRoom(
+                self._timeline(room, part, made.events),
+                self._state(state, made.events, part),
+                None if summary is None else RoomSummary(*summary),
+                is_new=number in new,
+            )
+        left: dict[str, LeftRoom] = {}
+        for room in rooms.left:
+            if room.room_no not in damaged:
+                part = parts[room.room_no]
+                state = states.get(room.room_no, {})
+                left[room.room_id] = LeftRoom(
+                    self._timeline(room, part, made.events),
+                    self._state(state, made.events, part),
+                )
+        invited, more = self._stripped(rooms.invited)
+        knocked, others = self._stripped(rooms.knocked)
+        names = {r.room_no: r.room_id for r in (*told, *rooms.invited, *rooms.knocked)}
+        reasons = {names[number]: text for number, text in {**damaged, **more, **others}.items()}
+        return RoomsUpdate(joined, invited, knocked, left, reasons)
+
+    # -- timelines --------------------------------------------------------------------
+
+    def _parts(self, rooms: RoomsToRead) -> Mapping[int, ShownPart]:
+        last = self._upto.highest
+        windows = [
+            *(RoomWindow(each, False, last) for each in rooms.changed),
+            *(RoomWindow(each, True, last) for each in rooms.new),
+            *(
+                RoomWindow(
+                    each,
+                    each.room_no not in rooms.left_since,
+                    each.stream_id,
+                    each.room_no in rooms.never_joined,
+                )
+                for each in rooms.left
+            ),
+        ]
+        timeline = self._wanted.room.timeline
+        wanted = [each for each in windows if timeline.allows_room(each.room.room_id)]
+        viewer = Viewer(self._reader.user_id, ignored=self._reader.ignored)
+        found = newest_shown(
+            self._txn, viewer, wanted, self._since, self._upto, timeline.limit, timeline.sql()
+        )
+        nothing = ShownPart((), False)
+        return {each.room.room_no: found.get(each.room.room_no, nothing) for each in windows}
+
+    def _timeline(
+        self, room: UserRoom, part: ShownPart, events: Mapping[int, ClientEvent]
+    ) -> RoomTimeline:
+        stream_id = self._upto.highest if room.membership == "join" else room.stream_id
+        if part.events:
+            stream_id = part.events[0].ordering.stream - 1
+        ceiling = lowered(self._upto, stream_id)
+        position = EventOrdering(room.topological, stream_id)
+        return RoomTimeline(
+            in_order(events, [each.event_no for each in part.events]),
+            part.is_limited,
+            RoomToken(ceiling, position),
+        )
+
+    # -- states -----------------------------------------------------------------------
+
+    def _needs_whole(self, changes: StateChanges) -> bool:
+        """Whether what changed does not say what the state is now.
+
+        A writer that the client's process was behind may have changed an entry before another did, whose change
+        the client has.
+        """
+        known = self._since.highest
+        return changes.is_many or any(token <= known for token, _, _ in changes.changes)
+
+    def _states(
+        self, rooms: Sequence[UserRoom], parts: Mapping[int, ShownPart]
+    ) -> dict[int, dict[StateKey, int]]:
+        """Whole states of rooms: at the start of their timelines, or at the end."""
+        if not rooms:
+            return {}
+        members = None
+        if self._wanted.room.lazy_load_members:
+            members = {
+                (room.room_no, user)
+                for room in rooms
+                for user in (
+                    self._reader.user_id,
+                    *(each.sender for each in parts[room.room_no].events),
+                )
+            }
+        numbers = [each.room_no for each in rooms]
+        current = current_entries(self._txn, numbers, members)
+        boundaries: dict[int, Boundary] = {}
+        if self._upto.highest > self._upto.linear or any(
+            room.newest > self._upto.linear for room in rooms
+        ):
+            boundaries = ends(self._txn, numbers, self._upto)
+        if not self._state_after:
+            for room in rooms:
+                events = parts[room.room_no].events
+                if events:
+                    first = events[0]
+                    boundaries[room.room_no] = Boundary(first.ordering.stream, first.group_before)
+        found = {
+            number: {each.key: each.event_no for each in entries}
+            for number, entries in current.items()
+        }
+        self._roll_back(rooms, found, boundaries, parts, members)
+        return found
+
+    def _roll_back(
+        self,
+        rooms: Sequence[UserRoom],
+        states: Mapping[int, dict[StateKey, int]],
+        boundaries: Mapping[int, Boundary],
+        parts: Mapping[int, ShownPart],
+        members: Collection[tuple[int, str]] | None,
+    ) -> None:
+        """Take back what changed from a place in the stream on, but for what ``upto`` covers and no timeline shows."""
+        after = [
+            (room.room_no, room.room_id, boundaries[room.room_no].stream_id - 1)
+            for room in rooms
+            if room.room_no in boundaries
+        ]
+        changed = state_changes_after(self._txn, after)
+        state_only = {each.room_no: each.state_only for each in rooms}
+        tokens = {token for each in changed.values() for token, _, _ in each.changes}
+        covered = covered_tokens(self._txn, tokens | set(state_only.values()), self._upto)
+        wanted: list[tuple[int, int, StateKey]] = []
+        for number, each in changed.items():
+            last = {key: event_no for token, key, event_no in each.changes if token in covered}
+            shown = set() if self._state_after else {e.event_no for e in parts[number].events}
+            keys = {key for _, key, _ in each.changes}
+            if each.is_many or state_only[number] not in covered:
+                keys |= states[number].keys()
+            for key in keys:
+                if members is not None and key[0] == MEMBER and (number, key[1]) not in members:
+                    continue
+                if key in last and last[key] not in shown:
+                    _set(states[number], key, last[key])
+                else:
+                    wanted.append((number, boundaries[number].group_before, key))
+        for (number, key), event_no in entries_before(self._txn, wanted).items():
+            _set(states[number], key, event_no)
+
+    def _changed_state(
+        self, room: UserRoom, part: ShownPart, changes: StateChanges
+    ) -> dict[StateKey, int]:
+        """What a client has to learn of a state besides the timeline."""
+        lazy = self._wanted.room.lazy_load_members
+        senders = {each.sender for each in part.events} | {self._reader.user_id}
+        shown = {each.event_no for each in part.events}
+        first = part.events[0].ordering.stream if part.events else None
+        before: dict[StateKey, int | None] = {}
+        final: dict[StateKey, int | None] = {}
+        for stream_id, key, event_no in changes.changes:
+            if lazy and key[0] == MEMBER and key[1] not in senders and part.is_limited:
+                continue
+            final[key] = event_no
+            if first is not None and stream_id < first:
+                before[key] = event_no
+        found: dict[StateKey, int] = {}
+        if self._state_after:
+            return {key: event_no for key, event_no in final.items() if event_no is not None}
+        for key, event_no in before.items():
+            if event_no is not None:
+                found[key] = event_no
+        for key, event_no in final.items():
+            if event_no is not None and event_no not in shown:
+                found[key] = event_no
+        return found
+
+    def _lazy_members(
+        self,
+        rooms: Sequence[UserRoom],
+        parts: Mapping[int, ShownPart],
+        states: Mapping[int, Mapping[StateKey, int]],
+    ) -> dict[int, dict[StateKey, int]]:
+        """States with the memberships of the senders shown, which a client that loads lazily may lack."""
+        if not self._wanted.room.lazy_load_members:
+            return {}
+        members: set[tuple[int, str]] = set()
+        for room in rooms:
+            for each in parts[room.room_no].events:
+                members.add((room.room_no, each.sender))
+        if not members:
+            return {}
+        numbers = {number for number, _ in members}
+        found: dict[int, dict[StateKey, int]] = {}
+        entries = current_entries(self._txn, numbers, members, only_members=True)
+        for number, listed in entries.items():
+            shown = {each.event_no for each in parts[number].events}
+            lacking = {e.key: e.event_no for e in listed if e.event_no not in shown}
+            found[number] = {**lacking, **states.get(number, {})}
+        return found
+
+    def _state(
+        self,
+        state: Mapping[StateKey, int],
+        events: Mapping[int, ClientEvent],
+        part: ShownPart,
+    ) -> list[ClientEvent]:
+        wanted = self._wanted.room.state
+        return [
+            each
+            for each in in_order(events, state.values())
+            if wanted.allows(each.type, each.sender)
+        ]
+
+    # -- invitations ------------------------------------------------------------------
+
+    def _stripped(self, rooms: Sequence[UserRoom]) -> tuple[dict[str, InvitedRoom], dict[int, str]]:
+        if not rooms:
+            return {}, {}
+        user = self._reader.user_id
+        members = {(each.room_no, user) for each in rooms}
+        current = current_entries(self._txn, [each.room_no for each in rooms], members)
+        numbers: dict[int, list[int]] = defaultdict(list)
+        entries: list[EntryOfRoom] = []
+        for room in rooms:
+            for entry in current[room.room_no]:
+                if entry.key[0] in STRIPPED_TYPES or entry.key == (MEMBER, user):
+                    numbers[room.room_no].append(entry.event_no)
+                    entries.append(EntryOfRoom(room.room_no, room.version, entry.event_no))
+        stripped, damaged = stripped_events(self._txn, entries)
+        found = {
+            room.room_id: InvitedRoom(
+                [stripped[each] for each in numbers[room.room_no] if each in stripped]
+            )
+            for room in rooms
+            if room.room_no not in damaged
+        }
+        return found, damaged
+
+
+def _set(state: dict[StateKey, int], key: StateKey, event_no: int | None) -> None:
+    if event_no is None:
+        state.pop(key, None)
+    else:
+        state[key] = event_no
+
+
+def _upto(found: StateChanges, last: int) -> StateChanges:
+    """The changes up to a stream ordering."""
+    return found._replace(changes=[each for each in found.changes if each[0] <= last])
+
+
+def _has_members(changes: StateChanges | None) -> bool:
+    return changes is not None and any(key[0] == MEMBER for _, key, _ in changes.changes)

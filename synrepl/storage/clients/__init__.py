@@ -1,0 +1,1 @@
+"""What Matrix users have besides rooms, in tables."""

@@ -1,0 +1,1 @@
+"""Statements for timelines of many rooms at once."""

@@ -1,0 +1,57 @@
+"""What a client shows of rooms without loading their members.
+
+Source: https://spec.matrix.org/v1.16/client-server-api/#get_matrixclientv3sync, "RoomSummary".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from synrepl.storage.database import Transaction
+
+#: Other members that stand for a room without a name.
+MAX_HEROES = 5
+
+
+class StoredSummary(NamedTuple):
+    """The members of a room in short.
+
+    :ivar heroes: None where the room has a name
+    """
+
+    heroes: Sequence[str] | None
+    joined: int
+    invited: int
+
+
+def room_summaries(
+    txn: Transaction, user: str, room_nos: Collection[int]
+) -> dict[int, StoredSummary]:
+    """The summaries of rooms for a user, by number."""
+    if not room_nos:
+        return {}
+    txn.execute(
+        f"""
+        SELECT w.room_no, counts.joined, counts.invited, named.is_named,
+               CASE WHEN NOT named.is_named THEN ARRAY(
+                   SELECT h.user_id FROM synrepl._memberships h
+                    WHERE h.room_no = w.room_no AND h.user_id <> %(user)s
+                      AND (h.membership IN ('join', 'invite') OR counts.joined + counts.invited <= 1)
+                    ORDER BY h.stream_id, h.user_id LIMIT {MAX_HEROES}) END
+          FROM unnest(%(rooms)s::int[]) AS w (room_no)
+         CROSS JOIN LATERAL (
+               SELECT count(*) FILTER (WHERE m.membership = 'join') AS joined,
+                      count(*) FILTER (WHERE m.membership = 'invite') AS invited
+                 FROM synrepl._memberships m WHERE m.room_no = w.room_no) AS counts
+         CROSS JOIN LATERAL (
+               SELECT EXISTS (
+                   SELECT FROM synrepl._room_keys k JOIN synrepl._current_state c USING (room_no, slot)
+                    WHERE k.room_no = w.room_no AND k.state_key = ''
+                      AND k.type IN ('m.room.name', 'm.room.canonical_alias')) AS is_named) AS named""",
+        {"user": user, "rooms": list(room_nos)},
+    )
+    return {
+        row[0]: StoredSummary(None if row[3] else list(row[4] or ()), int(row[1]), int(row[2]))
+        for row in txn.fetchall()
+    }

@@ -1,0 +1,143 @@
+"""The rooms of a user, with the user's membership as of a vector.
+
+``_memberships`` has the current membership. Where a vector does not cover it, the newest membership event that it
+covers counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from synrepl.positions.vector import PositionVector
+from synrepl.storage.database import Record, Transaction
+from synrepl.storage.rooms.tables.pending_rows import array_text
+from synrepl.storage.rooms.visibility.audience import JOIN, LEAVE, NEVER_BITS, membership_text
+from synrepl.storage.rooms.visibility.audience_sql import membership_set
+from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
+
+
+class UserRoom(NamedTuple):
+    """A room that a user has a membership in.
+
+    :ivar slot: of the user's membership in the room's states
+    :ivar membership: as of a vector; ``leave`` also if there was none
+    :ivar member_no: number of the event that set it; None if there was none
+    :ivar stream_id: stream ID of the fact that made it the membership; 0 if there was none
+    :ivar newest: stream ordering of the newest event of the room
+    :ivar topological: the highest topological ordering in the room
+    :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
+    :ivar is_forgotten: whether the user does not want to see it any more
+    """
+
+    room_no: int
+    room_id: str
+    version: str
+    slot: int
+    membership: str
+    member_no: int | None
+    stream_id: int
+    newest: int
+    topological: int
+    state_only: int
+    is_forgotten: bool
+
+
+_ROOMS = """
+    SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.event_no, m.stream_id,
+           coalesce(h.stream_id, 0), coalesce(h.topological, 0),
+           coalesce(h.state_stream_id, 0),
+           coalesce(f.event_no = m.event_no, false)
+      FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
+              FROM synrepl._memberships m WHERE m.user_id = %(user)s
+            UNION ALL
+            SELECT g.room_no, g.user_id, 'leave', NULL, g.stream_id
+              FROM synrepl._removed_memberships g WHERE g.user_id = %(user)s
+               AND NOT EXISTS (SELECT FROM synrepl._memberships m
+                                WHERE m.room_no = g.room_no AND m.user_id = g.user_id)) AS m
+      JOIN synrepl._rooms r USING (room_no)
+      JOIN synrepl._room_keys k ON k.room_no = m.room_no AND k.type = 'm.room.member'
+       AND k.state_key = m.user_id
+      LEFT JOIN synrepl._room_heads h ON h.room_no = m.room_no
+      LEFT JOIN synrepl._forgotten_rooms f ON f.room_no = m.room_no AND f.user_id = m.user_id
+     WHERE true"""
+
+
+def rooms_with_membership(
+    txn: Transaction,
+    user: str,
+    upto: PositionVector,
+    room_ids: Collection[str] | None = None,
+    since: PositionVector | None = None,
+) -> list[UserRoom]:
+    """The rooms that a user has a membership in.
+
+    :param room_ids: only these; None: all
+    :param since: also those whose membership may have changed since this vector
+    """
+    params: dict[str, object] = {"user": user}
+    where = ""
+    if room_ids is not None:
+        params["rooms"] = array_text([each for each in room_ids if "\0" not in each])
+        where = "r.room_id = ANY (%(rooms)s::text[])"
+        if since is not None:
+            params["since"] = since.linear
+            where = f"({where} OR m.stream_id > %(since)s)"
+        where = f" AND {where}"
+    txn.execute(_ROOMS + where, params)
+    rooms = [UserRoom._make(row) for row in txn.fetchall()]
+    ahead = [each for each in rooms if each.stream_id > upto.linear]
+    earlier = memberships_at(txn, ahead, upto)
+    return [earlier.get(each.room_no, each) for each in rooms]
+
+
+def memberships_at(
+    txn: Transaction, rooms: Sequence[UserRoom], vector: PositionVector
+) -> dict[int, UserRoom]:
+    """The same rooms with the user's membership as of a vector, by number."""
+    if not rooms:
+        return {}
+    txn.execute(
+        f"""
+        SELECT w.room_no, e.event_no, e.stream_id, {membership_set("e.audience")}
+          FROM unnest(%(rooms)s::int[], %(slots)s::int[]) AS w (room_no, slot)
+          LEFT JOIN LATERAL (
+              SELECT e.event_no, e.stream_id, e.audience FROM synrepl._room_events e
+               WHERE e.room_no = w.room_no AND e.slot = w.slot AND e.stream_id > 0
+                 AND e.audience & {NEVER_BITS} = 0 AND {covered_sql(vector, "at")}
+               ORDER BY e.stream_id DESC LIMIT 1) AS e ON true""",
+        {
+            "rooms": [each.room_no for each in rooms],
+            "slots": [each.slot for each in rooms],
+            **covered_params(vector, "at"),
+        },
+    )
+    found = {row[0]: row for row in txn.fetchall()}
+    return {each.room_no: _as_of(each, found[each.room_no]) for each in rooms}
+
+
+def joined_once(txn: Transaction, rooms: Sequence[UserRoom]) -> set[int]:
+    """Those of some rooms, by number, that the user was in at some time."""
+    if not rooms:
+        return set()
+    txn.execute(
+        f"""
+        SELECT w.room_no FROM unnest(%s::int[], %s::int[]) AS w (room_no, slot)
+         WHERE EXISTS (SELECT FROM synrepl._room_events e
+                        WHERE e.room_no = w.room_no AND e.slot = w.slot AND e.stream_id IS NOT NULL
+                          AND e.audience & {NEVER_BITS} = 0
+                          AND {membership_set("e.audience")} = {JOIN})""",
+        ([each.room_no for each in rooms], [each.slot for each in rooms]),
+    )
+    return {int(room_no) for (room_no,) in txn.fetchall()}
+
+
+def _as_of(room: UserRoom, row: Record) -> UserRoom:
+    _, event_no, stream_id, number = row
+    membership = membership_text(LEAVE if number is None else number)
+    return room._replace(membership=membership, member_no=event_no, stream_id=stream_id or 0)
+
+
+def most_recent(rooms: Iterable[UserRoom]) -> list[UserRoom]:
+    """Rooms in the order of their newest events, the newest first."""
+    return sorted(rooms, key=lambda each: (-each.newest, each.room_id))

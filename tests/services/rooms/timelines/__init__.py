@@ -1,0 +1,1 @@
+"""Tests of :mod:`synrepl.services.rooms.timelines`."""

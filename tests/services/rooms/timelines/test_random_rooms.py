@@ -1,0 +1,254 @@
+"""What a client learns of random rooms, by syncs and pages of history: everything it may see, and once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+from simulator.rooms.random_rooms import USERS, RestlessRoom
+from simulator.rooms.room_model import receive
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import Room, Sight, StateKey, Viewer
+from synrepl.services.rooms.timelines.client_filter import (
+    ClientFilter,
+    RoomEventFilter,
+    RoomFilter,
+)
+from synrepl.services.rooms.timelines.room_token import RoomToken
+from synrepl.services.rooms.timelines.timelines import Timelines
+from synrepl.services.rooms.timelines.updates import ClientEvent, RoomTimeline, TimelineReader
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.numbers import require_room
+from tests.storage.rooms.rooms_as_stored import as_stored
+from tests.storage.rooms.store_case import StoreCase
+from tests.storage.rooms.test_visibility import expected_verdict
+from tests.storage.rooms.written_rooms import WrittenEvent
+
+ROOMS = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "30"))
+
+
+class ModelClient:
+    """A client of one user, who keeps what it is told of one room.
+
+    :ivar events: IDs of the events that it was told of since it saw the room first, in the order of their telling
+    :ivar state: the room's state as it knows it
+    """
+
+    def __init__(
+        self, timelines: Timelines, user: str, room_id: str, limit: int, *, state_after: bool
+    ) -> None:
+        self._timelines = timelines
+        self._room_id = room_id
+        self._state_after = state_after
+        self.reader = TimelineReader(user)
+        self.since: PositionVector | None = None
+        self.wanted = ClientFilter(
+            room=RoomFilter(include_leave=True, timeline=RoomEventFilter(limit=limit))
+        )
+        self.events: list[str] = []
+        self.state: dict[StateKey, str] = {}
+        self.overridden: set[StateKey] = set()
+        self.is_in = False
+
+    async def sync(self, upto: PositionVector) -> None:
+        """Sync once, and fill the gap if there is one."""
+        since, self.since = self.since, upto
+        if since is None:
+            update = await self._timelines.initial(
+                self.reader, upto, self.wanted, state_after=self._state_after
+            )
+        else:
+            update = await self._timelines.since(
+                self.reader, since, upto, None, self.wanted, state_after=self._state_after
+            )
+        assert not update.damaged, update.damaged
+        joined = update.joined.get(self._room_id)
+        if joined is not None:
+            is_new = since is None or joined.is_new
+            await self._take(joined.timeline, joined.state, upto, None if is_new else since)
+            self.is_in = True
+        left = update.left.get(self._room_id)
+        if left is not None:
+            await self._take(left.timeline, left.state, upto, since if self.is_in else None)
+            self.is_in = False
+
+    async def _take(
+        self,
+        timeline: RoomTimeline,
+        state: Sequence[ClientEvent],
+        upto: PositionVector,
+        since: PositionVector | None,
+    ) -> None:
+        older: list[str] = []
+        if since is None:
+            self.events.clear()
+            self.state.clear()
+            self.overridden.clear()
+        if timeline.limited:
+            older = [each.event_id for each in await self.history(timeline.prev_batch, upto, since)]
+        self.events += [*reversed(older), *(each.event_id for each in timeline.events)]
+        if not self._state_after:
+            self._apply(state)
+            self._apply(timeline.events)
+        else:
+            self._apply(state)
+
+    def _apply(self, events: Iterable[ClientEvent]) -> None:
+        for each in events:
+            if each.state_key is not None:
+                self.state[each.type, each.state_key] = each.event_id
+
+    async def history(
+        self, start: RoomToken, upto: PositionVector, end: PositionVector | None
+    ) -> list[ClientEvent]:
+        """All events on the pages from a token back."""
+        found: list[ClientEvent] = []
+        token: RoomToken | None = start
+        while token is not None:
+            page = await self._timelines.messages(
+                self.reader,
+                self._room_id,
+                upto,
+                RoomToken.parse(str(token)),
+                end,
+                limit=3,
+            )
+            found += page.events
+            assert page.end is None or page.end != token
+            token = page.end
+        return found
+
+
+class RandomRooms(StoreCase):
+    """Random rooms, persisted by two processes while clients sync."""
+
+    timeout = 900
+
+    async def test_clients_learn_everything_that_they_may_see_once(self) -> None:
+        two = await self.start_process("two")
+        seen = 0
+        for seed in range(ROOMS):
+            seen += await self.check(seed, [self.one, two])
+        self.assertGreater(seen, ROOMS)
+
+    async def check(self, seed: int, processes: Sequence[Any]) -> int:
+        """One room; the number of events that clients saw."""
+        rng = Random(seed)
+        version = rng.choice(["1", "6", "10", "11"])
+        made = RestlessRoom(rng, version, f"room{seed}")
+        room = Room(made.version)
+        clock: Any = self.one.process.scheduler
+        timelines = Timelines(self.database, clock)
+        clients = [
+            ModelClient(timelines, user, made.room_id, rng.choice([1, 2, 5, 50]), state_after=after)
+            for user in USERS
+            for after in (False, True)
+        ]
+        last = {"one": 0, "two": 0}
+        for number in range(rng.randrange(2, 7)):
+            part = made.more(rng.randrange(1, 15)) if number else [*made.events, *made.more(8)]
+            is_history = number > 0 and rng.random() < 0.2
+            process = rng.choice(processes)
+            incoming = [IncomingEvent(each, backfilled=is_history) for each in part]
+            await process.persist(made.room_id, made.version, incoming)
+            for each in incoming:
+                receive(room, each)
+            upto = await self.vector(rng, last)
+            for client in clients:
+                if rng.random() < 0.6:
+                    await client.sync(upto)
+        upto = await self.vector(rng, last, everything=True)
+        count = 0
+        expected = await self.read(lambda txn: as_stored(txn, room))
+        reset = await self.read(lambda txn: reset_members(txn, made.room_id))
+        for client in clients:
+            if client.reader.user_id not in reset:
+                await client.sync(upto)
+                count += await self.compare(seed, client, upto, expected, room)
+        return count
+
+    async def vector(
+        self, rng: Random, last: dict[str, int], *, everything: bool = False
+    ) -> PositionVector:
+        """How far a process has come: it may be behind one writer."""
+        newest = "SELECT max(stream_id) FROM synrepl.events"
+        highest = int(await self.read(lambda txn: txn.execute(newest).fetchone()[0]))
+        if everything or rng.random() < 0.5:
+            last.update(dict.fromkeys(last, highest))
+            return PositionVector(linear=highest)
+        ahead = rng.choice(list(last))
+        behind = next(each for each in last if each != ahead)
+        last[ahead] = highest
+        return PositionVector({ahead: highest}, last[behind])
+
+    async def compare(
+        self, seed: int, client: ModelClient, upto: PositionVector, expected: Any, room: Room
+    ) -> int:
+        """A client knows what it may, once, in an order of causes first; and the state."""
+        viewer = Viewer(client.reader.user_id)
+        visible: dict[str, WrittenEvent] = {}
+        for kept in expected.events:
+            verdict = expected_verdict(kept, viewer, ())
+            if verdict is not None and verdict[0].sight is not Sight.HIDDEN:
+                assert kept.ordering is not None
+                visible[kept.event.event_id] = kept
+        membership = await self.membership(room, client.reader.user_id)
+        where = (seed, client.reader.user_id, client.wanted.room.timeline.limit)
+        self.assertEqual(len(client.events), len(set(client.events)), where)
+        self.assertTrue(set(client.events) <= visible.keys(), where)
+        if membership != "join":
+            self.assertFalse(client.is_in, where)
+            return len(client.events)
+        self.assertTrue(client.is_in, where)
+        live = {
+            each for each, kept in visible.items() if kept.ordering and kept.ordering.stream > 0
+        }
+        self.assertEqual(live - set(client.events), set(), where)
+        fresh = ModelClient(
+            client._timelines, client.reader.user_id, client._room_id, 4, state_after=True
+        )
+        await fresh.sync(upto)
+        self.assertEqual(sorted(fresh.events), sorted(visible), where)
+        places = {event_id: place for place, event_id in enumerate(fresh.events)}
+        for event_id, place in places.items():
+            for prev in visible[event_id].event.prev_event_ids:
+                # What came as history stands before what came live, even if it follows that.
+                if prev in places and not live >= {prev} > live & {event_id}:
+                    self.assertLess(places[prev], place, where)
+        current = dict(room.current_state().items())
+        self.assertEqual(fresh.state, current, where)
+        if client._state_after:
+            self.assertEqual(
+                {k: v for k, v in client.state.items() if k in current}, current, where
+            )
+        return len(client.events)
+
+    async def membership(self, room: Room, user: str) -> str:
+        """The current membership of a user."""
+
+        def work(txn: Transaction) -> str:
+            row = require_room(txn, str(room.room_id))
+            found = txn.execute(
+                "SELECT membership FROM synrepl._memberships WHERE room_no = %s AND user_id = %s",
+                (row.room_no, user),
+            ).fetchone_or_none()
+            return "leave" if found is None else str(found[0])
+
+        return await self.read(work)
+
+
+def reset_members(txn: Transaction, room_id: str) -> set[str]:
+    """The users whose membership was changed by the resolution of states alone.
+
+    What such a user was in the room at a token is known from the newest event only.
+    """
+    txn.execute(
+        "SELECT f.state_key FROM synrepl.events f WHERE f.kind = 'state' AND f.room_id = %s"
+        " AND f.type = 'm.room.member' AND NOT EXISTS (SELECT FROM synrepl.events e"
+        "  WHERE e.stream_id = f.stream_id AND e.kind = 'ev' AND e.event_id = f.event_id)",
+        (room_id,),
+    )
+    return {str(user) for (user,) in txn.fetchall()}
