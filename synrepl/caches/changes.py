@@ -134,6 +134,13 @@ class ChangeIndex:
         tokens = self._at.irange(since, inclusive=(False, True))
         return [entity for token in tokens for entity in self._at[token]]
 
+    def count_since(self, since: Token) -> int | None:
+        """Number of tokens above ``since`` at which entities last changed; costs O(log n).
+
+        :returns: None when ``since`` is below the horizon
+        """
+        return len(self._at) - self._at.bisect_right(since) if self._knows(since) else None
+
     # -- internals -------------------------------------------------------------------
 
     def _knows(self, since: Token) -> bool:

@@ -127,6 +127,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 config,
                 self._shares.clients,
                 services.rooms,
+                services.reading,
                 services.waiting,
                 stops,
             ),

@@ -124,6 +124,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             config,
             limits.clients,
             services.rooms,
+            services.reading,
             services.waiting,
             stops,
         )

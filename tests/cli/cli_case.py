@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 import synrepl
+from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.daemon.assemble import MasterServices
@@ -262,7 +263,7 @@ class InProcessMaster:
         config = load_master([self.path])
         if at is not None:
             config = replace(config, listeners=(replace(config.listeners[0], port=at),))
-        await self.run(MasterProcess(reactor, config))
+        await self.run(MasterProcess(reactor, config, make_caches()))
 
     async def run(self, process: MasterProcess) -> None:
         """Start a given process."""

@@ -10,6 +10,7 @@ from synrepl.core.backlog import AllOf
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
+from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import MasterConfig
@@ -28,6 +29,7 @@ from synrepl.services.following.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.handlers import Access
 from synrepl.services.position_waiters import PositionWaiters, WakingPositionListener
+from synrepl.services.rooms.news.token_wait import MasterGivenOut
 from synrepl.services.sending.commands import Commands
 from synrepl.services.serving.federation_trim import FederationTrim, mirror_trimmer, store_trimmer
 from synrepl.services.serving.master import Master
@@ -53,6 +55,7 @@ class MasterServices:
 
     :ivar bus: None without Redis
     :ivar rooms: None without ``rooms``
+    :ivar reading: None without a listener for Matrix clients
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -80,6 +83,7 @@ class MasterServices:
     followers: ExpectedFollowers
     access: Access
     rooms: RoomServices | None
+    reading: ClientReading | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -100,6 +104,8 @@ class MasterServices:
         for name, state in self.announcer.states.items():
             for writer, position in state.positions.items():
                 self.ports.coherence.begin(name, writer, position)
+            if self.reading is not None:
+                self.reading.applied.begin(name, state.positions, state.linear)
         scheduler.spawn("trim", self.trimmer.run())
         begin_sampling(self.ports, self.config, self.auditor)
         self.handler_commands.hold()  # on_start of one handler may send commands that another gets
@@ -184,11 +190,13 @@ def assemble_master(
     throughput = Throughput()
     coherence = ports.coherence
     waiters = PositionWaiters(scheduler)
+    news = assemble_news(config, ports, database)
     listeners: tuple[PositionListener, ...] = (
         # Caches drop stale entries before the position is announced to anyone (R4).
         CoherentPositionListener(coherence, name),
         throughput,
         ports.watched(announced),
+        *(() if news is None else (news.applied,)),
         # Last, so that a waiter that is woken finds the position announced.
         WakingPositionListener(waiters),
     )
@@ -301,4 +309,5 @@ def assemble_master(
             changes,
         ),
         rooms=rooms,
+        reading=assemble_reading(ports, news, MasterGivenOut(announcer, writer)),
     )

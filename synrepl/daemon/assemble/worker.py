@@ -11,6 +11,7 @@ from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
+from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import WorkerConfig
@@ -25,8 +26,10 @@ from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_lease import FollowerLease
+from synrepl.services.following.progress import ignore_move
 from synrepl.services.handlers import Access
 from synrepl.services.position_waiters import PositionWaiters
+from synrepl.services.rooms.news.token_wait import WorkerGivenOut
 from synrepl.services.waiting.applied_positions import FollowerPositions
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.commit_listener import CommitListener, NullCommitListener
@@ -53,6 +56,7 @@ class WorkerServices:
     :ivar auditor: None without a synrepl database
     :ivar bus: None over TCP
     :ivar rooms: None without ``rooms``
+    :ivar reading: None without a listener for Matrix clients
     :ivar factory: makes the connections over TCP
     """
 
@@ -74,6 +78,7 @@ class WorkerServices:
     auditor: Auditor | None
     access: Access
     rooms: RoomServices | None
+    reading: ClientReading | None
 
     @property
     def is_connected(self) -> bool:
@@ -154,6 +159,7 @@ def assemble_worker(
     waiters = PositionWaiters(scheduler)
     publisher = publisher_of(scheduler, catalogue)
     own_writer = OwnWriter(ports.watched(publisher))
+    news = assemble_news(config, ports, ports.database)
     delivery = Delivery(
         scheduler,
         ports.handlers,
@@ -167,6 +173,7 @@ def assemble_worker(
         incarnations=ports.incarnations,
         catalogue=catalogue,
         sizes=sizes,
+        lane_moved=ignore_move if news is None else news.applied.moved,
     )
     follower = Follower(
         scheduler,
@@ -266,6 +273,7 @@ def assemble_worker(
             changes,
         ),
         rooms=rooms,
+        reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens)),
     )
     return services
 

@@ -11,6 +11,8 @@ from synrepl.daemon.client_api.absent import NothingFound
 from synrepl.rooms import BadEvent, BadIdentifier, NoCanonicalJson, UnknownRoomVersion
 from synrepl.services.clients.identity import UnsupportedLogin
 from synrepl.services.clients.known_users import BadLogin
+from synrepl.services.rooms.sync.stored_filters import UnknownFilter
+from synrepl.services.rooms.timelines.updates import DamagedRoom, EventNotVisible, HasNoEntry
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.rooms.persisting.limits import ResolutionTooLarge, TooManyExtremities
 from synrepl.storage.rooms.persisting.send_run import RedactedEventUnknown
@@ -24,6 +26,10 @@ CLIENT_API_ERRORS: ErrorTable = {
     BadLogin: MatrixCode(400, "M_BAD_JSON"),
     UnsupportedLogin: MatrixCode(400, "M_UNKNOWN"),
     UnknownRoom: MatrixCode(404, "M_NOT_FOUND"),
+    EventNotVisible: MatrixCode(404, "M_NOT_FOUND"),
+    HasNoEntry: MatrixCode(404, "M_NOT_FOUND"),
+    UnknownFilter: MatrixCode(404, "M_NOT_FOUND"),
+    DamagedRoom: MatrixCode(500, "M_UNKNOWN"),
     UnknownAlias: MatrixCode(404, "M_NOT_FOUND"),
     AliasInUse: MatrixCode(400, "M_ROOM_IN_USE"),
     RedactedEventUnknown: MatrixCode(404, "M_NOT_FOUND"),

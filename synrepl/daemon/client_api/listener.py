@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -12,10 +11,10 @@ from synrepl.adapters.client_api.rate_limits import RateLimit, RateLimiter
 from synrepl.adapters.http.client import HttpClient
 from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.messages import HttpRequest
-from synrepl.adapters.http.routes import Route
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.daemon.assemble.clients import ClientReading
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.absent import absent_routes
 from synrepl.daemon.client_api.check import writer_urls
@@ -23,9 +22,11 @@ from synrepl.daemon.client_api.checkers import make_checker
 from synrepl.daemon.client_api.endpoints import ClientRateLimiters, Endpoints
 from synrepl.daemon.client_api.errors import CLIENT_API_ERRORS
 from synrepl.daemon.client_api.position_wait import PositionWait
+from synrepl.daemon.client_api.reading import RoomReading, reading_routes
 from synrepl.daemon.client_api.rooms import directory_routes, room_routes_of_clients
 from synrepl.daemon.client_api.sending import sending_routes
 from synrepl.daemon.client_api.session import session_routes
+from synrepl.daemon.client_api.syncing import sync_routes
 from synrepl.daemon.config.client_api import ClientApiConfig, RateLimitConfig
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.http.actions import HttpForwarder
@@ -35,9 +36,6 @@ from synrepl.services.waiting.wait_for import WaitFor
 
 #: Persistent connections to each process that requests are forwarded to.
 FORWARDING_CONNECTIONS = 16
-
-#: Makes more endpoints.
-MakeRoutes = Callable[[Endpoints], Sequence[Route]]
 
 
 class ClientApiListener:
@@ -85,20 +83,19 @@ def open_client_api(
     config: Config,
     connections: ConnectionLimits,
     rooms: RoomServices | None,
+    reading: ClientReading | None,
     waiting: WaitFor,
     stops: AsyncExitStack,
-    more: Sequence[MakeRoutes] = (),
 ) -> ClientApiListener | None:
     """Open the listener for Matrix clients; None if it is not configured.
 
     :param connections: limits on connections
     :param stops: gets a callback that closes it
-    :param more: make further endpoints
     :raises PortInUse: the port is taken, or the address is not one of this machine
     :raises ConfigError: the users or the checker cannot be used
     """
     section = None if config.rooms is None else config.rooms.clients
-    if section is None or rooms is None or rooms.sending is None:
+    if section is None or rooms is None or rooms.sending is None or reading is None:
         return None
     checker = make_checker(scheduler, config, section)
     limiters = _limiters(scheduler, section)
@@ -114,7 +111,11 @@ def open_client_api(
         *room_routes_of_clients(endpoints, rooms.sending),
         *directory_routes(endpoints, rooms.sending),
         *absent_routes(endpoints),
-        *[route for make in more for route in make(endpoints)],
+        *reading_routes(
+            endpoints,
+            RoomReading(reading.timelines, reading.applied, reading.covered, config.server_name),
+        ),
+        *sync_routes(endpoints, reading.sync, reading.filters, config.server_name),
     ]
     limits = HttpLimits(
         max_body=section.max_body, max_waiting=section.max_waiting, connections=connections

@@ -18,6 +18,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.core.log import Logger
 from synrepl.core.tokens import Token
 from synrepl.services.coherence.effects_plan import EffectsPlan, plan_of
+from synrepl.services.coherence.fact_observer import FactObserver
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.effects import BadKeys, Expansion, Group
@@ -65,6 +66,7 @@ class Coherence:
     :ivar bad: number of rows with bad keys, or on which a declared function failed; whole caches
         were cleared for them
     :ivar emptied: how often caches were cleared because facts were lost
+    :ivar observers: get each fact after caches have dropped what it makes stale
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Coherence:
         self.unknown = 0
         self.bad = 0
         self.emptied = 0
+        self.observers: list[FactObserver] = []
 
     def check(self) -> None:
         """Refuse caches that could be stale forever, including those declared later.
@@ -147,6 +150,7 @@ class Coherence:
                 self._clear_affected(stream, writer, position)
             else:  # there are no earlier facts
                 self._begin_indexes(stream, 0)
+                self._unknown(stream, writer, 0)
         if self._may_omit_facts and not writer:
             self._account(stream, position, 0)
 
@@ -169,6 +173,8 @@ class Coherence:
         if self._plans[stream] or stream == CACHES.name:
             self._apply_effects(stream, facts)
             self._next_moment(stream, writer, upto)
+        for observer in self.observers:
+            observer.applied(stream, writer, facts)
 
     def _account(self, stream: str, upto: Token, facts: int) -> None:
         """Clear caches if the linear view may have omitted facts: it skipped tokens without a fact."""
@@ -199,6 +205,7 @@ class Coherence:
         """Clear what unseen facts at or below ``upto`` can affect; False when that is no cache."""
         self._update_plans()
         self._begin_indexes(stream, upto)
+        self._unknown(stream, writer, upto)
         plans = self._plans[stream]
         if not plans and stream != CACHES.name:
             return False
@@ -274,6 +281,10 @@ class Coherence:
             )
 
     # -- inside -----------------------------------------------------------------------
+
+    def _unknown(self, stream: str, writer: str, upto: Token) -> None:
+        for observer in self.observers:
+            observer.unknown_upto(stream, writer, upto)
 
     def _accept(self, declared: Declaration) -> None:
         if declared.immutable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
@@ -16,7 +16,7 @@ from synrepl.services.following.dead_letter_replay import DeadLetterReplay
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.following.handler_calls import HandlerCalls
 from synrepl.services.following.position_record import HandlerLoss, PositionRecord
-from synrepl.services.following.progress import Progress
+from synrepl.services.following.progress import Progress, ignore_move
 from synrepl.services.handlers import Batch
 from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
@@ -44,6 +44,7 @@ class Delivery:
     :param linear: the connection has the linear view
     :param incarnations: the incarnations of the database server that the process has met
     :param catalogue: the streams whose facts may become dead letters
+    :param lane_moved: called with stream, writer and position of a lane that may have moved
     :ivar consumers: the handlers, with their settings and positions
     :ivar failures: the handlers that currently fail
     :ivar dead_letters: the facts that handlers could not process
@@ -65,6 +66,7 @@ class Delivery:
         incarnations: Incarnations | None = None,
         catalogue: Catalogue = Catalogue(()),  # noqa: B008  # it is immutable
         sizes: Sizes = DEFAULT_SIZES,
+        lane_moved: Callable[[str, str, Token], object] = ignore_move,
     ) -> None:
         self._scheduler = scheduler
         self._log = log
@@ -90,6 +92,7 @@ class Delivery:
             log,
             waiters,
             self._start_catch_up,
+            lane_moved,
         )
         self._feed_context: FeedContext | None = None
         if sources is not None:

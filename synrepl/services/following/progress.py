@@ -22,12 +22,17 @@ from synrepl.storage.followers.handler_positions import HandlerPosition, Place
 T = TypeVar("T")
 
 
+def ignore_move(stream: str, writer: str, position: Token) -> None:
+    """Do nothing, where nobody wants to know of moves."""
+
+
 class Progress:
     """Tracks the positions of lanes and handlers, and records them.
 
     :param in_order: names of the streams whose facts can be fetched in order
     :param waiters: woken when all handlers have reached a position
     :param moved_back: called with a handler that a failover has moved back
+    :param lane_moved: called with stream, writer and position of a lane that may have moved
     :ivar lanes: positions of the lanes, by stream and writer
     :ivar views: feeds of handlers whose view is not that of the connection, by stream
     :ivar recorded: recorded positions of the follower itself, which all handlers have reached
@@ -43,6 +48,7 @@ class Progress:
         log: Logger,
         waiters: PositionWaiters | None,
         moved_back: Callable[[Consumer, Key], object],
+        lane_moved: Callable[[str, str, Token], object],
     ) -> None:
         self._scheduler = scheduler
         self._consumers = {consumer.name: consumer for consumer in consumers}
@@ -52,6 +58,7 @@ class Progress:
         self._log = log
         self._waiters = waiters
         self._moved_back = moved_back
+        self._lane_moved = lane_moved
         self._lane_consumers: dict[str, list[Consumer]] = {}
         #: Held while the record is written, so that moving positions back waits for writes in
         #: progress.
@@ -93,6 +100,9 @@ class Progress:
         if self.views.get(key[0]):  # a view feed holds back all lanes of its stream
             keys += [other for other in self.lanes if other[0] == key[0]]
         self._moved.update(dict.fromkeys(keys))
+        lane = self.lanes.get(key)
+        if lane is not None and lane.position is not None:
+            self._lane_moved(*key, lane.position)
         if self._waiters is None:
             return
         for lane_key in keys:

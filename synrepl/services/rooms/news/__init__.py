@@ -1,0 +1,1 @@
+"""What is new for a user: sync tokens, recent changes, and polls that wait for them."""
