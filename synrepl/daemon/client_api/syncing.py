@@ -18,8 +18,11 @@ from synrepl.services.rooms.timelines.client_filter import (
     parse_filter,
 )
 
-#: Parameters for the state at the end of timelines (MSC4222).
-_STATE_AFTER = ("use_state_after", "org.matrix.msc4222.use_state_after")
+#: Parameters for the state at the end of timelines (MSC4222), each with the name that this state has in answers.
+_STATE_AFTER = {
+    "use_state_after": "state_after",
+    "org.matrix.msc4222.use_state_after": "org.matrix.msc4222.state_after",
+}
 
 
 def sync_routes(
@@ -39,7 +42,7 @@ def sync_routes(
             timeout_ms / 1000,
             await _filter(request, filters),
             request.flag("full_state"),
-            any(request.flag(each) for each in _STATE_AFTER),
+            next((name for each, name in _STATE_AFTER.items() if request.flag(each)), None),
         )
         return json_answer(await sync.sync(request.identity, asked))
 

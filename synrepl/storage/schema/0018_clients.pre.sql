@@ -8,7 +8,7 @@ CREATE TABLE synrepl._removed_memberships (
     stream_id bigint NOT NULL,            -- of the fact that removed it
     room_no integer NOT NULL,
     user_id text NOT NULL,
-    PRIMARY KEY (user_id, room_no)
+    CONSTRAINT _removed_memberships_key PRIMARY KEY (user_id, room_no)
 );
 
 -- Filters that clients stored. They never change.
@@ -17,6 +17,6 @@ CREATE TABLE synrepl._client_filters (
     filter_no integer NOT NULL,
     digest bytea NOT NULL,                -- SHA-256 of the filter
     filter bytea NOT NULL,                -- JSON
-    PRIMARY KEY (user_id, filter_no),
+    CONSTRAINT _client_filters_key PRIMARY KEY (user_id, filter_no),
     CONSTRAINT _client_filters_digest UNIQUE (user_id, digest)
 );

@@ -165,11 +165,12 @@ class Syncing(SyncCase):
         answer = await self.sync(self.bob, first["next_batch"], full_state="true")
         self.assertTrue(self.joined(answer)["state"]["events"])
         await self.alice.ask("PUT", f"{self.room}/state/m.room.topic/", {"topic": "Oolong"})
-        later = await self.sync(
-            self.bob, first["next_batch"], **{"org.matrix.msc4222.use_state_after": "true"}
-        )
-        after = self.joined(later)["state_after"]["events"]
-        self.assertEqual([e["type"] for e in after], ["m.room.topic"])
+        for prefix in ("", "org.matrix.msc4222."):
+            wanted = {f"{prefix}use_state_after": "true"}
+            later = self.joined(await self.sync(self.bob, first["next_batch"], **wanted))
+            after = later[f"{prefix}state_after"]["events"]
+            self.assertEqual([e["type"] for e in after], ["m.room.topic"])
+            self.assertNotIn("state", later)
 
     async def test_filters_are_stored_and_used(self) -> None:
         wanted = {"room": {"timeline": {"limit": 1, "types": ["m.room.message"]}}}

@@ -41,14 +41,15 @@ class SyncRequest(NamedTuple):
     :ivar since: ``next_batch`` of the answer before; None: from the start
     :ivar timeout_s: how long to wait if nothing is new
     :ivar full_state: whether all rooms are wanted with their whole state
-    :ivar state_after: whether states are those at the end of timelines (MSC4222)
+    :ivar state_after: what the states at the end of timelines are called (MSC4222); None: those at their start
+        are wanted
     """
 
     since: SyncToken | None = None
     timeout_s: float = 0.0
     wanted: ClientFilter = NO_FILTER
     full_state: bool = False
-    state_after: bool = False
+    state_after: str | None = None
 
 
 class ClientSync:
@@ -83,7 +84,7 @@ class ClientSync:
                 TimelineReader(*identity),
                 upto.events,
                 request.wanted,
-                state_after=request.state_after,
+                state_after=request.state_after is not None,
             )
             return self._answer(update, upto, request)
         await self._covered.until_covered(request.since)
@@ -114,7 +115,7 @@ class ClientSync:
             news.rooms,
             request.wanted,
             full_state=request.full_state,
-            state_after=request.state_after,
+            state_after=request.state_after is not None,
         )
 
     def _answer(
@@ -124,7 +125,7 @@ class ClientSync:
             self._log.warn(
                 "room {room} is left out of a sync: {reason}", room=room_id, reason=reason
             )
-        state = "state_after" if request.state_after else "state"
+        state = request.state_after or "state"
         rooms: dict[str, dict[str, Any]] = {
             "join": {each: _joined(room, state) for each, room in update.joined.items()},
             "invite": {
