@@ -88,13 +88,14 @@ class Section:
         return lines
 
 
-def render(facts: Mapping[str, str], sections: Sequence[Section]) -> str:
+def render(facts: Mapping[str, str], sections: Sequence[Section], head: str = _HEAD) -> str:
     """The whole report.
 
+    :param head: title and introduction
     :param facts: when, where and with what, by name
     """
     lines = [
-        *_HEAD.splitlines(),
+        *head.splitlines(),
         "",
         *(f"- {name}: {value}" for name, value in facts.items()),
     ]

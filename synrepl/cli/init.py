@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from secrets import token_urlsafe
+from types import MappingProxyType
 from typing import TypeGuard
 
 import click
@@ -15,9 +17,12 @@ import yaml
 
 from synrepl.core import jsons, names
 from synrepl.core.errors import ConfigError, InputError, Refused
+from synrepl.daemon.config.signing_key import new_signing_key
 from synrepl.daemon.config.yaml import parse_yaml
+from synrepl.rooms import BadIdentifier, check_new_user_id
 from synrepl.storage.launch.data_dir import can_enter
 from synrepl.storage.launch.postgres import account_for
+from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Stream
@@ -29,6 +34,18 @@ TEMPLATES = ("master.yaml", "worker.yaml")
 DEFAULT_REPLICATION_PORT = 9392
 DEFAULT_HTTP_PORT = 9393
 DEFAULT_WORKER_HTTP_PORT = 9394
+
+#: Where Matrix clients connect: to the master, and to the worker.
+DEFAULT_CLIENT_PORT = 8008
+DEFAULT_WORKER_CLIENT_PORT = 8009
+
+#: The files of a server with rooms: its signing key, and the passwords of its users.
+SIGNING_KEY = "signing.key"
+USERS_FILE = "users.yaml"
+PASSWORD_BYTES = 12
+
+#: The users of a server that is to be tried.
+DEFAULT_USERS = ("alice", "bob")
 
 #: The built-in stream that everyone needs: it carries cache invalidations.
 CACHES = "caches"
@@ -97,6 +114,32 @@ _PORT = click.IntRange(1, 65535)
     f" you declare, and {CACHES!r}, which carries cache invalidations.",
 )
 @click.option(
+    "--rooms",
+    is_flag=True,
+    help="Keep Matrix rooms, and serve Matrix clients: makes a signing key, and users with passwords.",
+)
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME",
+    help="With --rooms, a user of the server; repeatable. Default: alice and bob.",
+)
+@click.option(
+    "--client-port",
+    type=_PORT,
+    default=DEFAULT_CLIENT_PORT,
+    show_default=True,
+    help="With --rooms, port of the master for Matrix clients.",
+)
+@click.option(
+    "--worker-client-port",
+    type=_PORT,
+    default=DEFAULT_WORKER_CLIENT_PORT,
+    show_default=True,
+    help="With --rooms, port of the worker for Matrix clients.",
+)
+@click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the embedded PostgreSQL. Default: DIRECTORY/data; for root, where"
@@ -128,6 +171,10 @@ def command(
     server_name: str,
     streams: tuple[str, ...],
     synapse: bool,
+    rooms: bool,
+    users: tuple[str, ...],
+    client_port: int,
+    worker_client_port: int,
     data_dir: Path | None,
     replication_port: int,
     http_port: int,
@@ -137,26 +184,37 @@ def command(
 
     They use an embedded PostgreSQL under DIRECTORY/data and need nothing else.
     """
-    if http_port == replication_port:
-        raise click.BadParameter("must differ from --replication-port", param_hint="--http-port")
-    if worker_http_port in (replication_port, http_port):
-        raise click.BadParameter(
-            "must differ from --replication-port and --http-port", param_hint="--worker-http-port"
-        )
+    ports = [replication_port, http_port, worker_http_port]
+    options = ["--replication-port", "--http-port", "--worker-http-port"]
+    if rooms:
+        ports += [client_port, worker_client_port]
+        options += ["--client-port", "--worker-client-port"]
+    elif users:
+        raise click.BadParameter("is for --rooms", param_hint="--user")
+    for place, port in enumerate(ports):
+        if port in ports[:place]:
+            others = " and ".join(options[:place])
+            raise click.BadParameter(f"must differ from {others}", param_hint=options[place])
     names.server_name(server_name)
-    built_in = [stream for stream in SYNAPSE_STREAMS if synapse or stream.name == CACHES]
+    needed = {CACHES, *(stream.name for stream in ROOM_STREAMS if rooms)}
+    built_in = [stream for stream in SYNAPSE_STREAMS if synapse or stream.name in needed]
+    passwords = new_users(users or DEFAULT_USERS, server_name) if rooms else {}
     settings = {
         "server_name": server_name,
         "streams": declared_streams(streams, built_in),
-        "catalogue": "all" if synapse else f"[{CACHES}]",
+        "catalogue": "all" if synapse else f"[{', '.join(each.name for each in built_in)}]",
+        "rooms_master": _rooms_section(client_port) if rooms else "",
+        "rooms_worker": _rooms_section(worker_client_port) if rooms else "",
         "replication_port": replication_port,
         "http_port": http_port,
         "worker_http_port": worker_http_port,
     }
     data = choose_data_directory(directory, server_name, data_dir)
-    written = write_configuration(directory, data, settings)
+    written = write_configuration(directory, data, settings, _private_files(passwords))
     for path in written:
         click.echo(f"wrote {path}")
+    if rooms:
+        click.echo(f"users, with their passwords in {USERS_FILE}: {', '.join(passwords)}")
     if data.instead_of is not None:
         click.echo(
             f"data goes to {data.path}: PostgreSQL does not run as root, and its user {data.user}"
@@ -221,18 +279,23 @@ def choose_data_directory(directory: Path, server_name: str, wanted: Path | None
 
 
 def write_configuration(
-    directory: Path, data_directory: DataDirectory, settings: Mapping[str, object]
+    directory: Path,
+    data_directory: DataDirectory,
+    settings: Mapping[str, object],
+    private: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Path]:
     """Fill in the templates; missing directories are created.
 
     :param settings: values of the templates' placeholders
+    :param private: contents of further files by name, which only their owner may read
     :returns: the files written, the master's first
     :raises AlreadyThere: one of the files exists; nothing is written
     :raises CannotWrite: a directory or file cannot be created
     """
     data_dir = jsons.encode(str(data_directory.path)).decode()
     paths = [directory / name for name in TEMPLATES]
-    for path in paths:
+    secret = {directory / name: text for name, text in private.items()}
+    for path in (*paths, *secret):
         if path.exists():
             raise AlreadyThere(path=path)
     templates = resources.files("synrepl.cli") / "templates"
@@ -244,9 +307,41 @@ def write_configuration(
         for path in paths:
             text = (templates / path.name).read_text(encoding="utf-8")
             _write(path, string.Template(text).substitute(settings, data_dir=data_dir))
+        for path, text in secret.items():
+            _write(path, text, mode=0o600)
     except OSError as error:
         raise CannotWrite(path=error.filename or directory, reason=error.strerror) from None
-    return paths
+    return [*paths, *secret]
+
+
+def new_users(users: Iterable[str], server_name: str) -> dict[str, str]:
+    """Users with new passwords, by user ID.
+
+    :param users: the part of each ID before the server name
+    :raises click.BadParameter: one cannot be the name of a user
+    """
+    found: dict[str, str] = {}
+    for name in users:
+        user_id = f"@{name}:{server_name}"
+        try:
+            check_new_user_id(user_id)
+        except BadIdentifier as error:
+            raise click.BadParameter(str(error), param_hint="--user") from None
+        found[user_id] = token_urlsafe(PASSWORD_BYTES)
+    return found
+
+
+def _private_files(passwords: Mapping[str, str]) -> dict[str, str]:
+    """The files that a server with rooms needs; none without users."""
+    if not passwords:
+        return {}
+    users = yaml.safe_dump({"users": dict(passwords)}, sort_keys=False)
+    return {SIGNING_KEY: new_signing_key("1"), USERS_FILE: users}
+
+
+def _rooms_section(port: int) -> str:
+    """The section ``rooms`` of a process with a listener for clients."""
+    return f"rooms:\n  client_api: {{port: {port}, users: {USERS_FILE}}}\n  signing_key: {SIGNING_KEY}\n"
 
 
 def _make(directory: Path) -> None:
@@ -258,9 +353,12 @@ def _make(directory: Path) -> None:
                 path.chmod(path.stat().st_mode | 0o011)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
     try:
-        with path.open("x", encoding="utf-8") as file:
+        with open(path, "x", encoding="utf-8", opener=opener) as file:
             file.write(text)
     except FileExistsError:
         raise AlreadyThere(path=path) from None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from twisted.internet.threads import deferToThread
 
-from system_tests.daemon.browser import Browser, chromium, in_browser
+from tests.support.browser import Browser, chromium, in_browser
 from system_tests.daemon.shop_case import ShopCase
 
 WIDTHS = (400, 768, 1280)

@@ -145,6 +145,37 @@ class InitCommand(WorkingDirectoryCase):
     def test_the_help_mentions_the_option_synapse(self) -> None:
         self.assertIn("--synapse", run("init", "--help").output)
 
+    def test_init_makes_what_a_server_with_rooms_needs(self) -> None:
+        target = self.directory / "chat"
+        result = run(
+            *("init", target, "--server-name", "x.org", "--rooms"),
+            *("--user", "carol", "--client-port", "8448"),
+        )
+        self.assertEqual(result.exit_code, 0, result.output)
+        self.assertIn("@carol:x.org", result.output)
+        (password,) = yaml.safe_load((target / "users.yaml").read_text())["users"].values()
+        self.assertGreaterEqual(len(password), 16)
+        self.assertNotIn(password, result.output)
+        for name in ("users.yaml", "signing.key"):
+            self.assertEqual((target / name).stat().st_mode & 0o777, 0o600)
+        for name, port in (("master.yaml", 8448), ("worker.yaml", 8009)):
+            checked = run("check-config", "-c", target / name)
+            self.assertEqual(checked.exit_code, 0, checked.output)
+            shown = yaml.safe_load(checked.output)
+            self.assertEqual(shown["rooms"]["client_api"]["port"], port)
+            self.assertEqual(shown["catalogue"], ["events", "backfill", "caches"])
+
+    def test_init_refuses_what_is_no_user_or_is_used_twice(self) -> None:
+        for options in (
+            ("--rooms", "--user", "A b"),
+            ("--user", "alice"),
+            ("--rooms", "--client-port", "9393"),
+            ("--rooms", "--client-port", "8009"),
+        ):
+            result = run("init", self.directory / "no", "--server-name", "x.org", *options)
+            self.assertEqual(result.exit_code, 2, result.output)
+            self.assertFalse((self.directory / "no").exists())
+
     def test_streams_named_on_the_command_line_are_declared_in_both_files(self) -> None:
         columns = {"order_id": "text", "total": "bigint", "note": "json?"}
         result = run(

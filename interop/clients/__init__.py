@@ -1,0 +1,1 @@
+"""Unmodified Matrix clients against two workers, shown and counted."""

@@ -1,0 +1,70 @@
+// A small client on matrix-js-sdk: log in, room list, timeline, page back, send, receive live.
+import * as sdk from "matrix-js-sdk";
+
+const shown = { seen: [], ready: false, rooms: [], errors: [], states: [] };
+window.shown = shown;
+
+function draw(client, room) {
+    document.getElementById("room").textContent = room.name;
+    document.getElementById("rooms").replaceChildren(
+        ...client.getRooms().map((each) => Object.assign(document.createElement("li"), { textContent: each.name })),
+    );
+    const lines = room.getLiveTimeline().getEvents().filter((each) => each.getType() === "m.room.message");
+    shown.timeline = lines.map((each) => each.getId());
+    document.getElementById("timeline").replaceChildren(
+        ...lines.map((each) => {
+            const line = document.createElement("li");
+            line.textContent = `${each.getSender()}: ${each.isRedacted() ? "(redacted)" : each.getContent().body}`;
+            line.className = each.getSender() === client.getUserId() ? "mine" : "";
+            return line;
+        }),
+    );
+}
+
+window.begin = async (baseUrl, user, password) => {
+    const login = await sdk.createClient({ baseUrl }).loginRequest({
+        type: "m.login.password",
+        identifier: { type: "m.id.user", user },
+        password,
+    });
+    const client = sdk.createClient({
+        baseUrl,
+        userId: login.user_id,
+        accessToken: login.access_token,
+        deviceId: login.device_id,
+        timelineSupport: true,
+    });
+    window.client = client;
+    client.on(sdk.ClientEvent.Sync, (state, before, data) => {
+        shown.states.push(state);
+        shown.ready ||= state === "PREPARED" || state === "SYNCING";
+        document.getElementById("state").textContent = `${login.user_id}: ${state}`;
+        if (data?.error && state === "ERROR") shown.errors.push(String(data.error));
+        shown.rooms = client.getRooms().map((each) => [each.roomId, each.name, each.getMyMembership()]);
+    });
+    client.on(sdk.RoomEvent.Timeline, (event, room, toStart) => {
+        if (!toStart && event.getType() === "m.room.message" && !event.status) shown.seen.push(event.getId());
+        if (room) draw(client, room);
+    });
+    await client.startClient({ initialSyncLimit: 5, lazyLoadMembers: true, pollTimeout: 2000 });
+};
+
+window.open_room = (roomId) => {
+    const room = window.client.getRoom(roomId);
+    draw(window.client, room);
+    return room.name;
+};
+
+window.page_back = async (roomId, limit) => {
+    const room = window.client.getRoom(roomId);
+    await window.client.scrollback(room, limit);
+    draw(window.client, room);
+    return shown.timeline.length;
+};
+
+window.say = async (roomId, body) => {
+    const sent = await window.client.sendTextMessage(roomId, body);
+    return sent.event_id;
+};
+
+window.join = async (roomId) => (await window.client.joinRoom(roomId)).roomId;
