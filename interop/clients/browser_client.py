@@ -47,6 +47,9 @@ def section(
             "A small page in a headless Chromium: it logs in on one worker, and another user writes on the other.",
             "The page and the worker have different origins, so every request goes by CORS. The client loads",
             "members lazily. The worker and the master are restarted while it is open.",
+            "",
+            "![The room when the client comes](js-sdk-room.png)",
+            "![The room after all restarts](js-sdk-live.png)",
         ),
     )
     room, before = deployment.crowded_room(_BEFORE)
@@ -92,7 +95,6 @@ def _use(
             break
     paged = browser.value("window.shown.timeline")
     found.check("paging back shows every message once, in order", paged == before)
-    browser.picture(pictures / "js-sdk-paged.png")
     rows = []
     for what, name, kill in (
         ("nothing", "", False),
