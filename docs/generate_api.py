@@ -52,6 +52,9 @@ SECTIONS = (
         {
             "Handler": None,
             "TransactionalHandler": None,
+            "RoomHandler": None,
+            "TransactionalRoomHandler": None,
+            "RoomEvent": None,
             "IHandler": (),
             "ITransactionalHandler": (),
             "Batch": None,

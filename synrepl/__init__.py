@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from synrepl.services.handlers import Handler as Handler
     from synrepl.services.handlers import SyncingUsers as SyncingUsers
     from synrepl.services.handlers import TransactionalHandler as TransactionalHandler
+    from synrepl.services.rooms.handlers import RoomEvent as RoomEvent
+    from synrepl.services.rooms.handlers import RoomHandler as RoomHandler
+    from synrepl.services.rooms.handlers import TransactionalRoomHandler as TransactionalRoomHandler
     from synrepl.services.rooms.store import RoomStore as RoomStore
     from synrepl.services.sending.commands import BadCommand as BadCommand
     from synrepl.services.sending.commands import CommandNotInDialect as CommandNotInDialect
@@ -169,6 +172,11 @@ else:
                 "Handler",
                 "SyncingUsers",
                 "TransactionalHandler",
+            ),
+            "synrepl.services.rooms.handlers": (
+                "RoomEvent",
+                "RoomHandler",
+                "TransactionalRoomHandler",
             ),
             "synrepl.services.rooms.store": ("RoomStore",),
             "synrepl.services.sending.commands": (

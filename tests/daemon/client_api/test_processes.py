@@ -24,6 +24,8 @@ class ProcessesCase(WritersCase):
     timeout = 300
     stream_writers = "{" + ", ".join(f"{each}: [master, w1, w2]" for each in STREAMS) + "}"
     room_writers: Sequence[str] = ("w1", "w2")
+    #: Handlers of the workers, as YAML.
+    handlers = "[]"
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -59,6 +61,7 @@ class ProcessesCase(WritersCase):
             data_dir=str(self.directory),
             http=f"{{port: {self.ports[name]}, secret_path: http.secret}}",
             rooms=rooms,
+            **({} if name == "master" else {"handlers": self.handlers}),
         )
         await process.stderr_containing("is ready" if name == "master" else "connected to")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 from urllib.parse import quote
 
@@ -205,6 +206,50 @@ class Syncing(SyncCase):
             ("full_state=maybe", 400, "M_INVALID_PARAM"),
         ):
             self.assert_code(await self.bob.ask("GET", f"/sync?{query}"), status, code)
+
+
+class Fuzzed(SyncCase):
+    """Tokens and filters that no server made."""
+
+    async def test_no_token_and_no_filter_is_an_internal_error(self) -> None:
+        rng = Random(7)
+        first = await self.sync(self.bob)
+        page = await self.bob.ask("GET", f"{self.room}/messages?dir=b&limit=2")
+        tokens = [
+            first["next_batch"],
+            page.json["end"],
+            self.joined(first)["timeline"]["prev_batch"],
+        ]
+        covered = self.master_process.running.services.reading.covered
+        self.patch(covered, "_timeout_s", 0.0)  # nobody waits for tokens of the future
+        statuses = set()
+        for _ in range(150):
+            token = quote(_mutated(rng, rng.choice(tokens)), safe="")
+            wanted = quote(
+                _mutated(rng, '{"room":{"timeline":{"limit":3,"types":["m.*"]}}}'), safe=""
+            )
+            for path in (
+                f"/sync?since={token}&filter={wanted}",
+                f"{self.room}/messages?dir={rng.choice('bf')}&from={token}",
+                f"{self.room}/messages?dir={rng.choice('bf')}&to={token}",
+                f"{self.room}/members?at={token}",
+            ):
+                reply = await self.bob.ask("GET", path)
+                statuses.add(reply.status)
+                self.assertIn(reply.status, (200, 400, 404, 503), (path, reply))
+        self.assertLessEqual({200, 400}, statuses)
+
+
+def _mutated(rng: Random, text: str) -> str:
+    """A text with a few letters changed, doubled, or taken out."""
+    letters = list(text)
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(letters))
+        letters[at] = rng.choice(
+            ["", letters[at] * 2, rng.choice('0159_~.-stvw{}[]"\0é'), "99999999999"]
+        )
+        letters = [each for each in letters if each] or ["s"]
+    return "".join(letters)
 
 
 class Reading(SyncCase):
