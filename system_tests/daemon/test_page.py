@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from twisted.internet.threads import deferToThread
 
-from tests.support.browser import Browser, chromium, in_browser
 from system_tests.daemon.shop_case import ShopCase
+from tests.support.browser import Browser, chromium, in_browser
 
 WIDTHS = (400, 768, 1280)
 
