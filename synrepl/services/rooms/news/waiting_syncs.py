@@ -129,11 +129,17 @@ class WaitingSyncs:
 
     def _make_room(self) -> None:
         """Cease to watch users that do not wait, those first that waited longest ago."""
+        if not self._is_full:
+            return
         for user_id in list(self._watched):
-            if self._indexed <= self._max_indexed and len(self._watched) <= self._max_waiting:
+            if not self._is_full:
                 return
             if not self._watched[user_id].waiting and user_id != next(reversed(self._watched)):
                 self._cease(user_id)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._indexed > self._max_indexed or len(self._watched) > self._max_waiting
 
     def _cease(self, user_id: str) -> None:
         watched = self._watched.pop(user_id)
