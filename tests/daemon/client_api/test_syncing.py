@@ -221,7 +221,7 @@ class Fuzzed(SyncCase):
             self.joined(first)["timeline"]["prev_batch"],
         ]
         covered = self.master_process.running.services.reading.covered
-        self.patch(covered, "_timeout_s", 0.0)  # nobody waits for tokens of the future
+        self.patch(covered, "timeout_s", 0.0)  # nobody waits for tokens of the future
         statuses = set()
         for _ in range(150):
             token = quote(_mutated(rng, rng.choice(tokens)), safe="")

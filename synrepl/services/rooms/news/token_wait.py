@@ -68,7 +68,7 @@ class WorkerGivenOut:
 class TokenWait:
     """Has a client wait until this process has applied what it knows of.
 
-    :param timeout_s: the longest wait, in seconds
+    :ivar timeout_s: the longest wait, in seconds
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TokenWait:
         self._clock = clock
         self._applied = applied
         self._given_out = given_out
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
 
     async def until_covered(self, token: SyncToken) -> None:
         """Wait until everything that a token covers is applied here. It may be cancelled.
@@ -90,7 +90,7 @@ class TokenWait:
         :raises NotYetApplied: this process is behind for too long
         :raises Unavailable: too many clients wait already, or the process stops
         """
-        until = self._clock.seconds() + self._timeout_s
+        until = self._clock.seconds() + self.timeout_s
         while True:
             # One at a time: usually one writer is missing, and the others arrive meanwhile.
             missing = next(self._applied.missing(token), None)
