@@ -211,6 +211,8 @@ class Syncing(SyncCase):
 class Fuzzed(SyncCase):
     """Tokens and filters that no server made."""
 
+    client_api = ", rate_limits: {requests: {per_second: 10000, burst: 100000}}"
+
     async def test_no_token_and_no_filter_is_an_internal_error(self) -> None:
         rng = Random(7)
         first = await self.sync(self.bob)
