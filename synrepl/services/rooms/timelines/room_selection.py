@@ -45,10 +45,11 @@ def rooms_at_first(
     left: list[UserRoom] = []
     if wanted.include_leave:
         left = [each for each in rooms if each.membership in _LEFT and each.stream_id]
+    never_joined = _never_joined(txn, user, left)
     return RoomsToRead(
         new=joined,
-        left=left,
-        never_joined=_never_joined(txn, left),
+        left=[each for each in left if each.has_event or each.room_no not in never_joined],
+        never_joined=never_joined,
         invited=[each for each in rooms if each.membership == "invite"],
         knocked=[each for each in rooms if each.membership == "knock"],
     )
@@ -77,7 +78,7 @@ def rooms_with_news(
     moved = [
         each for each in rooms if each.stream_id > since.linear and each.stream_id not in known
     ]
-    before = memberships_at(txn, moved, since)
+    before = memberships_at(txn, user, moved, since)
     was_joined = {number for number, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
     joined = [each for each in rooms if each.membership == _JOINED]
@@ -86,7 +87,14 @@ def rooms_with_news(
     stayed = [each for each in joined if each.room_no not in new_numbers]
     if not full_state:
         stayed = [e for e in stayed if max(e.newest, e.state_only) > since.linear]
-    left = [each for each in moved if each.membership in _LEFT and each.stream_id]
+    # Who had no membership, and has none, has moved nowhere.
+    left = [
+        each
+        for each in moved
+        if each.membership in _LEFT
+        and each.stream_id
+        and (each.has_event or before[each.room_no].has_event)
+    ]
     left_since = {each.room_no for each in left} & was_joined
     return RoomsToRead(
         changed=stayed,
@@ -94,11 +102,11 @@ def rooms_with_news(
         whole={e.room_no for e in stayed if full_state or e.state_only > since.linear},
         left=left,
         left_since=left_since,
-        never_joined=_never_joined(txn, [e for e in left if e.room_no not in left_since]),
+        never_joined=_never_joined(txn, user, [e for e in left if e.room_no not in left_since]),
         invited=[each for each in moved if each.membership == "invite"],
         knocked=[each for each in moved if each.membership == "knock"],
     )
 
 
-def _never_joined(txn: Transaction, rooms: list[UserRoom]) -> set[int]:
-    return {each.room_no for each in rooms} - joined_once(txn, rooms)
+def _never_joined(txn: Transaction, user: str, rooms: list[UserRoom]) -> set[int]:
+    return {each.room_no for each in rooms} - joined_once(txn, user, rooms)

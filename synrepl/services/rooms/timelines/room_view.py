@@ -58,7 +58,7 @@ def room_view(
     member = found[0] if found and not found[0].is_forgotten else None
     if member is not None and member.membership == "join":
         return UserRoomView(room, member, reader, viewer, upto)
-    if member is not None and joined_once(txn, [member]):
+    if member is not None and joined_once(txn, reader.user_id, [member]):
         return UserRoomView(room, member, reader, viewer, lowered(upto, member.stream_id))
     if _is_world_readable(txn, room.room_no):
         return UserRoomView(room, None, reader, viewer._replace(is_peeking=True), upto)

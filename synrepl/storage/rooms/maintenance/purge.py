@@ -29,6 +29,7 @@ from synrepl.storage.rooms.maintenance.marks import (
     reworked,
 )
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.maintenance.record_purge import record_purge
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
@@ -299,6 +300,7 @@ def purge_events(
             going = [each for each in going if each not in used]
         if later.prev_nos:
             _cut_later(txn, mark, list(later.prev_nos))
+        record_purge(txn, room_no, numbers)
         _remove(txn, room_no, numbers, going, sorted(kept))
         announce_room(txn, PURGED_CACHE, lock.room.room_id)
     mark = reworked(txn, mark, lock)

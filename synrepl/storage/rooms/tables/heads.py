@@ -207,12 +207,6 @@ def write_memberships(rows: PendingRows, room_no: int, changes: Iterable[Members
             "DELETE FROM synrepl._memberships WHERE room_no = %s AND user_id = ANY (%s::text[])",
             (room_no, [each.user_id for each in gone]),
         )
-        rows.run(
-            "INSERT INTO synrepl._removed_memberships (room_no, user_id, stream_id)"
-            " SELECT %s, * FROM unnest(%s::text[], %s::bigint[])"
-            " ON CONFLICT (user_id, room_no) DO UPDATE SET stream_id = excluded.stream_id",
-            (room_no, [each.user_id for each in gone], [each.stream_id for each in gone]),
-        )
     if len(kept) == 1:
         values = "VALUES (%s, %s, %s, %s, %s)"
         params: tuple[object, ...] = (room_no, *kept[0])
