@@ -73,11 +73,12 @@ def rooms_with_news(
     found = rooms_with_membership(txn, user, upto, changed_rooms, since)
     rooms = [each for each in found if wanted.allows_room(each.room_id) and not each.is_forgotten]
     # A membership that the client does not know of yet has a stream ordering that it has not seen.
-    recent = {each.stream_id for each in rooms if each.stream_id > since.linear}
-    known = covered_tokens(txn, recent, since)
-    moved = [
-        each for each in rooms if each.stream_id > since.linear and each.stream_id not in known
-    ]
+    recent = {
+        token for each in rooms for token in (each.stream_id, each.purged) if token > since.linear
+    }
+    unknown = recent - covered_tokens(txn, recent, since)
+    moved = [each for each in rooms if each.stream_id in unknown]
+    purged = {each.room_no for each in rooms if each.purged in unknown}
     before = memberships_at(txn, user, moved, since)
     was_joined = {number for number, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
@@ -99,10 +100,15 @@ def rooms_with_news(
     return RoomsToRead(
         changed=stayed,
         new=new,
-        whole={e.room_no for e in stayed if full_state or e.state_only > since.linear},
+        whole={
+            e.room_no
+            for e in stayed
+            if full_state or e.state_only > since.linear or e.room_no in purged
+        },
         left=left,
         left_since=left_since,
         never_joined=_never_joined(txn, user, [e for e in left if e.room_no not in left_since]),
+        purged=purged,
         invited=[each for each in moved if each.membership == "invite"],
         knocked=[each for each in moved if each.membership == "knock"],
     )

@@ -115,7 +115,9 @@ class StatesReader:
         changed = state_changes_after(self._txn, [after])[room.room_no]
         keys = {key for _, key, _ in changed.changes}
         member = self._view.member
-        if changed.is_many or (member is not None and member.state_only >= boundary.stream_id):
+        if changed.is_many or (
+            member is not None and max(member.state_only, member.purged) >= boundary.stream_id
+        ):
             keys |= found.keys()
         wanted = [(room.room_no, boundary.group_before, key) for key in keys]
         for (_, key), number in entries_before(self._txn, wanted).items():

@@ -65,6 +65,7 @@ class RoomsToRead(NamedTuple):
     :ivar left: rooms that the user left
     :ivar left_since: those of them, by number, that the user was in before
     :ivar never_joined: those of ``left`` that the user was never in, by number
+    :ivar purged: rooms, by number, with purged events that the client may have missed
     """
 
     changed: Sequence[UserRoom] = ()
@@ -73,6 +74,7 @@ class RoomsToRead(NamedTuple):
     left: Sequence[UserRoom] = ()
     left_since: Collection[int] = ()
     never_joined: Collection[int] = ()
+    purged: Collection[int] = ()
     invited: Sequence[UserRoom] = ()
     knocked: Sequence[UserRoom] = ()
 
@@ -124,11 +126,14 @@ class UpdateReader:
         whole = {r.room_no for r in rooms.new} | set(rooms.whole)
         whole |= {number for number, each in changes.items() if self._needs_whole(each)}
         told = [*members, *rooms.left]
-        states = self._states([each for each in members if each.room_no in whole], parts)
+        seen_whole = [each for each in members if each.room_no in whole]
+        # Of a room that the client learns of when its user has left it, it has no state yet.
+        seen_whole += [each for each in rooms.left if self._is_new_to_client(each, rooms)]
+        states = self._states(seen_whole, parts)
         states |= {
             room.room_no: self._changed_state(room, parts[room.room_no], changes[room.room_no])
             for room in (*rooms.changed, *rooms.left)
-            if room.room_no in changes and room.room_no not in whole
+            if room.room_no in changes and room.room_no not in states
         }
         states |= self._lazy_members(
             [each for each in rooms.changed if each.room_no not in whole], parts, states
@@ -201,6 +206,10 @@ class UpdateReader:
                 for each in rooms.left
             ),
         ]
+        windows = [
+            each._replace(is_purged=True) if each.room.room_no in rooms.purged else each
+            for each in windows
+        ]
         timeline = self._wanted.room.timeline
         wanted = [each for each in windows if timeline.allows_room(each.room.room_id)]
         viewer = Viewer(self._reader.user_id, ignored=self._reader.ignored)
@@ -225,6 +234,12 @@ class UpdateReader:
         )
 
     # -- states -----------------------------------------------------------------------
+
+    @staticmethod
+    def _is_new_to_client(room: UserRoom, rooms: RoomsToRead) -> bool:
+        """Whether the state of a room that the user left is wanted whole, as far as the user may know it."""
+        was_told = room.room_no in rooms.left_since and room.room_no not in rooms.purged
+        return not was_told and room.room_no not in rooms.never_joined
 
     def _needs_whole(self, changes: StateChanges) -> bool:
         """Whether what changed does not say what the state is now.
@@ -258,6 +273,10 @@ class UpdateReader:
             room.newest > self._upto.linear for room in rooms
         ):
             boundaries = ends(self._txn, numbers, self._upto)
+        for room in rooms:
+            if room.membership != "join":
+                upto = lowered(self._upto, room.stream_id)
+                boundaries |= ends(self._txn, [room.room_no], upto)
         if not self._state_after:
             for room in rooms:
                 events = parts[room.room_no].events
@@ -287,14 +306,22 @@ class UpdateReader:
         ]
         changed = state_changes_after(self._txn, after)
         state_only = {each.room_no: each.state_only for each in rooms}
+        purged = {each.room_no: each.purged for each in rooms}
         tokens = {token for each in changed.values() for token, _, _ in each.changes}
         covered = covered_tokens(self._txn, tokens | set(state_only.values()), self._upto)
         wanted: list[tuple[int, int, StateKey]] = []
+        ends_at = {r.room_no: r.stream_id for r in rooms if r.membership != "join"}
         for number, each in changed.items():
-            last = {key: event_no for token, key, event_no in each.changes if token in covered}
+            end = ends_at.get(number, self._upto.highest)
+            last = {
+                key: event_no
+                for token, key, event_no in each.changes
+                if token in covered and token <= end
+            }
             shown = set() if self._state_after else {e.event_no for e in parts[number].events}
             keys = {key for _, key, _ in each.changes}
-            if each.is_many or state_only[number] not in covered:
+            is_purged = purged[number] >= boundaries[number].stream_id
+            if each.is_many or is_purged or state_only[number] not in covered:
                 keys |= states[number].keys()
             for key in keys:
                 if members is not None and key[0] == MEMBER and (number, key[1]) not in members:

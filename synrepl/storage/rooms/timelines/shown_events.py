@@ -66,18 +66,20 @@ class RoomWindow(NamedTuple):
     :ivar is_new: whether it is read from its beginning, not from ``since``
     :ivar last: stream ordering of the last event that may be shown
     :ivar is_peeking: whether the user was never in the room
+    :ivar is_purged: whether some of it is gone
     """
 
     room: UserRoom
     is_new: bool
     last: int
     is_peeking: bool = False
+    is_purged: bool = False
 
 
 class ShownPart(NamedTuple):
     """The newest events of a window, in stream order.
 
-    :ivar is_limited: whether the window has more
+    :ivar is_limited: whether the window has more, or had
     """
 
     events: Sequence[ShownEvent]
@@ -116,7 +118,8 @@ def newest_shown(
                 limit + 1,
                 wanted,
             )
-        parts[window.room.room_no] = ShownPart(shown[:limit][::-1], len(shown) > limit)
+        is_limited = len(shown) > limit or window.is_purged
+        parts[window.room.room_no] = ShownPart(shown[:limit][::-1], is_limited)
     return parts
 
 

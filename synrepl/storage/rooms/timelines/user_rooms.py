@@ -28,6 +28,7 @@ class UserRoom(NamedTuple):
     :ivar newest: stream ordering of the newest event of the room
     :ivar topological: the highest topological ordering in the room
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
+    :ivar purged: the highest stream ordering of the room's purged events; 0 if there are none
     :ivar is_forgotten: whether the user does not want to see it any more
     """
 
@@ -41,13 +42,14 @@ class UserRoom(NamedTuple):
     newest: int
     topological: int
     state_only: int
+    purged: int
     is_forgotten: bool
 
 
 _ROOMS = """
     SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.stream_id, m.event_no IS NOT NULL,
            coalesce(h.stream_id, 0), coalesce(h.topological, 0),
-           coalesce(h.state_stream_id, 0),
+           coalesce(h.state_stream_id, 0), r.purged_stream_id,
            coalesce(f.event_no = m.event_no, false)
       FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
               FROM synrepl._memberships m WHERE m.user_id = %(user)s
