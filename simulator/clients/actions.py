@@ -295,7 +295,6 @@ class ClientActions:
         bound = positions[int(part * len(positions))]
         point = PurgePoint.of_stream(bound) if by_stream else PurgePoint.of_topological(bound)
         await self._maintain("purge", lambda to: to.purge(room_id, point, index_check=False))
-        self._stored.were_purged(room_id)
 
     async def compact(self) -> None:
         """The states of a room are stored in less."""

@@ -133,10 +133,11 @@ class ClientSimulation:
                     patched.enter_context(patch.object(module, "perf_counter", self._clock.seconds))
                 self._play(steps)
         finally:
+            found = list(self._violations.found)
             self._transcript.close()
             self._surroundings.dispose()
             self._server.close()
-        return Result(self._seed, list(self._violations.found), self._transcript, self._counts)
+        return Result(self._seed, found, self._transcript, self._counts)
 
     def _play(self, steps: int) -> None:
         self._actions.begin(self._actions.create())
@@ -266,6 +267,8 @@ class ClientSimulation:
     def _committed(self, process: str, name: str) -> None:
         """After a commit, what it stored is noted, and the master notified."""
         self._stored.committed()
+        if name.startswith("purge events of "):
+            self._stored.were_purged(name.rpartition(" ")[2])
         for stream in ROOM_STREAMS:
             if self._random.random() >= self._lost_notifies:
                 delay = self._random.random() ** 3 * 0.1

@@ -7,7 +7,8 @@ these statements are described in :mod:`synrepl.storage.store`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from synrepl.core.errors import Refused
@@ -211,6 +212,32 @@ def record_position(txn: Transaction, stream: str, writer: str, position: Token)
         " WHERE stream = %s AND writer = %s AND position < %s",
         (position, stream, writer, position),
     )
+
+
+class RecordedPositions(NamedTuple):
+    """The positions of a stream that the master recorded last.
+
+    :ivar linear: every fact at or below it is settled
+    :ivar writers: each has no fact between its position and the linear one
+    """
+
+    linear: Token
+    writers: Mapping[str, Token]
+
+
+def recorded_positions(txn: Transaction, streams: Sequence[str]) -> dict[str, RecordedPositions]:
+    """The recorded positions of streams, by name."""
+    txn.execute(
+        "SELECT s.stream, s.position, w.writer, w.position FROM synrepl._streams s"
+        " JOIN synrepl._writers w USING (stream) WHERE s.stream = ANY (%s)",
+        (list(streams),),
+    )
+    linear: dict[str, Token] = {}
+    writers: dict[str, dict[str, Token]] = defaultdict(dict)
+    for stream, at, writer, position in txn.fetchall():
+        linear[stream] = int(at)
+        writers[stream][writer] = int(position)
+    return {stream: RecordedPositions(at, writers[stream]) for stream, at in linear.items()}
 
 
 def record_linear(txn: Transaction, stream: str, position: Token) -> None:

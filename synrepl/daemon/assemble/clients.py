@@ -8,9 +8,11 @@ from synrepl.daemon.assemble.ports import Ports
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
+from synrepl.services.rooms.news.linear_positions import LinearPositions
 from synrepl.services.rooms.news.news_feed import NewsFeed
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
+from synrepl.services.rooms.news.sync_token import SYNC_STREAMS
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
@@ -18,6 +20,7 @@ from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
 from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
+from synrepl.streams.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,16 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
     ports.coherence.observers.append(feed)
     applied.listeners.append(feed.moved)
     return ClientNews(database, applied, check, waits)
+
+
+def assemble_linear(
+    ports: Ports, news: ClientNews | None, catalogue: Catalogue
+) -> LinearPositions | None:
+    """Make what finds the linear positions of a worker; None without a listener for clients."""
+    if news is None:
+        return None
+    names = [s.name for s in SYNC_STREAMS if s.name in catalogue and not s.in_memory]
+    return LinearPositions(ports.scheduler, news.database, names, news.applied, ports.log)
 
 
 def assemble_reading(

@@ -11,7 +11,12 @@ from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
-from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
+from synrepl.daemon.assemble.clients import (
+    ClientReading,
+    assemble_linear,
+    assemble_news,
+    assemble_reading,
+)
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import WorkerConfig
@@ -29,6 +34,7 @@ from synrepl.services.following.follower_lease import FollowerLease
 from synrepl.services.following.progress import ignore_move
 from synrepl.services.handlers import Access
 from synrepl.services.position_waiters import PositionWaiters
+from synrepl.services.rooms.news.linear_positions import LinearPositions
 from synrepl.services.rooms.news.token_wait import WorkerGivenOut
 from synrepl.services.waiting.applied_positions import FollowerPositions
 from synrepl.services.waiting.wait_for import WaitFor
@@ -56,7 +62,7 @@ class WorkerServices:
     :ivar auditor: None without a synrepl database
     :ivar bus: None over TCP
     :ivar rooms: None without ``rooms``
-    :ivar reading: None without a listener for Matrix clients
+    :ivar reading: None without a listener for Matrix clients; likewise ``linear``
     :ivar factory: makes the connections over TCP
     """
 
@@ -79,6 +85,7 @@ class WorkerServices:
     access: Access
     rooms: RoomServices | None
     reading: ClientReading | None
+    linear: LinearPositions | None
 
     @property
     def is_connected(self) -> bool:
@@ -115,6 +122,8 @@ class WorkerServices:
                 scheduler.spawn("skip idle", skip_idle(scheduler, self.writer, self.ports.log))
         scheduler.spawn("record positions", self._record())
         scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
+        if self.linear is not None:
+            scheduler.spawn("linear positions", self.linear.run())
         if self.auditor is not None:
             begin_sampling(self.ports, self.config, self.auditor)
 
@@ -273,7 +282,8 @@ def assemble_worker(
             changes,
         ),
         rooms=rooms,
-        reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens)),
+        reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens, store)),
+        linear=assemble_linear(ports, news, catalogue),
     )
     return services
 

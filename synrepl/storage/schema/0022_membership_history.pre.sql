@@ -27,4 +27,4 @@ INSERT INTO synrepl._membership_history (stream_id, room_no, is_purged, user_id,
      WHERE e.event_no <> m.event_no;
 
 -- The highest stream ID among the events that were purged: who has not seen it may have missed others.
-ALTER TABLE synrepl._rooms ADD COLUMN purged_stream_id bigint NOT NULL DEFAULT 0;
+ALTER TABLE synrepl._room_heads ADD COLUMN purged_stream_id bigint NOT NULL DEFAULT 0;

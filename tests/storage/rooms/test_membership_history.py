@@ -21,6 +21,7 @@ from tests.storage.rooms.kept_rooms import MaintainedCase
 ROOMS = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "25"))
 
 ROOM = "FROM synrepl._rooms WHERE room_id = %s"
+HEADS = f"FROM synrepl._room_heads WHERE room_no = (SELECT room_no {ROOM})"
 HISTORY = f"FROM synrepl._membership_history WHERE room_no = (SELECT room_no {ROOM})"
 
 
@@ -48,6 +49,9 @@ class BobOfRoom:
         self.is_banned = member("ban", self.joins, [*by_alice, self.joins], "@alice:a")
         self.changes_name = member("join", self.joins, [*own, self.joins])
         self.changes_name_again = member("join", self.changes_name, [*own, self.changes_name])
+        cites = [create, levels, self.joins]
+        self.says = maker.event("m.room.message", {}, [self.joins], cites, "@bob:b")
+        self.leaves = member("leave", self.says, cites)
         self.is_unbanned = member("leave", self.is_banned, [*by_alice, self.is_banned], "@alice:a")
 
 
@@ -132,7 +136,7 @@ class MembershipHistory(MaintainedCase):
                 if rng.random() < 0.5:
                     point = PurgePoint.of_topological(max(1, int(len(made.events) * part * 0.5)))
                 await self.maintenance.purge(made.room_id, point, index_check=False)
-                purged = await self.number(f"SELECT purged_stream_id {ROOM}", made)
+                purged = await self.number(f"SELECT purged_stream_id {HEADS}", made)
                 for each in known:
                     if each.token >= purged:
                         self.assertEqual(await self.memberships(made, each.token), each, seed)
@@ -144,6 +148,18 @@ class MembershipHistory(MaintainedCase):
             await self.check_heads(made)
         self.assertGreater(checked, ROOMS)
         self.assertGreater(rows, 0)
+
+    async def test_a_membership_that_was_purged_is_known_after_it_has_changed(self) -> None:
+        made = RandomRoom(Random(1), "12", "purged then changed")
+        bob = BobOfRoom(made)
+        joined = await self.persist_all(made, [*made.events, bob.joins])
+        token = await self.persist_all(made, [bob.says])
+        await self.maintenance.purge(made.room_id, PurgePoint.of_stream(token), index_check=False)
+        self.assertEqual(await self.number(f"SELECT purged_stream_id {HEADS}", made), joined)
+        self.assertEqual(await self.number(f"SELECT count(*) {HISTORY}", made), 0)
+        await self.persist_all(made, [bob.leaves])
+        self.assertEqual((await self.memberships(made, token)).memberships["@bob:b"], "join")
+        await self.check_heads(made)
 
     async def check_heads(self, made: RandomRoom) -> None:
         """Verification finds nothing wrong with memberships; random events have no content hashes."""

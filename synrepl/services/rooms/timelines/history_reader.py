@@ -59,9 +59,9 @@ class HistoryReader:
 
         :raises DamagedRoom: an event of it is damaged
         """
-        upto = self._view.upto
+        now = self._view.now
         if backwards:
-            request = self._backwards(_token(start, upto), end, limit)
+            request = self._backwards(_token(start, now), end, limit)
         else:
             request = self._forwards(start, end, limit)
         page = visible_page(self._txn, self._view.room.room_id, self._view.viewer, request)
@@ -72,7 +72,7 @@ class HistoryReader:
         return MessagesPage(
             self._events(shown),
             self._members(shown),
-            _token(start, upto),
+            _token(start, now),
             self._next(request, page),
             gaps,
         )
@@ -93,12 +93,14 @@ class HistoryReader:
         )
 
     def _forwards(self, start: _Position, end: _Position, limit: int) -> PageRequest:
-        upto = self._view.upto
         if isinstance(end, PositionVector):
             end = RoomToken(end)
-        ceiling = (
-            upto if end is None or end.position is not None else _least(end.ceiling, self._view)
-        )
+        known = self._view.now
+        if start is not None:  # it may come from a process that is ahead of this one
+            known = known.merge(start.ceiling if isinstance(start, RoomToken) else start)
+        if end is not None and end.position is None:
+            known = end.ceiling
+        ceiling = _least(known, self._view)
         until = None if end is None else end.position
         if isinstance(start, RoomToken) and start.position is not None:
             return PageRequest(
@@ -142,8 +144,9 @@ class HistoryReader:
         event = self._shown(event_id)
         topological, stream = event.ordering
         before_count, after_count = limit - limit // 2, limit // 2
-        older = RoomToken(self._view.upto, EventOrdering(topological, stream - 1))
-        newer = RoomToken(self._view.upto, event.ordering)
+        now = self._view.now
+        older = RoomToken(now, EventOrdering(topological, stream - 1))
+        newer = RoomToken(now, event.ordering)
         before = self._part(older, before_count, backwards=True)
         after = self._part(newer, after_count, backwards=False)
         made = self._events([event, *before, *after])
@@ -154,8 +157,8 @@ class HistoryReader:
             made[1 : len(before) + 1],
             made[len(before) + 1 :],
             self._members([event, *before, *after]),
-            RoomToken(self._view.upto, EventOrdering(start.topological, start.stream - 1)),
-            RoomToken(self._view.upto, last.ordering),
+            RoomToken(now, EventOrdering(start.topological, start.stream - 1)),
+            RoomToken(now, last.ordering),
         )
 
     def _part(self, start: RoomToken, limit: int, *, backwards: bool) -> list[ShownEvent]:
@@ -210,11 +213,11 @@ class HistoryReader:
         return in_order(made.events, numbers)
 
 
-def _token(position: _Position, upto: PositionVector) -> RoomToken:
+def _token(position: _Position, now: PositionVector) -> RoomToken:
     """A position as a token."""
     if isinstance(position, RoomToken):
         return position
-    return RoomToken(upto if position is None else position)
+    return RoomToken(now if position is None else position)
 
 
 def _least(ceiling: PositionVector, view: UserRoomView) -> PositionVector:

@@ -80,7 +80,9 @@ def rooms_with_news(
     moved = [each for each in rooms if each.stream_id in unknown]
     purged = {each.room_no for each in rooms if each.purged in unknown}
     before = memberships_at(txn, user, moved, since)
-    was_joined = {number for number, each in before.items() if each.membership == _JOINED}
+    # Of what the user was before a purge, not everything is known. So such a room is told with its whole state and a gap,
+    # from where the client is.
+    was_joined = purged | {n for n, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
     joined = [each for each in rooms if each.membership == _JOINED]
     new = [e for e in joined if e.room_no in moved_numbers and e.room_no not in was_joined]
@@ -88,15 +90,11 @@ def rooms_with_news(
     stayed = [each for each in joined if each.room_no not in new_numbers]
     if not full_state:
         stayed = [e for e in stayed if max(e.newest, e.state_only) > since.linear]
-    # Who had no membership, and has none, has moved nowhere.
-    left = [
-        each
-        for each in moved
-        if each.membership in _LEFT
-        and each.stream_id
-        and (each.has_event or before[each.room_no].has_event)
-    ]
-    left_since = {each.room_no for each in left} & was_joined
+    left = [each for each in moved if each.membership in _LEFT and each.stream_id]
+    surely_joined = was_joined - purged
+    never_joined = _never_joined(txn, user, [e for e in left if e.room_no not in surely_joined])
+    # Who was never in the room, and has no membership any more, has moved nowhere.
+    left = [e for e in left if e.has_event or e.room_no not in never_joined]
     return RoomsToRead(
         changed=stayed,
         new=new,
@@ -106,8 +104,8 @@ def rooms_with_news(
             if full_state or e.state_only > since.linear or e.room_no in purged
         },
         left=left,
-        left_since=left_since,
-        never_joined=_never_joined(txn, user, [e for e in left if e.room_no not in left_since]),
+        left_since={each.room_no for each in left} & was_joined,
+        never_joined=never_joined,
         purged=purged,
         invited=[each for each in moved if each.membership == "invite"],
         knocked=[each for each in moved if each.membership == "knock"],

@@ -16,6 +16,7 @@ from synrepl.storage.rooms.timelines.user_rooms import (
     rooms_with_membership,
 )
 from synrepl.storage.rooms.visibility.audience import visibility_set
+from synrepl.storage.rooms.visibility.covered_sql import EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class UserRoomView:
     :ivar member: the user's membership; None for a room that the user only looks at
     :ivar viewer: by whom events are seen
     :ivar upto: the part of the room that may be read: for a user who left, up to the leave
+    :ivar now: what is known in this process; new positions in the history are as of this
     """
 
     room: RoomRow
@@ -32,6 +34,7 @@ class UserRoomView:
     reader: TimelineReader
     viewer: Viewer
     upto: PositionVector
+    now: PositionVector
 
     @property
     def version(self) -> RoomVersion:
@@ -45,23 +48,29 @@ class UserRoomView:
 
 
 def room_view(
-    txn: Transaction, reader: TimelineReader, room_id: str, upto: PositionVector
+    txn: Transaction, reader: TimelineReader, room_id: str, now: PositionVector
 ) -> UserRoomView:
     """What a user may read of a room.
 
+    The user's membership is what it is in the database. A client may know of it from another process, and ask this
+    one before it has heard of it.
+
+    :param now: what is known in this process
     :raises UnknownRoom: it is not in the store
     :raises NotInRoom: the user was never in it, and not everybody may read it
     """
     room = require_room(txn, room_id)
-    found = rooms_with_membership(txn, reader.user_id, upto, [room_id])
+    found = rooms_with_membership(txn, reader.user_id, EVERYTHING, [room_id])
     viewer = Viewer(reader.user_id, ignored=reader.ignored)
     member = found[0] if found and not found[0].is_forgotten else None
     if member is not None and member.membership == "join":
-        return UserRoomView(room, member, reader, viewer, upto)
+        return UserRoomView(room, member, reader, viewer, EVERYTHING, now)
     if member is not None and joined_once(txn, reader.user_id, [member]):
-        return UserRoomView(room, member, reader, viewer, lowered(upto, member.stream_id))
+        upto = lowered(EVERYTHING, member.stream_id)
+        return UserRoomView(room, member, reader, viewer, upto, lowered(now, member.stream_id))
     if _is_world_readable(txn, room.room_no):
-        return UserRoomView(room, None, reader, viewer._replace(is_peeking=True), upto)
+        viewer = viewer._replace(is_peeking=True)
+        return UserRoomView(room, None, reader, viewer, EVERYTHING, now)
     raise NotInRoom(user=reader.user_id, room_id=room_id)
 
 

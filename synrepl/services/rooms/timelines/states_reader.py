@@ -26,6 +26,7 @@ from synrepl.storage.rooms.timelines.room_entries import (
     entries_before,
     state_changes_after,
 )
+from synrepl.storage.rooms.visibility.covered_sql import EVERYTHING
 
 
 class _Membership(msgspec.Struct):
@@ -108,6 +109,8 @@ class StatesReader:
         room = self._view.room
         entries = current_entries(self._txn, [room.room_no], None)[room.room_no]
         found = {each.key: each.event_no for each in entries}
+        if upto is EVERYTHING:
+            return found
         boundary: Boundary | None = ends(self._txn, [room.room_no], upto).get(room.room_no)
         if boundary is None:
             return found

@@ -38,8 +38,8 @@ T = TypeVar("T")
 class Timelines:
     """Reads rooms for clients.
 
-    All answers are as of a vector of the stream ``events``: what the process has applied. The database
-    may have more, which is left out.
+    Updates are as of a vector of the stream ``events``: what the process has applied. The database may have more, which
+    is left out. What is read of one room is what the database has.
     """
 
     database: Database

@@ -13,10 +13,6 @@ _RECORD = f"""
     WITH purged AS (
         SELECT e.slot, e.stream_id, e.audience, {MEMBERSHIP_TEXT} AS membership FROM synrepl._room_events e
          WHERE e.event_no = ANY (%(events)s::bigint[]) AND e.stream_id > 0
-    ), room AS (
-        UPDATE synrepl._rooms r
-           SET purged_stream_id = greatest(r.purged_stream_id, (SELECT max(p.stream_id) FROM purged p))
-         WHERE r.room_no = %(room)s
     ), last AS (
         SELECT DISTINCT ON (k.state_key) k.state_key AS user_id, p.stream_id,
                p.membership
@@ -26,19 +22,24 @@ _RECORD = f"""
     ), older AS (
         DELETE FROM synrepl._membership_history h USING last
          WHERE h.room_no = %(room)s AND h.user_id = last.user_id AND h.stream_id < last.stream_id
-    )
+    ), recorded AS (
     INSERT INTO synrepl._membership_history (room_no, user_id, stream_id, membership, is_purged)
     SELECT %(room)s, last.user_id, last.stream_id, last.membership, true FROM last
      WHERE NOT EXISTS (SELECT FROM synrepl._memberships m WHERE m.room_no = %(room)s
                         AND m.user_id = last.user_id AND m.stream_id <= last.stream_id)
        AND NOT EXISTS (SELECT FROM synrepl._membership_history h WHERE h.room_no = %(room)s
                         AND h.user_id = last.user_id AND h.is_purged AND h.stream_id > last.stream_id)
-    ON CONFLICT (room_no, user_id, stream_id) DO UPDATE SET is_purged = true"""
+    ON CONFLICT (room_no, user_id, stream_id) DO UPDATE SET is_purged = true
+    )
+    SELECT coalesce(max(p.stream_id), 0) FROM purged p"""
 
 
-def record_purge(txn: Transaction, room_no: int, event_nos: Collection[int]) -> None:
-    """Record how far events are purged, and the last membership before of users who have another one since.
+def record_purge(txn: Transaction, room_no: int, event_nos: Collection[int]) -> int:
+    """Record the last memberships that events set which are purged, of users who have had another one since.
 
     The events are still there, and the room is locked.
+
+    :returns: the highest of their stream orderings; 0 if none came live
     """
     txn.execute(_RECORD, {"room": room_no, "events": array_text(event_nos)})
+    return int(txn.fetchone()[0])

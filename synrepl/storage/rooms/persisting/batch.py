@@ -118,7 +118,7 @@ class RoomBatch:
         self.is_new = memory.heads is None
         if memory.heads is None:
             first = self.states.first_group()
-            memory.heads = StoredHeads(room_no, 0, 0, 0, 0, first, 0, 0, 0, 0, 0)
+            memory.heads = StoredHeads(room_no, 0, 0, 0, 0, first, 0, 0, 0, 0, 0, 0)
         self.heads = memory.heads
         self.partial = self.heads.partial
         self._update_view()

@@ -2,7 +2,7 @@
 
 From which fact on a user has a membership is told by the user's membership events, in the order of the stream: each counts
 from its own fact on. The resolution of states makes exceptions. An older event may become the membership again, or none
-may be left. A new event may lose, so that the membership stays. These are recorded
+may be left. A new event may lose. These are recorded
 (:mod:`~synrepl.storage.rooms.tables.membership_history`); usually there are none.
 """
 
@@ -16,7 +16,7 @@ from synrepl.rooms import Delta, StateKey
 from synrepl.storage.rooms.persisting.batch import RoomBatch
 from synrepl.storage.rooms.persisting.batch_facts import FactPlaces
 from synrepl.storage.rooms.tables.heads import MembershipRow
-from synrepl.storage.rooms.tables.membership_history import PastMembership
+from synrepl.storage.rooms.tables.membership_history import PastMembership, purged_memberships
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.visibility.audience import NEVER_BITS
 
@@ -63,6 +63,10 @@ def membership_changes(
             exceptions[row.user_id, row.stream_id] = PastMembership(
                 row.user_id, row.stream_id, membership
             )
+    if current and batch.heads.purged_stream_id:
+        users = [row.user_id for row in current]
+        for past in purged_memberships(batch.txn, batch.room.room_no, users):
+            exceptions[past.user_id, past.stream_id] = past
     return MembershipChanges(current, list(exceptions.values()))
 
 

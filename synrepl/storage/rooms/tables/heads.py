@@ -24,6 +24,7 @@ class StoredHeads(NamedTuple):
     partial: int
     waiting: int
     unapplied: int
+    purged_stream_id: int
 
 
 class BackwardExtremity(NamedTuple):
@@ -53,6 +54,7 @@ _HEADS_TABLE = RoomTable("synrepl._room_heads", _HEADS_COLUMNS)
 _CHANGES = {
     "stream_id": "greatest(stream_id, %s)",
     "oldest_stream_id": "least(oldest_stream_id, %s)",
+    "purged_stream_id": "greatest(purged_stream_id, %s)",
 }
 _CHANGE_HEADS = (
     "UPDATE synrepl._room_heads SET "

@@ -13,6 +13,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Record, Transaction
 from synrepl.storage.rooms.tables.membership_history import newest_membership_sql
 from synrepl.storage.rooms.tables.pending_rows import array_text
+from synrepl.storage.rooms.timelines.room_entries import covered_tokens
 from synrepl.storage.rooms.visibility.audience import JOIN, NEVER_BITS
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
@@ -49,7 +50,7 @@ class UserRoom(NamedTuple):
 _ROOMS = """
     SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.stream_id, m.event_no IS NOT NULL,
            coalesce(h.stream_id, 0), coalesce(h.topological, 0),
-           coalesce(h.state_stream_id, 0), r.purged_stream_id,
+           coalesce(h.state_stream_id, 0), coalesce(h.purged_stream_id, 0),
            coalesce(f.event_no = m.event_no, false)
       FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
               FROM synrepl._memberships m WHERE m.user_id = %(user)s
@@ -90,8 +91,9 @@ def rooms_with_membership(
         where = f" AND {where}"
     txn.execute(_ROOMS + where, params)
     rooms = [UserRoom._make(row) for row in txn.fetchall()]
-    ahead = [each for each in rooms if each.stream_id > upto.linear]
-    earlier = memberships_at(txn, user, ahead, upto)
+    tokens = {each.stream_id for each in rooms}
+    ahead = tokens - covered_tokens(txn, tokens, upto)
+    earlier = memberships_at(txn, user, [e for e in rooms if e.stream_id in ahead], upto)
     return [earlier.get(each.room_no, each) for each in rooms]
 
 

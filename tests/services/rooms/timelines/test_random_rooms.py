@@ -236,4 +236,3 @@ class RandomRooms(StoreCase):
             return "leave" if found is None else str(found[0])
 
         return await self.read(work)
-
