@@ -30,6 +30,7 @@ from synrepl.services.rooms.timelines.updates import (
     RoomTimeline,
     TimelineReader,
 )
+from synrepl.streams.synapse.events import EVENTS
 
 #: The longest wait for news, in seconds.
 LONGEST_WAIT_S = 60.0
@@ -86,7 +87,7 @@ class ClientSync:
                 request.wanted,
                 state_after=request.state_after is not None,
             )
-            return self._answer(update, upto, request)
+            return self._answer(update, _reached(upto, update), request)
         await self._covered.until_covered(request.since)
         since = self._applied.readable_since(request.since)
         until = self._clock.seconds() + min(request.timeout_s, LONGEST_WAIT_S)
@@ -95,7 +96,8 @@ class ClientSync:
             update = await self._update(identity, request, since, upto)
             left = until - self._clock.seconds()
             if not update.is_empty or left <= 0:
-                return self._answer(update, self._applied.next_token(since, upto), request)
+                position = self._applied.next_token(since, _reached(upto, update))
+                return self._answer(update, position, request)
             await self._waits.wait(identity.user_id, upto, left)
 
     async def _update(
@@ -145,6 +147,11 @@ class ClientSync:
         if told:
             answer["rooms"] = told
         return answer
+
+
+def _reached(upto: SyncToken, update: RoomsUpdate) -> SyncToken:
+    """What an update is as of."""
+    return upto if update.upto is None else upto.replace({EVENTS.name: update.upto})
 
 
 def _joined(room: JoinedRoom, state: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from synrepl.services.rooms.timelines.client_events import (
     in_order,
 )
 from synrepl.services.rooms.timelines.client_filter import RoomEventFilter
-from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
+from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import UserRoomView
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
@@ -132,7 +132,7 @@ class HistoryReader:
             return None
         if request.order is PageOrder.STREAM:
             assert request.floor is not None
-            return RoomToken(request.floor.merge(lowered(request.ceiling, page.next.stream)))
+            return RoomToken(request.floor.merge(request.ceiling.lowered(page.next.stream)))
         return RoomToken(request.ceiling, page.next)
 
     def context(self, event_id: str, limit: int) -> EventContext:
@@ -224,4 +224,4 @@ def _least(ceiling: PositionVector, view: UserRoomView) -> PositionVector:
     """A ceiling that is not above what the user may read."""
     if view.is_joined:
         return ceiling
-    return lowered(ceiling, view.upto.highest)
+    return ceiling.lowered(view.upto.highest)

@@ -17,6 +17,7 @@ from synrepl.storage.rooms.timelines.user_rooms import (
     most_recent,
     rooms_with_membership,
 )
+from synrepl.storage.rooms.timelines.whole_history import part_with_whole_history
 
 _JOINED, _LEFT = "join", ("leave", "ban")
 
@@ -32,21 +33,19 @@ def rooms_at_first(
 
     :param page: only these of the joined rooms, and others only with the first page
     """
-    rooms = [
-        each
-        for each in rooms_with_membership(txn, user, upto, wanted.rooms)
-        if wanted.allows_room(each.room_id) and not each.is_forgotten
-    ]
+    found, upto = _rooms(txn, user, upto, wanted.rooms, None)
+    rooms = [each for each in found if wanted.allows_room(each.room_id) and not each.is_forgotten]
     joined = most_recent(each for each in rooms if each.membership == _JOINED)
     if page is not None:
         joined = joined[page.first : page.first + page.limit]
         if page.first:
-            return RoomsToRead(new=joined)
+            return RoomsToRead(upto, new=joined)
     left: list[UserRoom] = []
     if wanted.include_leave:
         left = [each for each in rooms if each.membership in _LEFT and each.stream_id]
     never_joined = _never_joined(txn, user, left)
     return RoomsToRead(
+        upto,
         new=joined,
         left=[each for each in left if each.has_event or each.room_no not in never_joined],
         never_joined=never_joined,
@@ -70,7 +69,7 @@ def rooms_with_news(
     :param changed_rooms: rooms that changed, besides those where the user's membership did; None: find out
     :param full_state: all joined rooms, each with its whole state
     """
-    found = rooms_with_membership(txn, user, upto, changed_rooms, since)
+    found, upto = _rooms(txn, user, upto, changed_rooms, since)
     rooms = [each for each in found if wanted.allows_room(each.room_id) and not each.is_forgotten]
     # A membership that the client does not know of yet has a stream ordering that it has not seen.
     recent = {
@@ -96,6 +95,7 @@ def rooms_with_news(
     # Who was never in the room, and has no membership any more, has moved nowhere.
     left = [e for e in left if e.has_event or e.room_no not in never_joined]
     return RoomsToRead(
+        upto,
         changed=stayed,
         new=new,
         whole={
@@ -110,6 +110,22 @@ def rooms_with_news(
         invited=[each for each in moved if each.membership == "invite"],
         knocked=[each for each in moved if each.membership == "knock"],
     )
+
+
+def _rooms(
+    txn: Transaction,
+    user: str,
+    upto: PositionVector,
+    room_ids: Collection[str] | None,
+    since: PositionVector | None,
+) -> tuple[list[UserRoom], PositionVector]:
+    """Rooms of a user, as of the part of a vector of which they have the whole history."""
+    while True:
+        found = rooms_with_membership(txn, user, upto, room_ids, since)
+        part = part_with_whole_history(txn, found, upto)
+        if part == upto:
+            return found, upto
+        upto = part
 
 
 def _never_joined(txn: Transaction, user: str, rooms: list[UserRoom]) -> set[int]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import HistoryVisibility, RoomVersion, Viewer, room_version
-from synrepl.services.rooms.timelines.room_token import lowered
 from synrepl.services.rooms.timelines.updates import NotInRoom, TimelineReader
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
@@ -66,8 +65,8 @@ def room_view(
     if member is not None and member.membership == "join":
         return UserRoomView(room, member, reader, viewer, EVERYTHING, now)
     if member is not None and joined_once(txn, reader.user_id, [member]):
-        upto = lowered(EVERYTHING, member.stream_id)
-        return UserRoomView(room, member, reader, viewer, upto, lowered(now, member.stream_id))
+        upto = EVERYTHING.lowered(member.stream_id)
+        return UserRoomView(room, member, reader, viewer, upto, now.lowered(member.stream_id))
     if _is_world_readable(txn, room.room_no):
         viewer = viewer._replace(is_peeking=True)
         return UserRoomView(room, None, reader, viewer, EVERYTHING, now)

@@ -38,8 +38,8 @@ T = TypeVar("T")
 class Timelines:
     """Reads rooms for clients.
 
-    Updates are as of a vector of the stream ``events``: what the process has applied. The database may have more, which
-    is left out. What is read of one room is what the database has.
+    Updates are as of a vector of the stream ``events``: what the process has applied, or less where a room lacks what came
+    before it. The database may have more, which is left out. What is read of one room is what the database has.
     """
 
     database: Database
@@ -63,8 +63,8 @@ class Timelines:
         def work(txn: Transaction) -> RoomsUpdate:
             rooms = rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
             return UpdateReader(
-                txn, reader, upto, upto, wanted, self._now_ms(), state_after=state_after
-            ).read(rooms)
+                txn, reader, rooms.upto, rooms, wanted, self._now_ms(), state_after=state_after
+            ).read()
 
         return await self._read("initial sync", work)
 
@@ -97,8 +97,8 @@ class Timelines:
                 full_state=full_state,
             )
             return UpdateReader(
-                txn, reader, since, upto, wanted, self._now_ms(), state_after=state_after
-            ).read(rooms)
+                txn, reader, since, rooms, wanted, self._now_ms(), state_after=state_after
+            ).read()
 
         return await self._read("sync", work)
 

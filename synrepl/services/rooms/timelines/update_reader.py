@@ -16,7 +16,7 @@ from synrepl.services.rooms.timelines.client_events import (
     stripped_events,
 )
 from synrepl.services.rooms.timelines.client_filter import ClientFilter
-from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
+from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
     InvitedRoom,
@@ -59,6 +59,7 @@ STRIPPED_TYPES = (
 class RoomsToRead(NamedTuple):
     """The rooms of an update.
 
+    :ivar upto: the update is as of this vector
     :ivar changed: rooms that the user was in all the time
     :ivar new: rooms that are read from their beginning, with their whole state
     :ivar whole: those of both whose state is wanted whole
@@ -68,6 +69,7 @@ class RoomsToRead(NamedTuple):
     :ivar purged: rooms, by number, with purged events that the client may have missed
     """
 
+    upto: PositionVector
     changed: Sequence[UserRoom] = ()
     new: Sequence[UserRoom] = ()
     whole: Collection[int] = ()
@@ -83,7 +85,7 @@ class UpdateReader:
     """Reads one update, in a transaction.
 
     :param since: events that it covers are known to the client; of new rooms none are
-    :param upto: the update is as of this vector
+    :param rooms: what is read
     :param state_after: whether states are those at the end of timelines
     """
 
@@ -92,7 +94,7 @@ class UpdateReader:
         txn: Transaction,
         reader: TimelineReader,
         since: PositionVector,
-        upto: PositionVector,
+        rooms: RoomsToRead,
         wanted: ClientFilter,
         now_ms: int,
         *,
@@ -101,13 +103,15 @@ class UpdateReader:
         self._txn = txn
         self._reader = reader
         self._since = since
-        self._upto = upto
+        self._rooms = rooms
+        self._upto = rooms.upto
         self._wanted = wanted
         self._state_after = state_after
         self._maker = ClientEventMaker(txn, reader, now_ms, wanted.event_fields)
 
-    def read(self, rooms: RoomsToRead) -> RoomsUpdate:
+    def read(self) -> RoomsUpdate:
         """The update; rooms that the user was in all the time are left out where nothing is new."""
+        rooms = self._rooms
         members = [*rooms.new, *rooms.changed]
         parts = self._parts(rooms)
         changes = state_changes(
@@ -187,7 +191,7 @@ class UpdateReader:
         knocked, others = self._stripped(rooms.knocked)
         names = {r.room_no: r.room_id for r in (*told, *rooms.invited, *rooms.knocked)}
         reasons = {names[number]: text for number, text in {**damaged, **more, **others}.items()}
-        return RoomsUpdate(joined, invited, knocked, left, reasons)
+        return RoomsUpdate(joined, invited, knocked, left, reasons, self._upto)
 
     # -- timelines --------------------------------------------------------------------
 
@@ -222,11 +226,14 @@ class UpdateReader:
     def _timeline(
         self, room: UserRoom, part: ShownPart, events: Mapping[int, ClientEvent]
     ) -> RoomTimeline:
-        stream_id = self._upto.highest if room.membership == "join" else room.stream_id
-        if part.events:
-            stream_id = part.events[0].ordering.stream - 1
-        ceiling = lowered(self._upto, stream_id)
-        position = EventOrdering(room.topological, stream_id)
+        last = self._upto.highest if room.membership == "join" else room.stream_id
+        if part.is_new and part.events:  # the pages go on in the same order
+            ceiling, (topological, stream_id) = self._upto.lowered(last), part.events[0].ordering
+            position = EventOrdering(topological, stream_id - 1)
+        else:
+            stream_id = part.events[0].ordering.stream - 1 if part.events else last
+            ceiling = self._upto.lowered(stream_id)
+            position = EventOrdering(room.topological, stream_id)
         return RoomTimeline(
             in_order(events, [each.event_no for each in part.events]),
             part.is_limited,
@@ -275,13 +282,14 @@ class UpdateReader:
             boundaries = ends(self._txn, numbers, self._upto)
         for room in rooms:
             if room.membership != "join":
-                upto = lowered(self._upto, room.stream_id)
+                upto = self._upto.lowered(room.stream_id)
                 boundaries |= ends(self._txn, [room.room_no], upto)
         if not self._state_after:
             for room in rooms:
-                events = parts[room.room_no].events
-                if events:
-                    first = events[0]
+                # What came as history has not changed the current state since.
+                live = [e for e in parts[room.room_no].events if e.ordering.stream > 0]
+                if live:
+                    first = min(live, key=lambda each: each.ordering.stream)
                     boundaries[room.room_no] = Boundary(first.ordering.stream, first.group_before)
         found = {
             number: {each.key: each.event_no for each in entries}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from synrepl.core.errors import InputError, Refused, StorageError
+from synrepl.positions.vector import PositionVector
 from synrepl.services.rooms.timelines.room_token import RoomToken
 
 
@@ -125,6 +126,7 @@ class RoomsUpdate:
 
     :ivar joined: the most recently active first
     :ivar damaged: rooms that could not be read, and why; nothing else is said about them
+    :ivar upto: as of which vector; None: as of the one that was asked for
     """
 
     joined: Mapping[str, JoinedRoom] = field(default_factory=dict)
@@ -132,6 +134,7 @@ class RoomsUpdate:
     knocked: Mapping[str, InvitedRoom] = field(default_factory=dict)
     left: Mapping[str, LeftRoom] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+    upto: PositionVector | None = None
 
     @property
     def is_empty(self) -> bool:

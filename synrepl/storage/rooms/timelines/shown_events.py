@@ -1,6 +1,7 @@
 """The newest events of many rooms that one user sees, in one statement.
 
-Rows are read from the end of each room. What the user may not see is left out by the rules of
+Rows are read from the end of each room: of one that is new to the client in the topological ordering, in which pages of
+its history go on, and of another one in the stream ordering. What the user may not see is left out by the rules of
 :mod:`~synrepl.storage.rooms.visibility.audience_sql`; a room where too few rows are left is read again by
 :func:`~synrepl.storage.rooms.visibility.pages.visible_page`, whose cost goes with what is shown.
 """
@@ -77,13 +78,15 @@ class RoomWindow(NamedTuple):
 
 
 class ShownPart(NamedTuple):
-    """The newest events of a window, in stream order.
+    """The newest events of a window: in topological order if it is new, else in stream order.
 
     :ivar is_limited: whether the window has more, or had
+    :ivar is_new: whether the window is
     """
 
     events: Sequence[ShownEvent]
     is_limited: bool
+    is_new: bool = False
 
 
 def newest_shown(
@@ -103,7 +106,11 @@ def newest_shown(
     if not windows:
         return {}
     rows = limit + 1 + SPARE_ROWS
-    found = _rows(txn, viewer, windows, since, upto, rows, wanted)
+    found: dict[int, list[tuple[ShownEvent, bool]]] = defaultdict(list)
+    for is_new in (False, True):
+        alike = [each for each in windows if each.is_new is is_new]
+        if alike:
+            found.update(_rows(txn, viewer, alike, None if is_new else since, upto, rows, wanted))
     parts: dict[int, ShownPart] = {}
     for window in windows:
         read = found[window.room.room_no]
@@ -119,7 +126,7 @@ def newest_shown(
                 wanted,
             )
         is_limited = len(shown) > limit or window.is_purged
-        parts[window.room.room_no] = ShownPart(shown[:limit][::-1], is_limited)
+        parts[window.room.room_no] = ShownPart(shown[:limit][::-1], is_limited, window.is_new)
     return parts
 
 
@@ -127,12 +134,19 @@ def _rows(
     txn: Transaction,
     viewer: Viewer,
     windows: Sequence[RoomWindow],
-    since: PositionVector,
+    since: PositionVector | None,
     upto: PositionVector,
     rows: int,
     wanted: EventFilterSql,
 ) -> dict[int, list[tuple[ShownEvent, bool]]]:
-    """The newest events of windows that clients may see, newest first, and whether this user sees them."""
+    """The newest events of windows that clients may see, newest first, and whether this user sees them.
+
+    :param since: None: the windows are new
+    """
+    order, begin, params = "topological DESC, {0}.stream_id DESC", "", dict[str, object]()
+    if since is not None:
+        order, params = "stream_id DESC", covered_params(since, "since")
+        begin = f" AND {not_covered_sql(since, 'since')}"
     sql = ViewerSql(
         audience="found.audience",
         membership="found.membership",
@@ -156,31 +170,27 @@ def _rows(
                                CASE WHEN {own} THEN {membership_set("e.audience")} ELSE {by_state} END
                                    AS membership,
                                e.audience, {own} AS own, w.is_peeking, {is_erased_sql("e.sender")} AS erased
-                          FROM unnest(%(rooms)s::int[], %(slots)s::int[], %(new)s::bool[], %(last)s::bigint[],
-                                      %(peeking)s::bool[]) AS w (room_no, slot, is_new, last, is_peeking)
+                          FROM unnest(%(rooms)s::int[], %(slots)s::int[], %(last)s::bigint[], %(peeking)s::bool[])
+                                   AS w (room_no, slot, last, is_peeking)
                          CROSS JOIN LATERAL (
                                SELECT e.* FROM synrepl._room_events e
                                 WHERE e.room_no = w.room_no AND e.stream_id IS NOT NULL
                                   AND e.stream_id <= w.last AND e.audience & {NEVER_BITS} = 0
-                                  AND e.stream_id > CASE WHEN w.is_new THEN %(start)s ELSE %(since_linear)s END
-                                  AND {covered_sql(upto, "upto")}
-                                  AND (w.is_new OR {not_covered_sql(since, "since")}){wanted.predicate}
-                                ORDER BY e.stream_id DESC LIMIT %(limit)s) AS e
+                                  AND {covered_sql(upto, "upto")}{begin}{wanted.predicate}
+                                ORDER BY e.{order.format("e")} LIMIT %(limit)s) AS e
                           JOIN synrepl._event_types t USING (type_no)
                         OFFSET 0) AS found
                 OFFSET 0) AS found
-         ORDER BY found.room_no, found.stream_id DESC""",
+         ORDER BY found.room_no, found.{order.format("found")}""",
         {
             "rooms": [each.room.room_no for each in windows],
             "slots": [each.room.slot for each in windows],
-            "new": [each.is_new for each in windows],
             "last": [each.last for each in windows],
             "peeking": [each.is_peeking for each in windows],
             "ignored": sorted(viewer.ignored),
-            "start": _BEFORE_ALL,
             "limit": rows,
             **covered_params(upto, "upto"),
-            **covered_params(since, "since"),
+            **params,
             **wanted.params,
         },
     )
@@ -188,10 +198,6 @@ def _rows(
     for row in txn.fetchall():
         found[row[0]].append(_shown(row))
     return found
-
-
-#: Below every stream ordering.
-_BEFORE_ALL = -(1 << 63)
 
 
 def _shown(row: Record) -> tuple[ShownEvent, bool]:
@@ -225,9 +231,8 @@ def _page(
     """The same for one room in which much is hidden, newest first."""
     request = PageRequest(
         min(limit, MAX_PAGE),
-        upto=EventOrdering(0, window.last),
-        order=PageOrder.STREAM,
-        ceiling=upto,
+        order=PageOrder.TOPOLOGICAL if window.is_new else PageOrder.STREAM,
+        ceiling=upto.lowered(window.last),
         floor=None if window.is_new else since,
         wanted=wanted,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -55,7 +55,7 @@ class ModelClient:
 
     async def sync(self, upto: PositionVector) -> None:
         """Sync once, and fill the gap if there is one."""
-        since, self.since = self.since, upto
+        since = self.since
         if since is None:
             update = await self._timelines.initial(
                 self.reader, upto, self.wanted, state_after=self._state_after
@@ -65,6 +65,9 @@ class ModelClient:
                 self.reader, since, upto, None, self.wanted, state_after=self._state_after
             )
         assert not update.damaged, update.damaged
+        assert update.upto is not None
+        assert upto.covers(update.upto)
+        upto = self.since = update.upto if since is None else update.upto.merge(since)
         joined = update.joined.get(self._room_id)
         if joined is not None:
             is_new = since is None or joined.is_new
@@ -201,6 +204,7 @@ class RandomRooms(StoreCase):
             self.assertFalse(client.is_in, where)
             return len(client.events)
         self.assertTrue(client.is_in, where)
+        self.check_order(client.events, visible, where)
         live = {
             each for each, kept in visible.items() if kept.ordering and kept.ordering.stream > 0
         }
@@ -223,6 +227,22 @@ class RandomRooms(StoreCase):
                 {k: v for k, v in client.state.items() if k in current}, current, where
             )
         return len(client.events)
+
+    def check_order(
+        self, events: Sequence[str], visible: Mapping[str, WrittenEvent], where: object
+    ) -> None:
+        """No event was told before one that it follows, and that came before it."""
+        places = {event_id: place for place, event_id in enumerate(events)}
+        for event_id, place in places.items():
+            event = visible[event_id]
+            for prev_id in event.event.prev_event_ids:
+                if prev_id not in places:
+                    continue
+                prev = visible[prev_id]
+                assert event.ordering is not None
+                assert prev.ordering is not None
+                if 0 < prev.ordering.stream < event.ordering.stream:
+                    self.assertLess(places[prev_id], place, where)
 
     async def membership(self, room: Room, user: str) -> str:
         """The current membership of a user."""
