@@ -17,7 +17,7 @@ from simulator.rooms.random_rooms import USERS, RestlessRoom
 from simulator.rooms.room_processes import RestartedProcess
 from simulator.transcript import Transcript
 from simulator.truth import Violations
-from synrepl.core.errors import InputError, Refused, SynreplError
+from synrepl.core.errors import SynreplError
 from synrepl.rooms import Event
 from synrepl.services.rooms.assignment import OtherRoomWriter
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
@@ -250,24 +250,26 @@ class ClientActions:
             return
         other.unsent = [each for each in other.unsent if each not in some]
         body = b"[" + b",".join(each.raw for each in some) + b"]"
-        while True:
-            with suppress(*_AGAIN):
-                placed = await self._writers.place([made.room_id])
-                name = placed.assignment.writer_of(made.room_id)
-                process = self._deployment.processes[name]
-                if process.is_ready:
-                    try:
-                        await process.ask(
-                            process.rooms.intake.persist(body, made.version.name, received)
-                        )
-                    except (InputError, Refused) as error:
-                        self._violations.add("ERROR", "arrival: {error}", error=error)
-                    break
+        while not await self._arrived(made, body, received):
             await self._process.sleep(random.random() * AGAIN_S)
         self._counts["arrived"] += len(some)
         if not other.has_begun:
             other.has_begun = True
             self.room_ids.append(made.room_id)
+
+    async def _arrived(self, made: RestlessRoom, body: bytes, received: str) -> bool:
+        """Give events to the process that persists their room; whether it has taken them."""
+        try:
+            placed = await self._writers.place([made.room_id])
+            process = self._deployment.processes[placed.assignment.writer_of(made.room_id)]
+            if not process.is_ready:
+                return False
+            await process.ask(process.rooms.intake.persist(body, made.version.name, received))
+        except _AGAIN:
+            return False
+        except SynreplError as error:
+            self._violations.add("ERROR", "arrival: {error}", error=error)
+        return True
 
     # -- operators --------------------------------------------------------------------
 

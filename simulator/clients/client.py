@@ -16,6 +16,7 @@ from simulator.clock import Process
 from simulator.transcript import Transcript
 from simulator.truth import Violations
 from synrepl.core.errors import SynreplError, Unavailable
+from synrepl.daemon.client_api.position_wait import PositionWait
 from synrepl.positions.vector import PositionVector
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.rooms.news.sync_token import SyncToken
@@ -179,8 +180,9 @@ class SimulatedClient:
         )
 
         async def work(process: ClientApiProcess) -> bytes:
-            for writer, token in written.positions.items():
-                await process.waiting.wait_for("events", writer, token, 5.0)
+            if written.positions:
+                wait = PositionWait(process.process, process.reading.applied)
+                await wait.wait_until_covered({"events": PositionVector(written.positions)})
             return orjson.dumps(await process.reading.sync.sync(self.identity, request))
 
         try:

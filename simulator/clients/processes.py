@@ -41,7 +41,6 @@ from synrepl.services.forwarding import ForwardingFailed, WriterActions
 from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.sizes import Sizes
 from synrepl.services.sources import CatchUpSources, StorePositions, fetchable_in_order
-from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.streams.catalogue import Catalogue
@@ -156,11 +155,6 @@ class ClientApiProcess(RestartedProcess):
         """What it does for users."""
         assert self.rooms.sending is not None
         return self.rooms.sending
-
-    @property
-    def waiting(self) -> WaitFor:
-        """Its waits for positions."""
-        return self.services.waiting
 
     def _shared_config(self) -> dict[str, Any]:
         names = (MASTER, *WORKERS)

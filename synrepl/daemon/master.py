@@ -128,7 +128,6 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 self._shares.clients,
                 services.rooms,
                 services.reading,
-                services.waiting,
                 stops,
             ),
         )

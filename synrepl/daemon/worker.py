@@ -125,7 +125,6 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             limits.clients,
             services.rooms,
             services.reading,
-            services.waiting,
             stops,
         )
         if http is not None:

@@ -34,6 +34,7 @@ class ClientNews:
     applied: AppliedVectors
     check: ChangesCheck
     waits: WaitingSyncs
+    feed: NewsFeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
     feed = NewsFeed([check, waits])
     ports.coherence.observers.append(feed)
     applied.listeners.append(feed.moved)
-    return ClientNews(database, applied, check, waits)
+    return ClientNews(database, applied, check, waits, feed)
 
 
 def assemble_linear(
@@ -76,7 +77,9 @@ def assemble_linear(
     if news is None:
         return None
     names = [s.name for s in SYNC_STREAMS if s.name in catalogue and not s.in_memory]
-    return LinearPositions(ports.scheduler, news.database, names, news.applied, ports.log)
+    return LinearPositions(
+        ports.scheduler, news.database, names, news.applied, news.feed.unknown_upto, ports.log
+    )
 
 
 def assemble_reading(

@@ -108,6 +108,8 @@ class WorkerServices:
         :raises SynreplError: a handler cannot start
         """
         until_done = self.ports.until_done
+        if self.linear is not None:
+            await until_done(self.linear.start)
         await until_done(self.delivery.start)
         for handler in self.ports.handlers:
             await until_done(partial(handlers.start, [handler], self.access))

@@ -32,7 +32,6 @@ from synrepl.daemon.config.config import Config
 from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
-from synrepl.services.waiting.wait_for import WaitFor
 
 #: Persistent connections to each process that requests are forwarded to.
 FORWARDING_CONNECTIONS = 16
@@ -84,7 +83,6 @@ def open_client_api(
     connections: ConnectionLimits,
     rooms: RoomServices | None,
     reading: ClientReading | None,
-    waiting: WaitFor,
     stops: AsyncExitStack,
 ) -> ClientApiListener | None:
     """Open the listener for Matrix clients; None if it is not configured.
@@ -102,7 +100,7 @@ def open_client_api(
     endpoints = Endpoints(
         checker,
         limiters,
-        PositionWait(scheduler, waiting),
+        PositionWait(scheduler, reading.applied),
         _forwarded_address if section.x_forwarded else _remote_address,
     )
     routes = [

@@ -29,6 +29,7 @@ class AppliedVectors:
     never repeat anything all the same, because the next token covers both; see :meth:`next_token`.
 
     :param server: name of the server
+    :ivar waiters: those who wait for positions
     :ivar listeners: called with (stream, writer, position) before a moved position is in
         :meth:`current`; the writer is ``""`` for the linear position
     """
@@ -38,7 +39,7 @@ class AppliedVectors:
         self._linear: dict[str, Token] = dict.fromkeys(_NAMES, 0)
         self._current = SyncToken(server_tag(server))
         self._changed: set[str] = set()
-        self._waiters = PositionWaiters(scheduler)
+        self.waiters = PositionWaiters(scheduler)
         self.listeners: list[Callable[[str, str, Token], object]] = []
 
     # -- moves ------------------------------------------------------------------------
@@ -70,7 +71,7 @@ class AppliedVectors:
         else:
             writers[writer] = position
         self._changed.add(stream)
-        self._waiters.moved((stream, writer), position)
+        self.waiters.moved((stream, writer), position)
 
     def _goes_back(self, stream: str, position: Token, before: Token) -> bool:
         return position < before and stream not in _IN_MEMORY
@@ -143,6 +144,10 @@ class AppliedVectors:
             if name not in _IN_MEMORY and mine != wanted:
                 yield name, wanted
 
+    def knows(self, stream: str) -> bool:
+        """Whether it has positions of a stream."""
+        return stream in self._linear
+
     def linear(self, stream: str) -> Token:
         """The linear position."""
         return self._linear[stream]
@@ -166,7 +171,7 @@ class AppliedVectors:
         :raises TooManyWaiters: :raises NoLongerWaiting: the process stops
         """
         keys: list[Key] = [(stream, each) for each in dict.fromkeys([writer, LINEAR])]
-        return await self._waiters.wait(keys, token, timeout_s) is not None
+        return await self.waiters.wait(keys, token, timeout_s) is not None
 
     async def wait_to_hear_of(self, stream: str, token: Token, timeout_s: float) -> bool:
         """Wait until any position passes a token; see :meth:`has_heard_of`.
@@ -175,8 +180,8 @@ class AppliedVectors:
         :raises TooManyWaiters: :raises NoLongerWaiting: the process stops
         """
         keys: list[Key] = [(stream, each) for each in (*self._writers[stream], LINEAR)]
-        return await self._waiters.wait(keys, token, timeout_s) is not None
+        return await self.waiters.wait(keys, token, timeout_s) is not None
 
     def stop(self) -> None:
         """Fail all waits, and later ones: the process stops."""
-        self._waiters.stop()
+        self.waiters.stop()

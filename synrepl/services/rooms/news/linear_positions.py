@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
+from synrepl.core.tokens import Token
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.sources import LINEAR
 from synrepl.storage.database import Database
@@ -27,6 +28,7 @@ class LinearPositions:
     With a linear position tokens are short, and statements need not look up who wrote an event.
 
     :param streams: their names
+    :param unknown_upto: is told up to which position it is not known what has changed
     """
 
     def __init__(
@@ -35,13 +37,24 @@ class LinearPositions:
         database: Database,
         streams: Sequence[str],
         applied: AppliedVectors,
+        unknown_upto: Callable[[str, str, Token], object],
         log: Logger,
     ) -> None:
         self._scheduler = scheduler
         self._database = database
         self._streams = tuple(streams)
+        self._unknown_upto = unknown_upto
         self._applied = applied
         self._log = log
+
+    async def start(self) -> None:
+        """Begin at the recorded positions, before anything is cached or followed: all of that is in the database.
+
+        :raises SynreplError: the database cannot be read
+        """
+        for stream, (linear, _) in (await self._recorded(self._streams)).items():
+            self._unknown_upto(stream, LINEAR, linear)
+            self._applied.moved(stream, LINEAR, linear)
 
     async def run(self) -> None:
         """Look now and then, for as long as the process runs; a failure is retried the next time."""
@@ -60,15 +73,17 @@ class LinearPositions:
         moved = [each for each in self._streams if self._may_have_moved(each)]
         if not moved:
             return
-        recorded: Mapping[str, RecordedPositions] = await self._database.run(
-            "recorded positions", lambda txn: recorded_positions(txn, moved), read_only=True
-        )
-        for stream, (linear, writers) in recorded.items():
+        for stream, (linear, writers) in (await self._recorded(moved)).items():
             if all(
                 self._applied.has_reached(stream, writer, min(position, linear))
                 for writer, position in writers.items()
             ):
                 self._applied.moved(stream, LINEAR, linear)
+
+    async def _recorded(self, streams: Sequence[str]) -> Mapping[str, RecordedPositions]:
+        return await self._database.run(
+            "recorded positions", lambda txn: recorded_positions(txn, streams), read_only=True
+        )
 
     def _may_have_moved(self, stream: str) -> bool:
         linear = self._applied.linear(stream)
