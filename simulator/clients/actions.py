@@ -127,8 +127,7 @@ class ClientActions:
         created = await self._ask("create", work)
         if created is not None:
             self.room_ids.append(created.room_id)
-            sent = created.last
-            client.written.wrote(sent.writer, sent.stream_id, created.room_id, sent.event_id)
+            client.written.wrote(created.room_id, created.last)
 
     async def say(self) -> None:
         """A user sends a message."""
@@ -198,7 +197,7 @@ class ClientActions:
         sent = await self._ask("send", work)
         if sent is None:
             return
-        client.written.wrote(sent.writer, sent.stream_id, room_id, sent.event_id)
+        client.written.wrote(room_id, sent)
         self._counts["sent"] += 1
         if "body" in content:
             self.bodies[content["body"]] = sent.event_id

@@ -31,8 +31,8 @@ from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 #: Number of steps in a run.
 CLIENT_STEPS = 60
 
-#: Room versions of rooms of other servers.
-VERSIONS = ("1", "6", "11", "12")
+#: Room versions of rooms of other servers. In older ones, servers choose the IDs of events.
+VERSIONS = ("3", "6", "11", "12")
 
 #: Shares of transactions that are interrupted, of NOTIFYs and of answers between processes that are lost.
 SHARES = (0.0, 0.01, 0.03)

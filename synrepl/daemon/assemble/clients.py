@@ -8,6 +8,7 @@ from synrepl.daemon.assemble.ports import Ports
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
+from synrepl.services.rooms.news.gap_wait import GapWait
 from synrepl.services.rooms.news.linear_positions import LinearPositions
 from synrepl.services.rooms.news.news_feed import NewsFeed
 from synrepl.services.rooms.news.recent_changes import RecentChanges
@@ -90,7 +91,7 @@ def assemble_reading(
         return None
     scheduler = ports.scheduler
     covered = TokenWait(scheduler, news.applied, given_out)
-    timelines = Timelines(news.database, scheduler)
+    timelines = Timelines(news.database, scheduler, GapWait(news.applied, covered))
     sync = ClientSync(
         scheduler, timelines, news.applied, covered, news.check, news.waits, ports.log
     )

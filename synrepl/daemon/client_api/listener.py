@@ -100,7 +100,7 @@ def open_client_api(
     endpoints = Endpoints(
         checker,
         limiters,
-        PositionWait(scheduler, reading.applied),
+        PositionWait(reading.applied, reading.covered),
         _forwarded_address if section.x_forwarded else _remote_address,
     )
     routes = [

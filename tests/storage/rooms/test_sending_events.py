@@ -234,7 +234,7 @@ class TransactionIds(SendingCase):
             sent = await self.send({"body": "x"}, request=request)
             found = await self.read(lambda txn, request=request: find_sent(txn, request))
             assert found is not None
-            self.assertEqual(found, (sent.event_id, sent.stream_id, "one"))
+            self.assertEqual(found, (sent.event_id, sent.stream_id, "one", sent.stream_id))
         ids = await self.read(lambda txn: transaction_ids(txn, ALICE, "D", [sent.event_id, "$x"]))
         self.assertEqual(ids, {sent.event_id: "1"})
         self.assertEqual(

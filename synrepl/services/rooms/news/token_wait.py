@@ -8,6 +8,7 @@ from typing import Protocol
 from synrepl.core.clock import Clock
 from synrepl.core.errors import InputError, Unavailable
 from synrepl.core.tokens import Range, Token
+from synrepl.positions.vector import PositionVector
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
@@ -114,8 +115,25 @@ class TokenWait:
         :raises NotYetApplied: this process is behind for too long
         :raises Unavailable: too many clients wait already, or the process stops
         """
-        until = self._clock.seconds() + self.timeout_s
-        for stream, wanted in self._applied.behind(token):
+        try:
+            await self.until_reached(dict(self._applied.behind(token)), self.timeout_s)
+        except NotYetApplied as error:
+            stream, wanted = str(error.facts["stream"]), int(str(error.facts["wanted"]))
+            if await self._given_out.was_given_out(_STREAMS[stream], wanted):
+                raise
+            raise SyncTokenFromFuture(stream=stream, wanted=wanted) from None
+
+    async def until_reached(
+        self, positions: Mapping[str, PositionVector], timeout_s: float
+    ) -> None:
+        """Wait until everything is applied here that positions cover.
+
+        :param positions: by the name of the stream
+        :raises NotYetApplied: this process is behind for too long
+        :raises Unavailable: too many clients wait already, or the process stops
+        """
+        until = self._clock.seconds() + timeout_s
+        for stream, wanted in positions.items():
             await self._until_linear(stream, wanted.linear, until)
             for writer, at in wanted.writers.items():
                 await self._until_reached(stream, writer, at, until)
@@ -150,6 +168,4 @@ class TokenWait:
         if left > 0 and await wait(*arguments, left):
             return
         stream, writer, token = wanted
-        if not await self._given_out.was_given_out(_STREAMS[stream], token):
-            raise SyncTokenFromFuture(stream=stream, wanted=token)
         raise NotYetApplied(stream=stream, writer=writer or "all writers", wanted=token)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 from synrepl.core.clock import Clock
 from synrepl.positions.vector import PositionVector
@@ -34,6 +35,28 @@ from synrepl.storage.rooms.timelines.user_rooms import rooms_with_membership
 T = TypeVar("T")
 
 
+#: How often an update is read again because a room lacked what came before.
+MAX_ROUNDS = 3
+
+
+class FillsGaps(Protocol):
+    """Waits for what rooms lack."""
+
+    async def filled(self, upto: PositionVector) -> PositionVector | None:
+        """Wait until there are no gaps below the highest token of a vector.
+
+        :returns: what is applied now; None if it took too long
+        """
+
+
+class KnownGaps:
+    """Implements :class:`FillsGaps` where nothing more comes."""
+
+    async def filled(self, upto: PositionVector) -> PositionVector | None:
+        """Do not wait."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Timelines:
     """Reads rooms for clients.
@@ -44,6 +67,7 @@ class Timelines:
 
     database: Database
     clock: Clock
+    gaps: FillsGaps = KnownGaps()  # noqa: RUF009  # it has no state
 
     async def initial(
         self,
@@ -60,13 +84,13 @@ class Timelines:
         :param state_after: whether states are those at the end of timelines (MSC4222)
         """
 
-        def work(txn: Transaction) -> RoomsUpdate:
+        def work(upto: PositionVector, txn: Transaction) -> RoomsUpdate:
             rooms = rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
             return UpdateReader(
                 txn, reader, rooms.upto, rooms, wanted, self._now_ms(), state_after=state_after
             ).read()
 
-        return await self._read("initial sync", work)
+        return await self._update("initial sync", work, upto)
 
     async def since(
         self,
@@ -86,7 +110,7 @@ class Timelines:
         :param full_state: give all joined rooms with their whole state
         """
 
-        def work(txn: Transaction) -> RoomsUpdate:
+        def work(upto: PositionVector, txn: Transaction) -> RoomsUpdate:
             rooms = rooms_with_news(
                 txn,
                 reader.user_id,
@@ -100,7 +124,7 @@ class Timelines:
                 txn, reader, since, rooms, wanted, self._now_ms(), state_after=state_after
             ).read()
 
-        return await self._read("sync", work)
+        return await self._update("sync", work, upto)
 
     async def messages(
         self,
@@ -251,6 +275,21 @@ class Timelines:
 
     def _now_ms(self) -> int:
         return int(self.clock.seconds() * 1000)
+
+    async def _update(
+        self,
+        name: str,
+        work: Callable[[PositionVector, Transaction], RoomsUpdate],
+        upto: PositionVector,
+    ) -> RoomsUpdate:
+        """Read an update, if need be once the process has what a room lacks."""
+        for _ in range(MAX_ROUNDS):
+            update = await self._read(name, partial(work, upto))
+            newer = None if update.upto == upto else await self.gaps.filled(upto)
+            if newer is None:
+                break
+            upto = newer
+        return update
 
     async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
         return await self.database.run(

@@ -108,6 +108,7 @@ class RoomBatch:
         memory, room_no = self.memory, self.room.room_no
         if memory.heads is None:
             memory.heads = read_heads(self.txn, room_no)
+            memory.began_at = 0 if memory.heads is None else memory.heads.stream_id
         if memory.extremities is None:
             memory.extremities = (
                 ForwardExtremities() if memory.heads is None else memory.read_extremities(self.txn)
