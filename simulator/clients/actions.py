@@ -273,11 +273,14 @@ class ClientActions:
     # -- operators --------------------------------------------------------------------
 
     async def move(self) -> None:
-        """A room is assigned to another process."""
+        """A room is assigned to another process, mostly amid a conversation."""
         if not self.room_ids:
             return
         room_id = self._random.choice(self.room_ids)
         writer = self._random.choice([*self._deployment.processes, None])
+        if self._random.random() < 0.7:
+            await self.say_in(room_id)
+            self.begin(self.say_in(room_id))
         with suppress(UnknownRoom, RoomWriterNotLive, *AWAY):
             await self._writers.move(room_id, writer)
             self._counts["moved"] += 1
