@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering
@@ -24,7 +24,11 @@ from synrepl.services.rooms.timelines.updates import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.reading.messages import missing_in_page
-from synrepl.storage.rooms.timelines.room_entries import MEMBER, entries_before
+from synrepl.storage.rooms.timelines.room_entries import (
+    MEMBER,
+    entries_before,
+    state_entries_after,
+)
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent, of_seen
 from synrepl.storage.rooms.visibility.event_visibility import seen_by_user
 from synrepl.storage.rooms.visibility.pages import (
@@ -156,7 +160,7 @@ class HistoryReader:
             made[0],
             made[1 : len(before) + 1],
             made[len(before) + 1 :],
-            self._members([event, *before, *after]),
+            self._state_after(last, {each.sender for each in (event, *before, *after)}),
             RoomToken(now, EventOrdering(start.topological, start.stream - 1)),
             RoomToken(now, last.ordering),
         )
@@ -195,6 +199,23 @@ class HistoryReader:
         if made.damaged:
             raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
         return in_order(made.events, [each.event_no for each in shown])
+
+    def _state_after(self, event: ShownEvent, senders: Collection[str]) -> list[ClientEvent]:
+        """The state after an event, as far as it is wanted; with lazy loading, with the memberships of some users."""
+        room, wanted = self._view.room, self._wanted
+        entries = state_entries_after(self._txn, room.room_no, event.event_no)
+        if wanted.lazy_load_members:
+            entries = {k: n for k, n in entries.items() if k[0] != MEMBER or k[1] in senders}
+        made = self._maker.make(
+            (), [EntryOfRoom(room.room_no, room.version, each) for each in entries.values()]
+        )
+        if made.damaged:
+            raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
+        return [
+            each
+            for each in in_order(made.events, entries.values())
+            if wanted.allows(each.type, each.sender)
+        ]
 
     def _members(self, shown: Sequence[ShownEvent]) -> list[ClientEvent]:
         """With lazy loading, the memberships of the senders at the newest event shown."""
