@@ -294,7 +294,7 @@ class ClientActions:
         events = self._stored.by_room[room_id]
         if not events:
             return
-        by_stream, part = self._random.random() < 0.5, self._random.random()
+        by_stream, part = self._random.random() < 0.5, max(self._random.random() for _ in "12")
         positions = sorted(each.ordering[by_stream] for each in events)
         bound = positions[int(part * len(positions))]
         point = PurgePoint.of_stream(bound) if by_stream else PurgePoint.of_topological(bound)

@@ -53,7 +53,7 @@ WEIGHTS = {
     "arrive": 8,
     "create": 2,
     "move": 4,
-    "purge": 1,
+    "purge": 3,
     "compact": 1,
     "kill": 2,
     "cut": 2,
