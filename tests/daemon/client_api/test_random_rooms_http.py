@@ -17,7 +17,7 @@ from tests.storage.rooms.test_visibility import expected_verdict
 from tests.storage.rooms.written_rooms import WrittenEvent
 
 #: Rooms; `tox -e rooms` takes 200.
-COUNT = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "4"))
+COUNT = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "3"))
 
 Seen = Mapping[str, WrittenEvent]
 
