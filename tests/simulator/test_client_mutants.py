@@ -90,15 +90,12 @@ class Tokens(ClientMutantCase):
         self.assert_caught("CLIENT", (TokenWait, "_until_linear", until_linear))
 
     def test_a_worker_takes_any_recorded_position_for_its_own(self) -> None:
-        def has_reached(self: AppliedVectors, stream: str, writer: str, token: int) -> bool:
-            return True
+        async def recorded(self: Any, streams: Any) -> Any:
+            found = await original(self, streams)
+            return {stream: (linear, {}) for stream, (linear, _) in found.items()}
 
-        async def look(self: Any) -> None:
-            with patch.object(AppliedVectors, "has_reached", has_reached):
-                await original(self)
-
-        original = LinearPositions.look
-        self.assert_caught("CLIENT", (LinearPositions, "look", look))
+        original = LinearPositions._recorded
+        self.assert_caught("CLIENT", (LinearPositions, "_recorded", recorded))
 
     def test_what_a_client_wrote_is_not_waited_for(self) -> None:
         self.assert_caught("CLIENT", (PositionWait, "wait_until_covered", without_waiting))
