@@ -15,9 +15,10 @@ from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import ClientSync
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
+from synrepl.storage.rooms.reading.rooms_of_user import RoomsOfUser, rooms_of_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class ClientNews:
 
     database: Database
     applied: AppliedVectors
+    tails: RoomTails
     check: ChangesCheck
     waits: WaitingSyncs
 
@@ -51,7 +53,7 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
         return None
     applied = AppliedVectors(ports.scheduler, config.server_name)
 
-    async def load(user_id: str) -> frozenset[str]:
+    async def load(user_id: str) -> RoomsOfUser:
         known = applied.current().events
         return await database.run(
             "rooms of a user", lambda txn: rooms_of_user(txn, user_id, known), read_only=True
@@ -59,11 +61,12 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
 
     rooms = RoomsOfUsers(ports.coherence.caches, load)
     check = ChangesCheck(RecentChanges(), rooms)
+    tails = RoomTails(ports.scheduler, database)
     waits = WaitingSyncs(ports.scheduler, applied, rooms.rooms_of)
-    feed = NewsFeed([check, waits])
+    feed = NewsFeed([check, tails, waits])
     ports.coherence.observers.append(feed)
     applied.listeners.append(feed.moved)
-    return ClientNews(database, applied, check, waits)
+    return ClientNews(database, applied, tails, check, waits)
 
 
 def assemble_reading(
@@ -74,7 +77,7 @@ def assemble_reading(
         return None
     scheduler = ports.scheduler
     covered = TokenWait(scheduler, news.applied, given_out)
-    timelines = Timelines(news.database, scheduler)
+    timelines = Timelines(news.database, scheduler, news.tails)
     sync = ClientSync(
         scheduler, timelines, news.applied, covered, news.check, news.waits, ports.log
     )

@@ -42,10 +42,16 @@ class ChangesCheck:
         if since == upto:
             return NO_NEWS
         changed = self._recent.any_since
-        membership = self._has_changed(ChangeKind.MEMBERSHIP, user_id, since.events, upto.events)
         rooms = receipts = typing = _NONE
+        is_moving = False
         if since.events != upto.events and changed(ChangeKind.ROOM, since.events):
-            rooms = await self._changed_rooms(ChangeKind.ROOM, user_id, since.events)
+            mine = await self._rooms.memberships_of(user_id)
+            rooms = self._recent.changed_among(ChangeKind.ROOM, mine.rooms, since.events)
+            is_moving = rooms is not None and not mine.moving.isdisjoint(rooms)
+        # After the rooms, so that these are right if it says no.
+        membership = is_moving or self._has_changed(
+            ChangeKind.MEMBERSHIP, user_id, since.events, upto.events
+        )
         if since.receipts != upto.receipts and changed(ChangeKind.RECEIPTS, since.receipts):
             receipts = await self._changed_rooms(ChangeKind.RECEIPTS, user_id, since.receipts)
         if since.typing != upto.typing and changed(ChangeKind.TYPING, since.typing):

@@ -13,7 +13,8 @@ class News(NamedTuple):
     Rooms that are named may turn out to have nothing that the user sees.
 
     :ivar rooms: joined rooms with events, or changes of the state; None: any, the tables have to be asked
-    :ivar membership: whether a membership of the user has changed
+    :ivar membership: whether a membership of the user has changed, or may have; if not, the user is in each of
+        ``rooms``, and was when the first of the tokens was given out
     :ivar receipts: joined rooms with receipts; None: any
     :ivar typing: joined rooms where users began or ceased to type; None: any
     :ivar account_data: of the user, in any room or in none

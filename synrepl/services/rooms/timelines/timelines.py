@@ -15,6 +15,8 @@ from synrepl.services.rooms.timelines.client_filter import (
 )
 from synrepl.services.rooms.timelines.history_reader import HistoryReader
 from synrepl.services.rooms.timelines.room_selection import rooms_at_first, rooms_with_news
+from synrepl.services.rooms.timelines.room_tail import NotInTail
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import room_view
 from synrepl.services.rooms.timelines.states_reader import StatesReader
@@ -23,6 +25,7 @@ from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
     EventContext,
     JoinedMember,
+    JoinedRoom,
     MessagesPage,
     RoomPage,
     RoomsUpdate,
@@ -33,6 +36,9 @@ from synrepl.storage.rooms.timelines.user_rooms import rooms_with_membership
 
 T = TypeVar("T")
 
+#: Rooms of one update that are read as tails, which others may share.
+MAX_TAILS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Timelines:
@@ -40,10 +46,13 @@ class Timelines:
 
     All answers are as of a vector of the stream ``events``: what the process has applied. The database
     may have more, which is left out.
+
+    :ivar tails: has to hear of changes of rooms
     """
 
     database: Database
     clock: Clock
+    tails: RoomTails
 
     async def initial(
         self,
@@ -76,6 +85,7 @@ class Timelines:
         changed_rooms: Collection[str] | None = None,
         wanted: ClientFilter = NO_FILTER,
         *,
+        memberships_changed: bool = True,
         full_state: bool = False,
         state_after: bool = False,
     ) -> RoomsUpdate:
@@ -83,8 +93,16 @@ class Timelines:
 
         :param changed_rooms: the rooms of the user in which something may be new; None: find out. Rooms in
             which the user's membership changed need not be named
+        :param memberships_changed: False: it is known that the user's memberships are those as of ``since``, also
+            now, and that the user is in each of ``changed_rooms``
         :param full_state: give all joined rooms with their whole state
         """
+        if changed_rooms is not None and not (memberships_changed or full_state):
+            shared = await self._of_tails(
+                reader, since, upto, changed_rooms, wanted, state_after=state_after
+            )
+            if shared is not None:
+                return shared
 
         def work(txn: Transaction) -> RoomsUpdate:
             rooms = rooms_with_news(
@@ -101,6 +119,31 @@ class Timelines:
             ).read(rooms)
 
         return await self._read("sync", work)
+
+    async def _of_tails(
+        self,
+        reader: TimelineReader,
+        since: PositionVector,
+        upto: PositionVector,
+        changed_rooms: Collection[str],
+        wanted: ClientFilter,
+        *,
+        state_after: bool,
+    ) -> RoomsUpdate | None:
+        """What is new in rooms that the user was in all the time; None if that does not follow from their tails."""
+        room_ids = [each for each in changed_rooms if wanted.room.allows_room(each)]
+        if len(room_ids) > MAX_TAILS:
+            return None
+        tails = await self.tails.tails_of(room_ids, since)
+        joined: dict[str, JoinedRoom] = {}
+        try:
+            for tail in sorted(tails.values(), key=lambda each: (-each.newest, each.room_id)):
+                room = tail.joined_room(reader, since, upto, wanted, state_after=state_after)
+                if room is not None:
+                    joined[tail.room_id] = room
+        except NotInTail:
+            return None
+        return RoomsUpdate(joined)
 
     async def messages(
         self,

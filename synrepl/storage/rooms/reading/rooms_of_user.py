@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sys import intern
+from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import PlannedOnce, Script, Transaction
@@ -20,7 +21,18 @@ _ROOMS = Script(
 )
 
 
-def rooms_of_user(txn: Transaction, user_id: str, applied: PositionVector) -> frozenset[str]:
+class RoomsOfUser(NamedTuple):
+    """The rooms of a user, as of what a process has applied.
+
+    :ivar rooms: those that the user is joined to, and the following
+    :ivar moving: those where the membership has changed, which the process has not applied yet
+    """
+
+    rooms: frozenset[str]
+    moving: frozenset[str] = frozenset()
+
+
+def rooms_of_user(txn: Transaction, user_id: str, applied: PositionVector) -> RoomsOfUser:
     """The rooms that a user is joined to, and those where the membership changed above ``applied``.
 
     A user who has just left a room is still told of its events by a process that has not applied the
@@ -29,8 +41,12 @@ def rooms_of_user(txn: Transaction, user_id: str, applied: PositionVector) -> fr
     :param applied: the positions of the process in ``events``
     """
     txn.execute(_ROOMS, (applied.linear, user_id, applied.linear))
-    return frozenset(
-        intern(str(room_id))  # many users are in the same rooms
-        for room_id, membership, token, writer in txn.fetchall()
-        if membership == "join" or (writer is not None and int(token) > applied[str(writer)])
-    )
+    rooms: set[str] = set()
+    moving: set[str] = set()
+    for room_id, membership, token, writer in txn.fetchall():
+        is_moving = writer is not None and int(token) > applied[str(writer)]
+        if membership == "join" or is_moving:
+            rooms.add(intern(str(room_id)))  # many users are in the same rooms
+        if is_moving:
+            moving.add(str(room_id))
+    return RoomsOfUser(frozenset(rooms), frozenset(moving))

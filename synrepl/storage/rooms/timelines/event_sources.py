@@ -5,8 +5,8 @@ A damaged event is named and left out, so that the other rooms of an answer are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.rooms import BadEvent, RoomVersion, canonical_json, parse_event, redact, room_version
@@ -53,22 +53,32 @@ class EventSources(NamedTuple):
     damaged: Mapping[int, StorageError]
 
 
+#: What :func:`sources_from` wants of an event ``e`` and its JSON ``j``, before ``j.raw``.
+SOURCE_CELLS = (
+    "e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, j.checksum"
+)
+
+
 def read_sources(txn: Transaction, wanted: Collection[WantedEvent]) -> EventSources:
     """The JSON of events."""
     if not wanted:
         return EventSources({}, {})
     versions = {each.event_no: each for each in wanted}
     txn.execute(
-        "SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by,"
-        " j.checksum, j.raw FROM synrepl._room_events e"
+        f"SELECT {SOURCE_CELLS}, j.raw FROM synrepl._room_events e"
         " LEFT JOIN synrepl._room_event_json j USING (event_no)"
         " WHERE e.event_no = ANY (%s::bigint[])",
         (array_text(versions),),
     )
+    return sources_from(txn.fetchall(), versions)
+
+
+def sources_from(rows: Iterable[Sequence[Any]], wanted: Mapping[int, WantedEvent]) -> EventSources:
+    """Events from rows of :data:`SOURCE_CELLS` and ``raw``; those of ``wanted`` without a row are damaged."""
     events: dict[int, EventSource] = {}
     damaged: dict[int, StorageError] = {}
-    for event_no, event_id, sender, sent_at, stream_id, redacted_by, stored, raw in txn.fetchall():
-        each = versions[event_no]
+    for event_no, event_id, sender, sent_at, stream_id, redacted_by, stored, raw in rows:
+        each = wanted[event_no]
         try:
             json = _checked(event_no, event_id, stored, raw)
             if not each.is_whole or redacted_by is not None:
@@ -79,7 +89,7 @@ def read_sources(txn: Transaction, wanted: Collection[WantedEvent]) -> EventSour
         events[event_no] = EventSource(
             event_no, event_id, sender, sent_at, stream_id, redacted_by, json
         )
-    for event_no in versions.keys() - events.keys() - damaged.keys():
+    for event_no in wanted.keys() - events.keys() - damaged.keys():
         damaged[event_no] = MissingJson(event_id="?", event_no=event_no)
     return EventSources(events, damaged)
 

@@ -87,9 +87,12 @@ def _pairs(members: Collection[tuple[int, str]]) -> dict[str, object]:
 
 
 def state_changes(
-    txn: Transaction, rooms: Sequence[tuple[int, str]], since: PositionVector
+    txn: Transaction,
+    rooms: Sequence[tuple[int, str]],
+    since: PositionVector,
+    upto: PositionVector,
 ) -> dict[int, StateChanges]:
-    """What changed of the current states of rooms after a vector, up to now.
+    """What changed of the current states of rooms between two vectors.
 
     :param rooms: numbers and IDs
     """
@@ -99,8 +102,13 @@ def state_changes(
     txn.execute(
         f"SELECT w.room_no, {_CHANGE} FROM unnest(%(rooms)s::int[], %(ids)s::text[]) AS w (room_no, room_id)"
         " JOIN synrepl._room_events e ON e.room_no = w.room_no AND e.stream_id > 0"
-        f" AND {not_covered_sql(since, 'since')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
-        {"rooms": numbers, "ids": array_text(ids), **covered_params(since, "since")},
+        f" AND {not_covered_sql(since, 'since')} AND {covered_sql(upto, 'upto')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
+        {
+            "rooms": numbers,
+            "ids": array_text(ids),
+            **covered_params(since, "since"),
+            **covered_params(upto, "upto"),
+        },
     )
     return _collected(txn.fetchall(), numbers)
 
