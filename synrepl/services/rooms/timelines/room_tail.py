@@ -123,12 +123,15 @@ class RoomTail:
         """
         stored = self._stored
         is_known = since.linear >= max(stored.floor, stored.state_only)
-        # Also those that upto does not cover: the state after it is known from the current one.
+        # Also those that ``upto`` does not cover: who was in the room before them is known from the current state.
         if not is_known or self._moved.get(user_id, 0) > since.linear or stored.damaged is not None:
             raise NotInTail
-        new = [e for e in stored.events if e.ordering.stream > since[e.writer or ""]]
-        events = [e for e in new if e.ordering.stream <= upto[e.writer or ""]]
-        if events != new[: len(events)] or any(e.event_no not in self._shown for e in events):
+        events = [
+            each
+            for each in stored.events
+            if since[each.writer or ""] < each.ordering.stream <= upto[each.writer or ""]
+        ]
+        if any(each.event_no not in self._shown for each in events):
             raise NotInTail
         # An entry may have changed before it did by another writer, whose change the client has.
         if stored.changes and events and events[0].ordering.stream <= since.highest:

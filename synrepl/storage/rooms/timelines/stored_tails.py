@@ -122,7 +122,7 @@ def read_tails(txn: Transaction, rooms: Mapping[str, Token]) -> list[StoredTail]
     params = {
         "rooms": array_text(rooms),
         "since": list(rooms.values()),
-        "limit": TAIL_EVENTS + 1,
+        "limit": TAIL_EVENTS,
     }
     txn.execute(_TAILS, params)
     tails = _assembled(txn.fetchall())
@@ -145,7 +145,7 @@ def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
         state_only, current_group = head
         events = sorted(map(_event, parts["event"][room_no]), key=lambda each: each.ordering.stream)
         floor = max(previous or 0, 0)
-        if len(events) > TAIL_EVENTS:
+        if len(events) == TAIL_EVENTS:
             floor = events[0].ordering.stream - 1
         wanted = {number: WantedEvent(number, version) for (number, *_) in parts["source"][room_no]}
         sources = sources_from(parts["source"][room_no], wanted)
