@@ -79,13 +79,6 @@ class _Counted:
         self.statements += 1
 
 
-class _Now:
-    """The time does not matter."""
-
-    def seconds(self) -> float:
-        return 0.0
-
-
 def run(scale: Scale) -> Iterator[Row]:
     """Time and statements."""
     rooms, large = scale.of(_ROOMS), scale.of(_LARGE)
@@ -160,9 +153,8 @@ def _timelines(
     database: BlockingDatabase, ids: list[str], upto: PositionVector, rooms: int
 ) -> Iterator[Row]:
     counted = _Counted(database)
-    clock: Any = _Now()
-    assert isinstance(clock, _Now | Clock)
-    timelines = Timelines(counted, clock)  # type: ignore[arg-type]
+    scheduler = TwistedScheduler(cast(Any, reactor))
+    timelines = Timelines(counted, scheduler, RoomTails(scheduler, counted))
     reader = TimelineReader(_USER)
     wanted = ClientFilter(
         room=RoomFilter(

@@ -39,7 +39,7 @@ class RunningMaster:
         more: Mapping[str, Any] | None = None,
         descriptors: int | None = None,
     ) -> None:
-        self.port, self.http_port = _free_ports(2)
+        self.port, self.http_port = free_ports(2)
         self.http = f"http://127.0.0.1:{self.http_port}"
         secret = directory / "dsn"
         secret.touch(mode=0o600)
@@ -90,6 +90,11 @@ class RunningMaster:
         """Peak of the resident bytes since :meth:`memory`."""
         return self._status("VmHWM")
 
+    def cpu(self) -> float:
+        """CPU seconds of the process so far."""
+        tasks = (Path("/proc") / str(self._process.pid) / "task").iterdir()
+        return sum(int((each / "schedstat").read_text().split()[0]) for each in tasks) / 1e9
+
     def _status(self, name: str) -> int:
         text = (Path("/proc") / str(self._process.pid) / "status").read_text()
         (line,) = [line for line in text.splitlines() if line.startswith(f"{name}:")]
@@ -115,7 +120,8 @@ class RunningMaster:
             self._process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that are free now."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:

@@ -5,7 +5,7 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#syncing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,14 +21,13 @@ from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.timelines.client_filter import NO_FILTER, ClientFilter
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import (
-    ClientEvent,
     InvitedRoom,
     JoinedRoom,
     LeftRoom,
     RoomSummary,
     RoomsUpdate,
-    RoomTimeline,
     TimelineReader,
+    fragments,
 )
 
 #: The longest wait for news, in seconds.
@@ -150,8 +149,8 @@ class ClientSync:
 
 def _joined(room: JoinedRoom, state: str) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "timeline": _timeline(room.timeline),
-        state: {"events": _fragments(room.state)},
+        "timeline": orjson.Fragment(room.timeline.json),
+        state: orjson.Fragment(room.state_json),
         "account_data": {"events": []},
         "ephemeral": {"events": []},
         "unread_notifications": {"notification_count": 0, "highlight_count": 0},
@@ -162,22 +161,14 @@ def _joined(room: JoinedRoom, state: str) -> dict[str, Any]:
 
 def _left(room: LeftRoom, state: str) -> dict[str, Any]:
     return {
-        "timeline": _timeline(room.timeline),
-        state: {"events": _fragments(room.state)},
+        "timeline": orjson.Fragment(room.timeline.json),
+        state: {"events": fragments(room.state)},
         "account_data": {"events": []},
     }
 
 
 def _stripped(room: InvitedRoom, name: str) -> dict[str, Any]:
     return {name: {"events": [orjson.Fragment(each) for each in room.state]}}
-
-
-def _timeline(timeline: RoomTimeline) -> dict[str, Any]:
-    return {
-        "events": _fragments(timeline.events),
-        "limited": timeline.limited,
-        "prev_batch": str(timeline.prev_batch),
-    }
 
 
 def _summary(summary: RoomSummary) -> Mapping[str, Any]:
@@ -188,7 +179,3 @@ def _summary(summary: RoomSummary) -> Mapping[str, Any]:
     if summary.heroes is not None:
         found["m.heroes"] = list(summary.heroes)
     return found
-
-
-def _fragments(events: Sequence[ClientEvent]) -> list[orjson.Fragment]:
-    return [orjson.Fragment(each.json) for each in events]

@@ -49,16 +49,15 @@ class NotInTail(Exception):
     """The answer does not follow from the tail alone: ask the tables."""
 
 
-class _AnswerKey(NamedTuple):
-    """What an answer depends on, unless it is about the user who asks.
+class _SharedAnswer(NamedTuple):
+    """An answer for all who ask the same.
 
-    :ivar events: stream orderings of the events in it
+    :ivar upto: kept for its identity, as ``wanted`` is: both are the same objects for those who ask at the same time
     """
 
-    events: tuple[Token, ...]
     upto: PositionVector
     wanted: ClientFilter
-    state_after: bool
+    room: JoinedRoom | None
 
 
 class RoomTail:
@@ -81,7 +80,8 @@ class RoomTail:
         self._concerned = {each.user_id for each in stored.requests.values()}
         if stored.summary is not None and stored.summary.first is not None:
             self._concerned.update(stored.summary.first)
-        self._answers: dict[_AnswerKey, JoinedRoom | None] = {}
+        #: By the stream orderings of the events, the identities of vector and filter, and ``state_after``.
+        self._answers: dict[tuple[tuple[Token, ...], int, int, bool], _SharedAnswer] = {}
 
     def reaches(self, since: PositionVector) -> bool:
         """Whether everything is here that is new since a vector."""
@@ -106,13 +106,14 @@ class RoomTail:
         ignored = reader.ignored and any(each.sender in reader.ignored for each in events)
         if ignored or reader.user_id in self._concerned:
             return self._joined_room(reader, events, upto, wanted, state_after=state_after)
-        key = _AnswerKey(tuple(e.ordering.stream for e in events), upto, wanted, state_after)
-        if key not in self._answers:
-            answer = self._joined_room(reader, events, upto, wanted, state_after=state_after)
+        key = tuple([e.ordering.stream for e in events]), id(upto), id(wanted), state_after
+        kept = self._answers.get(key)
+        if kept is None:
+            room = self._joined_room(reader, events, upto, wanted, state_after=state_after)
             if len(self._answers) >= MAX_ANSWERS:
                 self._answers.clear()
-            self._answers[key] = answer
-        return self._answers[key]
+            kept = self._answers[key] = _SharedAnswer(upto, wanted, room)
+        return kept.room
 
     def _new_events(
         self, user_id: str, since: PositionVector, upto: PositionVector

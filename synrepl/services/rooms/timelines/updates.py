@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+
+from orjson import Fragment
 
 from synrepl.core.errors import InputError, Refused, StorageError
+from synrepl.core.jsons import encode
 from synrepl.services.rooms.timelines.room_token import RoomToken
 
 
@@ -60,9 +64,16 @@ class ClientEvent:
     json: bytes
 
 
-@dataclass(frozen=True, slots=True)
+def fragments(events: Sequence[ClientEvent]) -> list[Fragment]:
+    """Events for :func:`~.jsons.encode`."""
+    return [Fragment(each.json) for each in events]
+
+
+@dataclass(frozen=True)
 class RoomTimeline:
     """The newest events of a room, in stream order.
+
+    Many users may share one, so its JSON is made once.
 
     :ivar limited: whether there are more since the last time, or, without one, at all
     :ivar prev_batch: where the history before it begins, for ``/messages``
@@ -71,6 +82,17 @@ class RoomTimeline:
     events: Sequence[ClientEvent]
     limited: bool
     prev_batch: RoomToken
+
+    @cached_property
+    def json(self) -> bytes:
+        """As ``/sync`` has it."""
+        return encode(
+            {
+                "events": fragments(self.events),
+                "limited": self.limited,
+                "prev_batch": str(self.prev_batch),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +107,11 @@ class RoomSummary:
     invited: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JoinedRoom:
     """A room that the user is in.
+
+    Many users may share one, so the JSON of its parts is made once.
 
     :ivar state: the state at the start of the timeline, or what changed of it; with ``use_state_after``, the
         state at its end (MSC4222)
@@ -99,6 +123,11 @@ class JoinedRoom:
     state: Sequence[ClientEvent]
     summary: RoomSummary | None = None
     is_new: bool = False
+
+    @cached_property
+    def state_json(self) -> bytes:
+        """The state, as ``/sync`` has it."""
+        return encode({"events": fragments(self.state)})
 
 
 @dataclass(frozen=True, slots=True)

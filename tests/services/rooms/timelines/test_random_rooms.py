@@ -153,7 +153,7 @@ class ModelClient:
 class RandomRooms(StoreCase):
     """Random rooms, persisted by two processes while clients sync."""
 
-    timeout = 900
+    timeout = 900 + 5 * ROOMS
 
     async def test_clients_learn_everything_that_they_may_see_once(self) -> None:
         two = await self.start_process("two")
