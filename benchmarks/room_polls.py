@@ -100,7 +100,6 @@ def _wakes(
         spent.append((master.cpu() - mine) * 1e3)
         of_database.append((server.cpu() - theirs) * 1e3)
         seconds.append(answered["seconds"])
-        print(spent[-1], of_database[-1], answered)
         clients.command("poll")
         _until_waiting(master, waiting)
     yield Row(
@@ -124,4 +123,4 @@ def _until_waiting(master: RunningMaster, count: int) -> None:
 def _waiting(master: RunningMaster) -> int:
     with urllib.request.urlopen(f"{master.http}/status", timeout=60) as answer:
         status: Any = json.load(answer)
-    return int(status["client_api"]["waiting"])
+    return int(status["client_api"]["syncs_waiting"])

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from signedjson.key import generate_signing_key
 from twisted.internet import reactor
@@ -26,7 +26,6 @@ from benchmarks.running_master import SERVER_NAME, RunningMaster
 from simulator.rooms.watched_transaction import WatchedTransaction
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.core.clock import Clock
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventBuilder, EventDraft, Room, room_version
@@ -42,6 +41,7 @@ from synrepl.services.rooms.timelines.client_filter import (
     RoomEventFilter,
     RoomFilter,
 )
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import RoomPage, TimelineReader
 from synrepl.storage.database import Transaction

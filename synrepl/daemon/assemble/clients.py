@@ -11,6 +11,7 @@ from synrepl.services.rooms.news.changes_check import ChangesCheck
 from synrepl.services.rooms.news.news_feed import NewsFeed
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
+from synrepl.services.rooms.news.rooms_reader import RoomsReader
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
@@ -18,7 +19,6 @@ from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.reading.rooms_of_user import RoomsOfUser, rooms_of_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,8 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
     if config.rooms is None or config.rooms.clients is None or database is None:
         return None
     applied = AppliedVectors(ports.scheduler, config.server_name)
-
-    async def load(user_id: str) -> RoomsOfUser:
-        known = applied.current().events
-        return await database.run(
-            "rooms of a user", lambda txn: rooms_of_user(txn, user_id, known), read_only=True
-        )
-
-    rooms = RoomsOfUsers(ports.coherence.caches, load)
+    reader = RoomsReader(ports.scheduler, database, applied)
+    rooms = RoomsOfUsers(ports.coherence.caches, reader.rooms_of)
     check = ChangesCheck(RecentChanges(), rooms)
     tails = RoomTails(ports.scheduler, database)
     waits = WaitingSyncs(ports.scheduler, applied, rooms.rooms_of)

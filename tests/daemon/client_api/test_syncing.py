@@ -98,7 +98,10 @@ class Syncing(SyncCase):
         first = await self.sync(self.bob)
         created = await self.carol.ask("POST", "/createRoom", {})
         self.assert_code(created, 200)
-        since = (await self.sync(self.bob, first["next_batch"]))["next_batch"]
+        path = f"/user/{quote(self.bob.user_id)}/filter"
+        stored = (await self.bob.ask("POST", path, {"room": {}})).json["filter_id"]
+        answer = await self.sync(self.bob, first["next_batch"], filter=stored)
+        since = answer["next_batch"]
         database = self.master_process.running.services.reading.timelines.database
         asked: list[str] = []
         run = database.run
@@ -111,7 +114,7 @@ class Syncing(SyncCase):
         self.patch(database, "run", counting)
         await self.carol.say(created.json["room_id"], "not for Bob", "1")
         asked.clear()
-        answer = await self.sync(self.bob, since)
+        answer = await self.sync(self.bob, since, filter=stored)
         self.assertNotIn("rooms", answer)
         self.assertEqual(asked, [])
 

@@ -23,7 +23,7 @@ class RoomsOfUsers:
     """The rooms of each user, loaded once until a membership of the user changes.
 
     :param caches: the caches of this process
-    :param load: reads the rooms of a user, see :func:`~.rooms_of_user.rooms_of_user`
+    :param load: reads the rooms of a user, see :class:`.RoomsReader`
     :ivar memberships_of: the cached coroutine: from a user ID to the rooms
     """
 
