@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from synrepl.core.clock import Clock
@@ -20,7 +21,7 @@ from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import room_view
 from synrepl.services.rooms.timelines.states_reader import StatesReader
-from synrepl.services.rooms.timelines.update_reader import UpdateReader
+from synrepl.services.rooms.timelines.update_reader import RoomsToRead, UpdateReader
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
     EventContext,
@@ -38,6 +39,9 @@ T = TypeVar("T")
 
 #: Rooms of one update that are read as tails, which others may share.
 MAX_TAILS = 32
+
+#: Joined rooms that are read in one transaction.
+ROOMS_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,15 @@ class Timelines:
         :param state_after: whether states are those at the end of timelines (MSC4222)
         """
 
-        def work(txn: Transaction) -> RoomsUpdate:
-            rooms = rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
+        def select(txn: Transaction) -> RoomsToRead:
+            return rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
+
+        def read(rooms: RoomsToRead, txn: Transaction) -> RoomsUpdate:
             return UpdateReader(
                 txn, reader, upto, upto, wanted, self._now_ms(), state_after=state_after
             ).read(rooms)
 
-        return await self._read("initial sync", work)
+        return await self._read_in_parts("initial sync", select, read)
 
     async def since(
         self,
@@ -104,8 +110,8 @@ class Timelines:
             if shared is not None:
                 return shared
 
-        def work(txn: Transaction) -> RoomsUpdate:
-            rooms = rooms_with_news(
+        def select(txn: Transaction) -> RoomsToRead:
+            return rooms_with_news(
                 txn,
                 reader.user_id,
                 since,
@@ -114,11 +120,13 @@ class Timelines:
                 None if full_state else changed_rooms,
                 full_state=full_state,
             )
+
+        def read(rooms: RoomsToRead, txn: Transaction) -> RoomsUpdate:
             return UpdateReader(
                 txn, reader, since, upto, wanted, self._now_ms(), state_after=state_after
             ).read(rooms)
 
-        return await self._read("sync", work)
+        return await self._read_in_parts("sync", select, read)
 
     async def _of_tails(
         self,
@@ -294,6 +302,23 @@ class Timelines:
 
     def _now_ms(self) -> int:
         return int(self.clock.seconds() * 1000)
+
+    async def _read_in_parts(
+        self,
+        name: str,
+        select: Callable[[Transaction], RoomsToRead],
+        read: Callable[[RoomsToRead, Transaction], RoomsUpdate],
+    ) -> RoomsUpdate:
+        """Read :data:`ROOMS_AT_ONCE` at a time, so that what is needed to read them stays small."""
+
+        def begin(txn: Transaction) -> tuple[RoomsUpdate, list[RoomsToRead]]:
+            first, *others = select(txn).parts(ROOMS_AT_ONCE)
+            return read(first, txn), others
+
+        update, others = await self._read(name, begin)
+        for part in others:
+            update = update.merged(await self._read(name, partial(read, part)))
+        return update
 
     async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
         return await self.database.run(

@@ -79,6 +79,18 @@ class RoomsToRead(NamedTuple):
     invited: Sequence[UserRoom] = ()
     knocked: Sequence[UserRoom] = ()
 
+    def parts(self, most: int) -> list[RoomsToRead]:
+        """The same in parts of up to ``most`` new and as many changed rooms; all others are in the first."""
+        starts = range(0, max(len(self.new), len(self.changed), 1), most)
+        parts = [
+            RoomsToRead(
+                self.changed[start : start + most], self.new[start : start + most], self.whole
+            )
+            for start in starts
+        ]
+        parts[0] = self._replace(changed=parts[0].changed, new=parts[0].new)
+        return parts
+
 
 class UpdateReader:
     """Reads one update, in a transaction.

@@ -162,6 +162,16 @@ class RoomsUpdate:
     left: Mapping[str, LeftRoom] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
 
+    def merged(self, other: RoomsUpdate) -> RoomsUpdate:
+        """What both say, about different rooms."""
+        return RoomsUpdate(
+            {**self.joined, **other.joined},
+            {**self.invited, **other.invited},
+            {**self.knocked, **other.knocked},
+            {**self.left, **other.left},
+            {**self.damaged, **other.damaged},
+        )
+
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.rooms import BadEvent, RoomVersion, canonical_json, parse_event, redact, room_version
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.tables.events import CorruptEvent, MissingJson, checksum
 from synrepl.storage.rooms.tables.pending_rows import array_text
 
@@ -64,13 +64,15 @@ def read_sources(txn: Transaction, wanted: Collection[WantedEvent]) -> EventSour
     if not wanted:
         return EventSources({}, {})
     versions = {each.event_no: each for each in wanted}
-    txn.execute(
-        f"SELECT {SOURCE_CELLS}, j.raw FROM synrepl._room_events e"
-        " LEFT JOIN synrepl._room_event_json j USING (event_no)"
-        " WHERE e.event_no = ANY (%s::bigint[])",
-        (array_text(versions),),
-    )
+    txn.execute(_SOURCES, (array_text(versions),))
     return sources_from(txn.fetchall(), versions)
+
+
+_SOURCES = planned(
+    f"SELECT {SOURCE_CELLS}, j.raw FROM synrepl._room_events e"
+    " LEFT JOIN synrepl._room_event_json j USING (event_no)"
+    " WHERE e.event_no = ANY (%s::bigint[])"
+)
 
 
 def sources_from(rows: Iterable[Sequence[Any]], wanted: Mapping[int, WantedEvent]) -> EventSources:
@@ -127,10 +129,12 @@ def replaced_entries(txn: Transaction, entries: Sequence[ReplacedEntry]) -> dict
     """The numbers of the events that state events replaced, by their own; those that replaced none are left out."""
     if not entries:
         return {}
-    txn.execute(
-        "SELECT w.event_no, synrepl.state_entry(w.room_no, w.group_before, w.slot)"
-        " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::int[])"
-        " AS w (event_no, room_no, group_before, slot)",
-        tuple(map(list, zip(*entries, strict=True))),
-    )
+    txn.execute(_REPLACED, tuple(map(list, zip(*entries, strict=True))))
     return {int(new): int(old) for new, old in txn.fetchall() if old is not None}
+
+
+_REPLACED = planned(
+    "SELECT w.event_no, synrepl.state_entry(w.room_no, w.group_before, w.slot)"
+    " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::int[])"
+    " AS w (event_no, room_no, group_before, slot)"
+)

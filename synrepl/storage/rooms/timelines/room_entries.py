@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import StateKey
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.covered_sql import (
     covered_params,
@@ -63,9 +63,11 @@ def current_entries(
         )
         params |= _pairs(members)
     txn.execute(
-        "SELECT c.room_no, c.slot, k.type, k.state_key, c.event_no FROM synrepl._current_state c"
-        " JOIN synrepl._room_keys k USING (room_no, slot)"
-        f" WHERE c.room_no = ANY (%(rooms)s::int[]){where}",
+        planned(
+            "SELECT c.room_no, c.slot, k.type, k.state_key, c.event_no FROM synrepl._current_state c"
+            " JOIN synrepl._room_keys k USING (room_no, slot)"
+            f" WHERE c.room_no = ANY (%(rooms)s::int[]){where}"
+        ),
         params,
     )
     found: dict[int, list[StateEntry]] = {room_no: [] for room_no in room_nos}

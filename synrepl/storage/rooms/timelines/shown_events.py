@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, Sight, Viewer
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import Record, Transaction, planned
 from synrepl.storage.rooms.timelines.user_rooms import UserRoom
 from synrepl.storage.rooms.visibility.audience import LEAVE, NEVER_BITS, membership_text
 from synrepl.storage.rooms.visibility.audience_sql import SIGHTS, ViewerSql, membership_set
@@ -21,6 +21,7 @@ from synrepl.storage.rooms.visibility.covered_sql import (
     covered_params,
     covered_sql,
     not_covered_sql,
+    writers_above,
 )
 from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 from synrepl.storage.rooms.visibility.event_filter import EventFilterSql
@@ -144,8 +145,7 @@ def _rows(
     )
     own = "coalesce(e.slot = w.slot, false)"
     # OFFSET keeps the planner from computing an input wherever it is used.
-    txn.execute(
-        f"""
+    statement = f"""
         SELECT found.*, {sql.sight("found.reason")}
           FROM (SELECT found.*, {sql.reason()} AS reason
                   FROM (SELECT w.room_no, e.event_no, e.event_id, e.topological, e.stream_id, t.type,
@@ -159,14 +159,18 @@ def _rows(
                                SELECT e.* FROM synrepl._room_events e
                                 WHERE e.room_no = w.room_no AND e.stream_id IS NOT NULL
                                   AND e.stream_id <= w.last AND e.audience & {NEVER_BITS} = 0
-                                  AND e.stream_id > CASE WHEN w.is_new THEN %(start)s ELSE %(since_linear)s END
+                                  AND e.stream_id > CASE WHEN w.is_new THEN (%(start)s)::bigint ELSE %(since_linear)s END
                                   AND {covered_sql(upto, "upto")}
                                   AND (w.is_new OR {not_covered_sql(since, "since")}){wanted.predicate}
                                 ORDER BY e.stream_id DESC LIMIT %(limit)s) AS e
                           JOIN synrepl._event_types t USING (type_no)
                         OFFSET 0) AS found
                 OFFSET 0) AS found
-         ORDER BY found.room_no, found.stream_id DESC""",
+         ORDER BY found.room_no, found.stream_id DESC"""
+    # With filters, or several vectors of writers, there would be many texts.
+    is_plain = not (wanted.predicate or writers_above(since) or writers_above(upto))
+    txn.execute(
+        planned(statement) if is_plain else statement,
         {
             "rooms": [each.room.room_no for each in windows],
             "slots": [each.room.slot for each in windows],
@@ -239,12 +243,7 @@ def _page(
 
 def of_seen(txn: Transaction, seen: Sequence[SeenEvent]) -> list[ShownEvent]:
     """Events of a page, with what else is needed to show them."""
-    txn.execute(
-        "SELECT e.event_no, t.type, e.slot, e.sender, e.origin_server_ts, e.group_before"
-        " FROM synrepl._room_events e JOIN synrepl._event_types t USING (type_no)"
-        " WHERE e.event_no = ANY (%s::bigint[])",
-        ([each.event_no for each in seen],),
-    )
+    txn.execute(_SEEN, ([each.event_no for each in seen],))
     rows = {row[0]: row for row in txn.fetchall()}
     found = []
     for each in seen:
@@ -265,3 +264,10 @@ def of_seen(txn: Transaction, seen: Sequence[SeenEvent]) -> list[ShownEvent]:
             )
         )
     return found
+
+
+_SEEN = planned(
+    "SELECT e.event_no, t.type, e.slot, e.sender, e.origin_server_ts, e.group_before"
+    " FROM synrepl._room_events e JOIN synrepl._event_types t USING (type_no)"
+    " WHERE e.event_no = ANY (%s::bigint[])"
+)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import Record, Transaction, planned
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.audience import JOIN, LEAVE, NEVER_BITS, membership_text
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
@@ -84,7 +84,7 @@ def rooms_with_membership(
             params["since"] = since.linear
             where = f"({where} OR m.stream_id > %(since)s)"
         where = f" AND {where}"
-    txn.execute(_ROOMS + where, params)
+    txn.execute(planned(_ROOMS + where), params)
     rooms = [UserRoom._make(row) for row in txn.fetchall()]
     ahead = [each for each in rooms if each.stream_id > upto.linear]
     earlier = memberships_at(txn, ahead, upto)

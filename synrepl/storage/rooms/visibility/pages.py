@@ -23,7 +23,7 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, HistoryVisibility, Viewer
-from synrepl.storage.database import PlannedOnce, Script, Transaction
+from synrepl.storage.database import DeferredScript, PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.storage.rooms.visibility.audience import (
     EXCEPTION_BIT,
@@ -436,7 +436,9 @@ def _widest(visibility: int | str) -> str:
 # PostgreSQL expects the filters to leave next to nothing, and would read and sort whole ranges to find it. Each part
 # has an index in its order, so that it can stop when the page is full. For the same reason it expects costs for which
 # it compiles expressions, which takes longer than the page.
-_IN_ORDER = "SELECT set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"
+_IN_ORDER = DeferredScript(
+    ["SELECT set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"]
+)
 
 # Whether the user ever had a membership that shows more than none.
 _WAS_IN_THE_ROOM = (

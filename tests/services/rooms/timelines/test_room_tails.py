@@ -13,6 +13,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.rooms import Event
 from synrepl.services.rooms.news.recent_changes import ChangeKind
 from synrepl.services.rooms.timelines.client_filter import (
+    NO_FILTER,
     ClientFilter,
     RoomEventFilter,
     RoomFilter,
@@ -120,7 +121,7 @@ class TailsCase(StoreCase):
             since,
             upto or await self.now(),
             [self.make.room_id],
-            more.pop("wanted", ClientFilter()),
+            more.pop("wanted", NO_FILTER),
             memberships_changed=False,
             **more,
         )
@@ -146,7 +147,9 @@ class SharedTails(TailsCase):
         before = await self.now()
         message = self.say("hello", self.bob)
         await self.persist(message)
-        waiting = [Deferred.fromCoroutine(self.since(before, user)) for user in (ALICE, BOB, CAROL)]
+        upto = await self.now()
+        users = ALICE, BOB, CAROL
+        waiting = [Deferred.fromCoroutine(self.since(before, user, upto)) for user in users]
         found = [(await each).joined[self.make.room_id] for each in waiting]
         self.assertEqual([self.ids(each) for each in found], [[message.event_id]] * 3)
         self.assertIs(found[1], found[2])
