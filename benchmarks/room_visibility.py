@@ -22,6 +22,7 @@ from benchmarks.database import postgres
 from benchmarks.harness import Row, Scale, at_most, ratio
 from benchmarks.hidden_room import NEVER, OFTEN, ONCE, ROOM_ID
 from benchmarks.rows_read import RowCounter
+from benchmarks.server_cpu import ServerProcesses
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.positions.vector import PositionVector
@@ -95,7 +96,7 @@ def run(scale: Scale) -> Iterator[Row]:
         ):
             yield from _page(database, name, Viewer(user), request, scale)
         yield from _bytes(database, members)
-        yield from _messages(database, scale)
+        yield from _messages(database, ServerProcesses(dsn), scale)
 
 
 def _page(
@@ -137,7 +138,7 @@ def _page(
         )
 
 
-def _messages(database: BlockingDatabase, scale: Scale) -> Iterator[Row]:
+def _messages(database: BlockingDatabase, server: ServerProcesses, scale: Scale) -> Iterator[Row]:
     """Pages of ``/messages``, with everything that is read for them, from the end and from the middle."""
     older = EventOrdering(_events(database) // 10, _events(database) // 10)
     starts = [None, older]
@@ -160,26 +161,23 @@ def _messages(database: BlockingDatabase, scale: Scale) -> Iterator[Row]:
     upto = PositionVector(linear=_events(database) * 2)
     for start in starts:
         token = None if start is None else RoomToken(upto, start)
-        found: list[float] = []
-        for _ in range(scale.repetitions + 1):
-            times = []
-            for _ in range(_TIMES):
-                counted.statements = 0
-                began = perf_counter()
-                page = result_of(
-                    timelines.messages(TimelineReader(OFTEN), ROOM_ID, upto, token, limit=_PAGE)
-                )
-                times.append((perf_counter() - began) * 1e3)
-            found.append(median(times))
-        if len(page.events) != _PAGE:
-            raise AssertionError(f"{len(page.events)} events on a page of /messages")
+
+        def page(token: RoomToken | None = token) -> int:
+            reader = TimelineReader(OFTEN)
+            found = timelines.messages(reader, ROOM_ID, upto, token, limit=_PAGE)
+            return len(result_of(found).events)
+
+        if page() != _PAGE:
+            raise AssertionError("a page of /messages is not full")
+        counted.statements = 0
+        times = [server.with_ours(page, _TIMES) * 1e3 for _ in range(scale.repetitions)]
         yield Row(
             f"/messages of {_PAGE} {'from the end' if start is None else 'further back'}: time",
-            median(found[1:]),
-            "ms",
+            median(times),
+            "ms of CPU",
             _MILLISECONDS,
-            (min(found[1:]), max(found[1:])),
-            f"{counted.statements} statements",
+            (min(times), max(times)),
+            f"with the database's; {counted.statements // (_TIMES * scale.repetitions)} statements",
         )
 
 
