@@ -38,7 +38,7 @@ class News(NamedTuple):
 
 NO_NEWS = News()
 
-#: Everything may be new; the answer to a token from too long ago.
+#: A resync: everything may be new, so the tables have to be asked. The answer to a token from too long ago.
 ANY_NEWS = News(None, True, None, None, True, True, True)
 
 
