@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synrepl.daemon.assemble.ports import Ports
+from synrepl.daemon.config.client_api import ClientApiConfig
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
+from synrepl.services.rooms.news.news import NewsSource
 from synrepl.services.rooms.news.news_feed import NewsFeed
+from synrepl.services.rooms.news.news_lists import NewsLists
+from synrepl.services.rooms.news.presence_check import PresenceCheck
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.rooms_reader import RoomsReader
@@ -31,7 +35,7 @@ class ClientNews:
     database: Database
     applied: AppliedVectors
     tails: RoomTails
-    check: ChangesCheck
+    source: NewsSource
     waits: WaitingSyncs
 
 
@@ -54,13 +58,21 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
     applied = AppliedVectors(ports.scheduler, config.server_name)
     reader = RoomsReader(ports.scheduler, database, applied)
     rooms = RoomsOfUsers(ports.coherence.caches, reader.rooms_of)
-    check = ChangesCheck(RecentChanges(), rooms)
+    source = _news_source(config.rooms.clients, applied, rooms)
     tails = RoomTails(ports.scheduler, database)
     waits = WaitingSyncs(ports.scheduler, applied, rooms.rooms_of)
-    feed = NewsFeed([check, tails, waits])
+    feed = NewsFeed([source, tails, waits])
     ports.coherence.observers.append(feed)
     applied.listeners.append(feed.moved)
-    return ClientNews(database, applied, tails, check, waits)
+    return ClientNews(database, applied, tails, source, waits)
+
+
+def _news_source(
+    section: ClientApiConfig, applied: AppliedVectors, rooms: RoomsOfUsers
+) -> ChangesCheck | NewsLists:
+    if section.news == "lists":
+        return NewsLists(applied, rooms, PresenceCheck(RecentChanges(), rooms))
+    return ChangesCheck(RecentChanges(), rooms)
 
 
 def assemble_reading(
@@ -73,7 +85,7 @@ def assemble_reading(
     covered = TokenWait(scheduler, news.applied, given_out)
     timelines = Timelines(news.database, scheduler, news.tails)
     sync = ClientSync(
-        scheduler, timelines, news.applied, covered, news.check, news.waits, ports.log
+        scheduler, timelines, news.applied, covered, news.source, news.waits, ports.log
     )
     filters = StoredFilters(news.database)
     return ClientReading(news.applied, covered, timelines, news.waits, sync, filters)
