@@ -40,6 +40,7 @@ from benchmarks import (
     room_workloads,
     rooms,
     soak,
+    synapse_requests,
 )
 from benchmarks.child import REPOSITORY
 from benchmarks.harness import FULL, QUICK, Row, Scale, cells, table
@@ -77,6 +78,7 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_memory": lambda scale, options: lake_memory.run(scale),
     "lake_masters": lambda scale, options: lake_masters.run(scale),
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
+    "synapse_requests": lambda scale, options: synapse_requests.run(scale),
     "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
 }
 

@@ -74,6 +74,7 @@ class ApiClient:
     """
 
     def __init__(self, port: int, access_token: str) -> None:
+        self._port, self._token = port, access_token
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self._headers = {"Authorization": f"Bearer {access_token}"}
 
@@ -92,6 +93,10 @@ class ApiClient:
         path = f"/rooms/{quote(room_id)}/send/m.room.message/{quote(text)}{time.monotonic_ns()}"
         content: Mapping[str, str] = {"msgtype": "m.text", "body": text}
         return str(self.ask("PUT", path, content)["event_id"])
+
+    def again(self) -> ApiClient:
+        """The same client on another connection."""
+        return ApiClient(self._port, self._token)
 
     def close(self) -> None:
         """Close the connection."""
