@@ -80,13 +80,20 @@ class ApiClient:
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """The answer to a request, which must have status 200."""
-        data = None if body is None else json.dumps(body)
-        self._connection.request(method, V3 + path, data, self._headers)
-        answer = self._connection.getresponse()
+        try:
+            answer = self._request(method, path, body)
+        except OSError:  # a server closes connections that were idle for long
+            self._connection.close()
+            answer = self._request(method, path, body)
         raw = answer.read()
         if answer.status != 200:
             raise AssertionError(f"{method} {path}: {answer.status} {raw[:500]!r}")
         return json.loads(raw)
+
+    def _request(self, method: str, path: str, body: object) -> http.client.HTTPResponse:
+        data = None if body is None else json.dumps(body)
+        self._connection.request(method, V3 + path, data, self._headers)
+        return self._connection.getresponse()
 
     def say(self, room_id: str, text: str) -> str:
         """Send a message; its event ID."""

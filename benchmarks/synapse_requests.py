@@ -99,7 +99,8 @@ def _synapse(
         scratch / "synapse",
         SERVER_NAME,
         databases.arguments(name),
-        {"presence": {"enabled": False}},
+        # Clients do not repeat their first sync, as they do here.
+        {"presence": {"enabled": False}, "caches": {"sync_response_cache_duration": 0}},
     )
     main = SynapseMain(directory)
     with main.process:
