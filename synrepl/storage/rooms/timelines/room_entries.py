@@ -56,7 +56,9 @@ def current_entries(
     :param only_members: whether nothing else is wanted
     """
     where, params = "", dict[str, object](rooms=list(room_nos))
-    if members is not None:
+    if members is None and only_members:
+        where = f" AND k.type = '{MEMBER}'"
+    elif members is not None:
         is_wanted = f"k.type = '{MEMBER}' AND (k.room_no, k.state_key) IN ({_PAIRS})"
         where = (
             f" AND {is_wanted}" if only_members else f" AND (k.type <> '{MEMBER}' OR {is_wanted})"

@@ -2,13 +2,13 @@
 
 Rows are read from the end of each room. What the user may not see is left out by the rules of
 :mod:`~synrepl.storage.rooms.visibility.audience_sql`; a room where too few rows are left is read again by
-:func:`~synrepl.storage.rooms.visibility.pages.visible_page`, whose cost goes with what is shown.
+:func:`~synrepl.storage.rooms.visibility.pages.page_for`, whose cost goes with what is shown.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
@@ -29,8 +29,9 @@ from synrepl.storage.rooms.visibility.pages import (
     MAX_PAGE,
     PageOrder,
     PageRequest,
-    visible_page,
+    page_for,
 )
+from synrepl.storage.rooms.visibility.room_viewer import RoomViewer
 from synrepl.storage.rooms.visibility.viewer_sql import SeenEvent
 
 #: Rows read of each room beyond those that are shown, because a few may be hidden.
@@ -232,42 +233,31 @@ def _page(
         floor=None if window.is_new else since,
         wanted=wanted,
     )
+    user = RoomViewer.find(txn, window.room.room_id, viewer)
     found: list[SeenEvent] = []
     while True:
-        page = visible_page(txn, window.room.room_id, viewer, request)
+        page = page_for(user, request)
         found += page.events
         if page.next is None or len(found) >= limit:
-            return of_seen(txn, found[:limit])
+            return of_seen(found[:limit])
         request = request._replace(upto=page.next, limit=limit - len(found))
 
 
-def of_seen(txn: Transaction, seen: Sequence[SeenEvent]) -> list[ShownEvent]:
-    """Events of a page, with what else is needed to show them."""
-    txn.execute(_SEEN, ([each.event_no for each in seen],))
-    rows = {row[0]: row for row in txn.fetchall()}
-    found = []
-    for each in seen:
-        _, kind, slot, sender, sent_at, group_before = rows[each.event_no]
-        found.append(
-            ShownEvent(
-                each.event_no,
-                each.event_id,
-                each.ordering,
-                kind,
-                slot,
-                sender,
-                sent_at,
-                each.redacted_by,
-                group_before,
-                each.membership,
-                each.is_whole,
-            )
+def of_seen(seen: Iterable[SeenEvent]) -> list[ShownEvent]:
+    """Events of a page."""
+    return [
+        ShownEvent(
+            each.event_no,
+            each.event_id,
+            each.ordering,
+            each.type,
+            each.slot,
+            each.sender,
+            each.sent_at,
+            each.redacted_by,
+            each.group_before,
+            each.membership,
+            each.is_whole,
         )
-    return found
-
-
-_SEEN = planned(
-    "SELECT e.event_no, t.type, e.slot, e.sender, e.origin_server_ts, e.group_before"
-    " FROM synrepl._room_events e JOIN synrepl._event_types t USING (type_no)"
-    " WHERE e.event_no = ANY (%s::bigint[])"
-)
+        for each in seen
+    ]
