@@ -257,6 +257,39 @@ def _mutated(rng: Random, text: str) -> str:
     return "".join(letters)
 
 
+class SyncingByLists(SyncCase):
+    """``/sync`` of a process that keeps a list of news for each user."""
+
+    client_api = ", news: lists"
+
+    async def test_what_is_new_is_told_once(self) -> None:
+        first = await self.sync(self.bob)
+        await self.say(self.alice, "one")
+        answer = await self.sync(self.bob, first["next_batch"])
+        self.assertEqual(self.bodies(answer), ["one"])
+        await self.say(self.alice, "two")
+        again = await self.sync(self.bob, answer["next_batch"])
+        self.assertEqual(self.bodies(again), ["two"])
+        self.assertNotIn("rooms", await self.sync(self.bob, again["next_batch"]))
+        both = await self.sync(self.bob, first["next_batch"])
+        self.assertEqual(self.bodies(both), ["one", "two"])
+
+    async def test_a_room_is_new_when_it_is_joined_and_left(self) -> None:
+        first = await self.sync(self.carol)
+        since = (await self.sync(self.carol, first["next_batch"]))["next_batch"]
+        self.assert_code(await self.carol.ask("POST", f"/join/{quote(self.room_id)}", {}), 200)
+        joined = await self.sync(self.carol, since)
+        room = self.joined(joined)
+        told = [*room["state"]["events"], *room["timeline"]["events"]]
+        self.assertIn("m.room.create", {each["type"] for each in told})
+        self.assert_code(await self.carol.ask("POST", f"{self.room}/leave", {}), 200)
+        await self.say(self.alice, "among us")
+        left = await self.sync(self.carol, joined["next_batch"])
+        self.assertEqual(list(left["rooms"]), ["leave"])
+        timeline = left["rooms"]["leave"][self.room_id]["timeline"]["events"]
+        self.assertEqual([each["type"] for each in timeline], ["m.room.member"])
+
+
 class Reading(SyncCase):
     """The endpoints that read a room."""
 
