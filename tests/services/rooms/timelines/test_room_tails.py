@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -22,32 +22,11 @@ from synrepl.services.rooms.timelines.room_tails import MAX_AGE_S, RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import JoinedRoom, RoomsUpdate, TimelineReader
 from synrepl.storage.rooms.timelines.stored_tails import TAIL_EVENTS
+from tests.services.rooms.timelines.gated_database import GatedDatabase
 from tests.services.world import manual_clock
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
 
 ALICE, CAROL, BOB, *_ = USERS
-
-
-class CountingDatabase:
-    """Counts the transactions of a database, by name, and holds their results back if asked to.
-
-    :ivar gate: results are held back until it fires
-    :ivar held: fires when one is held back
-    """
-
-    def __init__(self, database: Any) -> None:
-        self._database = database
-        self.names: list[str] = []
-        self.gate: Deferred[None] | None = None
-        self.held: Deferred[None] = Deferred()
-
-    async def run(self, name: str, work: Callable[[Any], Any], **options: Any) -> Any:
-        self.names.append(name)
-        result = await self._database.run(name, work, **options)
-        if self.gate is not None:
-            self.held.callback(None)
-            await self.gate
-        return result
 
 
 class TailsCase(StoreCase):
@@ -57,7 +36,7 @@ class TailsCase(StoreCase):
         await super().setUp()
         self.clock = manual_clock()
         scheduler = TwistedScheduler(self.clock)
-        self.counted: Any = CountingDatabase(self.database)
+        self.counted: Any = GatedDatabase(self.database)
         self.tails = RoomTails(scheduler, self.counted)
         self.timelines = Timelines(self.counted, scheduler, self.tails)
         self.make = make = EventMaker("10", "tails")
