@@ -213,6 +213,6 @@ def _over_http(dsn: str, directory: Path, rooms: int) -> Iterator[Row]:
         f"first sync of {rooms:,} rooms in one answer: memory",
         used / size,
         "× the answer",
-        at_most(4),
+        at_most(5),
         detail=f"{used / 2**20:.0f} MiB for {size / 2**20:.0f} MiB of JSON",
     )

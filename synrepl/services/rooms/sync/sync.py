@@ -148,9 +148,10 @@ class ClientSync:
 
 
 def _joined(room: JoinedRoom, state: str) -> dict[str, Any]:
+    timeline, entries = room.to_json()
     entry: dict[str, Any] = {
-        "timeline": orjson.Fragment(room.timeline.json),
-        state: orjson.Fragment(room.state_json),
+        "timeline": timeline,
+        state: entries,
         "account_data": {"events": []},
         "ephemeral": {"events": []},
         "unread_notifications": {"notification_count": 0, "highlight_count": 0},
@@ -161,7 +162,7 @@ def _joined(room: JoinedRoom, state: str) -> dict[str, Any]:
 
 def _left(room: LeftRoom, state: str) -> dict[str, Any]:
     return {
-        "timeline": orjson.Fragment(room.timeline.json),
+        "timeline": room.timeline.to_json(),
         state: {"events": fragments(room.state)},
         "account_data": {"events": []},
     }

@@ -171,6 +171,7 @@ class RoomTail:
             room_timeline(part, made, upto, upto.highest, stored.topological),
             wanted_entries(state, made, wanted.room.state),
             summary,
+            is_shared=True,
         )
 
     def _part(

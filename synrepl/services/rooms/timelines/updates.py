@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from orjson import Fragment
 
@@ -69,11 +70,9 @@ def fragments(events: Sequence[ClientEvent]) -> list[Fragment]:
     return [Fragment(each.json) for each in events]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RoomTimeline:
     """The newest events of a room, in stream order.
-
-    Many users may share one, so its JSON is made once.
 
     :ivar limited: whether there are more since the last time, or, without one, at all
     :ivar prev_batch: where the history before it begins, for ``/messages``
@@ -83,16 +82,13 @@ class RoomTimeline:
     limited: bool
     prev_batch: RoomToken
 
-    @cached_property
-    def json(self) -> bytes:
+    def to_json(self) -> dict[str, Any]:
         """As ``/sync`` has it."""
-        return encode(
-            {
-                "events": fragments(self.events),
-                "limited": self.limited,
-                "prev_batch": str(self.prev_batch),
-            }
-        )
+        return {
+            "events": fragments(self.events),
+            "limited": self.limited,
+            "prev_batch": str(self.prev_batch),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +107,30 @@ class RoomSummary:
 class JoinedRoom:
     """A room that the user is in.
 
-    Many users may share one, so the JSON of its parts is made once.
-
     :ivar state: the state at the start of the timeline, or what changed of it; with ``use_state_after``, the
         state at its end (MSC4222)
     :ivar summary: None if it did not change
     :ivar is_new: whether the user was not in the room at the last time; the state is whole then
+    :ivar is_shared: whether the answers to many users have it, so that its JSON is kept
     """
 
     timeline: RoomTimeline
     state: Sequence[ClientEvent]
     summary: RoomSummary | None = None
     is_new: bool = False
+    is_shared: bool = field(default=False, compare=False)
+
+    def to_json(self) -> tuple[object, object]:
+        """Timeline and state, as ``/sync`` has them, for :func:`~.jsons.encode`."""
+        return self._shared_json if self.is_shared else self._made_json()
 
     @cached_property
-    def state_json(self) -> bytes:
-        """The state, as ``/sync`` has it."""
-        return encode({"events": fragments(self.state)})
+    def _shared_json(self) -> tuple[object, object]:
+        timeline, state = self._made_json()
+        return Fragment(encode(timeline)), Fragment(encode(state))
+
+    def _made_json(self) -> tuple[object, object]:
+        return self.timeline.to_json(), {"events": fragments(self.state)}
 
 
 @dataclass(frozen=True, slots=True)
