@@ -26,6 +26,7 @@ class ClientApiCase(CliCase):
     timeout = 120
     #: Settings of ``client_api``, as YAML.
     client_api = ""
+    catalogue = "[events, backfill, caches, account_data, receipts, typing, presence, to_device]"
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
@@ -35,7 +36,7 @@ class ClientApiCase(CliCase):
             path.chmod(0o600)
         self.clients_port = free_port()
         self.master_process: InProcessMaster = await self.master(
-            catalogue="[events, backfill, caches]",
+            catalogue=self.catalogue,
             data_dir=str(self.directory),
             rooms=f"{{client_api: {{port: {self.clients_port}{self.client_api}}}}}",
         )
