@@ -63,7 +63,7 @@ class DeviceRegistry:
         if recorded_at is not None and now < recorded_at + RECORD_EVERY_S:
             return
         if not self._waiting:
-            self._scheduler.callLater(GATHER_S, self._record_later)
+            self._scheduler.spawn("record devices", self._record_waiting())
         self._waiting[device] = None
         self._remember(device, now)
 
@@ -101,10 +101,8 @@ class DeviceRegistry:
 
     # -- recording ----------------------------------------------------------------------------
 
-    def _record_later(self) -> None:
-        self._scheduler.spawn("record devices", self._record_waiting())
-
     async def _record_waiting(self) -> None:
+        await self._scheduler.sleep(GATHER_S)
         waiting, self._waiting = list(self._waiting), {}
         try:
             for start in range(0, len(waiting), RECORDED_AT_ONCE):
