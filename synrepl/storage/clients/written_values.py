@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import DeferredScript, PlannedOnce, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
+
+
+class StoredFact(NamedTuple):
+    """The fact of a value that is stored."""
+
+    writer: str
+    token: Token
 
 
 def append_with(

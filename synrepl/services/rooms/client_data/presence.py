@@ -226,8 +226,7 @@ class PresenceService:
         def work(txn: Transaction, outbox: Outbox, writer: str) -> None:
             write_presence(txn, outbox, writer, presences, now_ms)
 
-        _, fact = await self._writers.transact("write presence", PRESENCE, work)
-        return fact
+        return await self._writers.transact("write presence", PRESENCE, work)
 
 
 def wanted_presence(asked: str | None) -> str | None:
