@@ -7,8 +7,8 @@ from typing import NamedTuple
 from synrepl.core import jsons
 from synrepl.core.errors import InputError, Refused
 from synrepl.core.tokens import Token
-from synrepl.storage.clients.written_values import StoredFact, append_with, upsert
-from synrepl.storage.database import Transaction
+from synrepl.storage.clients.written_values import LOCK, StoredFact, append_with, upsert
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
 from synrepl.streams.synapse.receipts import RECEIPTS, ReceiptRow
@@ -28,7 +28,15 @@ _WRITE = upsert(
     "room_no, user_id, receipt_type, thread_id",
 )
 
-_KEY = "room_no = %s AND user_id = %s AND receipt_type = %s AND thread_id = %s"
+_READ_LOCKED = Script(
+    [
+        LOCK,
+        PlannedOnce(
+            "SELECT event_id, writer, stream_id FROM synrepl._receipts WHERE room_no = %s"
+            " AND user_id = %s AND receipt_type = %s AND thread_id = %s"
+        ),
+    ]
+)
 
 
 class NotAMember(Refused):
@@ -117,9 +125,7 @@ def write_receipt(
     if thread_id is not None and not is_foreign:
         _check_thread(txn, room_no, event_id, thread_id)
     key = room_no, user_id, kind, thread_id or ""
-    txn.execute(
-        f"SELECT event_id, writer, stream_id FROM synrepl._receipts WHERE {_KEY} FOR UPDATE", key
-    )
+    txn.execute(_READ_LOCKED, ("\n".join(("receipt", *map(str, key))), *key))
     found, fact = txn.fetchone_or_none(), None
     if found is not None:
         fact = StoredFact(found[1], found[2])

@@ -19,6 +19,10 @@ class StoredFact(NamedTuple):
     token: Token
 
 
+#: Takes a lock, until the transaction ends, of what a text stands for; also of a row that is not there yet.
+LOCK = PlannedOnce("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))")
+
+
 def append_with(
     outbox: Outbox,
     stream: Stream,
@@ -41,7 +45,7 @@ def append_with(
 def upsert(table: str, columns: str, key: str) -> DeferredScript:
     """A statement that writes a row, whether it is new or not; it takes the values of ``columns``.
 
-    It is sent with what follows. Who runs it holds the lock of the row if there is one.
+    It is sent with what follows. Who runs it holds a lock that stands for the row.
     """
     names = [each.strip() for each in columns.split(",")]
     keys = [each.strip() for each in key.split(",")]

@@ -23,6 +23,9 @@ WITHOUT_SYNC_S = 30.0
 #: Seconds for which a process's report counts that a user syncs there; it is repeated in time.
 REPORT_COUNTS_S = 150.0
 
+#: Stands for a process where there is none.
+_NOWHERE = ""
+
 
 @dataclass(slots=True)
 class _User:
@@ -66,7 +69,7 @@ class PresenceStates:
                     each.state,
                     each.status_msg,
                     each.last_active_ts / 1000,
-                    syncing={} if each.state == OFFLINE else {"": now + REPORT_COUNTS_S},
+                    syncing={} if each.state == OFFLINE else {_NOWHERE: now + REPORT_COUNTS_S},
                 ),
             )
 
@@ -76,6 +79,8 @@ class PresenceStates:
         """A user sets a state, which counts until a sync asks for another one."""
         user = self._user(user_id)
         user.state, user.status_msg = state, status_msg
+        # It counts for some time although nothing reports a sync.
+        user.syncing[_NOWHERE] = max(user.syncing.get(_NOWHERE, 0.0), now + WITHOUT_SYNC_S)
         if state == ONLINE:
             user.active_at = now
 

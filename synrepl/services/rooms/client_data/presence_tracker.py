@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
@@ -84,7 +85,7 @@ class PresenceTracker:
         if not self.is_served or len(self._active_at) >= MAX_TRACKED:
             return
         now = self._scheduler.seconds()
-        if now >= self._active_at.get(user_id, 0.0) + REPORT_ACTIVE_S:
+        if now >= self._active_at.get(user_id, -inf) + REPORT_ACTIVE_S:
             self._active_at[user_id] = now
             self._active[user_id] = None
             self._start()
