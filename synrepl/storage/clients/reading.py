@@ -27,7 +27,7 @@ MAX_PRESENCE = 1_000
 MAX_DEVICE_MESSAGES = 100
 
 
-class Span(NamedTuple):
+class TokenSpan(NamedTuple):
     """Facts that ``upto`` covers and ``since`` does not."""
 
     since: PositionVector
@@ -53,12 +53,12 @@ class ValuesToRead(NamedTuple):
     whole: Collection[str] = ()
     new_members: Collection[str] = ()
     is_first: bool = False
-    receipts: Span | None = None
+    receipts: TokenSpan | None = None
     receipt_rooms: Collection[str] = ()
-    private_receipts: Span | None = None
-    account_data: Span | None = None
-    presence: Span | None = None
-    to_device: Span | None = None
+    private_receipts: TokenSpan | None = None
+    account_data: TokenSpan | None = None
+    presence: TokenSpan | None = None
+    to_device: TokenSpan | None = None
     wants_account_data: bool = True
     wants_receipts: bool = True
     wants_presence: bool = True
@@ -219,7 +219,7 @@ def _to_device(wanted: ValuesToRead, params: dict[str, object]) -> list[str]:
     return [messages, acknowledged]
 
 
-def _in_span(span: Span, name: str, params: dict[str, object]) -> str:
+def _in_span(span: TokenSpan, name: str, params: dict[str, object]) -> str:
     params |= vector_params(span.since, f"{name}_since")
     params |= vector_params(span.upto, f"{name}_upto")
     return f"{uncovered(span.since, f'{name}_since')} AND {covered(span.upto, f'{name}_upto')}"

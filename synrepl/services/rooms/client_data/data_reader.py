@@ -24,7 +24,7 @@ from synrepl.services.rooms.timelines.client_filter import (
 )
 from synrepl.services.rooms.timelines.room_token import lowered
 from synrepl.services.rooms.timelines.updates import TimelineReader
-from synrepl.storage.clients.reading import Span, Values, ValuesToRead, read_values
+from synrepl.storage.clients.reading import TokenSpan, Values, ValuesToRead, read_values
 from synrepl.storage.clients.values import AccountData, Presence, Receipt
 from synrepl.storage.database import Transaction
 
@@ -139,10 +139,10 @@ def _values_to_read(
     changed = frozenset(rooms.joined if news.receipts is None else news.receipts)
     changed = changed.intersection(rooms.joined) - frozenset(rooms.whole)
 
-    def span(is_new: bool, name: str) -> Span | None:
+    def span(is_new: bool, name: str) -> TokenSpan | None:
         if is_first or not is_new:
             return None
-        return Span(start.vectors[name], upto.vectors[name])
+        return TokenSpan(start.vectors[name], upto.vectors[name])
 
     return ValuesToRead(
         reader.user_id,
@@ -155,7 +155,7 @@ def _values_to_read(
         private_receipts=span(news.private_receipts, "receipts"),
         account_data=span(news.account_data, "account_data"),
         presence=span(news.presence, "presence"),
-        to_device=Span(start.to_device, upto.to_device) if news.to_device else None,
+        to_device=TokenSpan(start.to_device, upto.to_device) if news.to_device else None,
         wants_account_data=data.wants_account_data,
         wants_receipts=data.wants_receipts,
         wants_presence=data.wants_presence,
