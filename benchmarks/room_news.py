@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from statistics import median
 from time import process_time
 from typing import Any
@@ -54,8 +54,8 @@ class _World:
     """
 
     def __init__(self, name: str, rooms: Callable[[str], frozenset[str]]) -> None:
-        async def load(user_id: str) -> RoomsOfUser:
-            return RoomsOfUser(rooms(user_id))
+        async def load(user_ids: Collection[str]) -> Mapping[str, RoomsOfUser]:
+            return {user_id: RoomsOfUser(rooms(user_id)) for user_id in user_ids}
 
         loop: Any = reactor
         self.applied = AppliedVectors(TwistedScheduler(loop), SERVER_NAME)

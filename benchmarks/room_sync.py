@@ -6,7 +6,7 @@ The rooms are posted to a master; then the work of the services is done on a con
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,6 +29,11 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.jsons import encode
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.positions.vector import PositionVector
+from synrepl.services.rooms.client_data.data import ClientData, DataRooms
+from synrepl.services.rooms.client_data.data_reader import ClientDataReader
+from synrepl.services.rooms.client_data.typing_users import TypingRooms
+from synrepl.services.rooms.news.news import ANY_NEWS, News
+from synrepl.services.rooms.news.sync_token import SyncToken, server_tag
 from synrepl.services.rooms.timelines.client_filter import (
     ClientFilter,
     RoomEventFilter,
@@ -80,14 +85,15 @@ def run(scale: Scale) -> Iterator[Row]:
         }
         with RunningMaster(dsn, Path(directory), settings) as master:
             posted = PostedRooms(master)
-            for number in range(rooms):
-                posted.add(f"room{number}", [USER], MESSAGES + 2)
+            ids = [posted.add(f"room{number}", [USER], MESSAGES + 2) for number in range(rooms)]
             large_id = posted.add("large", [USER], large, [large - 6])
             posted.post()
         with BlockingDatabase(dsn, "benchmark") as database:
             database.run("analyze", lambda txn: txn.execute("ANALYZE") and None)
             upto = everything(database)
-            yield from _timelines(ServerProcesses(dsn), database, large_id, upto, rooms)
+            server = ServerProcesses(dsn)
+            yield from _timelines(server, database, large_id, upto, rooms)
+            yield from _data(server, database, [*ids, large_id], upto)
         yield from _memory(dsn, rooms)
         yield from _over_http(dsn, Path(directory), rooms)
 
@@ -143,6 +149,65 @@ def _timelines(
     if page() != PAGE:
         raise AssertionError("a page of messages is not full")
     yield from measure.rows(f"/messages of {PAGE} of a large room", page, 10, None)
+
+
+def _data(
+    server: ServerProcesses,
+    database: BlockingDatabase,
+    ids: Sequence[str],
+    upto: PositionVector,
+) -> Iterator[Row]:
+    """What is told besides the events of rooms: receipts of ten users in each room, two entries of account data."""
+    database.run("fill", lambda txn: txn.execute(_FILL, {"reader": USER}) and None)
+    database.run("analyze", lambda txn: txn.execute("ANALYZE") and None)
+    counted = CountingDatabase(database)
+    measure = _Measure(counted, server)
+    last = PositionVector(linear=1 << 40)
+    position = SyncToken(server_tag(SERVER_NAME), upto, last, last, last, last, last)
+    scheduler = TwistedScheduler(cast(Any, reactor))
+    timelines = Timelines(counted, scheduler, RoomTails(scheduler, counted))
+    reader = TimelineReader(USER, "DEVICE")
+    data = ClientDataReader(TypingRooms())
+
+    def read(since: SyncToken | None, news: News, told: DataRooms) -> ClientData:
+        return result_of(
+            counted.run(
+                "client data", lambda txn: data.read(txn, reader, since, position, news, told)
+            )
+        )
+
+    def first() -> ClientData:
+        update = result_of(timelines.initial(reader, upto, LAZY, RoomPage(0, PAGE)))
+        return read(None, ANY_NEWS, DataRooms(update.joined, update.joined))
+
+    page = first()
+    if {(len(r.account_data), len(r.receipts)) for r in page.rooms.values()} != {(2, 10)}:
+        raise AssertionError("account data or receipts are missing")
+    yield from measure.rows(f"first page of {PAGE} rooms, with data", first, 180, 10)
+    whole = DataRooms(ids, ids)
+    yield from measure.rows(
+        f"data alone, of all {len(ids):,} rooms", lambda: read(None, ANY_NEWS, whole), 2_000, 1
+    )
+    since = position.replace({"receipts": PositionVector(linear=len(ids) * 10 - 1)})
+    news, joined = News(receipts=frozenset(ids[-2:])), frozenset(ids)
+
+    def receipt() -> None:
+        found = read(since, news, DataRooms(joined))
+        if sum(len(room.receipts) for room in found.rooms.values()) != 1:
+            raise AssertionError("one receipt is new")
+
+    yield from measure.rows("one receipt, of a user in all rooms", receipt, 3, 1)
+
+
+_FILL = """
+    INSERT INTO synrepl._receipts (stream_id, ts, room_no, user_id, receipt_type, thread_id, event_id, writer)
+    SELECT row_number() OVER (ORDER BY r.room_no, n), 1, r.room_no, '@u' || n || ':x', 'm.read', '', '$e', 'master'
+      FROM synrepl._rooms r, generate_series(1, 10) AS n;
+    INSERT INTO synrepl._account_data (stream_id, user_id, room_id, type, content, writer)
+    SELECT row_number() OVER (), %(reader)s, r.room_id, t, '{"event_id":"$e"}', 'master'
+      FROM synrepl._rooms r, unnest(ARRAY['m.fully_read', 'm.tag']) AS t;
+    INSERT INTO synrepl._presence (stream_id, last_active_ts, currently_active, user_id, state, writer)
+    SELECT n, 1, true, '@p' || n || ':x', 'online', 'master' FROM generate_series(1, 5000) AS n"""
 
 
 class _Measure(NamedTuple):

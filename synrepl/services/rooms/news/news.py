@@ -20,6 +20,7 @@ class News(NamedTuple):
     :ivar account_data: of the user, in any room or in none
     :ivar presence: of anybody who shares a room with the user
     :ivar to_device: messages to devices of the user
+    :ivar private_receipts: receipts of the user that nobody else is told of
     """
 
     rooms: frozenset[str] | None = frozenset()
@@ -29,6 +30,7 @@ class News(NamedTuple):
     account_data: bool = False
     presence: bool = False
     to_device: bool = False
+    private_receipts: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -39,7 +41,7 @@ class News(NamedTuple):
 NO_NEWS = News()
 
 #: A resync: everything may be new, so the tables have to be asked. The answer to a token from too long ago.
-ANY_NEWS = News(None, True, None, None, True, True, True)
+ANY_NEWS = News(None, True, None, None, True, True, True, True)
 
 
 class NewsSource(Protocol):

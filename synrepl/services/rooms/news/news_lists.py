@@ -151,6 +151,7 @@ class NewsLists:
             account_data=ChangeKind.ACCOUNT_DATA in new,
             presence=has_presence,
             to_device=ChangeKind.TO_DEVICE in new,
+            private_receipts=ChangeKind.PRIVATE_RECEIPTS in new,
         )
 
     async def _begin(self, user_id: str) -> None:

@@ -8,7 +8,7 @@ from synrepl.services.rooms.news.recent_changes import ChangeKind, RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 
 #: Users whose presence has changed that are compared with a user's rooms; of more, some may share one.
-MAX_PRESENCE = 100
+MAX_PRESENCE = 500
 
 
 class PresenceCheck:
@@ -32,7 +32,7 @@ class PresenceCheck:
     async def has_changed(self, user_id: str, since: PositionVector, upto: PositionVector) -> bool:
         """Whether the presence of the user has changed, or may have of somebody in the same room.
 
-        :raises SynreplError: the rooms of the user are not cached, and cannot be read now
+        :raises SynreplError: rooms of users are not cached, and cannot be read now
         """
         if since == upto or not self._recent.any_since(ChangeKind.PRESENCE, since):
             return False
@@ -40,6 +40,12 @@ class PresenceCheck:
         if users is None or user_id in users:
             return True
         rooms = await self._rooms.rooms_of(user_id)
-        # Rooms that are not cached may be shared: not known is not no.
-        known = [self._rooms.known(other) for other in users]
-        return any(theirs is None or not rooms.isdisjoint(theirs) for theirs in known)
+        known = {other: self._rooms.known(other) for other in users}
+        if any(theirs is not None and not rooms.isdisjoint(theirs) for theirs in known.values()):
+            return True
+        # Read once for all who ask: otherwise everybody would have to look what concerns nobody.
+        unknown = [other for other, theirs in known.items() if theirs is None]
+        if not unknown:
+            return False
+        found = await self._rooms.memberships_of_all(unknown)
+        return any(not rooms.isdisjoint(theirs.rooms) for theirs in found.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from synrepl.caches.cached import Cached
 from synrepl.caches.registry import Caches
@@ -23,23 +23,29 @@ class RoomsOfUsers:
     """The rooms of each user, loaded once until a membership of the user changes.
 
     :param caches: the caches of this process
-    :param load: reads the rooms of a user, see :class:`.RoomsReader`
+    :param load: reads the rooms of some users, see :class:`.RoomsReader`
     :ivar memberships_of: the cached coroutine: from a user ID to the rooms
+    :ivar memberships_of_all: the same for several users at once: from their IDs to a map
     """
 
     def __init__(
         self,
         caches: Caches,
-        load: Callable[[str], Awaitable[RoomsOfUser]],
+        load: Callable[[Collection[str]], Awaitable[Mapping[str, RoomsOfUser]]],
         max_users: int = MAX_USERS,
     ) -> None:
         @caches.cached(
             name=_NAME, max_entries=max_users, max_bytes=MAX_BYTES, size_of=_size_of_rooms
         )
         async def memberships_of(user_id: str) -> RoomsOfUser:
-            return await load(user_id)
+            return (await load([user_id]))[user_id]
+
+        @caches.cached_list(memberships_of, many="user_ids")
+        async def memberships_of_all(user_ids: Collection[str]) -> Mapping[str, RoomsOfUser]:
+            return await load(user_ids)
 
         self.memberships_of = memberships_of
+        self.memberships_of_all = memberships_of_all
         assert isinstance(memberships_of, Cached)
         self._cache, _ = memberships_of.cache_of(None)
 

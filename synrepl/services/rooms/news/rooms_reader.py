@@ -5,6 +5,7 @@ After a restart, thousands of clients come back at the same time, and none of th
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 from synrepl.caches.load import Load
@@ -30,19 +31,22 @@ class RoomsReader:
         self._asked: dict[str, Load] = {}
         self._is_reading = False
 
-    async def rooms_of(self, user_id: str) -> RoomsOfUser:
-        """The rooms of a user.
+    async def rooms_of(self, user_ids: Collection[str]) -> Mapping[str, RoomsOfUser]:
+        """The rooms of some users.
 
         :raises SynreplError: they cannot be read now
         """
-        load = self._asked.get(user_id)
-        if load is None:
-            load = self._asked[user_id] = Load(0)
-        if not self._is_reading:
+        loads: dict[str, Load] = {}
+        for user_id in user_ids:
+            if user_id not in self._asked:
+                self._asked[user_id] = Load(0)
+            loads[user_id] = self._asked[user_id]
+        if loads and not self._is_reading:
             self._is_reading = True
             self._scheduler.spawn("read rooms of users", self._read_all())
-        found: RoomsOfUser = await load.join(self._scheduler.promise())
-        return found
+        return {
+            user_id: await load.join(self._scheduler.promise()) for user_id, load in loads.items()
+        }
 
     async def _read_all(self) -> None:
         try:

@@ -191,7 +191,7 @@ class RoomTail:
             is_ignored = each.state_key is None and each.sender in reader.ignored
             if found is not None and not is_ignored and wanted.allows(each.type, each.sender):
                 shown.append(found)
-        limit = wanted.limit
+        limit = wanted.count
         return ShownPart(shown[-limit:] if limit else (), len(shown) > limit)
 
     def _changes(self, events: Sequence[TailEvent]) -> list[tuple[Token, StateKey, int | None]]:

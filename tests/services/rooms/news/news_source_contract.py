@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 
 from synrepl.services.rooms.news.news import NO_NEWS, News
 from synrepl.services.rooms.news.sync_token import SyncToken
+from synrepl.storage.clients.values import PRIVATE_RECEIPT
 from synrepl.streams.row import Row
 from synrepl.streams.synapse.account_data import AccountDataRow
 from synrepl.streams.synapse.events import AllStateRow, EventRow, StateRow
@@ -28,6 +29,11 @@ _SEEDS = 60
 def receipt(room_id: str, user_id: str = A) -> ReceiptRow:
     """A receipt in a room."""
     return ReceiptRow(room_id, "m.read", user_id, "$e", {"ts": 1})
+
+
+def private_receipt(room_id: str, user_id: str = A) -> ReceiptRow:
+    """A receipt that nobody but its user is told of."""
+    return ReceiptRow(room_id, PRIVATE_RECEIPT, user_id, "$e", {"ts": 1})
 
 
 def presence(user_id: str) -> PresenceRow:
@@ -105,6 +111,7 @@ class NewsSourceContract:
         since = self.asked(A)
         for stream, row, expected in (
             ("receipts", receipt("!2"), News(receipts=frozenset({"!2"}))),
+            ("receipts", private_receipt("!2"), News(private_receipts=True)),
             ("typing", TypingRow("!1", ()), News(typing=frozenset({"!1"}))),
             ("account_data", AccountDataRow(A, None, "m.direct"), News(account_data=True)),
             ("to_device", ToDeviceRow(A), News(to_device=True)),
@@ -211,7 +218,8 @@ class NewsSourceContract:
             row = membership(user, room, rng.random() < 0.7)
             self.world.commit("events", message(room), row, writer=rng.choice(WRITERS))
         elif kind < 6:
-            self.world.commit("receipts", receipt(room))
+            make = rng.choice((receipt, private_receipt))
+            self.world.commit("receipts", make(room, user))
         elif kind < 7:
             self.world.commit("account_data", AccountDataRow(user, None, "m.direct"))
         else:
@@ -248,7 +256,9 @@ class NewsSourceContract:
         self: Any, where: object, found: News, user: str, stream: str, row: Row, now: SyncToken
     ) -> None:
         """What is new by a row is not left out."""
-        if isinstance(row, ReceiptRow) and self.world.was_joined(user, row.room_id, now):
+        if isinstance(row, ReceiptRow) and row.receipt_type == PRIVATE_RECEIPT:
+            self.assertTrue(found.private_receipts or row.user_id != user, where)
+        elif isinstance(row, ReceiptRow) and self.world.was_joined(user, row.room_id, now):
             self.assertTrue(found.receipts is None or row.room_id in found.receipts, where)
         elif isinstance(row, AccountDataRow) and row.user_id == user:
             self.assertTrue(found.account_data, where)

@@ -6,13 +6,14 @@ A fact is committed, then settled (caches drop what it makes stale), and then it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
+from synrepl.positions.vector import PositionVector
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
@@ -82,9 +83,15 @@ class NewsWorld:
                 self._coherence.begin(stream, writer, 0)
                 self.applied.moved(stream, writer, 0)
 
-    async def _load(self, user_id: str) -> RoomsOfUser:
-        self.loads.append(user_id)
+    async def _load(self, user_ids: Collection[str]) -> Mapping[str, RoomsOfUser]:
+        self.loads.extend(user_ids)
         applied = self.applied.current().events
+        found = {user_id: self._rooms_of(user_id, applied) for user_id in user_ids}
+        if self.gate is not None:
+            await self.gate
+        return found
+
+    def _rooms_of(self, user_id: str, applied: PositionVector) -> RoomsOfUser:
         rooms: set[str] = set()
         moving: dict[str, MovingRoom] = {}
         for (user, room_id), each in self._tables.items():
@@ -93,8 +100,6 @@ class NewsWorld:
                 rooms.add(room_id)
                 if is_moving:
                     moving[room_id] = MovingRoom(*each)
-        if self.gate is not None:
-            await self.gate
         return RoomsOfUser(frozenset(rooms), moving)
 
     # -- facts ------------------------------------------------------------------------
