@@ -193,11 +193,15 @@ class Timelines(ClientMutantCase):
         self.assert_caught("CLIENT", (HistoryReader, "_backwards", _without_floor))
 
     def test_a_user_reads_as_of_what_the_process_knows(self) -> None:
-        def membership(txn: Any, user: str, upto: Any, *more: Any) -> Any:
-            return original(txn, user, PositionVector(linear=1), *more)
+        def room(txn: Any, room_id: str, user: str) -> Any:
+            found = original(txn, room_id, user)
+            old = user_rooms.memberships_at(
+                txn, user, [found.member] if found.member else [], PositionVector(linear=1)
+            )
+            return found._replace(member=old.get(found.room.room_no))
 
-        original = user_rooms.rooms_with_membership
-        self.assert_caught("CLIENT", (room_view, "rooms_with_membership", membership))
+        original = user_rooms.room_of_user
+        self.assert_caught("CLIENT", (room_view, "room_of_user", room))
 
     def test_a_purge_leaves_no_trace(self) -> None:
         self.assert_caught("CLIENT", (purge, "record_purge", lambda *given: 0))

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.ports import Ports
+from synrepl.daemon.config.client_api import ClientApiConfig
+from synrepl.daemon.config.client_streams import client_stream_writers
 from synrepl.daemon.config.config import Config
+from synrepl.services.rooms.client_data.data_reader import ClientDataReader
+from synrepl.services.rooms.client_data.device_registry import DeviceRegistry
+from synrepl.services.rooms.client_data.ignored_users import (
+    IgnoredBy,
+    cached_ignored_users,
+    nobody,
+)
+from synrepl.services.rooms.client_data.presence_tracker import PresenceTracker
+from synrepl.services.rooms.client_data.typing_users import TypingRooms
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
 from synrepl.services.rooms.news.gap_wait import GapWait
 from synrepl.services.rooms.news.linear_positions import LinearPositions
+from synrepl.services.rooms.news.news import NewsSource
 from synrepl.services.rooms.news.news_feed import NewsFeed
+from synrepl.services.rooms.news.news_lists import NewsLists
+from synrepl.services.rooms.news.presence_check import PresenceCheck
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
+from synrepl.services.rooms.news.rooms_reader import RoomsReader
 from synrepl.services.rooms.news.sync_token import SYNC_STREAMS
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import ClientSync
+from synrepl.services.rooms.sync.user_data import UserData
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
 from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,46 +47,64 @@ class ClientNews:
     """What a process knows of news for clients, from the streams.
 
     :ivar applied: the positions of this process; has to hear of each that moves
+    :ivar typing: who types where
     """
 
     database: Database
     applied: AppliedVectors
-    check: ChangesCheck
+    rooms: RoomsOfUsers
+    ignored_by: IgnoredBy
+    typing: TypingRooms
+    tails: RoomTails
+    source: NewsSource
     waits: WaitingSyncs
     feed: NewsFeed
 
 
 @dataclass(frozen=True, slots=True)
 class ClientReading:
-    """What a process tells clients."""
+    """What a process tells clients.
+
+    :ivar data: what it tells them besides the events of rooms
+    """
 
     applied: AppliedVectors
     covered: TokenWait
     timelines: Timelines
+    data: UserData
     waits: WaitingSyncs
     sync: ClientSync
     filters: StoredFilters
 
 
-def assemble_news(config: Config, ports: Ports, database: Database | None) -> ClientNews | None:
+def assemble_news(
+    config: Config, ports: Ports, database: Database | None, catalogue: Catalogue
+) -> ClientNews | None:
     """Make what decides whether anything is new; None without a listener for clients."""
     if config.rooms is None or config.rooms.clients is None or database is None:
         return None
     applied = AppliedVectors(ports.scheduler, config.server_name)
-
-    async def load(user_id: str) -> frozenset[str]:
-        known = applied.current().events
-        return await database.run(
-            "rooms of a user", lambda txn: rooms_of_user(txn, user_id, known), read_only=True
-        )
-
-    rooms = RoomsOfUsers(ports.coherence.caches, load)
-    check = ChangesCheck(RecentChanges(), rooms)
+    reader = RoomsReader(ports.scheduler, database, applied)
+    rooms = RoomsOfUsers(ports.coherence.caches, reader.rooms_of)
+    source = _news_source(config.rooms.clients, applied, rooms)
+    tails = RoomTails(ports.scheduler, database)
     waits = WaitingSyncs(ports.scheduler, applied, rooms.rooms_of)
-    feed = NewsFeed([check, waits])
-    ports.coherence.observers.append(feed)
+    feed = NewsFeed([source, tails, waits])
+    typing = TypingRooms()
+    ports.coherence.observers += [typing, feed]
     applied.listeners.append(feed.moved)
-    return ClientNews(database, applied, check, waits, feed)
+    ignored_by: IgnoredBy = nobody
+    if ACCOUNT_DATA.name in client_stream_writers(config, catalogue):
+        ignored_by = cached_ignored_users(ports.coherence.caches, database)
+    return ClientNews(database, applied, rooms, ignored_by, typing, tails, source, waits, feed)
+
+
+def _news_source(
+    section: ClientApiConfig, applied: AppliedVectors, rooms: RoomsOfUsers
+) -> ChangesCheck | NewsLists:
+    if section.news == "lists":
+        return NewsLists(applied, rooms, PresenceCheck(RecentChanges(), rooms))
+    return ChangesCheck(RecentChanges(), rooms)
 
 
 def assemble_linear(
@@ -84,16 +120,27 @@ def assemble_linear(
 
 
 def assemble_reading(
-    ports: Ports, news: ClientNews | None, given_out: GivenOutTokens
+    ports: Ports,
+    news: ClientNews | None,
+    changes: ClientDataServices | None,
+    given_out: GivenOutTokens,
 ) -> ClientReading | None:
     """Make what answers clients; None without a listener for them."""
-    if news is None:
+    if news is None or changes is None:
         return None
-    scheduler = ports.scheduler
+    scheduler, log, database = ports.scheduler, ports.log, news.database
     covered = TokenWait(scheduler, news.applied, given_out)
-    timelines = Timelines(news.database, scheduler, GapWait(news.applied, covered))
-    sync = ClientSync(
-        scheduler, timelines, news.applied, covered, news.check, news.waits, ports.log
+    timelines = Timelines(database, scheduler, news.tails, GapWait(news.applied, covered))
+    data = UserData(
+        database,
+        ClientDataReader(news.typing),
+        news.rooms.rooms_of,
+        news.ignored_by,
+        PresenceTracker(scheduler, changes.presence, log),
+        DeviceRegistry(scheduler, database, log),
     )
-    filters = StoredFilters(news.database)
-    return ClientReading(news.applied, covered, timelines, news.waits, sync, filters)
+    sync = ClientSync(
+        scheduler, timelines, data, news.applied, covered, news.source, news.waits, log
+    )
+    filters = StoredFilters(database)
+    return ClientReading(news.applied, covered, timelines, data, news.waits, sync, filters)

@@ -14,11 +14,13 @@ from synrepl.adapters.http.messages import HttpRequest
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.clients import ClientReading
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.absent import absent_routes
 from synrepl.daemon.client_api.check import writer_urls
 from synrepl.daemon.client_api.checkers import make_checker
+from synrepl.daemon.client_api.client_data import ClientDataEndpoints, client_data_routes
 from synrepl.daemon.client_api.endpoints import ClientRateLimiters, Endpoints
 from synrepl.daemon.client_api.errors import CLIENT_API_ERRORS
 from synrepl.daemon.client_api.position_wait import PositionWait
@@ -32,6 +34,7 @@ from synrepl.daemon.config.config import Config
 from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
+from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 
 #: Persistent connections to each process that requests are forwarded to.
 FORWARDING_CONNECTIONS = 16
@@ -40,11 +43,15 @@ FORWARDING_CONNECTIONS = 16
 class ClientApiListener:
     """The listener for Matrix clients.
 
+    :param waits: has the number of syncs that wait for news
     :ivar server: has the counters of its connections and requests
     """
 
-    def __init__(self, server: HttpServer, limiters: ClientRateLimiters, port: Any) -> None:
+    def __init__(
+        self, server: HttpServer, limiters: ClientRateLimiters, waits: WaitingSyncs, port: Any
+    ) -> None:
         self.server = server
+        self._waits = waits
         self._limiters = limiters
         self._port = port
 
@@ -54,7 +61,7 @@ class ClientApiListener:
         return int(self._port.getHost().port)
 
     def status(self) -> dict[str, Any]:
-        """Counts of connections and requests, and of requests refused by a rate limit."""
+        """Counts of connections, requests and waiting syncs, and of requests refused by a rate limit."""
         limiters = self._limiters
         answered: Counter[str] = Counter()
         for (_, status), count in self.server.responses.items():
@@ -62,6 +69,7 @@ class ClientApiListener:
         return {
             "port": self.port,
             **http_status(self.server),
+            "syncs_waiting": len(self._waits),
             "answered": dict(answered),
             "rate_limited": {
                 "logins": limiters.logins.refused,
@@ -82,6 +90,7 @@ def open_client_api(
     config: Config,
     connections: ConnectionLimits,
     rooms: RoomServices | None,
+    client_data: ClientDataServices | None,
     reading: ClientReading | None,
     stops: AsyncExitStack,
 ) -> ClientApiListener | None:
@@ -93,7 +102,9 @@ def open_client_api(
     :raises ConfigError: the users or the checker cannot be used
     """
     section = None if config.rooms is None else config.rooms.clients
-    if section is None or rooms is None or rooms.sending is None or reading is None:
+    if section is None or rooms is None or rooms.sending is None:
+        return None
+    if client_data is None or reading is None:
         return None
     checker = make_checker(scheduler, config, section)
     limiters = _limiters(scheduler, section)
@@ -104,14 +115,28 @@ def open_client_api(
         _forwarded_address if section.x_forwarded else _remote_address,
     )
     routes = [
-        *session_routes(endpoints, checker, rooms.sending.changes.default_version),
-        *sending_routes(endpoints, rooms.sending.sender),
+        *session_routes(
+            endpoints,
+            checker,
+            rooms.sending.changes.default_version,
+            reading.data.devices.forget,
+        ),
+        *sending_routes(endpoints, rooms.sending.sender, reading.data.presence.acts),
         *room_routes_of_clients(endpoints, rooms.sending),
         *directory_routes(endpoints, rooms.sending),
         *absent_routes(endpoints),
         *reading_routes(
             endpoints,
-            RoomReading(reading.timelines, reading.applied, reading.covered, config.server_name),
+            RoomReading(
+                reading.timelines,
+                reading.data,
+                reading.applied,
+                reading.covered,
+                config.server_name,
+            ),
+        ),
+        *client_data_routes(
+            endpoints, ClientDataEndpoints(scheduler, client_data, reading.data.presence)
         ),
         *sync_routes(endpoints, reading.sync, reading.filters, config.server_name),
     ]
@@ -120,7 +145,7 @@ def open_client_api(
     )
     server = HttpServer(scheduler, routes, MatrixPolicy(CLIENT_API_ERRORS), limits, sliced=True)
     port = listen(reactor, "rooms.client_api", section.port, server, section.bind_address)
-    listener = ClientApiListener(server, limiters, port)
+    listener = ClientApiListener(server, limiters, reading.waits, port)
     stops.push_async_callback(listener.close)
     return listener
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from synrepl.core.errors import InputError
+from synrepl.core.jsons import decode
 from synrepl.storage.rooms.visibility.event_filter import EventFilterSql
 
 #: Maximum number of names in one list of a filter, and of bytes in each.
@@ -27,6 +29,9 @@ MAX_EVENTS = 100
 #: The same if a filter does not say it.
 DEFAULT_EVENTS = 10
 
+#: Texts of filters that are kept with their filters, and the bytes up to which one is.
+_KEPT, KEPT_BYTES = 256, 4_096
+
 
 class BadFilter(InputError):
     """the filter's {path} is not acceptable: {reason}"""
@@ -36,14 +41,27 @@ class BadFilter(InputError):
 class EventFilter:
     """Which events are wanted; None as a list: all.
 
+    :ivar limit: maximum number of events; None: the filter does not say
     :ivar types: with ``*`` for any text
     """
 
-    limit: int = DEFAULT_EVENTS
+    limit: int | None = None
     types: Sequence[str] | None = None
     not_types: Sequence[str] = ()
     senders: Sequence[str] | None = None
     not_senders: Sequence[str] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of events to send of a timeline."""
+        return DEFAULT_EVENTS if self.limit is None else min(self.limit, MAX_EVENTS)
+
+    @property
+    def allows_anything(self) -> bool:
+        """Whether anything may be wanted at all."""
+        return not (
+            self.limit == 0 or self.types == () or self.senders == () or "*" in self.not_types
+        )
 
     def allows_type(self, kind: str) -> bool:
         """Whether events of a type are wanted."""
@@ -148,6 +166,21 @@ def parse_filter(value: object) -> ClientFilter:
     )
 
 
+def parse_filter_text(text: bytes) -> ClientFilter:
+    """The same from JSON as text. Clients with the same text get the same object.
+
+    :raises BadJson: :raises BadFilter:
+    """
+    return _kept_filter(text) if len(text) <= KEPT_BYTES else _filter_of(text)
+
+
+def _filter_of(text: bytes) -> ClientFilter:
+    return parse_filter(decode(text, "the filter"))
+
+
+_kept_filter = lru_cache(_KEPT)(_filter_of)
+
+
 def parse_room_event_filter(value: object) -> RoomEventFilter:
     """Parse a ``RoomEventFilter``, as ``/messages`` and ``/context`` take it.
 
@@ -191,11 +224,11 @@ def _event_filter(fields: Mapping[str, Any], name: str, path: str) -> dict[str, 
     """The fields of an :class:`EventFilter`."""
     found = _object(fields.get(name, {}), path + name)
     inner = f"{path}{name}."
-    limit = found.get("limit", DEFAULT_EVENTS)
-    if type(limit) is not int or limit < 0:
+    limit = found.get("limit")
+    if "limit" in found and (type(limit) is not int or limit < 0):
         raise BadFilter(path=f"{inner}limit", reason="it must be a whole number from 0 on")
     return {
-        "limit": min(limit, MAX_EVENTS),
+        "limit": limit,
         "types": _names(found, "types", inner),
         "not_types": _names(found, "not_types", inner) or (),
         "senders": _names(found, "senders", inner),

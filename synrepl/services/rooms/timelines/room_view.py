@@ -8,14 +8,15 @@ from synrepl.positions.vector import PositionVector
 from synrepl.rooms import HistoryVisibility, RoomVersion, Viewer, room_version
 from synrepl.services.rooms.timelines.updates import NotInRoom, TimelineReader
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
+from synrepl.storage.rooms.tables.numbers import RoomRow
 from synrepl.storage.rooms.timelines.user_rooms import (
     UserRoom,
     joined_once,
-    rooms_with_membership,
+    room_of_user,
 )
 from synrepl.storage.rooms.visibility.audience import visibility_set
 from synrepl.storage.rooms.visibility.covered_sql import EVERYTHING
+from synrepl.storage.rooms.visibility.room_viewer import RoomViewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class UserRoomView:
     """A room as a user may read it.
 
     :ivar member: the user's membership; None for a room that the user only looks at
-    :ivar viewer: by whom events are seen
+    :ivar user: by whom events are seen
     :ivar upto: the part of the room that may be read: for a user who left, up to the leave
     :ivar now: what is known in this process; new positions in the history are as of this
     """
@@ -31,7 +32,7 @@ class UserRoomView:
     room: RoomRow
     member: UserRoom | None
     reader: TimelineReader
-    viewer: Viewer
+    user: RoomViewer
     upto: PositionVector
     now: PositionVector
 
@@ -58,18 +59,19 @@ def room_view(
     :raises UnknownRoom: it is not in the store
     :raises NotInRoom: the user was never in it, and not everybody may read it
     """
-    room = require_room(txn, room_id)
-    found = rooms_with_membership(txn, reader.user_id, EVERYTHING, [room_id])
+    room, member, slots = room_of_user(txn, room_id, reader.user_id)
     viewer = Viewer(reader.user_id, ignored=reader.ignored)
-    member = found[0] if found and not found[0].is_forgotten else None
+    user = RoomViewer(txn, room, viewer, slots)
+    if member is not None and member.is_forgotten:
+        member = None
     if member is not None and member.membership == "join":
-        return UserRoomView(room, member, reader, viewer, EVERYTHING, now)
+        return UserRoomView(room, member, reader, user, EVERYTHING, now)
     if member is not None and joined_once(txn, reader.user_id, [member]):
         upto = EVERYTHING.lowered(member.stream_id)
-        return UserRoomView(room, member, reader, viewer, upto, now.lowered(member.stream_id))
+        return UserRoomView(room, member, reader, user, upto, now.lowered(member.stream_id))
     if _is_world_readable(txn, room.room_no):
-        viewer = viewer._replace(is_peeking=True)
-        return UserRoomView(room, None, reader, viewer, EVERYTHING, now)
+        peeking = RoomViewer(txn, room, viewer._replace(is_peeking=True), slots)
+        return UserRoomView(room, None, reader, peeking, EVERYTHING, now)
     raise NotInRoom(user=reader.user_id, room_id=room_id)
 
 

@@ -10,13 +10,15 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import Record, Transaction, planned
 from synrepl.storage.rooms.tables.membership_history import newest_membership_sql
+from synrepl.storage.rooms.tables.numbers import RoomRow, UnknownRoom, room_row
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.room_entries import covered_tokens
 from synrepl.storage.rooms.visibility.audience import JOIN, NEVER_BITS
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
+from synrepl.storage.rooms.visibility.viewers import NO_SLOT, ViewerSlots
 
 
 class UserRoom(NamedTuple):
@@ -24,6 +26,7 @@ class UserRoom(NamedTuple):
 
     :ivar slot: of the user's membership in the room's states
     :ivar membership: as of a vector; ``leave`` also if there was none
+    :ivar member_no: number of the event that set it; None if there was none, or it is not known any more
     :ivar stream_id: stream ID of the fact that made it the membership; 0 if none is known
     :ivar has_event: whether an event set it; False if there was none, or none any more
     :ivar newest: stream ordering of the newest event of the room
@@ -38,6 +41,7 @@ class UserRoom(NamedTuple):
     version: str
     slot: int
     membership: str
+    member_no: int | None
     stream_id: int
     has_event: bool
     newest: int
@@ -48,8 +52,8 @@ class UserRoom(NamedTuple):
 
 
 _ROOMS = """
-    SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.stream_id, m.event_no IS NOT NULL,
-           coalesce(h.stream_id, 0), coalesce(h.topological, 0),
+    SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.event_no, m.stream_id,
+           m.event_no IS NOT NULL, coalesce(h.stream_id, 0), coalesce(h.topological, 0),
            coalesce(h.state_stream_id, 0), coalesce(h.purged_stream_id, 0),
            coalesce(f.event_no = m.event_no, false)
       FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
@@ -89,12 +93,68 @@ def rooms_with_membership(
             params["since"] = since.linear
             where = f"({where} OR m.stream_id > %(since)s)"
         where = f" AND {where}"
-    txn.execute(_ROOMS + where, params)
+    txn.execute(planned(_ROOMS + where), params)
     rooms = [UserRoom._make(row) for row in txn.fetchall()]
     tokens = {each.stream_id for each in rooms}
     ahead = tokens - covered_tokens(txn, tokens, upto)
     earlier = memberships_at(txn, user, [e for e in rooms if e.stream_id in ahead], upto)
     return [earlier.get(each.room_no, each) for each in rooms]
+
+
+class RoomOfUser(NamedTuple):
+    """One room, as it is to a user.
+
+    :ivar member: the user's membership; None if the user never had one
+    """
+
+    room: RoomRow
+    member: UserRoom | None
+    slots: ViewerSlots
+
+
+_ROOM = planned(
+    f"""
+    SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)}, v.slot, k.slot,
+           coalesce(m.membership, CASE WHEN g.stream_id IS NOT NULL THEN 'leave' END), m.event_no,
+           coalesce(m.stream_id, g.stream_id), m.event_no IS NOT NULL,
+           coalesce(h.stream_id, 0), coalesce(h.topological, 0),
+           coalesce(h.state_stream_id, 0), coalesce(h.purged_stream_id, 0),
+           coalesce(f.event_no = m.event_no, false)
+      FROM synrepl._rooms r
+      LEFT JOIN synrepl._room_heads h USING (room_no)
+      LEFT JOIN synrepl._room_keys v ON v.room_no = r.room_no
+       AND v.type = 'm.room.history_visibility' AND v.state_key = ''
+      LEFT JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = 'm.room.member'
+       AND k.state_key = %(user)s
+      LEFT JOIN synrepl._memberships m ON m.room_no = r.room_no AND m.user_id = %(user)s
+      LEFT JOIN LATERAL (
+           SELECT max(g.stream_id) AS stream_id FROM synrepl._membership_history g
+            WHERE g.room_no = r.room_no AND g.user_id = %(user)s) AS g ON true
+      LEFT JOIN synrepl._forgotten_rooms f ON f.room_no = r.room_no AND f.user_id = %(user)s
+     WHERE r.room_id = %(room)s"""
+)
+
+
+def room_of_user(txn: Transaction, room_id: str, user: str) -> RoomOfUser:
+    """One room, and the current membership of a user in it.
+
+    :raises UnknownRoom: it is not in the store
+    """
+    found = None
+    if "\0" not in room_id:  # no text in PostgreSQL has it
+        found = txn.execute(_ROOM, {"room": room_id, "user": user}).fetchone_or_none()
+    if found is None:
+        raise UnknownRoom(room_id=room_id.replace("\0", "\ufffd"))
+    count = len(RoomRow._fields)
+    room = room_row(found[:count])
+    visibility_slot, slot, membership, *rest = found[count:]
+    slots = ViewerSlots(
+        NO_SLOT if slot is None else slot, NO_SLOT if visibility_slot is None else visibility_slot
+    )
+    if membership is None or slot is None:
+        return RoomOfUser(room, None, slots)
+    member = UserRoom(room.room_no, room.room_id, room.version, slot, membership, *rest)
+    return RoomOfUser(room, member, slots)
 
 
 def memberships_at(
@@ -108,13 +168,13 @@ def memberships_at(
         return covered_sql(vector, "at", stream_id)
 
     txn.execute(
-        "SELECT w.room_no, x.membership, x.stream_id"
+        "SELECT w.room_no, x.membership, x.stream_id, x.event_no"
         " FROM unnest(%(rooms)s::int[], %(slots)s::int[]) AS w (room_no, slot)"
         f" LEFT JOIN LATERAL ({newest_membership_sql('w', '%(user)s', is_covered)}) AS x ON true",
         {
             "user": user,
-            "rooms": [each.room_no for each in rooms],
-            "slots": [each.slot for each in rooms],
+            "rooms": array_text([each.room_no for each in rooms]),
+            "slots": array_text([each.slot for each in rooms]),
             **covered_params(vector, "at"),
         },
     )
@@ -137,17 +197,18 @@ def joined_once(txn: Transaction, user: str, rooms: Sequence[UserRoom]) -> set[i
                         WHERE h.room_no = w.room_no AND h.user_id = %(user)s AND h.membership = 'join')""",
         {
             "user": user,
-            "rooms": [each.room_no for each in rooms],
-            "slots": [each.slot for each in rooms],
+            "rooms": array_text([each.room_no for each in rooms]),
+            "slots": array_text([each.slot for each in rooms]),
         },
     )
     return {int(room_no) for (room_no,) in txn.fetchall()}
 
 
 def _as_of(room: UserRoom, row: Record) -> UserRoom:
-    _, membership, stream_id = row
+    _, membership, stream_id, event_no = row
     return room._replace(
         membership=membership or "leave",
+        member_no=event_no,
         stream_id=stream_id or 0,
         has_event=membership is not None,
     )
