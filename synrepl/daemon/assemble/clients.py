@@ -13,6 +13,9 @@ from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
+from synrepl.services.rooms.sliding.connections import SlidingConnections
+from synrepl.services.rooms.sliding.room_lists import RoomListCache
+from synrepl.services.rooms.sliding.sliding_sync import SlidingSync
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.timelines.timelines import Timelines
@@ -24,9 +27,11 @@ from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
 class ClientNews:
     """What a process knows of news for clients, from the streams.
 
+    :ivar server: name of the server
     :ivar applied: the positions of this process; has to hear of each that moves
     """
 
+    server: str
     database: Database
     applied: AppliedVectors
     check: ChangesCheck
@@ -42,6 +47,7 @@ class ClientReading:
     timelines: Timelines
     waits: WaitingSyncs
     sync: ClientSync
+    sliding: SlidingSync
     filters: StoredFilters
 
 
@@ -63,7 +69,7 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
     feed = NewsFeed([check, waits])
     ports.coherence.observers.append(feed)
     applied.listeners.append(feed.moved)
-    return ClientNews(database, applied, check, waits)
+    return ClientNews(config.server_name, database, applied, check, waits)
 
 
 def assemble_reading(
@@ -78,5 +84,17 @@ def assemble_reading(
     sync = ClientSync(
         scheduler, timelines, news.applied, covered, news.check, news.waits, ports.log
     )
+    sliding = SlidingSync(
+        news.server,
+        scheduler,
+        news.database,
+        SlidingConnections(news.database, scheduler, ports.log),
+        RoomListCache(),
+        news.applied,
+        covered,
+        news.check,
+        news.waits,
+        ports.log,
+    )
     filters = StoredFilters(news.database)
-    return ClientReading(news.applied, covered, timelines, news.waits, sync, filters)
+    return ClientReading(news.applied, covered, timelines, news.waits, sync, sliding, filters)

@@ -11,6 +11,7 @@ from synrepl.daemon.client_api.absent import NothingFound
 from synrepl.rooms import BadEvent, BadIdentifier, NoCanonicalJson, UnknownRoomVersion
 from synrepl.services.clients.identity import UnsupportedLogin
 from synrepl.services.clients.known_users import BadLogin
+from synrepl.services.rooms.sliding.sliding_pos import UnknownPosition
 from synrepl.services.rooms.sync.stored_filters import UnknownFilter
 from synrepl.services.rooms.timelines.updates import DamagedRoom, EventNotVisible, HasNoEntry
 from synrepl.storage.database import CommitUnknown
@@ -29,6 +30,7 @@ CLIENT_API_ERRORS: ErrorTable = {
     EventNotVisible: MatrixCode(404, "M_NOT_FOUND"),
     HasNoEntry: MatrixCode(404, "M_NOT_FOUND"),
     UnknownFilter: MatrixCode(404, "M_NOT_FOUND"),
+    UnknownPosition: MatrixCode(400, "M_UNKNOWN_POS"),
     DamagedRoom: MatrixCode(500, "M_UNKNOWN"),
     UnknownAlias: MatrixCode(404, "M_NOT_FOUND"),
     AliasInUse: MatrixCode(400, "M_ROOM_IN_USE"),

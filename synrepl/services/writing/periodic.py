@@ -9,6 +9,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage import idempotency
+from synrepl.storage.clients.sliding_positions import end_unused
 from synrepl.storage.database import Database
 from synrepl.storage.rooms.tables.sent_events import forget_sent
 
@@ -17,6 +18,9 @@ KEEP_KEYS_S = 7 * 24 * 3600.0
 
 #: Seconds for which a Matrix client may repeat a request under its transaction ID.
 KEEP_SENT_S = 2 * 24 * 3600.0
+
+#: Seconds after which a connection of sliding sync that is not used ends.
+KEEP_CONNECTIONS_S = 30 * 24 * 3600.0
 
 #: Seconds between two rounds of deleting expired keys.
 EXPIRE_KEYS_EVERY_S = 60.0
@@ -29,13 +33,14 @@ SKIP_IDLE_EVERY_S = 1.0
 
 
 async def expire_idempotency_keys(scheduler: Scheduler, database: Database, log: Logger) -> None:
-    """Delete expired keys and transaction IDs, a bounded number at a time, for as long as the process runs."""
+    """Delete expired keys, transaction IDs and connections of sliding sync, a bounded number at a time, for as long as the process runs."""
     keys = partial(idempotency.forget, older_than_s=KEEP_KEYS_S, at_most=KEYS_AT_ONCE)
     sent = partial(forget_sent, older_than_s=KEEP_SENT_S, at_most=KEYS_AT_ONCE)
+    unused = partial(end_unused, older_than_s=KEEP_CONNECTIONS_S, at_most=KEYS_AT_ONCE)
     while True:
         await scheduler.sleep(EXPIRE_KEYS_EVERY_S)
         try:
-            for work in (keys, sent):
+            for work in (keys, sent, unused):
                 while await database.run("forget_keys", work) == KEYS_AT_ONCE:
                     await scheduler.sleep(0)
         except SynreplError as error:
