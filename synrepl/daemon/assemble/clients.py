@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from synrepl.daemon.assemble.ports import Ports
 from synrepl.daemon.config.config import Config
+from synrepl.services.rooms.client_data.data_reader import ClientDataReader
+from synrepl.services.rooms.client_data.device_registry import DeviceRegistry
+from synrepl.services.rooms.client_data.ignored_users import cached_ignored_users, nobody
+from synrepl.services.rooms.client_data.typing_users import TypingRooms
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
 from synrepl.services.rooms.news.news_feed import NewsFeed
@@ -14,6 +18,8 @@ from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sliding.connections import SlidingConnections
+from synrepl.services.rooms.sliding.extensions import ExtensionReader
+from synrepl.services.rooms.sliding.room_labels import cached_labels, no_labels
 from synrepl.services.rooms.sliding.room_lists import RoomListCache
 from synrepl.services.rooms.sliding.sliding_sync import SlidingSync
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
@@ -21,6 +27,8 @@ from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
 from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
+from synrepl.streams.catalogue import Catalogue
+from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class ClientNews:
     applied: AppliedVectors
     check: ChangesCheck
     waits: WaitingSyncs
+    typing: TypingRooms
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +78,19 @@ def assemble_news(config: Config, ports: Ports, database: Database | None) -> Cl
     feed = NewsFeed([check, waits])
     ports.coherence.observers.append(feed)
     applied.listeners.append(feed.moved)
-    return ClientNews(config.server_name, database, applied, check, waits)
+    typing = TypingRooms()
+    ports.coherence.observers.append(typing)
+    return ClientNews(config.server_name, database, applied, check, waits, typing)
 
 
 def assemble_reading(
-    ports: Ports, news: ClientNews | None, given_out: GivenOutTokens
+    ports: Ports, catalogue: Catalogue, news: ClientNews | None, given_out: GivenOutTokens
 ) -> ClientReading | None:
     """Make what answers clients; None without a listener for them."""
     if news is None:
         return None
+    has_account_data = any(stream.name == ACCOUNT_DATA.name for stream in catalogue)
+    caches = ports.coherence.caches
     scheduler = ports.scheduler
     covered = TokenWait(scheduler, news.applied, given_out)
     timelines = Timelines(news.database, scheduler)
@@ -94,6 +107,10 @@ def assemble_reading(
         covered,
         news.check,
         news.waits,
+        ExtensionReader(ClientDataReader(news.typing)),
+        cached_labels(caches, news.database) if has_account_data else no_labels,
+        cached_ignored_users(caches, news.database) if has_account_data else nobody,
+        DeviceRegistry(scheduler, news.database, ports.log),
         ports.log,
     )
     filters = StoredFilters(news.database)

@@ -309,5 +309,5 @@ def assemble_master(
             changes,
         ),
         rooms=rooms,
-        reading=assemble_reading(ports, news, MasterGivenOut(announcer, writer)),
+        reading=assemble_reading(ports, catalogue, news, MasterGivenOut(announcer, writer)),
     )

@@ -273,7 +273,7 @@ def assemble_worker(
             changes,
         ),
         rooms=rooms,
-        reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens)),
+        reading=assemble_reading(ports, catalogue, news, WorkerGivenOut(ports.tokens)),
     )
     return services
 

@@ -31,7 +31,8 @@ def sliding_routes(endpoints: Endpoints, sliding: SlidingSync) -> list[Route]:
         async def handle(request: ClientRequest) -> HttpAnswer:
             body = sliding_body(request, is_older=is_older)
             wanted = sliding_request(body, request.user_id)
-            answer = encoded_answer(await sliding.sync(request.identity, wanted), encode_room)
+            found = await sliding.sync(request.identity, wanted)
+            answer = encoded_answer(found, wanted.extensions, encode_room)
             if is_older and body.txn_id is not None:
                 answer["txn_id"] = body.txn_id
             return json_answer(answer)

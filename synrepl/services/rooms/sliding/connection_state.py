@@ -79,6 +79,7 @@ class _Packed(msgspec.Struct, array_like=True):
     """
 
     form: int
+    has_account_data: bool
     behind: list[str]
     known: list[list[object] | bytes]
     records: list[tuple[int, int, int, int]]
@@ -96,20 +97,28 @@ class ConnectionState:
 
     :ivar rooms: records by number of the room
     :ivar behind: the tokens that records name, the oldest first
+    :ivar has_account_data: whether the client was told of all account data that belongs to no room
     """
 
     rooms: Mapping[int, RoomRecord] = field(default_factory=dict)
     behind: tuple[str, ...] = ()
+    has_account_data: bool = False
 
     def updated(
-        self, changes: Mapping[int, RoomRecord | None], wanted: Container[int] = ()
+        self,
+        changes: Mapping[int, RoomRecord | None],
+        wanted: Container[int] = (),
+        *,
+        has_account_data: bool = False,
     ) -> ConnectionState:
         """The state with other records.
 
         :param changes: None: the room is forgotten
         :param wanted: rooms that are forgotten last, if there are too many; fewer than :data:`MAX_ROOMS`
         """
-        if all(self.rooms.get(number) == record for number, record in changes.items()):
+        if has_account_data == self.has_account_data and all(
+            self.rooms.get(number) == record for number, record in changes.items()
+        ):
             return self
         rooms = {**self.rooms, **changes}
         found = {number: record for number, record in rooms.items() if record is not None}
@@ -121,7 +130,7 @@ class ConnectionState:
             found = {no: each for no, each in found.items() if each.behind not in lost}
         if len(found) > MAX_ROOMS:
             found = {no: each for no, each in found.items() if no in wanted}
-        return ConnectionState(found, tuple(behind[-MAX_BEHIND:]))
+        return ConnectionState(found, tuple(behind[-MAX_BEHIND:]), has_account_data)
 
     def packed(self) -> bytes:
         """The same bytes for the same state."""
@@ -142,6 +151,7 @@ class ConnectionState:
         return _ENCODER.encode(
             _Packed(
                 _FORM,
+                self.has_account_data,
                 list(self.behind),
                 _packed_known(known),
                 list(records),
@@ -175,7 +185,7 @@ class ConnectionState:
             rooms = dict(zip(numbers, map(records.__getitem__, places), strict=True))
         except (msgspec.MsgspecError, struct.error, LookupError, TypeError, ValueError) as error:
             raise CorruptConnection(connection=connection, reason=error) from error
-        return cls(rooms, tuple(found.behind))
+        return cls(rooms, tuple(found.behind), found.has_account_data)
 
 
 def _packed_known(known: Iterable[RequiredState | bytes]) -> list[list[object] | bytes]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from synrepl.rooms import StateKey
 from synrepl.services.rooms.sliding.connection_state import RoomRecord
+from synrepl.services.rooms.sliding.sliding_plan import SlidingPlan
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.updates import ClientEvent
 
@@ -84,6 +85,10 @@ class SlidingRooms(NamedTuple):
     records: Mapping[int, RoomRecord]
     damaged: Mapping[str, str]
     members: Collection[int]
+
+    def by_id(self, plan: SlidingPlan) -> dict[str, RoomResult]:
+        """The results by ID of the room."""
+        return {plan.matched[no].room.room_id: each for no, each in self.results.items()}
 
 
 NO_ROOMS = SlidingRooms({}, {}, {}, ())

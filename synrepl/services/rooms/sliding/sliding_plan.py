@@ -220,8 +220,17 @@ def _left_behind(
 
 def _has_other_news(room: UserRoom, record: RoomRecord, news: News) -> bool:
     """Whether there is anything else of a room that the client was told before."""
-    if ToldOf.ACCOUNT_DATA in record.told and news.account_data:
-        return True
-    return ToldOf.RECEIPTS in record.told and (
-        news.receipts is None or room.room_id in news.receipts
+    return any(
+        kind in record.told and may_have_news(kind, room.room_id, news)
+        for kind in (ToldOf.ACCOUNT_DATA, ToldOf.RECEIPTS, ToldOf.TYPING)
     )
+
+
+def may_have_news(kind: ToldOf, room_id: str, news: News) -> bool:
+    """Whether there may be anything new of what an extension tells of a room."""
+    if kind is ToldOf.ACCOUNT_DATA:
+        return news.account_data
+    if kind is ToldOf.RECEIPTS and news.private_receipts:
+        return True
+    rooms = news.receipts if kind is ToldOf.RECEIPTS else news.typing
+    return rooms is None or room_id in rooms

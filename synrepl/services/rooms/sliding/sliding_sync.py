@@ -12,14 +12,26 @@ from typing import NamedTuple
 from synrepl.core.clock import Clock
 from synrepl.core.log import Logger
 from synrepl.services.clients.identity import ClientIdentity
+from synrepl.services.rooms.client_data.device_registry import DeviceRegistry
+from synrepl.services.rooms.client_data.ignored_users import IgnoredBy
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
-from synrepl.services.rooms.news.news import ANY_NEWS, News, NewsSource
+from synrepl.services.rooms.news.news import NO_NEWS, News, NewsSource
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.news.token_wait import SyncTokenFromFuture, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sliding.connection_state import ConnectionState
 from synrepl.services.rooms.sliding.connections import KnownPosition, SlidingConnections
-from synrepl.services.rooms.sliding.room_labels import NO_LABELS
+from synrepl.services.rooms.sliding.extensions import (
+    NO_EXTENSIONS,
+    ExtensionReader,
+    ExtensionResults,
+    ToDeviceToken,
+    has_messages,
+    known_messages,
+    nothing_to_tell,
+    plan_extensions,
+)
+from synrepl.services.rooms.sliding.room_labels import LabelsOf, RoomLabels
 from synrepl.services.rooms.sliding.room_lists import (
     RoomListCache,
     UserRooms,
@@ -36,8 +48,6 @@ from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.clients.sliding_positions import ConnectionName
 from synrepl.storage.database import Database, Isolation, Transaction
 
-_NO_MEMBERS: frozenset[int] = frozenset()
-
 
 @dataclass(frozen=True, slots=True)
 class SlidingAnswer:
@@ -46,13 +56,14 @@ class SlidingAnswer:
     :ivar pos: for the next request
     :ivar counts: number of rooms in each list; none if they were not counted, because nothing has changed
     :ivar rooms: by ID
-    :ivar extensions: answers of extensions, by name
+    :ivar is_first: whether it is the first answer of its connection
     """
 
     pos: str
     counts: Mapping[str, int] = field(default_factory=dict)
     rooms: Mapping[str, RoomResult] = field(default_factory=dict)
-    extensions: Mapping[str, object] = field(default_factory=dict)
+    extensions: ExtensionResults = NO_EXTENSIONS
+    is_first: bool = False
 
 
 class _Asked(NamedTuple):
@@ -62,29 +73,43 @@ class _Asked(NamedTuple):
     :ivar members: numbers of membership events that the client has
     """
 
-    identity: ClientIdentity
+    reader: TimelineReader
     request: SlidingRequest
     state: ConnectionState
     since: SyncToken | None
     members: Collection[int]
 
+    @property
+    def lacks_account_data(self) -> bool:
+        """Whether account data is wanted of which the client was not told yet."""
+        return self.request.extensions.account_data is not None and (
+            not self.state.has_account_data
+        )
+
 
 class _Found(NamedTuple):
-    """What there is to tell."""
+    """What there is to tell.
+
+    :ivar state: what the client was told, with this
+    """
 
     plan: SlidingPlan
     rooms: SlidingRooms
+    extensions: ExtensionResults
+    state: ConnectionState
 
     @property
     def is_empty(self) -> bool:
         """Whether that is nothing."""
-        return not self.rooms.results
+        return not self.rooms.results and self.extensions.is_empty
 
 
 class SlidingSync:
     """Answers the requests of sliding sync. As long as nothing is new, it makes no query.
 
     :param server: name of this server
+    :param labels_of: what account data says of the rooms of a user
+    :param ignored_by: whom a user ignores
     """
 
     def __init__(
@@ -98,6 +123,10 @@ class SlidingSync:
         covered: TokenWait,
         news: NewsSource,
         waits: WaitingSyncs,
+        extensions: ExtensionReader,
+        labels_of: LabelsOf,
+        ignored_by: IgnoredBy,
+        devices: DeviceRegistry,
         log: Logger,
     ) -> None:
         self._server = server
@@ -109,15 +138,20 @@ class SlidingSync:
         self._covered = covered
         self._news = news
         self._waits = waits
+        self._extensions = extensions
+        self._labels_of = labels_of
+        self._ignored_by = ignored_by
+        self._devices = devices
         self._log = log
 
     async def sync(self, identity: ClientIdentity, request: SlidingRequest) -> SlidingAnswer:
         """Answer a request. It may be cancelled.
 
         :raises UnknownPosition: the client has to begin anew
-        :raises SynreplError: the errors of waiting for the position, and of reading rooms
+        :raises BadToDeviceToken: :raises SynreplError: the errors of waiting for the position, and of reading rooms
         """
         name = ConnectionName(*identity, request.conn_id)
+        await self._note_device(identity, request)
         if request.pos is None:
             return await self._begin(identity, request, name)
         pos = SlidingPos.parse(request.pos, self._server)
@@ -128,17 +162,30 @@ class SlidingSync:
             raise UnknownPosition(reason=error) from None
         return await self._go_on(identity, request, position, pos)
 
+    async def _note_device(self, identity: ClientIdentity, request: SlidingRequest) -> None:
+        """Note that a device fetches its messages, and up to where it has them."""
+        wanted = request.extensions.to_device
+        if wanted is None:
+            return
+        if request.pos is None:
+            await self._devices.begins(identity)
+        else:
+            self._devices.syncs(identity)
+        if wanted.since is not None:
+            position = ToDeviceToken.parse(wanted.since).position
+            self._devices.acknowledges(identity, position)
+
     async def _begin(
         self, identity: ClientIdentity, request: SlidingRequest, name: ConnectionName
     ) -> SlidingAnswer:
         upto = self._applied.current()
-        asked = _Asked(identity, request, ConnectionState(), None, _NO_MEMBERS)
-        found = await self._read(asked, ANY_NEWS, upto)
-        state = asked.state.updated(found.rooms.records, found.plan.matched)
-        position = await self._connections.open(name, state)
+        reader = await self._reader(identity)
+        asked = _Asked(reader, request, ConnectionState(), None, ())
+        found = await self._read(asked, NO_NEWS, upto)
+        position = await self._connections.open(name, found.state)
         token = str(upto)
         self._connections.note_members(position, token, token, found.rooms.members)
-        return self._answer(position, found, request, upto)
+        return self._answer(identity, position, found, request, upto)
 
     async def _go_on(
         self,
@@ -150,7 +197,7 @@ class SlidingSync:
         since = self._applied.readable_since(pos.token)
         members = position.members.at(str(pos.token))
         state = self._connections.state_of(position)
-        asked = _Asked(identity, request, state, since, members)
+        asked = _Asked(await self._reader(identity), request, state, since, members)
         is_new_request = pos.rules != request.rules_tag()
         until = self._clock.seconds() + min(request.timeout_s, LONGEST_WAIT_S)
         while True:
@@ -165,49 +212,65 @@ class SlidingSync:
             await self._waits.wait(identity.user_id, upto, left)
         token = self._applied.next_token(since, upto)
         if found is None:
-            members_told: Collection[int] = ()
-        else:
-            members_told = found.rooms.members
-            changes = {**found.plan.records, **found.rooms.records}
-            after = state.updated(changes, found.plan.matched)
-            if after is not state:
-                position = await self._connections.follow(position, after)
-        self._connections.note_members(position, str(pos.token), str(token), members_told)
-        if found is None:
-            return SlidingAnswer(str(SlidingPos(position.key, pos.rules, token)))
-        return self._answer(position, found, request, token)
+            self._connections.note_members(position, str(pos.token), str(token), ())
+            extensions = nothing_to_tell(request.extensions, upto)
+            return SlidingAnswer(
+                str(SlidingPos(position.key, pos.rules, token)), extensions=extensions
+            )
+        if found.state is not state:
+            position = await self._connections.follow(position, found.state)
+        self._connections.note_members(position, str(pos.token), str(token), found.rooms.members)
+        return self._answer(identity, position, found, request, token)
+
+    async def _reader(self, identity: ClientIdentity) -> TimelineReader:
+        return TimelineReader(*identity, await self._ignored_by(identity.user_id))
 
     def _answer(
-        self, position: KnownPosition, found: _Found, request: SlidingRequest, token: SyncToken
+        self,
+        identity: ClientIdentity,
+        position: KnownPosition,
+        found: _Found,
+        request: SlidingRequest,
+        token: SyncToken,
     ) -> SlidingAnswer:
         for room_id, reason in found.rooms.damaged.items():
             self._log.warn(
                 "room {room} is left out of a sync: {reason}", room=room_id, reason=reason
             )
+        extensions = found.extensions
+        if extensions.to_device and extensions.to_device_upto is not None:
+            self._devices.told(identity, extensions.to_device_upto)
+        if extensions.has_acknowledged and request.extensions.to_device is not None:
+            acknowledged = known_messages(request.extensions.to_device)
+            self._devices.acknowledges(identity, acknowledged, has_messages=True)
         rules = request.rules_tag() if found.plan.is_complete else INCOMPLETE
-        ids = {number: each.room.room_id for number, each in found.plan.matched.items()}
         return SlidingAnswer(
             str(SlidingPos(position.key, rules, token)),
             found.plan.counts,
-            {ids[number]: result for number, result in found.rooms.results.items()},
+            found.rooms.by_id(found.plan),
+            extensions,
+            is_first=request.pos is None,
         )
 
     # -- reading ----------------------------------------------------------------------
 
     async def _read(self, asked: _Asked, news: News, upto: SyncToken) -> _Found:
         """Find what there is to tell; without a query where nothing has changed."""
-        user_id, request = asked.identity.user_id, asked.request
+        user_id, request = asked.reader.user_id, asked.request
         listed, changed = await self._listed(asked, upto)
+        labels = await self._labels_of(user_id)
         if listed is not None and listed.upto == upto.events and listed.has_all_for(request):
-            plan = make_plan(self._given(asked, listed, news))
+            plan = make_plan(self._given(asked, listed, labels, news))
+            known = None
             if not plan.to_read:
-                return _Found(plan, NO_ROOMS)
-        since = None if asked.since is None else asked.since.events
+                known = self._found(None, asked, news, upto, plan, NO_ROOMS)
+            if known is not None:
+                return known
         read_as = ReadAs(
-            TimelineReader(*asked.identity),
-            since,
+            asked.reader,
+            None if asked.since is None else asked.since.events,
             upto.events,
-            NO_LABELS,
+            labels,
             asked.members,
             int(self._clock.seconds() * 1000),
         )
@@ -215,8 +278,11 @@ class SlidingSync:
         def work(txn: Transaction) -> tuple[UserRooms, _Found]:
             rooms = read_rooms(txn, user_id, upto.events, listed, changed)
             rooms = with_all_for(txn, rooms, request)
-            plan = make_plan(self._given(asked, rooms, news))
-            return rooms, _Found(plan, read_results(txn, plan.to_read, read_as))
+            plan = make_plan(self._given(asked, rooms, labels, news))
+            results = read_results(txn, plan.to_read, read_as)
+            found = self._found(txn, asked, news, upto, plan, results)
+            assert found is not None
+            return rooms, found
 
         rooms, found = await self._database.run(
             "sliding sync", work, read_only=True, isolation=Isolation.REPEATABLE_READ
@@ -224,11 +290,50 @@ class SlidingSync:
         self._lists.keep(user_id, rooms)
         return found
 
+    def _found(
+        self,
+        txn: Transaction | None,
+        asked: _Asked,
+        news: News,
+        upto: SyncToken,
+        plan: SlidingPlan,
+        rooms: SlidingRooms,
+    ) -> _Found | None:
+        """What there is to tell, with that of extensions; None if they have to read, and there is no transaction."""
+        wanted = asked.request.extensions
+        records = {**plan.records, **rooms.records}
+        known = {**asked.state.rooms, **records}
+        told = {number: record for number, record in known.items() if record is not None}
+        extended = plan_extensions(wanted, plan, told, news)
+        lacks = asked.lacks_account_data
+        results = nothing_to_tell(wanted, upto)
+        if self._extensions.needs_reading(wanted, extended, asked.since, news, is_first=lacks):
+            if txn is None:
+                return None
+            results = self._extensions.read(
+                txn,
+                asked.reader,
+                wanted,
+                extended,
+                asked.since,
+                upto,
+                news,
+                rooms.by_id(plan),
+                is_first=lacks,
+            )
+        for number, flags in extended.told.items():
+            records[number] = told[number]._replace(told=flags)
+        has_account_data = asked.state.has_account_data or wanted.account_data is not None
+        if wanted.account_data is None and news.account_data:
+            has_account_data = False
+        state = asked.state.updated(records, plan.matched, has_account_data=has_account_data)
+        return _Found(plan, rooms, results, state)
+
     async def _listed(
         self, asked: _Asked, upto: SyncToken
     ) -> tuple[UserRooms | None, Collection[str] | None]:
         """The rooms of the user as they are known, and the IDs of those that have changed since; None: unknown."""
-        user_id = asked.identity.user_id
+        user_id = asked.reader.user_id
         listed = self._lists.find(user_id)
         if asked.since is None or listed is None or not upto.events.covers(listed.upto):
             return None, None
@@ -239,14 +344,31 @@ class SlidingSync:
             return replace(listed, upto=upto.events), ()
         return listed, news.rooms
 
-    def _given(self, asked: _Asked, listed: UserRooms, news: News) -> PlannedFrom:
+    def _given(
+        self, asked: _Asked, listed: UserRooms, labels: RoomLabels, news: News
+    ) -> PlannedFrom:
         return PlannedFrom(
-            asked.request, asked.state, listed, NO_LABELS, asked.since, news, self._server
+            asked.request, asked.state, listed, labels, asked.since, news, self._server
         )
 
 
 def _concerns(news: News, asked: _Asked) -> bool:
     """Whether news may be about what a connection has, or wants."""
+    wanted = asked.request.extensions
+    if wanted.to_device is not None and has_messages(wanted.to_device, asked.since, news):
+        return True
+    if wanted.account_data is not None and (news.account_data or asked.lacks_account_data):
+        return True
     if not asked.request.has_rules and not asked.state.rooms:
         return False
-    return news.rooms is None or bool(news.rooms) or news.membership
+    return bool(
+        news.rooms is None
+        or news.rooms
+        or news.membership
+        or news.account_data
+        or news.receipts is None
+        or news.receipts
+        or news.private_receipts
+        or news.typing is None
+        or news.typing
+    )
