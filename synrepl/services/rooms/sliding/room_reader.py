@@ -158,12 +158,13 @@ class _Result:
         )
         if not (reading.is_from_start or self._part.events or self._part.is_limited):
             return result
+        is_expanded = room.room_no in self._facts.expanded
         return replace(
             result,
-            is_expanded=reading.is_expanded,
+            is_expanded=is_expanded,
             timeline=in_order(events, [each.event_no for each in self._part.events]),
             # A client that adds events to the end of its timeline has to begin a new one.
-            is_limited=self._part.is_limited or reading.is_expanded,
+            is_limited=self._part.is_limited or is_expanded,
             prev_batch=history_before(reading, self._part, self._as.upto),
             num_live=self._facts.live.get(room.room_no, 0),
         )

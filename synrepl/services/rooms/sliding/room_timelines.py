@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from synrepl.positions.vector import PositionVector
@@ -73,10 +73,12 @@ class TimelineFacts:
 
     :ivar stamps: by which clients order rooms; those that have not changed are left out
     :ivar live: number of events at the end of each that have just happened
+    :ivar expanded: rooms whose timelines begin with an event that the client was told of before
     """
 
     stamps: Mapping[int, int]
     live: Mapping[int, int]
+    expanded: Collection[int]
 
 
 def timeline_facts(
@@ -87,7 +89,11 @@ def timeline_facts(
     live_since: PositionVector | None,
 ) -> TimelineFacts:
     """See :class:`TimelineFacts`."""
-    return TimelineFacts(_stamps(txn, rooms, parts, upto), _live(txn, parts, live_since))
+    return TimelineFacts(
+        _stamps(txn, rooms, parts, upto),
+        _live(txn, parts, live_since),
+        _expanded(txn, rooms, parts),
+    )
 
 
 def _stamps(
@@ -109,6 +115,19 @@ def _stamps(
         elif each.is_from_start or part.is_limited:
             unknown.append(number)
     return found | newest_activity(txn, unknown, upto)
+
+
+def _expanded(txn: Transaction, rooms: Sequence[RoomReading], parts: Parts) -> set[int]:
+    firsts: dict[PositionVector, dict[int, int]] = defaultdict(dict)
+    for each in rooms:
+        number = each.room.room_no
+        if each.is_expanded and parts[number].events:
+            firsts[each.since][number] = parts[number].events[0].ordering.stream
+    found: set[int] = set()
+    for since, streams in firsts.items():
+        told = covered_tokens(txn, set(streams.values()), since)
+        found |= {number for number, stream_id in streams.items() if stream_id in told}
+    return found
 
 
 def _live(txn: Transaction, parts: Parts, since: PositionVector | None) -> dict[int, int]:
