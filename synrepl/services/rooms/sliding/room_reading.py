@@ -17,7 +17,12 @@ from synrepl.storage.rooms.timelines.room_entries import (
     covered_tokens,
     state_changes,
 )
-from synrepl.storage.rooms.timelines.user_rooms import UserRoom, joined_once, memberships_at
+from synrepl.storage.rooms.timelines.user_rooms import (
+    UserRoom,
+    joined_once,
+    memberships_at,
+    rooms_with_membership,
+)
 
 _JOIN = "join"
 _NO_CHANGES = StateChanges((), False)
@@ -81,6 +86,18 @@ class RoomReading:
         room, linear = self.room, self.since.linear
         newest = max(room.newest, room.state_only) if room.membership == _JOIN else 0
         return max(newest, room.stream_id) > linear
+
+
+def as_of(
+    txn: Transaction, user: str, to_read: Sequence[RoomToRead], upto: PositionVector
+) -> list[RoomToRead]:
+    """The same rooms with the user's membership as of a vector."""
+    ids = [each.room.room_id for each in to_read]
+    rooms = {each.room_no: each for each in rooms_with_membership(txn, user, upto, ids)}
+    return [
+        each._replace(matched=each.matched._replace(room=rooms.get(each.room.room_no, each.room)))
+        for each in to_read
+    ]
 
 
 def readings(

@@ -39,6 +39,7 @@ from synrepl.services.rooms.sliding.room_lists import (
     with_all_for,
 )
 from synrepl.services.rooms.sliding.room_reader import ReadAs, read_results
+from synrepl.services.rooms.sliding.room_reading import as_of
 from synrepl.services.rooms.sliding.room_results import NO_ROOMS, RoomResult, SlidingRooms
 from synrepl.services.rooms.sliding.sliding_plan import PlannedFrom, SlidingPlan, make_plan
 from synrepl.services.rooms.sliding.sliding_pos import INCOMPLETE, SlidingPos, UnknownPosition
@@ -266,10 +267,13 @@ class SlidingSync:
                 known = self._found(None, asked, news, upto, plan, NO_ROOMS)
             if known is not None:
                 return known
+        since = None if asked.since is None else asked.since.events
+        # The next token covers what either does, so rooms are told up to there: this process may be behind in one writer.
+        reached = upto.events if since is None else since.merge(upto.events)
         read_as = ReadAs(
             asked.reader,
-            None if asked.since is None else asked.since.events,
-            upto.events,
+            since,
+            reached,
             labels,
             asked.members,
             int(self._clock.seconds() * 1000),
@@ -279,7 +283,10 @@ class SlidingSync:
             rooms = read_rooms(txn, user_id, upto.events, listed, changed)
             rooms = with_all_for(txn, rooms, request)
             plan = make_plan(self._given(asked, rooms, labels, news))
-            results = read_results(txn, plan.to_read, read_as)
+            to_read = plan.to_read
+            if not upto.events.covers(reached):
+                to_read = as_of(txn, user_id, to_read, reached)
+            results = read_results(txn, to_read, read_as)
             found = self._found(txn, asked, news, upto, plan, results)
             assert found is not None
             return rooms, found

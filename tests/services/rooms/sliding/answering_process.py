@@ -18,6 +18,7 @@ from synrepl.services.rooms.news.changes_check import ChangesCheck
 from synrepl.services.rooms.news.news_feed import NewsFeed
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
+from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.news.token_wait import TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sliding.connections import SlidingConnections
@@ -110,7 +111,6 @@ class AnsweringProcess:
         """Answer a request."""
         return await self.sliding.sync(identity, request)
 
-    @property
-    def upto(self) -> PositionVector:
-        """What it has applied."""
-        return self.applied.current().events
+    def may_answer(self, token: SyncToken) -> bool:
+        """Whether it need not wait for what a token covers; it may still be behind in an idle writer."""
+        return next(self.applied.missing(token), None) is None
