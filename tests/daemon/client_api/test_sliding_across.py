@@ -79,5 +79,7 @@ class SlidingAcrossProcesses(AskingCase):
             self.assertNotIn("limited", room)
             if room.get("initial"):
                 initial.append(room_id)
-            seen += [e["event_id"] for e in room.get("timeline", ()) if e["type"] == "m.room.message"]
+            seen += [
+                e["event_id"] for e in room.get("timeline", ()) if e["type"] == "m.room.message"
+            ]
         return str(reply.json["pos"])
