@@ -71,7 +71,7 @@ def checked(config: C, document: Document) -> C:
             note(("rooms",), error)
         include_working_directory()
         try:
-            check_client_api(config)
+            check_client_api(config, known)
         except ConfigError as error:
             note(("rooms",), error)
         for index, item in enumerate(config.handlers):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.ports import Ports
+from synrepl.daemon.config.client_streams import client_stream_writers
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.client_data.data_reader import ClientDataReader
 from synrepl.services.rooms.client_data.device_registry import DeviceRegistry
-from synrepl.services.rooms.client_data.ignored_users import cached_ignored_users, nobody
+from synrepl.services.rooms.client_data.ignored_users import (
+    IgnoredBy,
+    cached_ignored_users,
+    nobody,
+)
+from synrepl.services.rooms.client_data.presence_tracker import PresenceTracker
 from synrepl.services.rooms.client_data.typing_users import TypingRooms
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
@@ -18,15 +26,15 @@ from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sliding.connections import SlidingConnections
-from synrepl.services.rooms.sliding.extensions import ExtensionReader
-from synrepl.services.rooms.sliding.room_labels import cached_labels, no_labels
+from synrepl.services.rooms.sliding.room_labels import LabelsOf, cached_labels, no_labels
 from synrepl.services.rooms.sliding.room_lists import RoomListCache
 from synrepl.services.rooms.sliding.sliding_sync import SlidingSync
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import ClientSync
+from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
+from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_users
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 
@@ -37,81 +45,111 @@ class ClientNews:
 
     :ivar server: name of the server
     :ivar applied: the positions of this process; has to hear of each that moves
+    :ivar typing: who types where
     """
 
     server: str
     database: Database
     applied: AppliedVectors
+    rooms: RoomsOfUsers
+    ignored_by: IgnoredBy
+    labels_of: LabelsOf
+    typing: TypingRooms
     check: ChangesCheck
     waits: WaitingSyncs
-    typing: TypingRooms
 
 
 @dataclass(frozen=True, slots=True)
 class ClientReading:
-    """What a process tells clients."""
+    """What a process tells clients.
+
+    :ivar data: what it tells them besides the events of rooms
+    """
 
     applied: AppliedVectors
     covered: TokenWait
     timelines: Timelines
+    data: UserData
     waits: WaitingSyncs
     sync: ClientSync
     sliding: SlidingSync
     filters: StoredFilters
 
 
-def assemble_news(config: Config, ports: Ports, database: Database | None) -> ClientNews | None:
+def assemble_news(
+    config: Config, ports: Ports, database: Database | None, catalogue: Catalogue
+) -> ClientNews | None:
     """Make what decides whether anything is new; None without a listener for clients."""
     if config.rooms is None or config.rooms.clients is None or database is None:
         return None
     applied = AppliedVectors(ports.scheduler, config.server_name)
 
-    async def load(user_id: str) -> frozenset[str]:
+    async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
         known = applied.current().events
         return await database.run(
-            "rooms of a user", lambda txn: rooms_of_user(txn, user_id, known), read_only=True
+            "rooms of users", lambda txn: rooms_of_users(txn, users, known), read_only=True
         )
 
     rooms = RoomsOfUsers(ports.coherence.caches, load)
     check = ChangesCheck(RecentChanges(), rooms)
     waits = WaitingSyncs(ports.scheduler, applied, rooms.rooms_of)
     feed = NewsFeed([check, waits])
-    ports.coherence.observers.append(feed)
-    applied.listeners.append(feed.moved)
     typing = TypingRooms()
-    ports.coherence.observers.append(typing)
-    return ClientNews(config.server_name, database, applied, check, waits, typing)
+    ports.coherence.observers += [typing, feed]
+    applied.listeners.append(feed.moved)
+    ignored_by: IgnoredBy = nobody
+    labels_of: LabelsOf = no_labels
+    if ACCOUNT_DATA.name in client_stream_writers(config, catalogue):
+        ignored_by = cached_ignored_users(ports.coherence.caches, database)
+        labels_of = cached_labels(ports.coherence.caches, database)
+    return ClientNews(
+        config.server_name,
+        database,
+        applied,
+        rooms,
+        ignored_by,
+        labels_of,
+        typing,
+        check,
+        waits,
+    )
 
 
 def assemble_reading(
-    ports: Ports, catalogue: Catalogue, news: ClientNews | None, given_out: GivenOutTokens
+    ports: Ports,
+    news: ClientNews | None,
+    changes: ClientDataServices | None,
+    given_out: GivenOutTokens,
 ) -> ClientReading | None:
     """Make what answers clients; None without a listener for them."""
-    if news is None:
+    if news is None or changes is None:
         return None
-    has_account_data = any(stream.name == ACCOUNT_DATA.name for stream in catalogue)
-    caches = ports.coherence.caches
-    scheduler = ports.scheduler
+    scheduler, log, database = ports.scheduler, ports.log, news.database
     covered = TokenWait(scheduler, news.applied, given_out)
-    timelines = Timelines(news.database, scheduler)
+    timelines = Timelines(database, scheduler)
+    data = UserData(
+        database,
+        ClientDataReader(news.typing),
+        news.rooms.rooms_of,
+        news.ignored_by,
+        PresenceTracker(scheduler, changes.presence, log),
+        DeviceRegistry(scheduler, database, log),
+    )
     sync = ClientSync(
-        scheduler, timelines, news.applied, covered, news.check, news.waits, ports.log
+        scheduler, timelines, data, news.applied, covered, news.check, news.waits, log
     )
     sliding = SlidingSync(
         news.server,
         scheduler,
-        news.database,
-        SlidingConnections(news.database, scheduler, ports.log),
+        data,
+        SlidingConnections(database, scheduler, log),
         RoomListCache(),
         news.applied,
         covered,
         news.check,
         news.waits,
-        ExtensionReader(ClientDataReader(news.typing)),
-        cached_labels(caches, news.database) if has_account_data else no_labels,
-        cached_ignored_users(caches, news.database) if has_account_data else nobody,
-        DeviceRegistry(scheduler, news.database, ports.log),
-        ports.log,
+        news.labels_of,
+        log,
     )
-    filters = StoredFilters(news.database)
-    return ClientReading(news.applied, covered, timelines, news.waits, sync, sliding, filters)
+    filters = StoredFilters(database)
+    return ClientReading(news.applied, covered, timelines, data, news.waits, sync, sliding, filters)

@@ -7,12 +7,16 @@ from typing import Any
 
 import orjson
 
+from synrepl.services.rooms.client_data.data_json import (
+    account_data_json,
+    receipts_event,
+    typing_event,
+)
 from synrepl.services.rooms.sliding.extensions import ToDeviceToken
 from synrepl.services.rooms.sliding.room_results import RoomHero, RoomResult
 from synrepl.services.rooms.sliding.sliding_request import WantedExtensions
 from synrepl.services.rooms.sliding.sliding_sync import SlidingAnswer
 from synrepl.services.rooms.timelines.updates import ClientEvent
-from synrepl.storage.clients.values import AccountData, Receipt
 
 #: Encodes what is told of a room.
 EncodesRoom = Callable[[RoomResult], dict[str, Any]]
@@ -50,37 +54,19 @@ def _extensions(answer: SlidingAnswer, wanted: WantedExtensions) -> dict[str, An
         }
     account: dict[str, Any] = {}
     if results.account_data:
-        account["global"] = _account_data(results.account_data)
+        account["global"] = account_data_json(results.account_data)
     if results.account_data_of_rooms:
         rooms = results.account_data_of_rooms
-        account["rooms"] = {room_id: _account_data(each) for room_id, each in rooms.items()}
+        account["rooms"] = {room_id: account_data_json(each) for room_id, each in rooms.items()}
     if account:
         found["account_data"] = account
     if results.receipts:
-        receipts = {room_id: _receipts(each) for room_id, each in results.receipts.items()}
+        receipts = {room_id: receipts_event(each) for room_id, each in results.receipts.items()}
         found["receipts"] = {"rooms": receipts}
     if results.typing:
-        typing = {
-            room_id: {"type": "m.typing", "content": {"user_ids": list(users)}}
-            for room_id, users in results.typing.items()
-        }
+        typing = {room_id: typing_event(users) for room_id, users in results.typing.items()}
         found["typing"] = {"rooms": typing}
     return found
-
-
-def _account_data(found: Sequence[AccountData]) -> list[dict[str, Any]]:
-    return [{"type": each.type, "content": orjson.Fragment(each.content)} for each in found]
-
-
-def _receipts(found: Sequence[Receipt]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for each in found:
-        told: dict[str, Any] = {"ts": each.ts}
-        if each.thread_id is not None:
-            told["thread_id"] = each.thread_id
-        users = content.setdefault(each.event_id, {}).setdefault(each.receipt_type, {})
-        users[each.user_id] = told
-    return {"type": "m.receipt", "content": content}
 
 
 def older_room(room: RoomResult) -> dict[str, Any]:

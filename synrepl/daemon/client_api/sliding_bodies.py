@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from synrepl.daemon.client_api.endpoints import BadParameter, ClientRequest
+from synrepl.daemon.client_api.endpoints import ClientRequest
+from synrepl.services.rooms.client_data.presence import wanted_presence
 from synrepl.services.rooms.sliding.required_state import RequiredState
 from synrepl.services.rooms.sliding.sliding_request import (
     MAX_KEY,
@@ -35,7 +36,6 @@ from synrepl.services.rooms.sync.sync import LONGEST_WAIT_S
 #: Maximum number of messages to a device in one answer.
 MAX_TO_DEVICE = 100
 
-_PRESENCES = ("online", "offline", "unavailable")
 _EVERY = "*"
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -107,7 +107,7 @@ class SlidingBody(msgspec.Struct):
     txn_id: str | None = None
     pos: str | None = None
     timeout: _Natural = 0
-    set_presence: str = "online"
+    set_presence: str | None = None
     lists: dict[str, _List] = {}
     room_subscriptions: dict[str, _Rule] = {}
     extensions: _Extensions = msgspec.field(default_factory=_Extensions)
@@ -122,16 +122,14 @@ def sliding_body(request: ClientRequest, *, is_older: bool) -> SlidingBody:
     if is_older:
         body.pos = request.query.get("pos")
         body.timeout = request.number("timeout", 0, 0, int(LONGEST_WAIT_S * 1000))
-        body.set_presence = request.query.get("set_presence", "online")
-    if body.set_presence not in _PRESENCES:
-        raise BadParameter(name="set_presence", reason=f"give one of {', '.join(_PRESENCES)}")
+        body.set_presence = request.query.get("set_presence")
     return body
 
 
 def sliding_request(body: SlidingBody, user_id: str) -> SlidingRequest:
     """What a body asks.
 
-    :raises TooMuchWanted: :raises BadSlidingRequest:
+    :raises TooMuchWanted: :raises BadSlidingRequest: :raises UnknownPresence:
     """
     check_count("lists", len(body.lists), MAX_LISTS)
     check_count("room subscriptions", len(body.room_subscriptions), MAX_SUBSCRIPTIONS)
@@ -149,6 +147,7 @@ def sliding_request(body: SlidingBody, user_id: str) -> SlidingRequest:
         {name: _windows(name, each, user_id) for name, each in body.lists.items()},
         {room: _rule(room, each, user_id) for room, each in body.room_subscriptions.items()},
         _extensions(body.extensions),
+        wanted_presence(body.set_presence),
     )
 
 

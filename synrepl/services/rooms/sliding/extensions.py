@@ -188,7 +188,7 @@ class ExtensionReader:
         if plan.whole:
             return True
         return since is not None and self._data.needs_reading(
-            _masked(news, wanted, plan), plan.data_rooms, since
+            _masked(news, wanted, plan), plan.data_rooms
         )
 
     def read(
@@ -212,7 +212,7 @@ class ExtensionReader:
         masked, rooms = _masked(news, wanted, plan), plan.data_rooms
         found = ExtensionResults(told=plan.told)
         given = News() if since is None else masked
-        if self._data.needs_reading(given, rooms, start):
+        if self._data.needs_reading(given, rooms):
             data = self._data.read(txn, reader, start, upto, given, rooms)
             found = _results(plan, data, results, reader.user_id)
         if wanted.account_data is not None and is_first:

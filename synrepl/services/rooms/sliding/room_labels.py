@@ -64,7 +64,7 @@ def read_labels(txn: Transaction, user_id: str) -> RoomLabels:
         for room_id, content in read_in_rooms(txn, user_id, ROOM_TAGS).items()
         if isinstance(found := jsons.decode(content, "tags").get("tags"), dict) and found
     }
-    direct = read_account_data(txn, user_id, None, DIRECT_ROOMS)
+    direct = read_account_data(txn, user_id, None, DIRECT_ROOMS).content
     users = {} if direct is None else jsons.decode(direct, "direct rooms")
     rooms = (room for listed in users.values() if isinstance(listed, list) for room in listed)
     return RoomLabels(frozenset(each for each in rooms if isinstance(each, str)), tags)

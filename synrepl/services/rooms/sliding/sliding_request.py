@@ -141,6 +141,7 @@ class SlidingRequest:
     :ivar timeout_s: how long to wait if nothing is new
     :ivar lists: by name
     :ivar subscriptions: by room ID
+    :ivar presence: what this makes of the user's presence; None: nothing
     """
 
     conn_id: str = ""
@@ -149,6 +150,7 @@ class SlidingRequest:
     lists: Mapping[str, RoomWindows] = field(default_factory=dict)
     subscriptions: Mapping[str, RoomRule] = field(default_factory=dict)
     extensions: WantedExtensions = WantedExtensions()
+    presence: str | None = None
 
     @property
     def has_rules(self) -> bool:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from synrepl.core.clock import Clock
 from synrepl.core.log import Logger
 from synrepl.services.clients.identity import ClientIdentity
-from synrepl.services.rooms.client_data.device_registry import DeviceRegistry
-from synrepl.services.rooms.client_data.ignored_users import IgnoredBy
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.news import NO_NEWS, News, NewsSource
 from synrepl.services.rooms.news.sync_token import SyncToken
@@ -25,7 +23,6 @@ from synrepl.services.rooms.sliding.extensions import (
     NO_EXTENSIONS,
     ExtensionReader,
     ExtensionResults,
-    ToDeviceToken,
     has_messages,
     known_messages,
     nothing_to_tell,
@@ -45,9 +42,10 @@ from synrepl.services.rooms.sliding.sliding_plan import PlannedFrom, SlidingPlan
 from synrepl.services.rooms.sliding.sliding_pos import INCOMPLETE, SlidingPos, UnknownPosition
 from synrepl.services.rooms.sliding.sliding_request import SlidingRequest
 from synrepl.services.rooms.sync.sync import LONGEST_WAIT_S
+from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.clients.sliding_positions import ConnectionName
-from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.database import Isolation, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,39 +108,33 @@ class SlidingSync:
 
     :param server: name of this server
     :param labels_of: what account data says of the rooms of a user
-    :param ignored_by: whom a user ignores
     """
 
     def __init__(
         self,
         server: str,
         clock: Clock,
-        database: Database,
+        data: UserData,
         connections: SlidingConnections,
         lists: RoomListCache,
         applied: AppliedVectors,
         covered: TokenWait,
         news: NewsSource,
         waits: WaitingSyncs,
-        extensions: ExtensionReader,
         labels_of: LabelsOf,
-        ignored_by: IgnoredBy,
-        devices: DeviceRegistry,
         log: Logger,
     ) -> None:
         self._server = server
         self._clock = clock
-        self._database = database
+        self._data = data
+        self._extensions = ExtensionReader(data.data)
         self._connections = connections
         self._lists = lists
         self._applied = applied
         self._covered = covered
         self._news = news
         self._waits = waits
-        self._extensions = extensions
         self._labels_of = labels_of
-        self._ignored_by = ignored_by
-        self._devices = devices
         self._log = log
 
     async def sync(self, identity: ClientIdentity, request: SlidingRequest) -> SlidingAnswer:
@@ -152,10 +144,16 @@ class SlidingSync:
         :raises BadToDeviceToken: :raises SynreplError: the errors of waiting for the position, and of reading rooms
         """
         name = ConnectionName(*identity, request.conn_id)
-        await self._note_device(identity, request)
-        if request.pos is None:
-            return await self._begin(identity, request, name)
-        pos = SlidingPos.parse(request.pos, self._server)
+        with self._data.presence.syncing(identity.user_id, request.presence):
+            await self._note_device(identity, request)
+            if request.pos is None:
+                return await self._begin(identity, request, name)
+            return await self._next(identity, request, name, request.pos)
+
+    async def _next(
+        self, identity: ClientIdentity, request: SlidingRequest, name: ConnectionName, text: str
+    ) -> SlidingAnswer:
+        pos = SlidingPos.parse(text, self._server)
         position = await self._connections.find(name, pos.key)
         try:
             await self._covered.until_covered(pos.token)
@@ -168,19 +166,16 @@ class SlidingSync:
         wanted = request.extensions.to_device
         if wanted is None:
             return
+        known = known_messages(wanted)
         if request.pos is None:
-            await self._devices.begins(identity)
-        else:
-            self._devices.syncs(identity)
-        if wanted.since is not None:
-            position = ToDeviceToken.parse(wanted.since).position
-            self._devices.acknowledges(identity, position)
+            await self._data.devices.begins(identity)
+        self._data.devices.syncs(identity, known)
 
     async def _begin(
         self, identity: ClientIdentity, request: SlidingRequest, name: ConnectionName
     ) -> SlidingAnswer:
         upto = self._applied.current()
-        reader = await self._reader(identity)
+        reader = await self._data.reader_of(identity)
         asked = _Asked(reader, request, ConnectionState(), None, ())
         found = await self._read(asked, NO_NEWS, upto)
         position = await self._connections.open(name, found.state)
@@ -198,7 +193,7 @@ class SlidingSync:
         since = self._applied.readable_since(pos.token)
         members = position.members.at(str(pos.token))
         state = self._connections.state_of(position)
-        asked = _Asked(await self._reader(identity), request, state, since, members)
+        asked = _Asked(await self._data.reader_of(identity), request, state, since, members)
         is_new_request = pos.rules != request.rules_tag()
         until = self._clock.seconds() + min(request.timeout_s, LONGEST_WAIT_S)
         while True:
@@ -223,9 +218,6 @@ class SlidingSync:
         self._connections.note_members(position, str(pos.token), str(token), found.rooms.members)
         return self._answer(identity, position, found, request, token)
 
-    async def _reader(self, identity: ClientIdentity) -> TimelineReader:
-        return TimelineReader(*identity, await self._ignored_by(identity.user_id))
-
     def _answer(
         self,
         identity: ClientIdentity,
@@ -240,10 +232,10 @@ class SlidingSync:
             )
         extensions = found.extensions
         if extensions.to_device and extensions.to_device_upto is not None:
-            self._devices.told(identity, extensions.to_device_upto)
+            self._data.devices.told(identity, extensions.to_device_upto)
         if extensions.has_acknowledged and request.extensions.to_device is not None:
             acknowledged = known_messages(request.extensions.to_device)
-            self._devices.acknowledges(identity, acknowledged, has_messages=True)
+            self._data.devices.delete(identity, acknowledged)
         rules = request.rules_tag() if found.plan.is_complete else INCOMPLETE
         return SlidingAnswer(
             str(SlidingPos(position.key, rules, token)),
@@ -291,7 +283,7 @@ class SlidingSync:
             assert found is not None
             return rooms, found
 
-        rooms, found = await self._database.run(
+        rooms, found = await self._data.database.run(
             "sliding sync", work, read_only=True, isolation=Isolation.REPEATABLE_READ
         )
         self._lists.keep(user_id, rooms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from synrepl.adapters.caches import make_caches
@@ -9,9 +10,13 @@ from synrepl.core.tokens import Range, Token
 from synrepl.positions.vector import PositionVector
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.coherence.coherence import Coherence
+from synrepl.services.forwarding import NoOtherWriters, WriterActions
 from synrepl.services.rooms.client_data.data_reader import ClientDataReader
 from synrepl.services.rooms.client_data.device_registry import DeviceRegistry
 from synrepl.services.rooms.client_data.ignored_users import nobody
+from synrepl.services.rooms.client_data.presence import PresenceService
+from synrepl.services.rooms.client_data.presence_tracker import PresenceTracker
+from synrepl.services.rooms.client_data.stream_writers import DataWriters
 from synrepl.services.rooms.client_data.typing_users import TypingRooms
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
@@ -22,14 +27,14 @@ from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.news.token_wait import TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sliding.connections import SlidingConnections
-from synrepl.services.rooms.sliding.extensions import ExtensionReader
 from synrepl.services.rooms.sliding.room_labels import no_labels
 from synrepl.services.rooms.sliding.room_lists import RoomListCache
 from synrepl.services.rooms.sliding.sliding_request import SlidingRequest
 from synrepl.services.rooms.sliding.sliding_sync import SlidingAnswer, SlidingSync
+from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.sources import LINEAR
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
+from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_users
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CACHES
@@ -64,9 +69,9 @@ class AnsweringProcess:
         self.coherence = Coherence(make_caches(), Catalogue(ROOM_STREAMS), log)
         self.applied = AppliedVectors(scheduler, SERVER)
 
-        async def load(user_id: str) -> frozenset[str]:
+        async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
             known = self.applied.current().events
-            return await database.run("rooms", lambda txn: rooms_of_user(txn, user_id, known))
+            return await database.run("rooms", lambda txn: rooms_of_users(txn, users, known))
 
         rooms = RoomsOfUsers(self.coherence.caches, load)
         check = ChangesCheck(RecentChanges(), rooms)
@@ -76,20 +81,27 @@ class AnsweringProcess:
         self.applied.listeners.append(feed.moved)
         self.connections = SlidingConnections(database, scheduler, log)
         self.lists = RoomListCache()
+        writers = DataWriters("one", None, {}, NoOtherWriters(), WriterActions(()))
+        presence = PresenceService(scheduler, database, writers, log)
+        data = UserData(
+            database,
+            ClientDataReader(TypingRooms()),
+            rooms.rooms_of,
+            nobody,
+            PresenceTracker(scheduler, presence, log),
+            DeviceRegistry(scheduler, database, log),
+        )
         self.sliding = SlidingSync(
             SERVER,
             scheduler,
-            database,
+            data,
             self.connections,
             self.lists,
             self.applied,
             TokenWait(scheduler, self.applied, _AllGivenOut(), 0.0),
             check,
             waits,
-            ExtensionReader(ClientDataReader(TypingRooms())),
             no_labels,
-            nobody,
-            DeviceRegistry(scheduler, database, log),
             log,
         )
 
