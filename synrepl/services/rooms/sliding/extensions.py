@@ -236,7 +236,15 @@ class ExtensionReader:
         if not has_messages(wanted, since, news):
             return replace(found, to_device_upto=known.merge(upto.to_device))
         start = SyncToken(upto.tag).replace({"to_device": known})
-        data = self._data.read(txn, reader, start, upto, News(to_device=True), DataRooms())
+        data = self._data.read(
+            txn,
+            reader,
+            start,
+            upto,
+            News(to_device=True),
+            DataRooms(),
+            max_messages=wanted.limit,
+        )
         end = upto.to_device if data.to_device_upto is None else data.to_device_upto
         return replace(
             found,
