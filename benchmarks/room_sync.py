@@ -23,6 +23,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from benchmarks.database import postgres
 from benchmarks.harness import Row, Scale, at_most
 from benchmarks.running_master import SERVER_NAME, RunningMaster
+from benchmarks.sliding_sync import sliding_rows
 from simulator.rooms.watched_transaction import WatchedTransaction
 from synrepl.adapters.caches import make_caches
 from synrepl.adapters.scheduler import TwistedScheduler
@@ -108,6 +109,7 @@ def run(scale: Scale) -> Iterator[Row]:
             upto = PositionVector(linear=int(last))
             yield from _timelines(database, ids, upto, rooms)
             yield from _data(database, ids, upto, rooms)
+            yield from sliding_rows(dsn, database, SERVER_NAME, _USER, rooms, upto.linear, ids[-1])
     yield from _checks()
     yield from _waits(scale)
 

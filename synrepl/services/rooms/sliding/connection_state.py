@@ -137,17 +137,18 @@ class ConnectionState:
         numbers = sorted(self.rooms)
         known: dict[RequiredState | bytes, int] = {}
         records: dict[tuple[int, int, int, int], int] = {}
-        behind = {token: place for place, token in enumerate(self.behind, 1)}
+        behind: dict[str | None, int] = {token: n for n, token in enumerate((None, *self.behind))}
+        # Most rooms share few objects, which need not be compared for each.
+        places_by_id: dict[int, int] = {}
         places = []
         for number in numbers:
             record = self.rooms[number]
-            row = (
-                known.setdefault(record.known, len(known)),
-                record.depth,
-                int(record.told),
-                0 if record.behind is None else behind[record.behind],
-            )
-            places.append(records.setdefault(row, len(records)))
+            place = places_by_id.get(id(record))
+            if place is None:
+                wanted, depth, told, token = record
+                row = (known.setdefault(wanted, len(known)), depth, int(told), behind[token])
+                place = places_by_id[id(record)] = records.setdefault(row, len(records))
+            places.append(place)
         return _ENCODER.encode(
             _Packed(
                 _FORM,

@@ -115,17 +115,18 @@ class RequiredState:
         return blake2b(jsons.encode(self.to_json()), digest_size=12).digest()
 
     def to_json(self) -> list[Any]:
-        """The same for the same entries, apart from lazy members."""
+        """The same for the same entries."""
         masked = [[_sorted(each.include), _sorted(each.exclude)] for each in self.masked]
-        return [_sorted(self.plain), sorted(masked, key=repr)]
+        return [_sorted(self.plain), sorted(masked, key=repr), self.lazy_members]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> RequiredState:
         """Read the output of :meth:`to_json`."""
-        plain, masked = value
+        plain, masked, lazy = value
         return cls(
             _patterns(plain),
             frozenset(MaskedState(_patterns(each), _patterns(other)) for each, other in masked),
+            lazy,
         )
 
 
@@ -139,12 +140,18 @@ def _matches(patterns: frozenset[StatePattern], key: StatePattern) -> bool:
     )
 
 
+def _order(pattern: list[str | None]) -> tuple[str, str]:
+    """None before any text."""
+    kind, key = pattern
+    return "" if kind is None else f"={kind}", "" if key is None else f"={key}"
+
+
 def _pattern(text: str) -> str | None:
     return None if text == ANY else text
 
 
 def _sorted(patterns: Iterable[StatePattern]) -> list[list[str | None]]:
-    return sorted(map(list, patterns), key=repr)
+    return sorted(map(list, patterns), key=_order)
 
 
 def _patterns(value: Iterable[Sequence[str | None]]) -> frozenset[StatePattern]:

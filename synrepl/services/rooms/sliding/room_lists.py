@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
-from synrepl.services.rooms.sliding.sliding_request import SlidingRequest
+from synrepl.services.rooms.news.news import ANY_NEWS, News
+from synrepl.services.rooms.sliding.sliding_request import RoomFacts, SlidingRequest
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.timelines.listed_rooms import (
-    RoomAttributes,
+    encrypted_rooms,
     removed_from,
-    room_attributes,
+    room_names,
+    room_types,
     space_children,
 )
 from synrepl.storage.rooms.timelines.user_rooms import UserRoom, rooms_with_membership
@@ -48,13 +50,17 @@ class UserRooms:
     """The rooms of one user, the most recently active first.
 
     :ivar upto: memberships are as of this vector
-    :ivar attributes: by number of the room, as far as they were asked for
+    :ivar types: of rooms by number, as far as they were asked for
+    :ivar encrypted: whether rooms are encrypted, likewise
+    :ivar names: likewise
     :ivar children: rooms that spaces name, by ID of the space
     """
 
     upto: PositionVector
     rooms: tuple[ListedRoom, ...]
-    attributes: Mapping[int, RoomAttributes] = field(default_factory=dict)
+    types: Mapping[int, str | None] = field(default_factory=dict)
+    encrypted: Mapping[int, bool] = field(default_factory=dict)
+    names: Mapping[int, str | None] = field(default_factory=dict)
     children: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def shown(self, known: Collection[int]) -> Iterator[ListedRoom]:
@@ -63,10 +69,14 @@ class UserRooms:
 
     def has_all_for(self, request: SlidingRequest) -> bool:
         """Whether it has what the filters of a request ask for."""
+        needs = request.needs
+        numbers = {each.room.room_no for each in self.rooms} if needs else set()
         return (
-            not request.needs_attributes
-            or all(each.room.room_no in self.attributes for each in self.rooms)
-        ) and request.spaces <= self.children.keys()
+            request.spaces <= self.children.keys()
+            and (RoomFacts.TYPE not in needs or self.types.keys() >= numbers)
+            and (RoomFacts.ENCRYPTION not in needs or self.encrypted.keys() >= numbers)
+            and (RoomFacts.NAME not in needs or self.names.keys() >= numbers)
+        )
 
 
 def read_rooms(
@@ -74,36 +84,48 @@ def read_rooms(
     user: str,
     upto: PositionVector,
     known: UserRooms | None = None,
-    changed: Collection[str] | None = None,
+    news: News = ANY_NEWS,
 ) -> UserRooms:
     """The rooms of a user.
 
     :param known: an earlier list
-    :param changed: IDs of the rooms that have changed since, besides those where the user's membership did; None: unknown
+    :param news: since then; if it does not name the rooms, all are read
     """
+    changed = news.rooms
     if known is None or changed is None:
-        return UserRooms(upto, _sorted(_listed(txn, user, rooms_with_membership(txn, user, upto))))
+        rooms = _sorted(_listed(txn, user, rooms_with_membership(txn, user, upto)))
+        return UserRooms(upto, rooms, {} if known is None else known.types)
     if known.upto == upto:
         return known
-    read = _listed(txn, user, rooms_with_membership(txn, user, upto, changed, known.upto))
+    # Without it, the memberships in all other rooms need not be looked at.
+    since = known.upto if news.membership else None
+    read = _listed(txn, user, rooms_with_membership(txn, user, upto, changed, since))
     numbers = {each.room.room_no for each in read}
     ids = {each.room.room_id for each in read}
     kept = [each for each in known.rooms if each.room.room_no not in numbers]
     return UserRooms(
         upto,
         _sorted([*kept, *read]),
-        {no: each for no, each in known.attributes.items() if no not in numbers},
+        known.types,
+        {no: each for no, each in known.encrypted.items() if no not in numbers},
+        {no: each for no, each in known.names.items() if no not in numbers},
         {space: each for space, each in known.children.items() if space not in ids},
     )
 
 
 def with_all_for(txn: Transaction, rooms: UserRooms, request: SlidingRequest) -> UserRooms:
     """A list with what the filters of a request ask for."""
-    if request.needs_attributes:
-        lacking = [e.room for e in rooms.rooms if e.room.room_no not in rooms.attributes]
-        if lacking:
-            found = room_attributes(txn, lacking)
-            rooms = replace(rooms, attributes={**rooms.attributes, **found})
+    needs = request.needs
+
+    def lacking(known: Mapping[int, object]) -> list[UserRoom]:
+        return [each.room for each in rooms.rooms if each.room.room_no not in known]
+
+    if RoomFacts.TYPE in needs and (unknown := lacking(rooms.types)):
+        rooms = replace(rooms, types={**rooms.types, **room_types(txn, unknown)})
+    if RoomFacts.ENCRYPTION in needs and (unknown := lacking(rooms.encrypted)):
+        rooms = replace(rooms, encrypted={**rooms.encrypted, **encrypted_rooms(txn, unknown)})
+    if RoomFacts.NAME in needs and (unknown := lacking(rooms.names)):
+        rooms = replace(rooms, names={**rooms.names, **room_names(txn, unknown)})
     unread = request.spaces - rooms.children.keys()
     if len(rooms.children) > MAX_SPACES:
         unread, rooms = request.spaces, replace(rooms, children={})

@@ -195,7 +195,7 @@ class _Result:
 
 def _record(reading: RoomReading, part: ShownPart, labels: RoomLabels) -> RoomRecord:
     """What the client has been told of a room, with this answer."""
-    required = replace(reading.asked.matched.rule.required, lazy_members=False)
+    required = reading.asked.matched.rule.required
     direct = ToldOf.DIRECT if reading.room.room_id in labels.direct else ToldOf.NOTHING
     before = reading.asked.record
     if before is None or reading.kind in (ReadingKind.WHOLE, ReadingKind.STRIPPED):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Flag, auto
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -53,6 +54,17 @@ class RoomRule(NamedTuple):
         )
 
 
+class RoomFacts(Flag):
+    """What the state of a room says of it."""
+
+    TYPE = auto()
+    ENCRYPTION = auto()
+    NAME = auto()
+
+
+NO_FACTS = RoomFacts(0)
+
+
 @dataclass(frozen=True, slots=True)
 class ListFilter:
     """Which rooms of the user a list has; None: it does not matter.
@@ -74,19 +86,13 @@ class ListFilter:
     not_tags: frozenset[str] = frozenset()
 
     @property
-    def needs_attributes(self) -> bool:
-        """Whether it asks for what the state of a room says."""
+    def needs(self) -> RoomFacts:
+        """What it asks of the states of rooms."""
         return (
-            self.is_encrypted is not None
-            or self.room_types is not None
-            or bool(self.not_room_types)
-            or self.name_like is not None
+            (RoomFacts.TYPE if self.room_types is not None or self.not_room_types else NO_FACTS)
+            | (NO_FACTS if self.is_encrypted is None else RoomFacts.ENCRYPTION)
+            | (NO_FACTS if self.name_like is None else RoomFacts.NAME)
         )
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether it asks for what the user's account data says of rooms."""
-        return self.is_dm is not None or self.tags is not None or bool(self.not_tags)
 
 
 class RoomWindows(NamedTuple):
@@ -158,14 +164,12 @@ class SlidingRequest:
         return bool(self.lists or self.subscriptions)
 
     @property
-    def needs_attributes(self) -> bool:
-        """Whether a filter asks for what states of rooms say."""
-        return any(each.filters.needs_attributes for each in self.lists.values())
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether a filter asks for what account data says."""
-        return any(each.filters.needs_labels for each in self.lists.values())
+    def needs(self) -> RoomFacts:
+        """What its filters ask of the states of rooms."""
+        found = NO_FACTS
+        for each in self.lists.values():
+            found |= each.filters.needs
+        return found
 
     @property
     def spaces(self) -> frozenset[str]:
@@ -194,7 +198,7 @@ def check_count(what: str, count: int, most: int) -> None:
 
 
 def _rule(rule: RoomRule) -> list[object]:
-    return [rule.timeline_limit, rule.required.to_json(), rule.required.lazy_members]
+    return [rule.timeline_limit, rule.required.to_json()]
 
 
 def _filter(wanted: ListFilter) -> list[object]:

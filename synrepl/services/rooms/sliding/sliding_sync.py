@@ -13,7 +13,7 @@ from synrepl.core.clock import Clock
 from synrepl.core.log import Logger
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
-from synrepl.services.rooms.news.news import NO_NEWS, News, NewsSource
+from synrepl.services.rooms.news.news import ANY_NEWS, NO_NEWS, News, NewsSource
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.news.token_wait import SyncTokenFromFuture, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
@@ -46,6 +46,7 @@ from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.clients.sliding_positions import ConnectionName
 from synrepl.storage.database import Isolation, Transaction
+from synrepl.streams.synapse.events import EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +192,18 @@ class SlidingSync:
         pos: SlidingPos,
     ) -> SlidingAnswer:
         since = self._applied.readable_since(pos.token)
-        members = position.members.at(str(pos.token))
-        state = self._connections.state_of(position)
-        asked = _Asked(await self._data.reader_of(identity), request, state, since, members)
         is_new_request = pos.rules != request.rules_tag()
+        asked: _Asked | None = None
         until = self._clock.seconds() + min(request.timeout_s, LONGEST_WAIT_S)
         while True:
             upto = self._applied.current()
             news = await self._news.news_for(identity.user_id, since, upto)
             found: _Found | None = None
-            if is_new_request or _concerns(news, asked):
-                found = await self._read(asked, news, upto)
+            if is_new_request or not news.is_empty or _lacks_messages(request, since):
+                if asked is None:
+                    asked = await self._asked(identity, request, position, pos, since)
+                if is_new_request or _concerns(news, asked):
+                    found = await self._read(asked, news, upto)
             left = until - self._clock.seconds()
             if left <= 0 or (found is not None and not found.is_empty):
                 break
@@ -213,10 +215,26 @@ class SlidingSync:
             return SlidingAnswer(
                 str(SlidingPos(position.key, pos.rules, token)), extensions=extensions
             )
-        if found.state is not state:
+        if asked is not None and found.state is not asked.state:
             position = await self._connections.follow(position, found.state)
         self._connections.note_members(position, str(pos.token), str(token), found.rooms.members)
         return self._answer(identity, position, found, request, token)
+
+    async def _asked(
+        self,
+        identity: ClientIdentity,
+        request: SlidingRequest,
+        position: KnownPosition,
+        pos: SlidingPos,
+        since: SyncToken,
+    ) -> _Asked:
+        """A request, with what its client was told.
+
+        :raises UnknownPosition: that cannot be read
+        """
+        reader = await self._data.reader_of(identity)
+        state = self._connections.state_of(position)
+        return _Asked(reader, request, state, since, position.members.at(str(pos.token)))
 
     def _answer(
         self,
@@ -250,9 +268,9 @@ class SlidingSync:
     async def _read(self, asked: _Asked, news: News, upto: SyncToken) -> _Found:
         """Find what there is to tell; without a query where nothing has changed."""
         user_id, request = asked.reader.user_id, asked.request
-        listed, changed = await self._listed(asked, upto)
+        listed, since_listed = await self._listed(asked, upto)
         labels = await self._labels_of(user_id)
-        if listed is not None and listed.upto == upto.events and listed.has_all_for(request):
+        if listed is not None and since_listed.is_empty and listed.has_all_for(request):
             plan = make_plan(self._given(asked, listed, labels, news))
             known = None
             if not plan.to_read:
@@ -272,7 +290,7 @@ class SlidingSync:
         )
 
         def work(txn: Transaction) -> tuple[UserRooms, _Found]:
-            rooms = read_rooms(txn, user_id, upto.events, listed, changed)
+            rooms = read_rooms(txn, user_id, upto.events, listed, since_listed)
             rooms = with_all_for(txn, rooms, request)
             plan = make_plan(self._given(asked, rooms, labels, news))
             to_read = plan.to_read
@@ -328,20 +346,18 @@ class SlidingSync:
         state = asked.state.updated(records, plan.matched, has_account_data=has_account_data)
         return _Found(plan, rooms, results, state)
 
-    async def _listed(
-        self, asked: _Asked, upto: SyncToken
-    ) -> tuple[UserRooms | None, Collection[str] | None]:
-        """The rooms of the user as they are known, and the IDs of those that have changed since; None: unknown."""
+    async def _listed(self, asked: _Asked, upto: SyncToken) -> tuple[UserRooms | None, News]:
+        """The rooms of the user as they are known, and what may be new since then."""
         user_id = asked.reader.user_id
         listed = self._lists.find(user_id)
-        if asked.since is None or listed is None or not upto.events.covers(listed.upto):
-            return None, None
-        if listed.upto == upto.events:
-            return listed, ()
-        news = await self._news.news_for(user_id, upto.replace({"events": listed.upto}), upto)
-        if news.rooms is not None and not news.rooms and not news.membership:
-            return replace(listed, upto=upto.events), ()
-        return listed, news.rooms
+        if listed is None or not upto.events.covers(listed.upto):
+            return None, ANY_NEWS
+        if asked.since is None:
+            return listed, ANY_NEWS
+        news = await self._news.news_for(user_id, upto.replace({EVENTS.name: listed.upto}), upto)
+        if news.is_empty:
+            return replace(listed, upto=upto.events), news
+        return listed, news
 
     def _given(
         self, asked: _Asked, listed: UserRooms, labels: RoomLabels, news: News
@@ -349,6 +365,12 @@ class SlidingSync:
         return PlannedFrom(
             asked.request, asked.state, listed, labels, asked.since, news, self._server
         )
+
+
+def _lacks_messages(request: SlidingRequest, since: SyncToken) -> bool:
+    """Whether the device may lack messages that the position covers."""
+    wanted = request.extensions.to_device
+    return wanted is not None and has_messages(wanted, since, NO_NEWS)
 
 
 def _concerns(news: News, asked: _Asked) -> bool:

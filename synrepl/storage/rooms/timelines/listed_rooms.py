@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.event_sources import WantedEvent, read_sources
 from synrepl.storage.rooms.timelines.user_rooms import UserRoom, joined_once
 
 _CREATE, _NAME, _ENCRYPTION = "m.room.create", "m.room.name", "m.room.encryption"
 _CHILD = "m.space.child"
-
-
-class RoomAttributes(NamedTuple):
-    """What the current state of a room says of it.
-
-    :ivar room_type: ``type`` of its create event
-    """
-
-    room_type: str | None = None
-    name: str | None = None
-    is_encrypted: bool = False
 
 
 class _Content(msgspec.Struct):
@@ -41,20 +28,20 @@ class _Event(msgspec.Struct):
 _EVENT = msgspec.json.Decoder(_Event)
 
 
-def room_attributes(txn: Transaction, rooms: Collection[UserRoom]) -> dict[int, RoomAttributes]:
-    """The attributes of rooms, by number. A damaged event counts as absent."""
-    entries = _entries(txn, rooms, (_CREATE, _NAME, _ENCRYPTION), "AND k.state_key = ''")
-    versions = {each.room_no: each.version for each in rooms}
-    contents = _contents(txn, versions, [e for e in entries if e[1] != _ENCRYPTION])
-    found = {each.room_no: RoomAttributes() for each in rooms}
-    for room_no, kind, _, event_no in entries:
-        if kind == _ENCRYPTION:
-            found[room_no] = found[room_no]._replace(is_encrypted=True)
-        elif kind == _CREATE:
-            found[room_no] = found[room_no]._replace(room_type=_text(contents, event_no, "type"))
-        else:
-            found[room_no] = found[room_no]._replace(name=_text(contents, event_no, "name"))
-    return found
+def room_types(txn: Transaction, rooms: Collection[UserRoom]) -> dict[int, str | None]:
+    """The types of rooms, by number; None for one without a type, or with a damaged create event. They never change."""
+    return _texts(txn, rooms, _CREATE, "type")
+
+
+def room_names(txn: Transaction, rooms: Collection[UserRoom]) -> dict[int, str | None]:
+    """The names of rooms, by number; None for one without a name, or with a damaged one."""
+    return _texts(txn, rooms, _NAME, "name")
+
+
+def encrypted_rooms(txn: Transaction, rooms: Collection[UserRoom]) -> dict[int, bool]:
+    """Whether rooms are encrypted, by number."""
+    found = {room_no for room_no, _, _ in _entries(txn, rooms, _ENCRYPTION, "")}
+    return {each.room_no: each.room_no in found for each in rooms}
 
 
 def space_children(txn: Transaction, spaces: Collection[UserRoom]) -> dict[int, frozenset[str]]:
@@ -62,11 +49,10 @@ def space_children(txn: Transaction, spaces: Collection[UserRoom]) -> dict[int, 
 
     Source: https://spec.matrix.org/v1.16/client-server-api/#mspacechild: one without ``via`` is none.
     """
-    entries = _entries(txn, spaces, (_CHILD,), "")
-    versions = {each.room_no: each.version for each in spaces}
-    contents = _contents(txn, versions, entries)
+    entries = _entries(txn, spaces, _CHILD, None)
+    contents = _contents(txn, spaces, entries)
     children: dict[int, set[str]] = defaultdict(set)
-    for room_no, _, state_key, event_no in entries:
+    for room_no, state_key, event_no in entries:
         content = contents.get(event_no)
         if content is not None and isinstance(content.via, list) and content.via:
             children[room_no].add(state_key)
@@ -86,29 +72,43 @@ def removed_from(txn: Transaction, user: str, rooms: Sequence[UserRoom]) -> set[
     return joined_once(txn, [each for each in rooms if each.member_no in by_others])
 
 
+def _texts(
+    txn: Transaction, rooms: Collection[UserRoom], kind: str, name: str
+) -> dict[int, str | None]:
+    """A text in the contents of entries of a type, by number of the room."""
+    entries = _entries(txn, rooms, kind, "")
+    contents = _contents(txn, rooms, entries)
+    found: dict[int, str | None] = dict.fromkeys(each.room_no for each in rooms)
+    for room_no, _, event_no in entries:
+        value = getattr(contents.get(event_no), name, None)
+        found[room_no] = value if isinstance(value, str) else None
+    return found
+
+
 def _entries(
-    txn: Transaction, rooms: Collection[UserRoom], types: Sequence[str], where: str
-) -> list[tuple[int, str, str, int]]:
-    """Entries of current states: number of the room, type, state key, number of the event."""
+    txn: Transaction, rooms: Collection[UserRoom], kind: str, state_key: str | None
+) -> list[tuple[int, str, int]]:
+    """Entries of current states of a type: number of the room, state key, number of the event.
+
+    :param state_key: None: any
+    """
+    if not rooms:
+        return []
+    where = "" if state_key is None else " AND k.state_key = %(key)s"
     txn.execute(
-        "SELECT k.room_no, k.type, k.state_key, c.event_no"
-        " FROM unnest(%s::int[]) AS w (room_no) CROSS JOIN unnest(%s::text[]) AS t (type)"
-        f" JOIN synrepl._room_keys k ON k.room_no = w.room_no AND k.type = t.type {where}"
+        "SELECT k.room_no, k.state_key, c.event_no FROM unnest(%(rooms)s::int[]) AS w (room_no)"
+        f" JOIN synrepl._room_keys k ON k.room_no = w.room_no AND k.type = %(type)s{where}"
         " JOIN synrepl._current_state c ON c.room_no = k.room_no AND c.slot = k.slot",
-        ([each.room_no for each in rooms], array_text(types)),
+        {"rooms": [each.room_no for each in rooms], "type": kind, "key": state_key},
     )
-    return [(int(no), kind, key, int(event_no)) for no, kind, key, event_no in txn.fetchall()]
+    return [(int(no), str(key), int(event_no)) for no, key, event_no in txn.fetchall()]
 
 
 def _contents(
-    txn: Transaction, versions: Mapping[int, str], entries: Sequence[tuple[int, str, str, int]]
+    txn: Transaction, rooms: Collection[UserRoom], entries: Sequence[tuple[int, str, int]]
 ) -> dict[int, _Content]:
     """The contents of events, by number."""
-    wanted = [WantedEvent(event_no, versions[room_no]) for room_no, _, _, event_no in entries]
+    versions = {each.room_no: each.version for each in rooms}
+    wanted = [WantedEvent(event_no, versions[room_no]) for room_no, _, event_no in entries]
     sources = read_sources(txn, wanted).events
     return {number: _EVENT.decode(each.json).content for number, each in sources.items()}
-
-
-def _text(contents: Mapping[int, _Content], event_no: int, name: str) -> str | None:
-    value = getattr(contents.get(event_no), name, None)
-    return value if isinstance(value, str) else None

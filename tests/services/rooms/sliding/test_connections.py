@@ -219,7 +219,7 @@ class Damage(ConnectionsCase):
             other = AnsweringProcess(self.one.process)
             await other.apply(SlidingPos.parse(first.pos, SERVER).token.events)
             with self.assertRaises(UnknownPosition):
-                await self.slide(first.pos, windows(), process=other)
+                await self.slide(first.pos, windows(5), process=other)
 
 
 class Others(ConnectionsCase):

@@ -29,7 +29,6 @@ from synrepl.services.rooms.sliding.sliding_request import (
     RoomWindows,
     SlidingRequest,
 )
-from synrepl.storage.rooms.timelines.listed_rooms import RoomAttributes
 from synrepl.storage.rooms.timelines.user_rooms import UserRoom
 
 SERVER = "x"
@@ -52,10 +51,8 @@ class World:
         self.now = 0
         self.events: dict[int, list[int]] = defaultdict(list)
         self.direct = frozenset(f"!{n}" for n in ROOMS if rng.random() < 0.3)
-        self.attributes = {
-            n: RoomAttributes(rng.choice([None, "m.space"]), f"name {n}", rng.random() < 0.5)
-            for n in ROOMS
-        }
+        self.types = {n: rng.choice([None, "m.space"]) for n in ROOMS}
+        self.encrypted = {n: rng.random() < 0.5 for n in ROOMS}
         self.happen(ROOMS)
 
     def happen(self, rooms: Iterable[int]) -> None:
@@ -79,7 +76,9 @@ class World:
             for n in ROOMS
         ]
         ordered = sorted(rooms, key=lambda each: -each.activity)
-        return UserRooms(PositionVector(linear=self.now), tuple(ordered), self.attributes)
+        return UserRooms(
+            PositionVector(linear=self.now), tuple(ordered), self.types, self.encrypted
+        )
 
     def matching(self, wanted: ListFilter) -> list[int]:
         """The rooms of a list, the most recently active first."""
@@ -87,8 +86,8 @@ class World:
             n
             for n in sorted(ROOMS, key=lambda n: -self.events[n][-1])
             if (wanted.is_dm is None or wanted.is_dm == (f"!{n}" in self.direct))
-            and (wanted.is_encrypted in (None, self.attributes[n].is_encrypted))
-            and self.attributes[n].room_type not in wanted.not_room_types
+            and (wanted.is_encrypted in (None, self.encrypted[n]))
+            and self.types[n] not in wanted.not_room_types
         ]
 
     def request(self) -> SlidingRequest:
