@@ -12,7 +12,7 @@ from synrepl.rooms import Viewer
 from synrepl.services.rooms.sliding.connection_state import WHOLE, RoomRecord, ToldOf
 from synrepl.services.rooms.sliding.required_state import RequiredState
 from synrepl.services.rooms.sliding.room_labels import RoomLabels
-from synrepl.services.rooms.sliding.room_reading import ReadingKind, RoomReading, readings
+from synrepl.services.rooms.sliding.room_reading import ReadingKind, ReadingOfRoom, readings
 from synrepl.services.rooms.sliding.room_results import NO_ROOMS, RoomHero, RoomResult, SlidingRooms
 from synrepl.services.rooms.sliding.room_states import RoomState, StatesOfRooms, final_changes
 from synrepl.services.rooms.sliding.room_timelines import (
@@ -37,19 +37,19 @@ from synrepl.storage.rooms.timelines.shown_events import ShownPart
 MAX_PATTERNS = 200
 
 
-class _Content(msgspec.Struct):
+class _NamingContent(msgspec.Struct):
     name: object = None
     url: object = None
     displayname: object = None
     avatar_url: object = None
 
 
-class _Event(msgspec.Struct):
-    content: _Content
+class _NamingEvent(msgspec.Struct):
+    content: _NamingContent
 
 
-_EVENT = msgspec.json.Decoder(_Event)
-_NO_CONTENT = _Content()
+_EVENT = msgspec.json.Decoder(_NamingEvent)
+_NO_CONTENT = _NamingContent()
 
 #: Members of the content that name a room.
 _NAMED_BY = {"name": "name", "avatar": "url"}
@@ -117,7 +117,7 @@ class _Result:
 
     def __init__(
         self,
-        reading: RoomReading,
+        reading: ReadingOfRoom,
         part: ShownPart,
         state: RoomState,
         facts: TimelineFacts,
@@ -193,7 +193,7 @@ class _Result:
         return found
 
 
-def _record(reading: RoomReading, part: ShownPart, labels: RoomLabels) -> RoomRecord:
+def _record(reading: ReadingOfRoom, part: ShownPart, labels: RoomLabels) -> RoomRecord:
     """What the client has been told of a room, with this answer."""
     required = reading.asked.matched.rule.required
     direct = ToldOf.DIRECT if reading.room.room_id in labels.direct else ToldOf.NOTHING
@@ -211,7 +211,7 @@ def _record(reading: RoomReading, part: ShownPart, labels: RoomLabels) -> RoomRe
 
 
 def _known(
-    before: RoomRecord, required: RequiredState, reading: RoomReading
+    before: RoomRecord, required: RequiredState, reading: ReadingOfRoom
 ) -> RequiredState | bytes:
     """The entries that the client has now: those that it had, unless one of them changed and was not wanted any more."""
     known = before.known
@@ -224,7 +224,7 @@ def _known(
     return required if is_stale or len(both.patterns) > MAX_PATTERNS else both
 
 
-def _content(events: Mapping[int, ClientEvent], event_no: int | None) -> _Content:
+def _content(events: Mapping[int, ClientEvent], event_no: int | None) -> _NamingContent:
     event = events.get(event_no) if event_no is not None else None
     return _NO_CONTENT if event is None else _EVENT.decode(event.json).content
 

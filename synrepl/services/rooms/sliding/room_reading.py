@@ -42,7 +42,7 @@ class ReadingKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RoomReading:
+class ReadingOfRoom:
     """How one room is read.
 
     :ivar changes: what changed of its state, if it is not read whole
@@ -102,31 +102,31 @@ def as_of(
 
 def readings(
     txn: Transaction, to_read: Sequence[RoomToRead], upto: PositionVector
-) -> list[RoomReading]:
+) -> list[ReadingOfRoom]:
     """Decide how rooms are read."""
-    found: list[RoomReading] = []
+    found: list[ReadingOfRoom] = []
     by_since: dict[PositionVector, list[RoomToRead]] = defaultdict(list)
     for each in to_read:
         if each.since is not None:
             by_since[each.since.events].append(each)
         elif each.room.membership in (_JOIN, *LEFT):
-            found.append(RoomReading(each, ReadingKind.WHOLE))
+            found.append(ReadingOfRoom(each, ReadingKind.WHOLE))
         else:
-            found.append(RoomReading(each, ReadingKind.STRIPPED))
+            found.append(ReadingOfRoom(each, ReadingKind.STRIPPED))
     for since, rooms in by_since.items():
         found += _told_before(txn, rooms, since, upto)
     left = [e.room for e in found if e.room.membership in LEFT and e.kind is ReadingKind.WHOLE]
     inside = joined_once(txn, left)
     outside = {each.room_no for each in left} - inside
     return [
-        RoomReading(e.asked, e.kind, e.changes, True) if e.room.room_no in outside else e
+        ReadingOfRoom(e.asked, e.kind, e.changes, True) if e.room.room_no in outside else e
         for e in found
     ]
 
 
 def _told_before(
     txn: Transaction, rooms: Sequence[RoomToRead], since: PositionVector, upto: PositionVector
-) -> Iterable[RoomReading]:
+) -> Iterable[ReadingOfRoom]:
     tokens = {
         token
         for each in rooms
@@ -136,20 +136,20 @@ def _told_before(
     news = tokens - covered_tokens(txn, tokens, since)
     moved = [each.room for each in rooms if each.room.stream_id in news]
     before = memberships_at(txn, moved, since)
-    changed: list[RoomReading] = []
+    changed: list[ReadingOfRoom] = []
     for each in rooms:
         room = each.room
         earlier = before.get(room.room_no)
         was_in = earlier is not None and earlier.membership == _JOIN
         if room.membership not in (_JOIN, *LEFT):
             kind = ReadingKind.LABELS if earlier is None else ReadingKind.STRIPPED
-            yield RoomReading(each, kind)
+            yield ReadingOfRoom(each, kind)
         elif (earlier is not None and not was_in) or (
             room.membership == _JOIN and room.state_only in news
         ):
-            yield RoomReading(each, ReadingKind.WHOLE)
+            yield ReadingOfRoom(each, ReadingKind.WHOLE)
         else:
-            changed.append(RoomReading(each, ReadingKind.CHANGES))
+            changed.append(ReadingOfRoom(each, ReadingKind.CHANGES))
     with_news = [each.room for each in changed if each.has_changed]
     found = state_changes(txn, [(e.room_no, e.room_id) for e in with_news], since)
     found = _upto(txn, found, {e.room_no: e for e in with_news}, upto)
@@ -157,9 +157,9 @@ def _told_before(
         changes = found.get(reading.room.room_no, _NO_CHANGES)
         # Another writer may have changed an entry before the one did of whose change the client knows.
         if changes.is_many or any(token <= since.highest for token, _, _ in changes.changes):
-            yield RoomReading(reading.asked, ReadingKind.WHOLE)
+            yield ReadingOfRoom(reading.asked, ReadingKind.WHOLE)
         else:
-            yield RoomReading(reading.asked, ReadingKind.CHANGES, changes)
+            yield ReadingOfRoom(reading.asked, ReadingKind.CHANGES, changes)
 
 
 def _upto(

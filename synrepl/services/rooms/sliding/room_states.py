@@ -9,7 +9,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.rooms import StateKey
 from synrepl.services.rooms.sliding.required_state import RequiredState, StatePattern
 from synrepl.services.rooms.sliding.room_lists import LEFT
-from synrepl.services.rooms.sliding.room_reading import ReadingKind, RoomReading
+from synrepl.services.rooms.sliding.room_reading import ReadingKind, ReadingOfRoom
 from synrepl.services.rooms.sliding.room_timelines import Parts
 from synrepl.services.rooms.timelines.states_at import take_back
 from synrepl.services.rooms.timelines.update_reader import STRIPPED_TYPES
@@ -62,7 +62,7 @@ class StatesOfRooms:
         self._upto = upto
         self._members = members
 
-    def read(self, rooms: Sequence[RoomReading], parts: Parts) -> dict[int, RoomState]:
+    def read(self, rooms: Sequence[ReadingOfRoom], parts: Parts) -> dict[int, RoomState]:
         """What is told, by number of the room."""
         summaries = room_summaries(
             self._txn, self._user, [e.room.room_no for e in rooms if _has_summary(e)]
@@ -108,7 +108,7 @@ class StatesOfRooms:
 
     def _patterns(
         self,
-        reading: RoomReading,
+        reading: ReadingOfRoom,
         lazy: Mapping[int, Collection[str]],
         summary: StoredSummary | None,
     ) -> frozenset[StatePattern]:
@@ -128,7 +128,7 @@ class StatesOfRooms:
         return frozenset(found | {(MEMBER, user) for user in users})
 
     def _lazy_members(
-        self, rooms: Sequence[RoomReading], parts: Parts
+        self, rooms: Sequence[ReadingOfRoom], parts: Parts
     ) -> dict[int, Collection[str]]:
         """The users whose memberships are needed to show timelines, where they are loaded lazily."""
         lazy = [
@@ -156,7 +156,7 @@ class StatesOfRooms:
     # -- what is told -----------------------------------------------------------------
 
     def _tell_whole(
-        self, state: RoomState, reading: RoomReading, entries: Mapping[StateKey, int]
+        self, state: RoomState, reading: ReadingOfRoom, entries: Mapping[StateKey, int]
     ) -> None:
         required = reading.asked.matched.rule.required
         state.entries = {key: no for key, no in entries.items() if required.matches(key)}
@@ -165,7 +165,7 @@ class StatesOfRooms:
     def _tell_changes(
         self,
         state: RoomState,
-        reading: RoomReading,
+        reading: ReadingOfRoom,
         entries: Mapping[StateKey, int],
         *,
         is_gap: bool,
@@ -192,7 +192,7 @@ class StatesOfRooms:
     def _tell_members(
         self,
         state: RoomState,
-        reading: RoomReading,
+        reading: ReadingOfRoom,
         entries: Mapping[StateKey, int],
         users: Iterable[str],
     ) -> None:
@@ -208,12 +208,12 @@ class StatesOfRooms:
         state.members = {no for key, no in state.entries.items() if key[0] == MEMBER}
 
 
-def final_changes(reading: RoomReading) -> dict[StateKey, int | None]:
+def final_changes(reading: ReadingOfRoom) -> dict[StateKey, int | None]:
     """The entries that changed, as they are now."""
     return {key: event_no for _, key, event_no in reading.changes.changes}
 
 
-def _has_summary(reading: RoomReading) -> bool:
+def _has_summary(reading: ReadingOfRoom) -> bool:
     """Whether the number of members, or those that the room is named by, may have changed."""
     if reading.room.membership in LEFT or reading.kind is ReadingKind.LABELS:
         return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, Viewer
 from synrepl.services.rooms.sliding.room_lists import LEFT
-from synrepl.services.rooms.sliding.room_reading import ReadingKind, RoomReading
+from synrepl.services.rooms.sliding.room_reading import ReadingKind, ReadingOfRoom
 from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.timelines.activity import ACTIVITY_TYPES, newest_activity
@@ -24,7 +24,7 @@ Parts = Mapping[int, ShownPart]
 
 
 def read_parts(
-    txn: Transaction, viewer: Viewer, rooms: Sequence[RoomReading], upto: PositionVector
+    txn: Transaction, viewer: Viewer, rooms: Sequence[ReadingOfRoom], upto: PositionVector
 ) -> dict[int, ShownPart]:
     """The newest events of rooms, or those since the client was told; empty where there can be none."""
     found = {each.room.room_no: _NOTHING for each in rooms}
@@ -43,7 +43,7 @@ def read_parts(
     return found
 
 
-def _with_timeline(rooms: Sequence[RoomReading]) -> Sequence[RoomReading]:
+def _with_timeline(rooms: Sequence[ReadingOfRoom]) -> Sequence[ReadingOfRoom]:
     return [
         each
         for each in rooms
@@ -52,13 +52,13 @@ def _with_timeline(rooms: Sequence[RoomReading]) -> Sequence[RoomReading]:
     ]
 
 
-def _window(reading: RoomReading, upto: PositionVector) -> RoomWindow:
+def _window(reading: ReadingOfRoom, upto: PositionVector) -> RoomWindow:
     room = reading.room
     last = room.stream_id if room.membership in LEFT else upto.highest
     return RoomWindow(room, reading.is_from_start, last, reading.is_outside)
 
 
-def history_before(reading: RoomReading, part: ShownPart, upto: PositionVector) -> RoomToken:
+def history_before(reading: ReadingOfRoom, part: ShownPart, upto: PositionVector) -> RoomToken:
     """Where the history before a timeline begins."""
     room = reading.room
     stream_id = room.stream_id if room.membership in LEFT else upto.highest
@@ -83,7 +83,7 @@ class TimelineFacts:
 
 def timeline_facts(
     txn: Transaction,
-    rooms: Sequence[RoomReading],
+    rooms: Sequence[ReadingOfRoom],
     parts: Parts,
     upto: PositionVector,
     live_since: PositionVector | None,
@@ -97,7 +97,7 @@ def timeline_facts(
 
 
 def _stamps(
-    txn: Transaction, rooms: Sequence[RoomReading], parts: Parts, upto: PositionVector
+    txn: Transaction, rooms: Sequence[ReadingOfRoom], parts: Parts, upto: PositionVector
 ) -> dict[int, int]:
     found: dict[int, int] = {}
     unknown: list[int] = []
@@ -117,7 +117,7 @@ def _stamps(
     return found | newest_activity(txn, unknown, upto)
 
 
-def _expanded(txn: Transaction, rooms: Sequence[RoomReading], parts: Parts) -> set[int]:
+def _expanded(txn: Transaction, rooms: Sequence[ReadingOfRoom], parts: Parts) -> set[int]:
     firsts: dict[PositionVector, dict[int, int]] = defaultdict(dict)
     for each in rooms:
         number = each.room.room_no

@@ -87,7 +87,7 @@ class _Asked(NamedTuple):
         )
 
 
-class _Found(NamedTuple):
+class _AnswerFound(NamedTuple):
     """What there is to tell.
 
     :ivar state: what the client was told, with this
@@ -198,7 +198,7 @@ class SlidingSync:
         while True:
             upto = self._applied.current()
             news = await self._news.news_for(identity.user_id, since, upto)
-            found: _Found | None = None
+            found: _AnswerFound | None = None
             if is_new_request or not news.is_empty or _lacks_messages(request, since):
                 if asked is None:
                     asked = await self._asked(identity, request, position, pos, since)
@@ -240,7 +240,7 @@ class SlidingSync:
         self,
         identity: ClientIdentity,
         position: KnownPosition,
-        found: _Found,
+        found: _AnswerFound,
         request: SlidingRequest,
         token: SyncToken,
     ) -> SlidingAnswer:
@@ -265,7 +265,7 @@ class SlidingSync:
 
     # -- reading ----------------------------------------------------------------------
 
-    async def _read(self, asked: _Asked, news: News, upto: SyncToken) -> _Found:
+    async def _read(self, asked: _Asked, news: News, upto: SyncToken) -> _AnswerFound:
         """Find what there is to tell; without a query where nothing has changed."""
         user_id, request = asked.reader.user_id, asked.request
         listed, since_listed = await self._listed(asked, upto)
@@ -289,7 +289,7 @@ class SlidingSync:
             int(self._clock.seconds() * 1000),
         )
 
-        def work(txn: Transaction) -> tuple[UserRooms, _Found]:
+        def work(txn: Transaction) -> tuple[UserRooms, _AnswerFound]:
             rooms = read_rooms(txn, user_id, upto.events, listed, since_listed)
             rooms = with_all_for(txn, rooms, request)
             plan = make_plan(self._given(asked, rooms, labels, news))
@@ -315,7 +315,7 @@ class SlidingSync:
         upto: SyncToken,
         plan: SlidingPlan,
         rooms: SlidingRooms,
-    ) -> _Found | None:
+    ) -> _AnswerFound | None:
         """What there is to tell, with that of extensions; None if they have to read, and there is no transaction."""
         wanted = asked.request.extensions
         records = {**plan.records, **rooms.records}
@@ -344,7 +344,7 @@ class SlidingSync:
         if wanted.account_data is None and news.account_data:
             has_account_data = False
         state = asked.state.updated(records, plan.matched, has_account_data=has_account_data)
-        return _Found(plan, rooms, results, state)
+        return _AnswerFound(plan, rooms, results, state)
 
     async def _listed(self, asked: _Asked, upto: SyncToken) -> tuple[UserRooms | None, News]:
         """The rooms of the user as they are known, and what may be new since then."""

@@ -15,17 +15,17 @@ _CREATE, _NAME, _ENCRYPTION = "m.room.create", "m.room.name", "m.room.encryption
 _CHILD = "m.space.child"
 
 
-class _Content(msgspec.Struct):
+class _ListedContent(msgspec.Struct):
     type: object = None
     name: object = None
     via: object = None
 
 
-class _Event(msgspec.Struct):
-    content: _Content
+class _ListedEvent(msgspec.Struct):
+    content: _ListedContent
 
 
-_EVENT = msgspec.json.Decoder(_Event)
+_EVENT = msgspec.json.Decoder(_ListedEvent)
 
 
 def room_types(txn: Transaction, rooms: Collection[UserRoom]) -> dict[int, str | None]:
@@ -106,7 +106,7 @@ def _entries(
 
 def _contents(
     txn: Transaction, rooms: Collection[UserRoom], entries: Sequence[tuple[int, str, int]]
-) -> dict[int, _Content]:
+) -> dict[int, _ListedContent]:
     """The contents of events, by number."""
     versions = {each.room_no: each.version for each in rooms}
     wanted = [WantedEvent(event_no, versions[room_no]) for room_no, _, event_no in entries]
