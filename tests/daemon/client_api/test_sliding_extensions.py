@@ -284,3 +284,16 @@ class ToDevice(ExtensionsCase):
                 seen += told
             self.assertEqual(seen, list(range(count)))
             self.since = since
+
+
+class Keys(ExtensionsCase):
+    """Keys of devices, of which there are none."""
+
+    async def test_the_first_answer_says_that_there_are_none(self) -> None:
+        body = {"extensions": enabled("e2ee", "org.test.unheard_of")}
+        first = await self.slide(self.bob, body)
+        none = {"device_one_time_keys_count": {}, "device_unused_fallback_key_types": []}
+        self.assertEqual(first["extensions"], {"e2ee": none})
+        self.assertEqual((await self.slide(self.bob, body, first["pos"]))["extensions"], {})
+        disabled = {"extensions": {"e2ee": {"enabled": False}}}
+        self.assertEqual((await self.slide(self.bob, disabled))["extensions"], {})
