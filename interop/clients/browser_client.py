@@ -166,7 +166,7 @@ def check_data(found: Section, browser: Browser, deployment: ClientDeployment, r
     deployment.ask(1, "POST", f"{own}/receipt/m.read/{quote(event)}", {})
     deployment.ask(1, "PUT", f"{own}/typing/{quote(bob)}", {"typing": True, "timeout": 60_000})
     content = {"messages": {alice: {"*": {"note": "to the page"}}}}
-    deployment.ask(1, "PUT", "/sendToDevice/org.example.note/1", content)
+    deployment.ask(1, "PUT", f"/sendToDevice/org.example.note/{quote(event)}", content)
     read = browser.until(f"window.told.read[{json.dumps(f'm.read {bob}')}]")
     found.check("the client is told what the other user has read", read == event)
     typing = browser.until(f"window.told.typing[{json.dumps(bob)}]")
