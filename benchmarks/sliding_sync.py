@@ -51,7 +51,7 @@ from synrepl.services.rooms.sliding.sliding_sync import SlidingAnswer, SlidingSy
 from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.sources import LINEAR
 from synrepl.storage.clients.sliding_positions import ConnectionName
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_users
+from synrepl.storage.rooms.reading.rooms_of_user import RoomsOfUser, rooms_of_users
 from synrepl.streams.definition import Stream
 
 _TIMES = 15
@@ -272,7 +272,7 @@ def _process(database: BlockingDatabase, server: str, user: str) -> _Process:
     log: Any = _Nothing()
     applied = AppliedVectors(scheduler, server)
 
-    async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
+    async def load(users: Collection[str]) -> Mapping[str, RoomsOfUser]:
         known = applied.current().events
         return await counted.run("rooms", lambda txn: rooms_of_users(txn, users, known))
 

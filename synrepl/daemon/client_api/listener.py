@@ -35,6 +35,7 @@ from synrepl.daemon.config.config import Config
 from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
+from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.waiting.wait_for import WaitFor
 
 #: Persistent connections to each process that requests are forwarded to.
@@ -44,11 +45,15 @@ FORWARDING_CONNECTIONS = 16
 class ClientApiListener:
     """The listener for Matrix clients.
 
+    :param waits: has the number of syncs that wait for news
     :ivar server: has the counters of its connections and requests
     """
 
-    def __init__(self, server: HttpServer, limiters: ClientRateLimiters, port: Any) -> None:
+    def __init__(
+        self, server: HttpServer, limiters: ClientRateLimiters, waits: WaitingSyncs, port: Any
+    ) -> None:
         self.server = server
+        self._waits = waits
         self._limiters = limiters
         self._port = port
 
@@ -58,7 +63,7 @@ class ClientApiListener:
         return int(self._port.getHost().port)
 
     def status(self) -> dict[str, Any]:
-        """Counts of connections and requests, and of requests refused by a rate limit."""
+        """Counts of connections, requests and waiting syncs, and of requests refused by a rate limit."""
         limiters = self._limiters
         answered: Counter[str] = Counter()
         for (_, status), count in self.server.responses.items():
@@ -66,6 +71,7 @@ class ClientApiListener:
         return {
             "port": self.port,
             **http_status(self.server),
+            "syncs_waiting": len(self._waits),
             "answered": dict(answered),
             "rate_limited": {
                 "logins": limiters.logins.refused,
@@ -143,7 +149,7 @@ def open_client_api(
     )
     server = HttpServer(scheduler, routes, MatrixPolicy(CLIENT_API_ERRORS), limits, sliced=True)
     port = listen(reactor, "rooms.client_api", section.port, server, section.bind_address)
-    listener = ClientApiListener(server, limiters, port)
+    listener = ClientApiListener(server, limiters, reading.waits, port)
     stops.push_async_callback(listener.close)
     return listener
 

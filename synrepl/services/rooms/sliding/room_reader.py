@@ -184,10 +184,11 @@ class _Result:
 
     def _heroes(self, events: Mapping[int, ClientEvent]) -> Sequence[RoomHero] | None:
         summary = self._state.summary
-        if summary is None or summary.heroes is None:
+        users = None if summary is None else summary.heroes(self._as.reader.user_id)
+        if users is None:
             return None
         found = []
-        for user in summary.heroes:
+        for user in users:
             content = _content(events, self._state.heroes.get(user))
             found.append(RoomHero(user, _text(content.displayname), _text(content.avatar_url)))
         return found

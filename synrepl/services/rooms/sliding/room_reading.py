@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -151,10 +151,9 @@ def _told_before(
         else:
             changed.append(ReadingOfRoom(each, ReadingKind.CHANGES))
     with_news = [each.room for each in changed if each.has_changed]
-    found = state_changes(txn, [(e.room_no, e.room_id) for e in with_news], since)
-    found = _upto(txn, found, {e.room_no: e for e in with_news}, upto)
+    found = state_changes(txn, [(e.room_no, e.room_id) for e in with_news], since, upto)
     for reading in changed:
-        changes = found.get(reading.room.room_no, _NO_CHANGES)
+        changes = _upto_leave(found.get(reading.room.room_no, _NO_CHANGES), reading.room)
         # Another writer may have changed an entry before the one did of whose change the client knows.
         if changes.is_many or any(token <= since.highest for token, _, _ in changes.changes):
             yield ReadingOfRoom(reading.asked, ReadingKind.WHOLE)
@@ -162,19 +161,8 @@ def _told_before(
             yield ReadingOfRoom(reading.asked, ReadingKind.CHANGES, changes)
 
 
-def _upto(
-    txn: Transaction,
-    changes: Mapping[int, StateChanges],
-    rooms: Mapping[int, UserRoom],
-    upto: PositionVector,
-) -> dict[int, StateChanges]:
-    """The changes that a vector covers, up to the leave of a room that the user left."""
-    tokens = {token for each in changes.values() for token, _, _ in each.changes}
-    covered: Collection[int] = covered_tokens(txn, tokens, upto)
-    found = {}
-    for number, each in changes.items():
-        room = rooms[number]
-        last = upto.highest if room.membership == _JOIN else room.stream_id
-        kept = [e for e in each.changes if e[0] in covered and e[0] <= last]
-        found[number] = each._replace(changes=kept)
-    return found
+def _upto_leave(changes: StateChanges, room: UserRoom) -> StateChanges:
+    """The changes that a user sees who may have left the room."""
+    if room.membership == _JOIN:
+        return changes
+    return changes._replace(changes=[e for e in changes.changes if e[0] <= room.stream_id])

@@ -65,7 +65,7 @@ class StatesOfRooms:
     def read(self, rooms: Sequence[ReadingOfRoom], parts: Parts) -> dict[int, RoomState]:
         """What is told, by number of the room."""
         summaries = room_summaries(
-            self._txn, self._user, [e.room.room_no for e in rooms if _has_summary(e)]
+            self._txn, [each.room.room_no for each in rooms if _has_summary(each)]
         )
         lazy = self._lazy_members(rooms, parts)
         wanted = {
@@ -99,7 +99,7 @@ class StatesOfRooms:
             self._tell_members(state, each, entries, lazy.get(number, ()))
             state.summary = summaries.get(number)
             if state.summary is not None:
-                users = [(MEMBER, user) for user in state.summary.heroes or ()]
+                users = [(MEMBER, user) for user in state.summary.heroes(self._user) or ()]
                 state.heroes = {key[1]: entries[key] for key in users if key in entries}
             found[number] = state
         return found
@@ -124,7 +124,8 @@ class StatesOfRooms:
             found |= required.patterns | _NAMES
         elif reading.kind is ReadingKind.CHANGES and record and not record.knows(required):
             found |= required.patterns
-        users = {*lazy.get(reading.room.room_no, ()), *((summary and summary.heroes) or ())}
+        heroes = None if summary is None else summary.heroes(self._user)
+        users = {*lazy.get(reading.room.room_no, ()), *(heroes or ())}
         return frozenset(found | {(MEMBER, user) for user in users})
 
     def _lazy_members(

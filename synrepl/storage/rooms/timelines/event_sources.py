@@ -5,12 +5,12 @@ A damaged event is named and left out, so that the other rooms of an answer are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.rooms import BadEvent, RoomVersion, canonical_json, parse_event, redact, room_version
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.tables.events import CorruptEvent, MissingJson, checksum
 from synrepl.storage.rooms.tables.pending_rows import array_text
 
@@ -53,22 +53,34 @@ class EventSources(NamedTuple):
     damaged: Mapping[int, StorageError]
 
 
+#: What :func:`sources_from` wants of an event ``e`` and its JSON ``j``, before ``j.raw``.
+SOURCE_CELLS = (
+    "e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, j.checksum"
+)
+
+
 def read_sources(txn: Transaction, wanted: Collection[WantedEvent]) -> EventSources:
     """The JSON of events."""
     if not wanted:
         return EventSources({}, {})
     versions = {each.event_no: each for each in wanted}
-    txn.execute(
-        "SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by,"
-        " j.checksum, j.raw FROM synrepl._room_events e"
-        " LEFT JOIN synrepl._room_event_json j USING (event_no)"
-        " WHERE e.event_no = ANY (%s::bigint[])",
-        (array_text(versions),),
-    )
+    txn.execute(_SOURCES, (array_text(versions),))
+    return sources_from(txn.fetchall(), versions)
+
+
+_SOURCES = planned(
+    f"SELECT {SOURCE_CELLS}, j.raw FROM synrepl._room_events e"
+    " LEFT JOIN synrepl._room_event_json j USING (event_no)"
+    " WHERE e.event_no = ANY (%s::bigint[])"
+)
+
+
+def sources_from(rows: Iterable[Sequence[Any]], wanted: Mapping[int, WantedEvent]) -> EventSources:
+    """Events from rows of :data:`SOURCE_CELLS` and ``raw``; those of ``wanted`` without a row are damaged."""
     events: dict[int, EventSource] = {}
     damaged: dict[int, StorageError] = {}
-    for event_no, event_id, sender, sent_at, stream_id, redacted_by, stored, raw in txn.fetchall():
-        each = versions[event_no]
+    for event_no, event_id, sender, sent_at, stream_id, redacted_by, stored, raw in rows:
+        each = wanted[event_no]
         try:
             json = _checked(event_no, event_id, stored, raw)
             if not each.is_whole or redacted_by is not None:
@@ -79,7 +91,7 @@ def read_sources(txn: Transaction, wanted: Collection[WantedEvent]) -> EventSour
         events[event_no] = EventSource(
             event_no, event_id, sender, sent_at, stream_id, redacted_by, json
         )
-    for event_no in versions.keys() - events.keys() - damaged.keys():
+    for event_no in wanted.keys() - events.keys() - damaged.keys():
         damaged[event_no] = MissingJson(event_id="?", event_no=event_no)
     return EventSources(events, damaged)
 
@@ -117,10 +129,12 @@ def replaced_entries(txn: Transaction, entries: Sequence[ReplacedEntry]) -> dict
     """The numbers of the events that state events replaced, by their own; those that replaced none are left out."""
     if not entries:
         return {}
-    txn.execute(
-        "SELECT w.event_no, synrepl.state_entry(w.room_no, w.group_before, w.slot)"
-        " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::int[])"
-        " AS w (event_no, room_no, group_before, slot)",
-        tuple(map(list, zip(*entries, strict=True))),
-    )
+    txn.execute(_REPLACED, tuple(map(list, zip(*entries, strict=True))))
     return {int(new): int(old) for new, old in txn.fetchall() if old is not None}
+
+
+_REPLACED = planned(
+    "SELECT w.event_no, synrepl.state_entry(w.room_no, w.group_before, w.slot)"
+    " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::int[])"
+    " AS w (event_no, room_no, group_before, slot)"
+)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import StateKey
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.covered_sql import (
     covered_params,
@@ -56,16 +56,20 @@ def current_entries(
     :param only_members: whether nothing else is wanted
     """
     where, params = "", dict[str, object](rooms=list(room_nos))
-    if members is not None:
+    if members is None and only_members:
+        where = f" AND k.type = '{MEMBER}'"
+    elif members is not None:
         is_wanted = f"k.type = '{MEMBER}' AND (k.room_no, k.state_key) IN ({_PAIRS})"
         where = (
             f" AND {is_wanted}" if only_members else f" AND (k.type <> '{MEMBER}' OR {is_wanted})"
         )
         params |= _pairs(members)
     txn.execute(
-        "SELECT c.room_no, c.slot, k.type, k.state_key, c.event_no FROM synrepl._current_state c"
-        " JOIN synrepl._room_keys k USING (room_no, slot)"
-        f" WHERE c.room_no = ANY (%(rooms)s::int[]){where}",
+        planned(
+            "SELECT c.room_no, c.slot, k.type, k.state_key, c.event_no FROM synrepl._current_state c"
+            " JOIN synrepl._room_keys k USING (room_no, slot)"
+            f" WHERE c.room_no = ANY (%(rooms)s::int[]){where}"
+        ),
         params,
     )
     found: dict[int, list[StateEntry]] = {room_no: [] for room_no in room_nos}
@@ -87,9 +91,12 @@ def _pairs(members: Collection[tuple[int, str]]) -> dict[str, object]:
 
 
 def state_changes(
-    txn: Transaction, rooms: Sequence[tuple[int, str]], since: PositionVector
+    txn: Transaction,
+    rooms: Sequence[tuple[int, str]],
+    since: PositionVector,
+    upto: PositionVector,
 ) -> dict[int, StateChanges]:
-    """What changed of the current states of rooms after a vector, up to now.
+    """What changed of the current states of rooms between two vectors.
 
     :param rooms: numbers and IDs
     """
@@ -99,8 +106,13 @@ def state_changes(
     txn.execute(
         f"SELECT w.room_no, {_CHANGE} FROM unnest(%(rooms)s::int[], %(ids)s::text[]) AS w (room_no, room_id)"
         " JOIN synrepl._room_events e ON e.room_no = w.room_no AND e.stream_id > 0"
-        f" AND {not_covered_sql(since, 'since')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
-        {"rooms": numbers, "ids": array_text(ids), **covered_params(since, "since")},
+        f" AND {not_covered_sql(since, 'since')} AND {covered_sql(upto, 'upto')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
+        {
+            "rooms": numbers,
+            "ids": array_text(ids),
+            **covered_params(since, "since"),
+            **covered_params(upto, "upto"),
+        },
     )
     return _collected(txn.fetchall(), numbers)
 

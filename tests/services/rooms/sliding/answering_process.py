@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from synrepl.adapters.caches import make_caches
@@ -23,6 +22,7 @@ from synrepl.services.rooms.news.changes_check import ChangesCheck
 from synrepl.services.rooms.news.news_feed import NewsFeed
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
+from synrepl.services.rooms.news.rooms_reader import RoomsReader
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.news.token_wait import TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
@@ -34,7 +34,6 @@ from synrepl.services.rooms.sliding.sliding_sync import SlidingAnswer, SlidingSy
 from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.sources import LINEAR
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_users
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CACHES
@@ -68,12 +67,8 @@ class AnsweringProcess:
         self._reached: dict[tuple[str, str], Token] = {}
         self.coherence = Coherence(make_caches(), Catalogue(ROOM_STREAMS), log)
         self.applied = AppliedVectors(scheduler, SERVER)
-
-        async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
-            known = self.applied.current().events
-            return await database.run("rooms", lambda txn: rooms_of_users(txn, users, known))
-
-        rooms = RoomsOfUsers(self.coherence.caches, load)
+        reader = RoomsReader(scheduler, database, self.applied)
+        rooms = RoomsOfUsers(self.coherence.caches, reader.rooms_of)
         check = ChangesCheck(RecentChanges(), rooms)
         waits = WaitingSyncs(scheduler, self.applied, rooms.rooms_of)
         feed = NewsFeed([check, waits])

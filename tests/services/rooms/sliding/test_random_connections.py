@@ -16,6 +16,7 @@ from synrepl.services.rooms.sliding.required_state import RequiredState
 from synrepl.services.rooms.sliding.room_results import RoomResult
 from synrepl.services.rooms.sliding.sliding_pos import SlidingPos
 from synrepl.services.rooms.sliding.sliding_request import RoomRule, RoomWindows, SlidingRequest
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import TimelineReader
@@ -149,7 +150,7 @@ class RandomConnections(StoreCase):
         made = [RestlessRoom(rng, version, f"room{seed}.{n}") for n in range(ROOMS)]
         rooms = {each.room_id: Room(each.version) for each in made}
         clock: Any = self.one.process.scheduler
-        timelines = Timelines(self.database, clock)
+        timelines = Timelines(self.database, clock, RoomTails(clock, self.database))
         processes = [AnsweringProcess(self.one.process) for _ in range(2)]
         clients = [ModelConnection(rng, rng.choice(USERS), timelines) for _ in range(7)]
         last = {"one": 0, "two": 0}
