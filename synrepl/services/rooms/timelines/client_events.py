@@ -20,13 +20,13 @@ from synrepl.rooms import (
 )
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.sent_events import transaction_ids
 from synrepl.storage.rooms.timelines.event_sources import (
+    EventAtState,
     EventSource,
-    ReplacedEntry,
     WantedEvent,
+    read_answer_rows,
     read_sources,
-    replaced_entries,
+    sources_from,
 )
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent
 
@@ -160,33 +160,23 @@ class ClientEventMaker:
         self, shown: Sequence[EventOfRoom], entries: Collection[EntryOfRoom] = ()
     ) -> MadeEvents:
         """Events of timelines, and state events; each by its number."""
-        replaced = replaced_entries(
+        rows = read_answer_rows(
             self._txn,
-            [
-                ReplacedEntry(s.event_no, room_no, s.group_before, s.slot)
-                for room_no, _, s in shown
-                if s.slot is not None
-            ],
+            [EventAtState(s.event_no, room_no, s.group_before, s.slot) for room_no, _, s in shown],
+            {each.event_no for each in entries},
+            self._reader.user_id,
+            self._reader.device_id,
         )
-        wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
+        versions = {each.room_no: each.version for each in entries}
+        versions |= {each.room_no: each.version for each in shown}
+        wanted = {
+            number: WantedEvent(number, versions[room_no]) for number, room_no in rows.rooms.items()
+        }
+        wanted |= {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
         for _, version, event in shown:
             wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
-        for _, version, event in shown:
-            for number in (event.redacted_by, replaced.get(event.event_no)):
-                if number is not None:
-                    wanted.setdefault(number, WantedEvent(number, version))
-        read = read_sources(self._txn, wanted.values())
-        redactions = {
-            each.redacted_by: wanted[each.event_no].version
-            for each in read.events.values()
-            if each.redacted_by is not None and each.redacted_by not in wanted
-        }
-        more = read_sources(
-            self._txn, [WantedEvent(number, version) for number, version in redactions.items()]
-        )
-        sources = AnswerSources(
-            {**read.events, **more.events}, replaced, self._transaction_ids(shown)
-        )
+        read = sources_from(rows.rows, wanted)
+        sources = AnswerSources(read.events, rows.replaced, rows.sent)
         events: dict[int, ClientEvent] = {}
         damaged: dict[int, str] = {}
         for each in shown:
@@ -202,13 +192,6 @@ class ClientEventMaker:
             else:
                 damaged[entry.room_no] = str(read.damaged[entry.event_no])
         return MadeEvents(events, damaged)
-
-    def _transaction_ids(self, shown: Iterable[EventOfRoom]) -> Mapping[str, str]:
-        device_id = self._reader.device_id
-        mine = [e.shown.event_id for e in shown if e.shown.sender == self._reader.user_id]
-        if device_id is None or not mine:
-            return {}
-        return transaction_ids(self._txn, self._reader.user_id, device_id, mine)
 
 
 def stripped_events(

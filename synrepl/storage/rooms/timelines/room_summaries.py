@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from synrepl.storage.database import Transaction, planned
+from synrepl.storage.rooms.tables.pending_rows import array_text
 
 #: Other members that stand for a room without a name.
 MAX_HEROES = 5
@@ -35,7 +36,7 @@ def room_summaries(txn: Transaction, room_nos: Collection[int]) -> dict[int, Sto
     """The summaries of rooms, by number."""
     if not room_nos:
         return {}
-    txn.execute(_SUMMARIES, (list(room_nos),))
+    txn.execute(_SUMMARIES, (array_text(room_nos),))
     return {
         row[0]: StoredSummary(None if row[3] else list(row[4] or ()), int(row[1]), int(row[2]))
         for row in txn.fetchall()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, Sight, Viewer
 from synrepl.storage.database import Record, Transaction, planned
+from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.user_rooms import UserRoom
 from synrepl.storage.rooms.visibility.audience import LEAVE, NEVER_BITS, membership_text
 from synrepl.storage.rooms.visibility.audience_sql import SIGHTS, ViewerSql, membership_set
@@ -173,11 +174,11 @@ def _rows(
     txn.execute(
         planned(statement) if is_plain else statement,
         {
-            "rooms": [each.room.room_no for each in windows],
-            "slots": [each.room.slot for each in windows],
-            "new": [each.is_new for each in windows],
-            "last": [each.last for each in windows],
-            "peeking": [each.is_peeking for each in windows],
+            "rooms": array_text([each.room.room_no for each in windows]),
+            "slots": array_text([each.room.slot for each in windows]),
+            "new": array_text([each.is_new for each in windows]),
+            "last": array_text([each.last for each in windows]),
+            "peeking": array_text([each.is_peeking for each in windows]),
             "ignored": sorted(viewer.ignored),
             "start": _BEFORE_ALL,
             "limit": rows,

@@ -121,7 +121,7 @@ def read_tails(txn: Transaction, rooms: Mapping[str, Token]) -> list[StoredTail]
     """
     params = {
         "rooms": array_text(rooms),
-        "since": list(rooms.values()),
+        "since": array_text(list(rooms.values())),
         "limit": TAIL_EVENTS,
     }
     txn.execute(_TAILS, params)

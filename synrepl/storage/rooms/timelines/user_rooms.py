@@ -163,8 +163,8 @@ def memberships_at(
                  AND e.audience & {NEVER_BITS} = 0 AND {covered_sql(vector, "at")}
                ORDER BY e.stream_id DESC LIMIT 1) AS e ON true""",
         {
-            "rooms": [each.room_no for each in rooms],
-            "slots": [each.slot for each in rooms],
+            "rooms": array_text([each.room_no for each in rooms]),
+            "slots": array_text([each.slot for each in rooms]),
             **covered_params(vector, "at"),
         },
     )
@@ -183,7 +183,7 @@ def joined_once(txn: Transaction, rooms: Sequence[UserRoom]) -> set[int]:
                         WHERE e.room_no = w.room_no AND e.slot = w.slot AND e.stream_id IS NOT NULL
                           AND e.audience & {NEVER_BITS} = 0
                           AND {membership_set("e.audience")} = {JOIN})""",
-        ([each.room_no for each in rooms], [each.slot for each in rooms]),
+        (array_text([each.room_no for each in rooms]), array_text([each.slot for each in rooms])),
     )
     return {int(room_no) for (room_no,) in txn.fetchall()}
 
