@@ -25,6 +25,7 @@ from benchmarks.harness import Row, Scale, at_most
 from benchmarks.posted_rooms import PostedRooms
 from benchmarks.running_master import SERVER_NAME, RunningMaster, free_ports
 from benchmarks.server_cpu import ServerProcesses
+from benchmarks.sliding_sync import sliding_rows
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.jsons import encode
 from synrepl.driver.blocking import BlockingDatabase
@@ -94,6 +95,7 @@ def run(scale: Scale) -> Iterator[Row]:
             server = ServerProcesses(dsn)
             yield from _timelines(server, database, large_id, upto, rooms)
             yield from _data(server, database, [*ids, large_id], upto)
+            yield from sliding_rows(dsn, database, SERVER_NAME, USER, rooms, upto.linear, large_id)
         yield from _memory(dsn, rooms)
         yield from _over_http(dsn, Path(directory), rooms)
 

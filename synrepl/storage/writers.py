@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.core.errors import Refused
@@ -16,6 +16,7 @@ from synrepl.core.tokens import Token
 from synrepl.storage.database import RaisedByDatabase, Transaction, value
 from synrepl.storage.store import (
     Observation,
+    RecordedPositions,
     ReservationHolder,
     StreamNotMade,
     WriterRemoved,
@@ -212,17 +213,6 @@ def record_position(txn: Transaction, stream: str, writer: str, position: Token)
         " WHERE stream = %s AND writer = %s AND position < %s",
         (position, stream, writer, position),
     )
-
-
-class RecordedPositions(NamedTuple):
-    """The positions of a stream that the master recorded last.
-
-    :ivar linear: every fact at or below it is settled
-    :ivar writers: each has no fact between its position and the linear one
-    """
-
-    linear: Token
-    writers: Mapping[str, Token]
 
 
 def recorded_positions(txn: Transaction, streams: Sequence[str]) -> dict[str, RecordedPositions]:

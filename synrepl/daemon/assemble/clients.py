@@ -32,6 +32,10 @@ from synrepl.services.rooms.news.rooms_reader import RoomsReader
 from synrepl.services.rooms.news.sync_token import SYNC_STREAMS
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
+from synrepl.services.rooms.sliding.connections import SlidingConnections
+from synrepl.services.rooms.sliding.room_labels import LabelsOf, cached_labels, no_labels
+from synrepl.services.rooms.sliding.room_lists import RoomListCache
+from synrepl.services.rooms.sliding.sliding_sync import SlidingSync
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.sync.user_data import UserData
@@ -46,14 +50,17 @@ from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 class ClientNews:
     """What a process knows of news for clients, from the streams.
 
+    :ivar server: name of the server
     :ivar applied: the positions of this process; has to hear of each that moves
     :ivar typing: who types where
     """
 
+    server: str
     database: Database
     applied: AppliedVectors
     rooms: RoomsOfUsers
     ignored_by: IgnoredBy
+    labels_of: LabelsOf
     typing: TypingRooms
     tails: RoomTails
     source: NewsSource
@@ -74,6 +81,7 @@ class ClientReading:
     data: UserData
     waits: WaitingSyncs
     sync: ClientSync
+    sliding: SlidingSync
     filters: StoredFilters
 
 
@@ -94,9 +102,23 @@ def assemble_news(
     ports.coherence.observers += [typing, feed]
     applied.listeners.append(feed.moved)
     ignored_by: IgnoredBy = nobody
+    labels_of: LabelsOf = no_labels
     if ACCOUNT_DATA.name in client_stream_writers(config, catalogue):
         ignored_by = cached_ignored_users(ports.coherence.caches, database)
-    return ClientNews(database, applied, rooms, ignored_by, typing, tails, source, waits, feed)
+        labels_of = cached_labels(ports.coherence.caches, database)
+    return ClientNews(
+        config.server_name,
+        database,
+        applied,
+        rooms,
+        ignored_by,
+        labels_of,
+        typing,
+        tails,
+        source,
+        waits,
+        feed,
+    )
 
 
 def _news_source(
@@ -142,5 +164,18 @@ def assemble_reading(
     sync = ClientSync(
         scheduler, timelines, data, news.applied, covered, news.source, news.waits, log
     )
+    sliding = SlidingSync(
+        news.server,
+        scheduler,
+        data,
+        SlidingConnections(database, scheduler, log),
+        RoomListCache(),
+        news.applied,
+        covered,
+        news.source,
+        news.waits,
+        news.labels_of,
+        log,
+    )
     filters = StoredFilters(database)
-    return ClientReading(news.applied, covered, timelines, data, news.waits, sync, filters)
+    return ClientReading(news.applied, covered, timelines, data, news.waits, sync, sliding, filters)

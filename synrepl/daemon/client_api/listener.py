@@ -28,6 +28,7 @@ from synrepl.daemon.client_api.reading import RoomReading, reading_routes
 from synrepl.daemon.client_api.rooms import directory_routes, room_routes_of_clients
 from synrepl.daemon.client_api.sending import sending_routes
 from synrepl.daemon.client_api.session import session_routes
+from synrepl.daemon.client_api.sliding import sliding_routes
 from synrepl.daemon.client_api.syncing import sync_routes
 from synrepl.daemon.config.client_api import ClientApiConfig, RateLimitConfig
 from synrepl.daemon.config.config import Config
@@ -139,6 +140,7 @@ def open_client_api(
             endpoints, ClientDataEndpoints(scheduler, client_data, reading.data.presence)
         ),
         *sync_routes(endpoints, reading.sync, reading.filters, config.server_name),
+        *sliding_routes(endpoints, reading.sliding),
     ]
     limits = HttpLimits(
         max_body=section.max_body, max_waiting=section.max_waiting, connections=connections

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from synrepl.core.errors import SynreplError
-from synrepl.rooms import parse_event, room_version
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.daemon.client_api.http_client import HttpMatrixClient
 from tests.daemon.client_api.test_syncing import SyncCase
 
@@ -214,13 +211,7 @@ class TokensOfRemovedRooms(PurgedCase):
         """Have events persisted."""
         services = self.master_process.running.services
         assert services.rooms is not None
-        version = room_version("11")
-        incoming = [IncomingEvent(parse_event(each, version)) for each in raw]
-        persister = services.rooms.sending.sender._required()
-        try:
-            done = await persister.persist(self.room_id, version.name, incoming)
-        except SynreplError as error:
-            self.fail(str(error))
+        done = await services.rooms.intake.persist(b"\n".join(raw), "11")
         self.assertTrue(all(each.error is None for each in done.events), done)
 
 

@@ -11,7 +11,8 @@ from synrepl.core.tokens import Token
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.sources import LINEAR
 from synrepl.storage.database import Database
-from synrepl.storage.writers import RecordedPositions, recorded_positions
+from synrepl.storage.store import RecordedPositions
+from synrepl.storage.writers import recorded_positions
 
 #: Seconds between two looks, while positions move.
 LOOK_EVERY_S = 1.0

@@ -32,18 +32,22 @@ def room_timeline(
     :param last: stream ordering of the last event that might have been shown
     :param topological: the highest topological ordering in the room
     """
-    if part.is_new and part.events:  # the pages go on in the same order
-        ceiling, (topological, stream_id) = upto.lowered(last), part.events[0].ordering
-        position = EventOrdering(topological, stream_id - 1)
-    else:
-        stream_id = part.events[0].ordering.stream - 1 if part.events else last
-        ceiling = upto.lowered(stream_id)
-        position = EventOrdering(topological, stream_id)
     return RoomTimeline(
         in_order(events, [each.event_no for each in part.events]),
         part.is_limited,
-        RoomToken(ceiling, position),
+        history_before(part, upto, last, topological),
     )
+
+
+def history_before(
+    part: ShownPart, upto: PositionVector, last: Token, topological: int
+) -> RoomToken:
+    """Where the history before a timeline begins; see :func:`room_timeline`."""
+    if part.is_new and part.events:  # the pages go on in the same order
+        topological, stream_id = part.events[0].ordering
+        return RoomToken(upto.lowered(last), EventOrdering(topological, stream_id - 1))
+    stream_id = part.events[0].ordering.stream - 1 if part.events else last
+    return RoomToken(upto.lowered(stream_id), EventOrdering(topological, stream_id))
 
 
 def changed_entries(

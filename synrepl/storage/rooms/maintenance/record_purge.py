@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.membership_history import MEMBERSHIP_TEXT
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.audience import NEVER_BITS
+from synrepl.storage.rooms.visibility.newest_membership import MEMBERSHIP_TEXT
 
 _RECORD = f"""
     WITH purged AS (

@@ -12,8 +12,8 @@ from synrepl.storage.rooms.persisting.read_view import read_view
 from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.states.state_handle import StoredState
 from synrepl.storage.rooms.tables.heads import read_heads
-from synrepl.storage.rooms.tables.membership_history import newest_membership_sql
 from synrepl.storage.rooms.tables.numbers import RoomRow
+from synrepl.storage.rooms.visibility.newest_membership import newest_membership_sql
 
 #: Findings of each kind that are listed.
 MAX_LISTED = 1_000

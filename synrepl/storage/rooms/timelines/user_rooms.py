@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Record, Transaction, planned
-from synrepl.storage.rooms.tables.membership_history import newest_membership_sql
 from synrepl.storage.rooms.tables.numbers import RoomRow, UnknownRoom, room_row
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.room_entries import covered_tokens
 from synrepl.storage.rooms.visibility.audience import JOIN, NEVER_BITS
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
+from synrepl.storage.rooms.visibility.newest_membership import newest_membership_sql
 from synrepl.storage.rooms.visibility.viewers import NO_SLOT, ViewerSlots
 
 
