@@ -1,4 +1,7 @@
-"""What tells clients too little, too much, too late or in the wrong order is found by simulations of clients."""
+"""What tells clients too little, too much, too late or in the wrong order is found by simulations of clients.
+
+These take minutes, so `tox -e mutants` runs them and the tests do not; the seeds that are known need ``PYTHONHASHSEED=0``.
+"""
 
 from __future__ import annotations
 
