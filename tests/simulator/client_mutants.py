@@ -85,13 +85,6 @@ class Tokens(ClientMutantCase):
     def test_tokens_are_not_waited_for(self) -> None:
         self.assert_caught("CLIENT", (TokenWait, "until_reached", without_waiting))
 
-    def test_a_linear_position_is_reached_with_any_writer(self) -> None:
-        async def until_linear(self: Any, stream: str, token: int, until: float) -> None:
-            while not self._applied.has_heard_of(stream, token):
-                await self._applied.wait_to_hear_of(stream, token, 1.0)
-
-        self.assert_caught("CLIENT", (TokenWait, "_until_linear", until_linear))
-
     def test_a_worker_takes_any_recorded_position_for_its_own(self) -> None:
         async def recorded(self: Any, streams: Any) -> Any:
             found = await original(self, streams)
