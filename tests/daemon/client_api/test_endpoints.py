@@ -126,7 +126,9 @@ class Rooms(ClientApiCase):
         first = await self.bob.say(room_id, "hello", "t1")
         again = await self.bob.say(room_id, "hello", "t1")
         self.assertEqual(first.json, again.json)
-        self.assertEqual(first.headers["x-synrepl-position"], again.headers["x-synrepl-position"])
+        # Where the room was before is not known any more, so the position of a repeated request covers more.
+        positions = [each.headers["x-synrepl-position"].split("~") for each in (first, again)]
+        self.assertEqual(*(own for _, own in positions))
         second = await self.bob.say(room_id, "hello", "t2")
         self.assertNotEqual(first.json, second.json)
         topic = await self.alice.ask("PUT", f"{path}/state/m.room.topic", {"topic": "T"})
