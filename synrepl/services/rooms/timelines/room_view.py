@@ -53,9 +53,9 @@ def room_view(
     :raises UnknownRoom: it is not in the store
     :raises NotInRoom: the user was never in it, and not everybody may read it
     """
-    room, member, slots = room_of_user(txn, room_id, reader.user_id, upto)
+    room, member, slots, has_branches = room_of_user(txn, room_id, reader.user_id, upto)
     viewer = Viewer(reader.user_id, ignored=reader.ignored)
-    user = RoomViewer(txn, room, viewer, slots)
+    user = RoomViewer(txn, room, viewer, slots, may_have_branches=has_branches)
     if member is not None and member.is_forgotten:
         member = None
     if member is not None and member.membership == "join":
@@ -63,7 +63,8 @@ def room_view(
     if member is not None and joined_once(txn, [member]):
         return UserRoomView(room, member, reader, user, lowered(upto, member.stream_id))
     if _is_world_readable(txn, room.room_no):
-        peeking = RoomViewer(txn, room, viewer._replace(is_peeking=True), slots)
+        viewer = viewer._replace(is_peeking=True)
+        peeking = RoomViewer(txn, room, viewer, slots, may_have_branches=has_branches)
         return UserRoomView(room, None, reader, peeking, upto)
     raise NotInRoom(user=reader.user_id, room_id=room_id)
 

@@ -32,7 +32,7 @@ from synrepl.services.rooms.timelines.updates import (
     RoomsUpdate,
     TimelineReader,
 )
-from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.database import Database, DeferredScript, Isolation, Transaction
 from synrepl.storage.rooms.timelines.user_rooms import rooms_with_membership
 
 T = TypeVar("T")
@@ -321,6 +321,15 @@ class Timelines:
         return update
 
     async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        def planned(txn: Transaction) -> T:
+            txn.execute(_PLANS)
+            return work(txn)
+
         return await self.database.run(
-            name, work, read_only=True, isolation=Isolation.REPEATABLE_READ
+            name, planned, read_only=True, isolation=Isolation.REPEATABLE_READ
         )
+
+
+# All reads are look-ups in indexes. Planning some of them takes longer than running them, and plans for the values at
+# hand would be no other.
+_PLANS = DeferredScript(["SET LOCAL plan_cache_mode = force_generic_plan"])

@@ -135,10 +135,10 @@ class AnswerRows(NamedTuple):
     :ivar sent: by event ID, the transaction IDs under which the client's device sent events
     """
 
-    rooms: Mapping[int, int]
-    rows: Sequence[Sequence[Any]]
-    replaced: Mapping[int, int]
-    sent: Mapping[str, str]
+    rooms: dict[int, int]
+    rows: list[Sequence[Any]]
+    replaced: dict[int, int]
+    sent: dict[str, str]
 
 
 def read_answer_rows(
@@ -148,14 +148,30 @@ def read_answer_rows(
     user_id: str,
     device_id: str | None,
 ) -> AnswerRows:
-    """Read everything for the events of an answer, in one statement.
+    """Read everything for the events of an answer, in one statement; and in one more if any of them is redacted.
 
     :param shown: events of timelines
     :param entries: numbers of state events besides
     :param device_id: of the client; None: transaction IDs are not wanted
     """
+    found = AnswerRows({}, [], {}, {})
     if not shown and not entries:
-        return AnswerRows({}, (), {}, {})
+        return found
+    _add_rows(found, txn, shown, entries, user_id, device_id)
+    redactions = {row[_REDACTED_BY] for row in found.rows} - found.rooms.keys() - {None}
+    if redactions:
+        _add_rows(found, txn, (), redactions, user_id, None)
+    return found
+
+
+def _add_rows(
+    found: AnswerRows,
+    txn: Transaction,
+    shown: Sequence[EventAtState],
+    entries: Collection[int],
+    user_id: str,
+    device_id: str | None,
+) -> None:
     numbers, room_nos, groups, slots = zip(*shown, strict=True) if shown else ((), (), (), ())
     txn.execute(
         _ANSWER,
@@ -169,10 +185,7 @@ def read_answer_rows(
             "device": device_id,
         },
     )
-    rooms: dict[int, int] = {}
-    rows: list[Sequence[Any]] = []
-    replaced: dict[int, int] = {}
-    sent: dict[str, str] = {}
+    rooms, rows, replaced, sent = found
     for *row, room_no, old_no, txn_id in txn.fetchall():
         rows.append(row)
         rooms[row[0]] = room_no
@@ -180,9 +193,11 @@ def read_answer_rows(
             replaced[row[0]] = old_no
         if txn_id is not None:
             sent[row[1]] = txn_id
-    return AnswerRows(rooms, rows, replaced, sent)
 
 
+_REDACTED_BY = SOURCE_CELLS.split(", ").index("e.redacted_by")
+
+# OFFSET makes each event a look-up: for what may be few or many events, the planner would read a small table whole.
 _ANSWER = planned(
     f"""
     WITH shown AS MATERIALIZED (
@@ -191,23 +206,22 @@ _ANSWER = planned(
                     THEN synrepl.state_entry(w.room_no, w.group_before, w.slot) END AS old_no
           FROM unnest(%(numbers)s::bigint[], %(rooms)s::int[], %(groups)s::bigint[], %(slots)s::int[])
                AS w (event_no, room_no, group_before, slot)
-    ), named AS MATERIALIZED (
-        SELECT event_no, old_no FROM shown
-        UNION ALL SELECT old_no, NULL FROM shown WHERE old_no IS NOT NULL
-        UNION ALL SELECT unnest(%(entries)s::bigint[]), NULL
-    ), needed AS MATERIALIZED (
-        SELECT each.event_no, max(each.old_no) AS old_no
-          FROM (SELECT event_no, old_no FROM named
-                UNION ALL
-                SELECT e.redacted_by, NULL FROM named JOIN synrepl._room_events e USING (event_no)
-                 WHERE e.redacted_by IS NOT NULL) AS each
-         GROUP BY each.event_no
     )
     SELECT {SOURCE_CELLS}, j.raw, e.room_no, n.old_no, t.txn_id
-      FROM needed n JOIN synrepl._room_events e USING (event_no)
-      LEFT JOIN synrepl._room_event_json j USING (event_no)
+      FROM (SELECT named.event_no, max(named.old_no) AS old_no
+              FROM (SELECT event_no, old_no FROM shown
+                    UNION ALL SELECT old_no, NULL FROM shown WHERE old_no IS NOT NULL
+                    UNION ALL SELECT unnest(%(entries)s::bigint[]), NULL) AS named
+             GROUP BY named.event_no) AS n
+     CROSS JOIN LATERAL (
+           SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, e.room_no
+             FROM synrepl._room_events e WHERE e.event_no = n.event_no OFFSET 0) AS e
+      LEFT JOIN LATERAL (
+           SELECT j.checksum, j.raw FROM synrepl._room_event_json j
+            WHERE j.event_no = n.event_no OFFSET 0) AS j ON true
       LEFT JOIN LATERAL (
            SELECT t.txn_id FROM synrepl._sent_events t
-            WHERE t.event_id = e.event_id AND t.user_id = %(user)s AND t.device_id = %(device)s
-            LIMIT 1) AS t ON e.sender = %(user)s"""
+            WHERE e.sender = %(user)s AND t.event_id = e.event_id AND t.user_id = %(user)s
+              AND t.device_id = %(device)s
+            LIMIT 1) AS t ON true"""
 )

@@ -16,6 +16,7 @@ from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.audience import JOIN, LEAVE, NEVER_BITS, membership_text
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
+from synrepl.storage.rooms.visibility.viewer_sql import IS_BESIDE
 from synrepl.storage.rooms.visibility.viewers import NO_SLOT, ViewerSlots
 
 
@@ -97,16 +98,20 @@ class RoomOfUser(NamedTuple):
     """One room, as it is to a user.
 
     :ivar member: the user's membership; None if the user never had one
+    :ivar has_branches: whether events of the room are beside its main line
     """
 
     room: RoomRow
     member: UserRoom | None
     slots: ViewerSlots
+    has_branches: bool
 
 
 _ROOM = planned(
     f"""
-    SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)}, v.slot, k.slot,
+    SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)},
+           EXISTS (SELECT FROM synrepl._room_events e WHERE e.room_no = r.room_no AND {IS_BESIDE}),
+           v.slot, k.slot,
            coalesce(m.membership, CASE WHEN g.stream_id IS NOT NULL THEN 'leave' END), m.event_no,
            coalesce(m.stream_id, g.stream_id), coalesce(h.stream_id, 0), coalesce(h.topological, 0),
            coalesce(h.state_stream_id, 0), coalesce(f.event_no = m.event_no, false)
@@ -135,16 +140,16 @@ def room_of_user(txn: Transaction, room_id: str, user: str, upto: PositionVector
         raise UnknownRoom(room_id=room_id.replace("\0", "\ufffd"))
     count = len(RoomRow._fields)
     room = room_row(found[:count])
-    visibility_slot, slot, membership, *rest = found[count:]
+    has_branches, visibility_slot, slot, membership, *rest = found[count:]
     slots = ViewerSlots(
         NO_SLOT if slot is None else slot, NO_SLOT if visibility_slot is None else visibility_slot
     )
     if membership is None or slot is None:
-        return RoomOfUser(room, None, slots)
+        return RoomOfUser(room, None, slots, has_branches)
     member = UserRoom(room.room_no, room.room_id, room.version, slot, membership, *rest)
     if member.stream_id > upto.linear:
         member = memberships_at(txn, [member], upto)[room.room_no]
-    return RoomOfUser(room, member, slots)
+    return RoomOfUser(room, member, slots, has_branches)
 
 
 def memberships_at(

@@ -139,34 +139,30 @@ def page_for(user: RoomViewer, request: PageRequest) -> VisiblePage:
     """
     if not 1 <= request.limit <= MAX_PAGE:
         raise BadPageSize(limit=request.limit, most=MAX_PAGE)
-    txn, viewer = user.txn, user.viewer
-    txn.execute(_IN_ORDER)
+    user.txn.execute(_IN_ORDER)
     window = _window(request)
     by_stream = request.order is PageOrder.STREAM
     edge = window.high if request.backwards else window.low
     part = user.part(edge, backwards=request.backwards, by_stream=by_stream)
     tried = window.within(part.low, part.high, by_stream)
     if tried.low < tried.high:
-        page = _page(txn, part.history, viewer, request, tried)
+        page = _page(user, part.history, request, tried)
         if tried == window or len(page.events) == request.limit:
             return page
-    return _page(txn, user.history(), viewer, request, window)
+    return _page(user, user.history(), request, window)
 
 
 def _page(
-    txn: Transaction,
-    history: ViewerHistory,
-    viewer: Viewer,
-    request: PageRequest,
-    window: _Window,
+    user: RoomViewer, history: ViewerHistory, request: PageRequest, window: _Window
 ) -> VisiblePage:
     """A page.
 
     :param history: right for all events of the window
     """
-    pages = _Pages(history, viewer, request)
-    window = pages.scannable(txn, window)
-    events = pages.read(txn, window)
+    pages = _Pages(history, user.viewer, request)
+    if user.may_have_branches or request.wanted.scan_rows is not None:
+        window = pages.scannable(user.txn, window)
+    events = pages.read(user.txn, window)
     is_full = len(events) == request.limit
     return VisiblePage(events, pages.position_after(window, events[-1] if is_full else None))
 
@@ -439,9 +435,7 @@ def _widest(visibility: int | str) -> str:
 # PostgreSQL expects the filters to leave next to nothing, and would read and sort whole ranges to find it. Each part
 # has an index in its order, so that it can stop when the page is full. For the same reason it expects costs for which
 # it compiles expressions, which takes longer than the page.
-_IN_ORDER = DeferredScript(
-    ["SELECT set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"]
-)
+_IN_ORDER = DeferredScript(["SET LOCAL enable_bitmapscan = off", "SET LOCAL jit = off"])
 
 # Whether the user ever had a membership that shows more than none.
 _WAS_IN_THE_ROOM = (

@@ -160,7 +160,8 @@ def seen_events(
     :param order: by what they are ordered
     :param planned_once: whether there are few texts like this one, and it is run often
     """
-    # Each input is evaluated once; OFFSET keeps the planner from putting it in wherever it is used.
+    # Each input is evaluated once; OFFSET keeps the planner from putting it in wherever it is used, and from reading
+    # a small table whole for a few events.
     known = sql._replace(
         audience="found.audience",
         membership="found.membership",
@@ -178,7 +179,9 @@ def seen_events(
                                e.type_no, e.slot, e.origin_server_ts, e.group_before,
                                e.sender, e.audience, {sql.membership} AS membership,
                                {sql.erased} AS erased, {sql.own} AS own
-                          FROM ({source}) AS wanted JOIN synrepl._room_events e USING (event_no)
+                          FROM ({source}) AS wanted CROSS JOIN LATERAL (
+                               SELECT e.* FROM synrepl._room_events e
+                                WHERE e.event_no = wanted.event_no OFFSET 0) AS e
                          WHERE e.room_no = %(room)s AND e.audience & {NOBODY_BIT} = 0
                         OFFSET 0) AS found
                 OFFSET 0) AS found
