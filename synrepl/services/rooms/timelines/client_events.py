@@ -21,10 +21,12 @@ from synrepl.rooms import (
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.timelines.event_sources import (
+    AnswerRows,
     EventAtState,
     EventSource,
     WantedEvent,
     read_answer_rows,
+    read_current_members,
     read_sources,
     sources_from,
 )
@@ -167,6 +169,19 @@ class ClientEventMaker:
             self._reader.user_id,
             self._reader.device_id,
         )
+        return self._made(rows, shown, entries)
+
+    def current_members(self, room_no: int, version: str) -> MadeEvents:
+        """The memberships in the current state of a room."""
+        numbers, rows = read_current_members(self._txn, room_no)
+        return self._made(rows, (), [EntryOfRoom(room_no, version, each) for each in numbers])
+
+    def _made(
+        self,
+        rows: AnswerRows,
+        shown: Sequence[EventOfRoom],
+        entries: Collection[EntryOfRoom],
+    ) -> MadeEvents:
         versions = {each.room_no: each.version for each in entries}
         versions |= {each.room_no: each.version for each in shown}
         wanted = {

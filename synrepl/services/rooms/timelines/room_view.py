@@ -46,16 +46,24 @@ class UserRoomView:
 
 
 def room_view(
-    txn: Transaction, reader: TimelineReader, room_id: str, upto: PositionVector
+    txn: Transaction,
+    reader: TimelineReader,
+    room_id: str,
+    upto: PositionVector,
+    *,
+    with_history: bool,
 ) -> UserRoomView:
     """What a user may read of a room.
 
+    :param with_history: whether its history will be read, so that what that needs is read at once
     :raises UnknownRoom: it is not in the store
     :raises NotInRoom: the user was never in it, and not everybody may read it
     """
-    room, member, slots, has_branches = room_of_user(txn, room_id, reader.user_id, upto)
+    room, member, slots, has_branches, newest = room_of_user(
+        txn, room_id, reader.user_id, upto, with_history=with_history
+    )
     viewer = Viewer(reader.user_id, ignored=reader.ignored)
-    user = RoomViewer(txn, room, viewer, slots, may_have_branches=has_branches)
+    user = RoomViewer(txn, room, viewer, slots, may_have_branches=has_branches, newest=newest)
     if member is not None and member.is_forgotten:
         member = None
     if member is not None and member.membership == "join":
@@ -63,8 +71,14 @@ def room_view(
     if member is not None and joined_once(txn, [member]):
         return UserRoomView(room, member, reader, user, lowered(upto, member.stream_id))
     if _is_world_readable(txn, room.room_no):
-        viewer = viewer._replace(is_peeking=True)
-        peeking = RoomViewer(txn, room, viewer, slots, may_have_branches=has_branches)
+        peeking = RoomViewer(
+            txn,
+            room,
+            viewer._replace(is_peeking=True),
+            slots,
+            may_have_branches=has_branches,
+            newest=newest,
+        )
         return UserRoomView(room, None, reader, peeking, upto)
     raise NotInRoom(user=reader.user_id, room_id=room_id)
 

@@ -292,13 +292,14 @@ class Timelines:
         upto: PositionVector,
         wanted: RoomEventFilter | None,
     ) -> HistoryReader:
-        view = room_view(txn, reader, room_id, upto)
+        view = room_view(txn, reader, room_id, upto, with_history=True)
         return HistoryReader(txn, view, wanted or RoomEventFilter(), self._now_ms())
 
     def _states(
         self, txn: Transaction, reader: TimelineReader, room_id: str, upto: PositionVector
     ) -> StatesReader:
-        return StatesReader(txn, room_view(txn, reader, room_id, upto), self._now_ms())
+        view = room_view(txn, reader, room_id, upto, with_history=False)
+        return StatesReader(txn, view, self._now_ms())
 
     def _now_ms(self) -> int:
         return int(self.clock.seconds() * 1000)

@@ -158,10 +158,38 @@ def read_answer_rows(
     if not shown and not entries:
         return found
     _add_rows(found, txn, shown, entries, user_id, device_id)
+    _add_redactions(found, txn)
+    return found
+
+
+class CurrentMembers(NamedTuple):
+    """The memberships in a room's current state.
+
+    :ivar numbers: of their events
+    :ivar rows: what the events are made of
+    """
+
+    numbers: list[int]
+    rows: AnswerRows
+
+
+def read_current_members(txn: Transaction, room_no: int) -> CurrentMembers:
+    """Read the current memberships of a room with their events, in one statement; and in one more if any is redacted."""
+    found = CurrentMembers([], AnswerRows({}, [], {}, {}))
+    for event_no, *row in txn.execute(_MEMBERS, (room_no,)).fetchall():
+        found.numbers.append(event_no)
+        if row[0] is not None:
+            found.rows.rows.append(row)
+            found.rows.rooms[event_no] = room_no
+    _add_redactions(found.rows, txn)
+    return found
+
+
+def _add_redactions(found: AnswerRows, txn: Transaction) -> None:
+    """Add the redactions that apply to what was read."""
     redactions = {row[_REDACTED_BY] for row in found.rows} - found.rooms.keys() - {None}
     if redactions:
-        _add_rows(found, txn, (), redactions, user_id, None)
-    return found
+        _add_rows(found, txn, (), redactions, "", None)
 
 
 def _add_rows(
@@ -198,6 +226,12 @@ def _add_rows(
 _REDACTED_BY = SOURCE_CELLS.split(", ").index("e.redacted_by")
 
 # OFFSET makes each event a look-up: for what may be few or many events, the planner would read a small table whole.
+_EVENT_AND_JSON = """LATERAL (
+           SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, e.room_no
+             FROM synrepl._room_events e WHERE e.event_no = n.event_no OFFSET 0) AS e ON true
+      LEFT JOIN LATERAL (
+           SELECT j.checksum, j.raw FROM synrepl._room_event_json j
+            WHERE j.event_no = n.event_no OFFSET 0) AS j ON true"""
 _ANSWER = planned(
     f"""
     WITH shown AS MATERIALIZED (
@@ -213,15 +247,17 @@ _ANSWER = planned(
                     UNION ALL SELECT old_no, NULL FROM shown WHERE old_no IS NOT NULL
                     UNION ALL SELECT unnest(%(entries)s::bigint[]), NULL) AS named
              GROUP BY named.event_no) AS n
-     CROSS JOIN LATERAL (
-           SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, e.room_no
-             FROM synrepl._room_events e WHERE e.event_no = n.event_no OFFSET 0) AS e
-      LEFT JOIN LATERAL (
-           SELECT j.checksum, j.raw FROM synrepl._room_event_json j
-            WHERE j.event_no = n.event_no OFFSET 0) AS j ON true
+      JOIN {_EVENT_AND_JSON}
       LEFT JOIN LATERAL (
            SELECT t.txn_id FROM synrepl._sent_events t
             WHERE e.sender = %(user)s AND t.event_id = e.event_id AND t.user_id = %(user)s
               AND t.device_id = %(device)s
             LIMIT 1) AS t ON true"""
+)
+_MEMBERS = planned(
+    f"""
+    SELECT n.event_no, {SOURCE_CELLS}, j.raw
+      FROM synrepl._room_keys k JOIN synrepl._current_state n USING (room_no, slot)
+      LEFT JOIN {_EVENT_AND_JSON}
+     WHERE k.room_no = %s AND k.type = 'm.room.member'"""
 )
