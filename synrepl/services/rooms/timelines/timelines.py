@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -72,6 +72,21 @@ class Timelines:
         :param page: only these of the joined rooms; others than joined ones come with the first page
         :param state_after: whether states are those at the end of timelines (MSC4222)
         """
+        update = RoomsUpdate()
+        async for part in self.initial_parts(reader, upto, wanted, page, state_after=state_after):
+            update = update.merged(part)
+        return update
+
+    def initial_parts(
+        self,
+        reader: TimelineReader,
+        upto: PositionVector,
+        wanted: ClientFilter = NO_FILTER,
+        page: RoomPage | None = None,
+        *,
+        state_after: bool = False,
+    ) -> AsyncIterator[RoomsUpdate]:
+        """The same, :data:`ROOMS_AT_ONCE` joined rooms at a time."""
 
         def select(txn: Transaction) -> RoomsToRead:
             return rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
@@ -81,7 +96,7 @@ class Timelines:
                 txn, reader, upto, upto, wanted, self._now_ms(), state_after=state_after
             ).read(rooms)
 
-        return await self._read_in_parts("initial sync", select, read)
+        return self._read_in_parts("initial sync", select, read)
 
     async def since(
         self,
@@ -126,7 +141,10 @@ class Timelines:
                 txn, reader, since, upto, wanted, self._now_ms(), state_after=state_after
             ).read(rooms)
 
-        return await self._read_in_parts("sync", select, read)
+        update = RoomsUpdate()
+        async for part in self._read_in_parts("sync", select, read):
+            update = update.merged(part)
+        return update
 
     async def _of_tails(
         self,
@@ -309,7 +327,7 @@ class Timelines:
         name: str,
         select: Callable[[Transaction], RoomsToRead],
         read: Callable[[RoomsToRead, Transaction], RoomsUpdate],
-    ) -> RoomsUpdate:
+    ) -> AsyncIterator[RoomsUpdate]:
         """Read :data:`ROOMS_AT_ONCE` at a time, so that what is needed to read them stays small."""
 
         def begin(txn: Transaction) -> tuple[RoomsUpdate, list[RoomsToRead]]:
@@ -317,9 +335,9 @@ class Timelines:
             return read(first, txn), others
 
         update, others = await self._read(name, begin)
+        yield update
         for part in others:
-            update = update.merged(await self._read(name, partial(read, part)))
-        return update
+            yield await self._read(name, partial(read, part))
 
     async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
         def planned(txn: Transaction) -> T:
