@@ -182,14 +182,14 @@ class ClientEventMaker:
         shown: Sequence[EventOfRoom],
         entries: Collection[EntryOfRoom],
     ) -> MadeEvents:
-        versions = {each.room_no: each.version for each in entries}
-        versions |= {each.room_no: each.version for each in shown}
-        wanted = {
-            number: WantedEvent(number, versions[room_no]) for number, room_no in rows.rooms.items()
-        }
-        wanted |= {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
+        wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
         for _, version, event in shown:
             wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
+        others = rows.rooms.keys() - wanted.keys()
+        if others:
+            versions = {each.room_no: each.version for each in (*entries, *shown)}
+            for number in others:
+                wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
         read = sources_from(rows.rows, wanted)
         sources = AnswerSources(read.events, rows.replaced, rows.sent)
         events: dict[int, ClientEvent] = {}
