@@ -1,4 +1,4 @@
-"""``python -m simulator``: replay one seed, or run many; with ``--rooms``, of rooms in a real PostgreSQL."""
+"""``python -m simulator``: replay one seed, or run many; with ``--rooms`` or ``--clients``, in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from simulator.clients.simulation import CLIENT_STEPS, simulate_clients
 from simulator.interfaces import ServiceFactory
 from simulator.rooms.simulation import ROOM_STEPS, simulate_rooms
 from simulator.simulation import STEPS, Result, simulate
@@ -27,9 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit status is 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.rooms and options.lose_commits:
-        parser.error("--lose-commits is for simulations without --rooms")
-    run = _rooms(options) if options.rooms else _deployment(options)
+    if (options.rooms or options.clients) and options.lose_commits:
+        parser.error("--lose-commits is for simulations without --rooms and --clients")
+    run = _deployment(options)
+    if options.rooms:
+        run = _in_postgres(options, simulate_rooms, ROOM_STEPS)
+    elif options.clients:
+        run = _in_postgres(options, simulate_clients, CLIENT_STEPS)
     return _replay(run(options.seed), options) if options.seeds is None else _many(run, options)
 
 
@@ -42,8 +47,10 @@ def _deployment(options: argparse.Namespace) -> Simulate:
     )
 
 
-def _rooms(options: argparse.Namespace) -> Simulate:
-    return partial(simulate_rooms, steps=ROOM_STEPS if options.steps is None else options.steps)
+def _in_postgres(
+    options: argparse.Namespace, simulation: Callable[[int, int], Result], steps: int
+) -> Simulate:
+    return lambda seed: simulation(seed, steps if options.steps is None else options.steps)
 
 
 def _replay(result: Result, options: argparse.Namespace) -> int:
@@ -99,9 +106,17 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seed", type=int, help="replay this seed and print its transcript")
     which.add_argument("--seeds", type=_range, metavar="A..B", help="run all seeds of this range")
     parser.add_argument(
-        "--steps", type=int, help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS})"
+        "--steps",
+        type=int,
+        help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS}; with --clients, {CLIENT_STEPS})",
     )
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--clients",
+        action="store_true",
+        help="let clients come and go between processes in a real PostgreSQL, which is started",
+    )
+    where.add_argument(
         "--rooms",
         action="store_true",
         help="let processes persist and maintain random rooms in a real PostgreSQL, which is started",

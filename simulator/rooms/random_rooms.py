@@ -80,12 +80,13 @@ class RandomRoom:
     It begins as a public room of Alice in which everybody may change the state, with Carol in it.
 
     :param name: unique among the rooms of a database
+    :ivar maker: makes its events
     :ivar events: all that were made, in an order that respects causes
     """
 
     def __init__(self, rng: Random, version: str, name: str = "room") -> None:
         self._rng = rng
-        self._maker = make = EventMaker(version, name)
+        self.maker = make = EventMaker(version, name)
         self.version = make.version
         self._create = create = make.create
         alice, carol = USERS[:2]
@@ -124,7 +125,7 @@ class RandomRoom:
         kind = rng.choice(_KINDS if rng.random() < 0.8 else _RARE)
         sender = rng.choice(USERS)
         contents, more = self._contents(kind, sender, follows)
-        event = self._maker.event(*contents, **more)
+        event = self.maker.event(*contents, **more)
         self.events.append(event)
         # Others cite it even if it is refused, or is on another branch.
         self._note(event)

@@ -129,7 +129,6 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 services.rooms,
                 services.client_data,
                 services.reading,
-                services.waiting,
                 stops,
             ),
         )

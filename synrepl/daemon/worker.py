@@ -126,7 +126,6 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             services.rooms,
             services.client_data,
             services.reading,
-            services.waiting,
             stops,
         )
         if http is not None:

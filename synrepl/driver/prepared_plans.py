@@ -105,7 +105,8 @@ class PreparedPlans:
         known = set() if self._is_unsure else self._known
         statements, new, is_any_reused = planned_statements(parts, known)
         if self._is_unsure:
-            statements.insert(0, "DEALLOCATE ALL")
+            # An isolation level is set by the first statement, before which nothing may be run.
+            statements.insert(int(statements[0].startswith("BEGIN")), "DEALLOCATE ALL")
         # If the script fails, it is unknown how far it got; a PREPARE outlives a rollback.
         self._is_unsure = self._is_unsure or bool(new)
         try:

@@ -78,6 +78,12 @@ class PositionVector:
             writers[writer] = max(token, writers.get(writer, 0))
         return PositionVector(writers, max(self._linear, other._linear))
 
+    def lowered(self, token: Token) -> PositionVector:
+        """The part up to a token, without writers that the linear position covers."""
+        linear = min(self._linear, token)
+        writers = {name: min(at, token) for name, at in self._writers.items()}
+        return PositionVector({name: at for name, at in writers.items() if at > linear}, linear)
+
     def covers(self, other: PositionVector) -> bool:
         """Whether everything that ``other`` covers is covered by this vector."""
         return self._linear >= other._linear and all(

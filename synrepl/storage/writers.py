@@ -7,6 +7,7 @@ these statements are described in :mod:`synrepl.storage.store`.
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from synrepl.core.tokens import Token
 from synrepl.storage.database import RaisedByDatabase, Transaction, value
 from synrepl.storage.store import (
     Observation,
+    RecordedPositions,
     ReservationHolder,
     StreamNotMade,
     WriterRemoved,
@@ -211,6 +213,21 @@ def record_position(txn: Transaction, stream: str, writer: str, position: Token)
         " WHERE stream = %s AND writer = %s AND position < %s",
         (position, stream, writer, position),
     )
+
+
+def recorded_positions(txn: Transaction, streams: Sequence[str]) -> dict[str, RecordedPositions]:
+    """The recorded positions of streams, by name."""
+    txn.execute(
+        "SELECT s.stream, s.position, w.writer, w.position FROM synrepl._streams s"
+        " JOIN synrepl._writers w USING (stream) WHERE s.stream = ANY (%s)",
+        (list(streams),),
+    )
+    linear: dict[str, Token] = {}
+    writers: dict[str, dict[str, Token]] = defaultdict(dict)
+    for stream, at, writer, position in txn.fetchall():
+        linear[stream] = int(at)
+        writers[stream][writer] = int(position)
+    return {stream: RecordedPositions(at, writers[stream]) for stream, at in linear.items()}
 
 
 def record_linear(txn: Transaction, stream: str, position: Token) -> None:

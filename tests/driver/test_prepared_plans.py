@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from synrepl.storage.database import (
     DeferredScript,
+    Isolation,
     PlannedOnce,
     Script,
     StalePlans,
@@ -73,6 +74,20 @@ class Scripts(PostgresCase):
             return txn.execute(Script([_ADD, _SUM]), (1, "one", 9)).fetchone()
 
         self.assertEqual(await self.database.run("a test", add), (1, "one"))
+
+    async def test_a_snapshot_can_be_read_after_a_script_failed(self) -> None:
+        def add_twice(txn: Transaction) -> None:
+            txn.execute(Script([_ADD, _ADD, _SUM]), (1, "one", 1, "again", 9))
+
+        with self.assertRaises(UniqueViolation):
+            await self.database.run("a test", add_twice)
+        found = await self.database.run(
+            "a test",
+            lambda txn: txn.execute("SELECT count(*) FROM planned").fetchone(),
+            read_only=True,
+            isolation=Isolation.REPEATABLE_READ,
+        )
+        self.assertEqual(found, (0,))
 
     async def run_sum(self) -> object:
         script = Script([_SUM])

@@ -106,9 +106,12 @@ class Router:
     """Finds the route of a request. ``GET`` routes answer ``HEAD`` too.
 
     Where several patterns match, that with a name at the first segment that differs counts.
+
+    :ivar routes: all of them
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
         self._root = _RouteNode()
         for route in routes:
             self._root.add(route.segments, route)

@@ -38,6 +38,7 @@ class HttpServer(http.HTTPFactory):
     :ivar responses: number of answers by (pattern of the route, status); ``-`` for no route
     :ivar connections: open connections
     :ivar admission: requests being received or answered
+    :ivar router: finds the route of a request
     """
 
     noisy = False
@@ -59,7 +60,7 @@ class HttpServer(http.HTTPFactory):
         self.connections: ConnectionTable[HttpChannel] = ConnectionTable(limits.connections)
         self.admission = Admission(clock, limits)
         self.responses: Counter[tuple[str, int]] = Counter()
-        self._router = Router(routes)
+        self.router = Router(routes)
 
     def buildProtocol(self, addr: IAddress | None) -> HttpChannel | None:  # type: ignore[override]
         """A channel for a new connection, within the limits; None beyond them."""
@@ -72,7 +73,7 @@ class HttpServer(http.HTTPFactory):
 
     def serve(self, routes: Sequence[Route]) -> None:
         """Replace the routes."""
-        self._router = Router(routes)
+        self.router = Router(routes)
 
     def startFactory(self) -> None:
         """Do nothing: there is no access log, and no timer for one."""
@@ -93,4 +94,4 @@ class HttpServer(http.HTTPFactory):
 
         :raises SynreplError: it does not
         """
-        return self.policy.admit(head, self._router)
+        return self.policy.admit(head, self.router)

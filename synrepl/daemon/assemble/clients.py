@@ -20,6 +20,8 @@ from synrepl.services.rooms.client_data.presence_tracker import PresenceTracker
 from synrepl.services.rooms.client_data.typing_users import TypingRooms
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
+from synrepl.services.rooms.news.gap_wait import GapWait
+from synrepl.services.rooms.news.linear_positions import LinearPositions
 from synrepl.services.rooms.news.news import NewsSource
 from synrepl.services.rooms.news.news_feed import NewsFeed
 from synrepl.services.rooms.news.news_lists import NewsLists
@@ -27,6 +29,7 @@ from synrepl.services.rooms.news.presence_check import PresenceCheck
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.rooms_reader import RoomsReader
+from synrepl.services.rooms.news.sync_token import SYNC_STREAMS
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sliding.connections import SlidingConnections
@@ -62,6 +65,7 @@ class ClientNews:
     tails: RoomTails
     source: NewsSource
     waits: WaitingSyncs
+    feed: NewsFeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ def assemble_news(
         tails,
         source,
         waits,
+        feed,
     )
 
 
@@ -122,6 +127,18 @@ def _news_source(
     if section.news == "lists":
         return NewsLists(applied, rooms, PresenceCheck(RecentChanges(), rooms))
     return ChangesCheck(RecentChanges(), rooms)
+
+
+def assemble_linear(
+    ports: Ports, news: ClientNews | None, catalogue: Catalogue
+) -> LinearPositions | None:
+    """Make what finds the linear positions of a worker; None without a listener for clients."""
+    if news is None:
+        return None
+    names = [s.name for s in SYNC_STREAMS if s.name in catalogue and not s.in_memory]
+    return LinearPositions(
+        ports.scheduler, news.database, names, news.applied, news.feed.unknown_upto, ports.log
+    )
 
 
 def assemble_reading(
@@ -135,7 +152,7 @@ def assemble_reading(
         return None
     scheduler, log, database = ports.scheduler, ports.log, news.database
     covered = TokenWait(scheduler, news.applied, given_out)
-    timelines = Timelines(database, scheduler, news.tails)
+    timelines = Timelines(database, scheduler, news.tails, GapWait(news.applied, covered))
     data = UserData(
         database,
         ClientDataReader(news.typing),

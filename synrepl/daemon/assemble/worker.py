@@ -12,7 +12,12 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
-from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
+from synrepl.daemon.assemble.clients import (
+    ClientReading,
+    assemble_linear,
+    assemble_news,
+    assemble_reading,
+)
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import WorkerConfig
@@ -30,6 +35,7 @@ from synrepl.services.following.follower_lease import FollowerLease
 from synrepl.services.following.progress import ignore_move
 from synrepl.services.handlers import Access
 from synrepl.services.position_waiters import PositionWaiters
+from synrepl.services.rooms.news.linear_positions import LinearPositions
 from synrepl.services.rooms.news.token_wait import WorkerGivenOut
 from synrepl.services.waiting.applied_positions import FollowerPositions
 from synrepl.services.waiting.wait_for import WaitFor
@@ -57,7 +63,7 @@ class WorkerServices:
     :ivar auditor: None without a synrepl database
     :ivar bus: None over TCP
     :ivar rooms: None without ``rooms``, as ``client_data``
-    :ivar reading: None without a listener for Matrix clients
+    :ivar reading: None without a listener for Matrix clients; likewise ``linear``
     :ivar factory: makes the connections over TCP
     """
 
@@ -81,6 +87,7 @@ class WorkerServices:
     rooms: RoomServices | None
     client_data: ClientDataServices | None
     reading: ClientReading | None
+    linear: LinearPositions | None
 
     @property
     def is_connected(self) -> bool:
@@ -103,6 +110,8 @@ class WorkerServices:
         :raises SynreplError: a handler cannot start
         """
         until_done = self.ports.until_done
+        if self.linear is not None:
+            await until_done(self.linear.start)
         await until_done(self.delivery.start)
         for handler in self.ports.handlers:
             await until_done(partial(handlers.start, [handler], self.access))
@@ -119,6 +128,8 @@ class WorkerServices:
         if self.client_data is not None:
             self.client_data.begin(scheduler)
         scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
+        if self.linear is not None:
+            scheduler.spawn("linear positions", self.linear.run())
         if self.auditor is not None:
             begin_sampling(self.ports, self.config, self.auditor)
 
@@ -279,7 +290,8 @@ def assemble_worker(
         ),
         rooms=rooms,
         client_data=client_data,
-        reading=assemble_reading(ports, news, client_data, WorkerGivenOut(ports.tokens)),
+        reading=assemble_reading(ports, news, client_data, WorkerGivenOut(ports.tokens, store)),
+        linear=assemble_linear(ports, news, catalogue),
     )
     return services
 

@@ -36,7 +36,6 @@ from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
-from synrepl.services.waiting.wait_for import WaitFor
 
 #: Persistent connections to each process that requests are forwarded to.
 FORWARDING_CONNECTIONS = 16
@@ -94,7 +93,6 @@ def open_client_api(
     rooms: RoomServices | None,
     client_data: ClientDataServices | None,
     reading: ClientReading | None,
-    waiting: WaitFor,
     stops: AsyncExitStack,
 ) -> ClientApiListener | None:
     """Open the listener for Matrix clients; None if it is not configured.
@@ -114,7 +112,7 @@ def open_client_api(
     endpoints = Endpoints(
         checker,
         limiters,
-        PositionWait(scheduler, waiting),
+        PositionWait(reading.applied, reading.covered),
         _forwarded_address if section.x_forwarded else _remote_address,
     )
     routes = [

@@ -82,7 +82,8 @@ def positioned(answer: HttpAnswer, sent: SentEvent | None) -> HttpAnswer:
     """An answer with the position of an event, if there is one."""
     if sent is None or sent.stream_id is None or sent.writer is None:
         return answer
-    return with_positions(answer, {EVENTS.name: PositionVector({sent.writer: sent.stream_id})})
+    position = PositionVector({sent.writer: sent.stream_id}, sent.after)
+    return with_positions(answer, {EVENTS.name: position})
 
 
 def _request_id(request: ClientRequest, endpoint: str) -> ClientRequestId:

@@ -224,6 +224,14 @@ class RoomPersister:
         (sent,) = done.events
         return sent
 
+    def began_at(self, room_id: str, stream_id: int) -> int:
+        """Up to which stream ordering events of a room may be of other writers.
+
+        :param stream_id: of an event that this process has just persisted
+        """
+        memory = self.memories.remembered(room_id)
+        return stream_id if memory is None else memory.began_at
+
     async def _persist_parts(self, turn: Semaphore, batch: IncomingBatch) -> _Persisted:
         room_id, version, events = batch
         given: list[PersistedEvent] = []

@@ -45,24 +45,25 @@ class HttpMatrixClient:
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> ClientReply:
         """Send a request; a path without ``/_matrix`` is one of the client API, version 3."""
+        return await deferToThread(self.ask_now, method, path, body, **headers)
+
+    def ask_now(self, method: str, path: str, body: Any = None, **headers: str) -> ClientReply:
+        """The same, in the thread of the caller."""
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
         target = path if path.startswith("/_matrix") else V3 + path
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token is not None:
             sent["Authorization"] = f"Bearer {self.token}"
 
-        def ask() -> ClientReply:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-            try:
-                connection.request(method, target, data, sent)
-                answer = connection.getresponse()
-                raw = answer.read()
-                found = {name.lower(): value for name, value in answer.getheaders()}
-                return ClientReply(answer.status, json.loads(raw) if raw else None, found)
-            finally:
-                connection.close()
-
-        return await deferToThread(ask)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, target, data, sent)
+            answer = connection.getresponse()
+            raw = answer.read()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return ClientReply(answer.status, json.loads(raw) if raw else None, found)
+        finally:
+            connection.close()
 
     async def create_room(self, **chosen: Any) -> str:
         """Create a room; returns its ID."""

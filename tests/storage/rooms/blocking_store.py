@@ -35,7 +35,7 @@ TABLES = (
     "_waiting_events",
     "_redactions",
     "_branch_memberships",
-    "_removed_memberships",
+    "_membership_history",
 )
 
 #: Forgets all rooms. With so few rows it is many times faster than TRUNCATE, which makes new files.

@@ -234,7 +234,7 @@ class TransactionIds(SendingCase):
             sent = await self.send({"body": "x"}, request=request)
             found = await self.read(lambda txn, request=request: find_sent(txn, request))
             assert found is not None
-            self.assertEqual(found, (sent.event_id, sent.stream_id, "one"))
+            self.assertEqual(found, (sent.event_id, sent.stream_id, "one", sent.stream_id))
         number = "SELECT event_no FROM synrepl._room_events WHERE event_id = %s"
 
         def transaction_ids(txn: Transaction, device_id: str) -> Mapping[str, str]:

@@ -22,7 +22,6 @@ from synrepl.services.rooms.timelines.client_filter import (
     EventFilter,
     RoomFilter,
 )
-from synrepl.services.rooms.timelines.room_token import lowered
 from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.clients.reading import (
     MAX_DEVICE_MESSAGES,
@@ -276,4 +275,4 @@ def _to_device_upto(
         return None
     last = values.to_device[-1].stream_id if values.to_device else 0
     start = _START if since is None else since.to_device
-    return start.merge(lowered(upto.to_device, last))
+    return start.merge(upto.to_device.lowered(last))

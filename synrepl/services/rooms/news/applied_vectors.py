@@ -29,6 +29,7 @@ class AppliedVectors:
     never repeat anything all the same, because the next token covers both; see :meth:`next_token`.
 
     :param server: name of the server
+    :ivar waiters: those who wait for positions
     :ivar listeners: called with (stream, writer, position) before a moved position is in
         :meth:`current`; the writer is ``""`` for the linear position
     """
@@ -38,7 +39,7 @@ class AppliedVectors:
         self._linear: dict[str, Token] = dict.fromkeys(_NAMES, 0)
         self._current = SyncToken(server_tag(server))
         self._changed: set[str] = set()
-        self._waiters = PositionWaiters(scheduler)
+        self.waiters = PositionWaiters(scheduler)
         self.listeners: list[Callable[[str, str, Token], object]] = []
 
     # -- moves ------------------------------------------------------------------------
@@ -70,7 +71,7 @@ class AppliedVectors:
         else:
             writers[writer] = position
         self._changed.add(stream)
-        self._waiters.moved((stream, writer), position)
+        self.waiters.moved((stream, writer), position)
 
     def _goes_back(self, stream: str, position: Token, before: Token) -> bool:
         return position < before and stream not in _IN_MEMORY
@@ -139,33 +140,50 @@ class AppliedVectors:
 
     # -- waiting ----------------------------------------------------------------------
 
-    def missing(self, token: SyncToken) -> Iterator[tuple[str, str, Token]]:
-        """The positions of a token that this process has not reached: stream, writer and token.
+    def behind(self, token: SyncToken) -> Iterator[tuple[str, PositionVector]]:
+        """The streams in which this process may lack something that a token covers, and the token's positions."""
+        for name, mine, wanted in zip(_NAMES, self.current()[1:], token[1:], strict=True):
+            if name not in _IN_MEMORY and mine != wanted:
+                yield name, wanted
 
-        A linear position is reached when any writer is there: in a worker the linear position is known late,
-        and idle writers are. A writer's own position has to be reached by itself.
-        """
-        mine_by_stream = self.current()
-        for name, mine, wanted in zip(_NAMES, mine_by_stream[1:], token[1:], strict=True):
-            if name in _IN_MEMORY or mine == wanted:
-                continue
-            if wanted.linear > max([mine.linear, *self._writers[name].values()]):
-                yield name, LINEAR, wanted.linear
-            for writer, at in wanted.writers.items():
-                if max(mine.linear, self._writers[name].get(writer, 0)) < at:
-                    yield name, writer, at
+    def knows(self, stream: str) -> bool:
+        """Whether it has positions of a stream."""
+        return stream in self._linear
+
+    def linear(self, stream: str) -> Token:
+        """The linear position."""
+        return self._linear[stream]
+
+    def has_reached(self, stream: str, writer: str, token: Token) -> bool:
+        """Whether everything of a writer up to a token is applied; ``""`` as the writer stands for all of them."""
+        linear = self._linear[stream]
+        return token <= (linear if writer == LINEAR else max(linear, self._writer(stream, writer)))
+
+    def has_heard_of(self, stream: str, token: Token) -> bool:
+        """Whether a position of any writer has passed a token."""
+        return token <= max([self._linear[stream], *self._writers[stream].values()])
+
+    def _writer(self, stream: str, writer: str) -> Token:
+        return self._writers[stream].get(writer, 0)
 
     async def wait(self, stream: str, writer: str, token: Token, timeout_s: float) -> bool:
-        """Wait until a position that :meth:`missing` has returned is reached.
+        """Wait until a writer's position passes a token; see :meth:`has_reached`.
 
         :returns: False after ``timeout_s`` seconds
         :raises TooManyWaiters: :raises NoLongerWaiting: the process stops
         """
-        keys: list[Key] = [(stream, writer), (stream, LINEAR)]
-        if writer == LINEAR:
-            keys = [(stream, each) for each in (*self._writers[stream], LINEAR)]
-        return await self._waiters.wait(keys, token, timeout_s) is not None
+        keys: list[Key] = [(stream, each) for each in dict.fromkeys([writer, LINEAR])]
+        return await self.waiters.wait(keys, token, timeout_s) is not None
+
+    async def wait_to_hear_of(self, stream: str, token: Token, timeout_s: float) -> bool:
+        """Wait until any position passes a token; see :meth:`has_heard_of`.
+
+        :returns: False after ``timeout_s`` seconds
+        :raises TooManyWaiters: :raises NoLongerWaiting: the process stops
+        """
+        keys: list[Key] = [(stream, each) for each in (*self._writers[stream], LINEAR)]
+        return await self.waiters.wait(keys, token, timeout_s) is not None
 
     def stop(self) -> None:
         """Fail all waits, and later ones: the process stops."""
-        self._waiters.stop()
+        self.waiters.stop()

@@ -190,7 +190,8 @@ class EventSender:
             return await self._sent_before(outgoing, error)
         except EventNotAllowed as error:
             return await self._sent_before(outgoing, error)
-        return SentEvent(sent.event_id, sent.stream_id, self._instance)
+        after = persister.began_at(room_id, sent.stream_id or 0)
+        return SentEvent(sent.event_id, sent.stream_id, self._instance, after)
 
     async def _sent_before(self, outgoing: OutgoingEvent, error: SynreplError) -> SentEvent:
         """The event of a request that was made before; raises the error if there is none."""

@@ -17,7 +17,7 @@ from synrepl.services.rooms.sliding.room_results import NO_ROOMS, RoomHero, Room
 from synrepl.services.rooms.sliding.room_states import RoomState, StatesOfRooms, final_changes
 from synrepl.services.rooms.sliding.room_timelines import (
     TimelineFacts,
-    history_before,
+    last_shown,
     read_parts,
     timeline_facts,
 )
@@ -29,6 +29,7 @@ from synrepl.services.rooms.timelines.client_events import (
     in_order,
     stripped_events,
 )
+from synrepl.services.rooms.timelines.room_answers import history_before
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.timelines.shown_events import ShownPart
@@ -76,7 +77,7 @@ def read_results(txn: Transaction, to_read: Sequence[RoomToRead], read_as: ReadA
     """What there is to tell of rooms; those of which there is nothing have a record only."""
     if not to_read:
         return NO_ROOMS
-    rooms = readings(txn, to_read, read_as.upto)
+    rooms = readings(txn, read_as.reader.user_id, to_read, read_as.upto)
     reader, upto = read_as.reader, read_as.upto
     viewer = Viewer(reader.user_id, ignored=reader.ignored)
     parts = read_parts(txn, viewer, rooms, upto)
@@ -165,7 +166,12 @@ class _Result:
             timeline=in_order(events, [each.event_no for each in self._part.events]),
             # A client that adds events to the end of its timeline has to begin a new one.
             is_limited=self._part.is_limited or is_expanded,
-            prev_batch=history_before(reading, self._part, self._as.upto),
+            prev_batch=history_before(
+                self._part,
+                self._as.upto,
+                last_shown(reading.room, self._as.upto),
+                reading.room.topological,
+            ),
             num_live=self._facts.live.get(room.room_no, 0),
         )
 

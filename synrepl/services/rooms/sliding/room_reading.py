@@ -101,7 +101,7 @@ def as_of(
 
 
 def readings(
-    txn: Transaction, to_read: Sequence[RoomToRead], upto: PositionVector
+    txn: Transaction, user: str, to_read: Sequence[RoomToRead], upto: PositionVector
 ) -> list[ReadingOfRoom]:
     """Decide how rooms are read."""
     found: list[ReadingOfRoom] = []
@@ -114,9 +114,9 @@ def readings(
         else:
             found.append(ReadingOfRoom(each, ReadingKind.STRIPPED))
     for since, rooms in by_since.items():
-        found += _told_before(txn, rooms, since, upto)
+        found += _told_before(txn, user, rooms, since, upto)
     left = [e.room for e in found if e.room.membership in LEFT and e.kind is ReadingKind.WHOLE]
-    inside = joined_once(txn, left)
+    inside = joined_once(txn, user, left)
     outside = {each.room_no for each in left} - inside
     return [
         ReadingOfRoom(e.asked, e.kind, e.changes, True) if e.room.room_no in outside else e
@@ -125,7 +125,11 @@ def readings(
 
 
 def _told_before(
-    txn: Transaction, rooms: Sequence[RoomToRead], since: PositionVector, upto: PositionVector
+    txn: Transaction,
+    user: str,
+    rooms: Sequence[RoomToRead],
+    since: PositionVector,
+    upto: PositionVector,
 ) -> Iterable[ReadingOfRoom]:
     tokens = {
         token
@@ -135,7 +139,7 @@ def _told_before(
     }
     news = tokens - covered_tokens(txn, tokens, since)
     moved = [each.room for each in rooms if each.room.stream_id in news]
-    before = memberships_at(txn, moved, since)
+    before = memberships_at(txn, user, moved, since)
     changed: list[ReadingOfRoom] = []
     for each in rooms:
         room = each.room

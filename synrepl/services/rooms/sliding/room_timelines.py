@@ -6,18 +6,22 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from synrepl.core.tokens import Token
 from synrepl.positions.vector import PositionVector
-from synrepl.rooms import EventOrdering, Viewer
+from synrepl.rooms import Viewer
 from synrepl.services.rooms.sliding.room_lists import LEFT
 from synrepl.services.rooms.sliding.room_reading import ReadingKind, ReadingOfRoom
-from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.timelines.activity import ACTIVITY_TYPES, newest_activity
 from synrepl.storage.rooms.timelines.room_entries import covered_tokens
 from synrepl.storage.rooms.timelines.shown_events import RoomWindow, ShownPart, newest_shown
+from synrepl.storage.rooms.timelines.user_rooms import UserRoom
 from synrepl.storage.rooms.visibility.event_filter import EventFilterSql
 
 _NOTHING = ShownPart((), False)
+
+#: Covers nothing, also no history that came later.
+_BEFORE_ALL = PositionVector(linear=-(1 << 63))
 
 #: Timelines by number of the room.
 Parts = Mapping[int, ShownPart]
@@ -31,8 +35,12 @@ def read_parts(
     groups: dict[tuple[int, PositionVector], list[RoomWindow]] = defaultdict(list)
     for each in _with_timeline(rooms):
         limit = each.asked.matched.rule.timeline_limit
-        # Where a timeline begins at the start, it does not matter what else is read with it.
-        since = upto if each.is_from_start else each.since
+        if each.is_expanded:
+            # In the order of the stream, so that nothing is left out that the client was not told of.
+            since = _BEFORE_ALL
+        else:
+            # Of a room that is new, it does not matter what else is read with it.
+            since = upto if each.kind is ReadingKind.WHOLE else each.since
         groups[limit, since].append(_window(each, upto))
     for limit, since in [key for key in groups if key[1] == upto]:
         other = next((key for key in groups if key[0] == limit and key[1] != since), None)
@@ -53,18 +61,13 @@ def _with_timeline(rooms: Sequence[ReadingOfRoom]) -> Sequence[ReadingOfRoom]:
 
 
 def _window(reading: ReadingOfRoom, upto: PositionVector) -> RoomWindow:
-    room = reading.room
-    last = room.stream_id if room.membership in LEFT else upto.highest
-    return RoomWindow(room, reading.is_from_start, last, reading.is_outside)
+    last = last_shown(reading.room, upto)
+    return RoomWindow(reading.room, reading.kind is ReadingKind.WHOLE, last, reading.is_outside)
 
 
-def history_before(reading: ReadingOfRoom, part: ShownPart, upto: PositionVector) -> RoomToken:
-    """Where the history before a timeline begins."""
-    room = reading.room
-    stream_id = room.stream_id if room.membership in LEFT else upto.highest
-    if part.events:
-        stream_id = part.events[0].ordering.stream - 1
-    return RoomToken(lowered(upto, stream_id), EventOrdering(room.topological, stream_id))
+def last_shown(room: UserRoom, upto: PositionVector) -> Token:
+    """Stream ordering of the last event of a room that may be shown."""
+    return room.stream_id if room.membership in LEFT else upto.highest
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.client_filter import NO_FILTER, ClientFilter
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import EncodedRoom, RoomsUpdate
+from synrepl.streams.synapse.events import EVENTS
 from synrepl.streams.synapse.to_device import TO_DEVICE
 
 #: The longest wait for news, in seconds.
@@ -88,14 +89,17 @@ class ClientSync:
         await self._data.devices.begins(identity)
         reader = await self._data.reader_of(identity)
         upto = self._applied.current()
-        update, told = RoomsUpdate(), dict[str, EncodedRoom]()
+        update, told = None, dict[str, EncodedRoom]()
         async for part in self._timelines.initial_parts(
             reader, upto.events, request.wanted, state_after=request.state_after is not None
         ):
             told |= {room_id: room.encoded() for room_id, room in part.joined.items()}
-            update = update.merged(replace(part, joined={}))
-        data = await self._data.first(reader, upto, told, update.left, request.wanted)
-        return self._answer(identity, told, update, data, upto, request)
+            rest = replace(part, joined={})
+            update = rest if update is None else update.merged(rest)
+        assert update is not None
+        reached = _reached(upto, update)
+        data = await self._data.first(reader, reached, told, update.left, request.wanted)
+        return self._answer(identity, told, update, data, reached, request)
 
     async def _next(
         self, identity: ClientIdentity, request: SyncRequest, asked_since: SyncToken
@@ -109,7 +113,7 @@ class ClientSync:
             update, data = await self._changes(identity, request, since, upto)
             left = until - self._clock.seconds()
             if not (update.is_empty and data.is_empty) or left <= 0:
-                position = self._applied.next_token(since, upto)
+                position = self._applied.next_token(since, _reached(upto, update))
                 return self._answer(identity, update.joined, update, data, position, request)
             await self._waits.wait(identity.user_id, upto, left)
 
@@ -161,3 +165,8 @@ class ClientSync:
         return sync_answer(
             told, update, data, position, request.state_after or "state", self._clock.seconds()
         )
+
+
+def _reached(upto: SyncToken, update: RoomsUpdate) -> SyncToken:
+    """What an update is as of."""
+    return upto if update.upto is None else upto.replace({EVENTS.name: update.upto})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering
@@ -13,7 +13,7 @@ from synrepl.services.rooms.timelines.client_events import (
     in_order,
 )
 from synrepl.services.rooms.timelines.client_filter import RoomEventFilter
-from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
+from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import UserRoomView
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
@@ -24,7 +24,11 @@ from synrepl.services.rooms.timelines.updates import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.reading.messages import missing_in_page
-from synrepl.storage.rooms.timelines.room_entries import MEMBER, entries_before
+from synrepl.storage.rooms.timelines.room_entries import (
+    MEMBER,
+    entries_before,
+    state_entries_after,
+)
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent, of_seen
 from synrepl.storage.rooms.visibility.event_visibility import seen_by_viewer
 from synrepl.storage.rooms.visibility.pages import (
@@ -59,9 +63,9 @@ class HistoryReader:
 
         :raises DamagedRoom: an event of it is damaged
         """
-        upto = self._view.upto
+        now = self._view.now
         if backwards:
-            request = self._backwards(_token(start, upto), end, limit)
+            request = self._backwards(_token(start, now), end, limit)
         else:
             request = self._forwards(start, end, limit)
         page = page_for(self._view.user, request)
@@ -72,7 +76,7 @@ class HistoryReader:
         return MessagesPage(
             self._events(shown),
             self._members(shown),
-            _token(start, upto),
+            _token(start, now),
             self._next(request, page),
             gaps,
         )
@@ -93,12 +97,14 @@ class HistoryReader:
         )
 
     def _forwards(self, start: _Position, end: _Position, limit: int) -> PageRequest:
-        upto = self._view.upto
         if isinstance(end, PositionVector):
             end = RoomToken(end)
-        ceiling = (
-            upto if end is None or end.position is not None else _least(end.ceiling, self._view)
-        )
+        known = self._view.now
+        if start is not None:  # it may come from a process that is ahead of this one
+            known = known.merge(start.ceiling if isinstance(start, RoomToken) else start)
+        if end is not None and end.position is None:
+            known = end.ceiling
+        ceiling = _least(known, self._view)
         until = None if end is None else end.position
         if isinstance(start, RoomToken) and start.position is not None:
             return PageRequest(
@@ -130,7 +136,7 @@ class HistoryReader:
             return None
         if request.order is PageOrder.STREAM:
             assert request.floor is not None
-            return RoomToken(request.floor.merge(lowered(request.ceiling, page.next.stream)))
+            return RoomToken(request.floor.merge(request.ceiling.lowered(page.next.stream)))
         return RoomToken(request.ceiling, page.next)
 
     def context(self, event_id: str, limit: int) -> EventContext:
@@ -142,20 +148,22 @@ class HistoryReader:
         event = self._shown(event_id)
         topological, stream = event.ordering
         before_count, after_count = limit - limit // 2, limit // 2
-        older = RoomToken(self._view.upto, EventOrdering(topological, stream - 1))
-        newer = RoomToken(self._view.upto, event.ordering)
+        now = self._view.now
+        older = RoomToken(now, EventOrdering(topological, stream - 1))
+        newer = RoomToken(now, event.ordering)
         before = self._part(older, before_count, backwards=True)
         after = self._part(newer, after_count, backwards=False)
-        made = self._events([event, *before, *after])
         last = after[-1] if after else event
+        state = self._state_after(last, {each.sender for each in (event, *before, *after)})
+        made = self._made([event, *before, *after], state)
         start = before[-1].ordering if before else event.ordering
         return EventContext(
-            made[0],
-            made[1 : len(before) + 1],
-            made[len(before) + 1 :],
-            self._members([event, *before, *after]),
-            RoomToken(self._view.upto, EventOrdering(start.topological, start.stream - 1)),
-            RoomToken(self._view.upto, last.ordering),
+            made[event.event_no],
+            in_order(made, [each.event_no for each in before]),
+            in_order(made, [each.event_no for each in after]),
+            [each for each in in_order(made, state) if self._wanted.allows(each.type, each.sender)],
+            RoomToken(now, EventOrdering(start.topological, start.stream - 1)),
+            RoomToken(now, last.ordering),
         )
 
     def _part(self, start: RoomToken, limit: int, *, backwards: bool) -> list[ShownEvent]:
@@ -187,11 +195,27 @@ class HistoryReader:
         return ordering.stream <= self._view.upto.highest
 
     def _events(self, shown: Sequence[ShownEvent]) -> list[ClientEvent]:
+        return in_order(self._made(shown), [each.event_no for each in shown])
+
+    def _made(
+        self, shown: Sequence[ShownEvent], entries: Collection[int] = ()
+    ) -> Mapping[int, ClientEvent]:
+        """Events of the timeline, and state events by their numbers."""
         room = self._view.room
-        made = self._maker.make([EventOfRoom(room.room_no, room.version, each) for each in shown])
+        made = self._maker.make(
+            [EventOfRoom(room.room_no, room.version, each) for each in shown],
+            [EntryOfRoom(room.room_no, room.version, each) for each in entries],
+        )
         if made.damaged:
             raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
-        return in_order(made.events, [each.event_no for each in shown])
+        return made.events
+
+    def _state_after(self, event: ShownEvent, senders: Collection[str]) -> Collection[int]:
+        """The state after an event; with lazy loading, with the memberships of some users."""
+        entries = state_entries_after(self._txn, self._view.room.room_no, event.event_no)
+        if self._wanted.lazy_load_members:
+            entries = {k: n for k, n in entries.items() if k[0] != MEMBER or k[1] in senders}
+        return entries.values()
 
     def _members(self, shown: Sequence[ShownEvent]) -> list[ClientEvent]:
         """With lazy loading, the memberships of the senders at the newest event shown."""
@@ -210,15 +234,15 @@ class HistoryReader:
         return in_order(made.events, numbers)
 
 
-def _token(position: _Position, upto: PositionVector) -> RoomToken:
+def _token(position: _Position, now: PositionVector) -> RoomToken:
     """A position as a token."""
     if isinstance(position, RoomToken):
         return position
-    return RoomToken(upto if position is None else position)
+    return RoomToken(now if position is None else position)
 
 
 def _least(ceiling: PositionVector, view: UserRoomView) -> PositionVector:
     """A ceiling that is not above what the user may read."""
     if view.is_joined:
         return ceiling
-    return lowered(ceiling, view.upto.highest)
+    return ceiling.lowered(view.upto.highest)

@@ -12,7 +12,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, StateKey
 from synrepl.services.rooms.timelines.client_events import in_order
 from synrepl.services.rooms.timelines.client_filter import RoomEventFilter
-from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
+from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.updates import ClientEvent, RoomSummary, RoomTimeline
 from synrepl.storage.rooms.timelines.room_entries import MEMBER
 from synrepl.storage.rooms.timelines.room_summaries import StoredSummary
@@ -32,12 +32,22 @@ def room_timeline(
     :param last: stream ordering of the last event that might have been shown
     :param topological: the highest topological ordering in the room
     """
-    stream_id = part.events[0].ordering.stream - 1 if part.events else last
     return RoomTimeline(
         in_order(events, [each.event_no for each in part.events]),
         part.is_limited,
-        RoomToken(lowered(upto, stream_id), EventOrdering(topological, stream_id)),
+        history_before(part, upto, last, topological),
     )
+
+
+def history_before(
+    part: ShownPart, upto: PositionVector, last: Token, topological: int
+) -> RoomToken:
+    """Where the history before a timeline begins; see :func:`room_timeline`."""
+    if part.is_new and part.events:  # the pages go on in the same order
+        topological, stream_id = part.events[0].ordering
+        return RoomToken(upto.lowered(last), EventOrdering(topological, stream_id - 1))
+    stream_id = part.events[0].ordering.stream - 1 if part.events else last
+    return RoomToken(upto.lowered(stream_id), EventOrdering(topological, stream_id))
 
 
 def changed_entries(

@@ -17,6 +17,7 @@ from synrepl.storage.rooms.timelines.user_rooms import (
     most_recent,
     rooms_with_membership,
 )
+from synrepl.storage.rooms.timelines.whole_history import part_with_whole_history
 
 _JOINED, _LEFT = "join", ("leave", "ban")
 
@@ -32,23 +33,22 @@ def rooms_at_first(
 
     :param page: only these of the joined rooms, and others only with the first page
     """
-    rooms = [
-        each
-        for each in rooms_with_membership(txn, user, upto, wanted.rooms)
-        if wanted.allows_room(each.room_id) and not each.is_forgotten
-    ]
+    found, upto = _rooms(txn, user, upto, wanted.rooms, None)
+    rooms = [each for each in found if wanted.allows_room(each.room_id) and not each.is_forgotten]
     joined = most_recent(each for each in rooms if each.membership == _JOINED)
     if page is not None:
         joined = joined[page.first : page.first + page.limit]
         if page.first:
-            return RoomsToRead(new=joined)
+            return RoomsToRead(upto, new=joined)
     left: list[UserRoom] = []
     if wanted.include_leave:
         left = [each for each in rooms if each.membership in _LEFT and each.stream_id]
+    never_joined = _never_joined(txn, user, left)
     return RoomsToRead(
+        upto,
         new=joined,
-        left=left,
-        never_joined=_never_joined(txn, left),
+        left=[each for each in left if each.has_event or each.room_no not in never_joined],
+        never_joined=never_joined,
         invited=[each for each in rooms if each.membership == "invite"],
         knocked=[each for each in rooms if each.membership == "knock"],
     )
@@ -69,16 +69,19 @@ def rooms_with_news(
     :param changed_rooms: rooms that changed, besides those where the user's membership did; None: find out
     :param full_state: all joined rooms, each with its whole state
     """
-    found = rooms_with_membership(txn, user, upto, changed_rooms, since)
+    found, upto = _rooms(txn, user, upto, changed_rooms, since)
     rooms = [each for each in found if wanted.allows_room(each.room_id) and not each.is_forgotten]
     # A membership that the client does not know of yet has a stream ordering that it has not seen.
-    recent = {each.stream_id for each in rooms if each.stream_id > since.linear}
-    known = covered_tokens(txn, recent, since)
-    moved = [
-        each for each in rooms if each.stream_id > since.linear and each.stream_id not in known
-    ]
-    before = memberships_at(txn, moved, since)
-    was_joined = {number for number, each in before.items() if each.membership == _JOINED}
+    recent = {
+        token for each in rooms for token in (each.stream_id, each.purged) if token > since.linear
+    }
+    unknown = recent - covered_tokens(txn, recent, since)
+    moved = [each for each in rooms if each.stream_id in unknown]
+    purged = {each.room_no for each in rooms if each.purged in unknown}
+    before = memberships_at(txn, user, moved, since)
+    # Of what the user was before a purge, not everything is known. So such a room is told with its whole state and a gap,
+    # from where the client is.
+    was_joined = purged | {n for n, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
     joined = most_recent(each for each in rooms if each.membership == _JOINED)
     new = [e for e in joined if e.room_no in moved_numbers and e.room_no not in was_joined]
@@ -87,18 +90,43 @@ def rooms_with_news(
     if not full_state:
         stayed = [e for e in stayed if max(e.newest, e.state_only) > since.linear]
     left = [each for each in moved if each.membership in _LEFT and each.stream_id]
-    left_since = {each.room_no for each in left} & was_joined
+    surely_joined = was_joined - purged
+    never_joined = _never_joined(txn, user, [e for e in left if e.room_no not in surely_joined])
+    # Who was never in the room, and has no membership any more, has moved nowhere.
+    left = [e for e in left if e.has_event or e.room_no not in never_joined]
     return RoomsToRead(
+        upto,
         changed=stayed,
         new=new,
-        whole={e.room_no for e in stayed if full_state or e.state_only > since.linear},
+        whole={
+            e.room_no
+            for e in stayed
+            if full_state or e.state_only > since.linear or e.room_no in purged
+        },
         left=left,
-        left_since=left_since,
-        never_joined=_never_joined(txn, [e for e in left if e.room_no not in left_since]),
+        left_since={each.room_no for each in left} & was_joined,
+        never_joined=never_joined,
+        purged=purged,
         invited=[each for each in moved if each.membership == "invite"],
         knocked=[each for each in moved if each.membership == "knock"],
     )
 
 
-def _never_joined(txn: Transaction, rooms: list[UserRoom]) -> set[int]:
-    return {each.room_no for each in rooms} - joined_once(txn, rooms)
+def _rooms(
+    txn: Transaction,
+    user: str,
+    upto: PositionVector,
+    room_ids: Collection[str] | None,
+    since: PositionVector | None,
+) -> tuple[list[UserRoom], PositionVector]:
+    """Rooms of a user, as of the part of a vector of which they have the whole history."""
+    while True:
+        found = rooms_with_membership(txn, user, upto, room_ids, since)
+        part = part_with_whole_history(txn, found, upto)
+        if part == upto:
+            return found, upto
+        upto = part
+
+
+def _never_joined(txn: Transaction, user: str, rooms: list[UserRoom]) -> set[int]:
+    return {each.room_no for each in rooms} - joined_once(txn, user, rooms)

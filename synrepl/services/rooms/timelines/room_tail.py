@@ -123,7 +123,7 @@ class RoomTail:
         :raises NotInTail: there may be more, or the user may not have been in the room at each of them
         """
         stored = self._stored
-        is_known = since.linear >= max(stored.floor, stored.state_only)
+        is_known = since.linear >= max(stored.floor, stored.state_only, stored.purged)
         # Also those that ``upto`` does not cover: who was in the room before them is known from the current state.
         if not is_known or self._moved.get(user_id, 0) > since.linear or stored.damaged is not None:
             raise NotInTail
@@ -133,6 +133,12 @@ class RoomTail:
             if since[each.writer or ""] < each.ordering.stream <= upto[each.writer or ""]
         ]
         if any(each.event_no not in self._shown for each in events):
+            raise NotInTail
+        # What is not covered may have to be told first: the room was moved, and its writers are not equally far.
+        if events and any(
+            upto[each.writer or ""] < each.ordering.stream < events[-1].ordering.stream
+            for each in stored.events
+        ):
             raise NotInTail
         # An entry may have changed before it did by another writer, whose change the client has.
         if stored.changes and events and events[0].ordering.stream <= since.highest:

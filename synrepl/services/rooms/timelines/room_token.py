@@ -73,13 +73,6 @@ class RoomToken:
         return f"{text}_{self.ceiling}"
 
 
-def lowered(vector: PositionVector, stream_id: int) -> PositionVector:
-    """The part of a vector up to a stream ID, without writers that the linear position covers."""
-    linear = min(vector.linear, stream_id)
-    writers = {name: min(token, stream_id) for name, token in vector.writers.items()}
-    return PositionVector({name: each for name, each in writers.items() if each > linear}, linear)
-
-
 def _vector(text: str, whole: str) -> PositionVector:
     if text.startswith("-"):
         return PositionVector(linear=_number(text, whole))

@@ -31,6 +31,7 @@ from synrepl.storage.rooms.timelines.room_entries import (
     entries_before,
     state_changes_after,
 )
+from synrepl.storage.rooms.visibility.covered_sql import EVERYTHING
 
 
 class _Membership(msgspec.Struct):
@@ -128,7 +129,9 @@ class StatesReader:
         changed = state_changes_after(self._txn, [after])[room.room_no]
         keys = {key for _, key, _ in changed.changes}
         member = self._view.member
-        if changed.is_many or (member is not None and member.state_only >= boundary.stream_id):
+        if changed.is_many or (
+            member is not None and max(member.state_only, member.purged) >= boundary.stream_id
+        ):
             keys |= found.keys()
         wanted = [
             (room.room_no, boundary.group_before, key)
@@ -145,6 +148,8 @@ class StatesReader:
     def _boundary(self, upto: PositionVector) -> Boundary | None:
         """Where the part ends that a vector covers; None if that is the whole room."""
         member, room_no = self._view.member, self._view.room.room_no
+        if upto is EVERYTHING:
+            return None
         if member is not None and member.newest <= upto.linear:
             return None
         return ends(self._txn, [room_no], upto).get(room_no)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from synrepl.core.clock import Clock
 from synrepl.positions.vector import PositionVector
@@ -44,12 +44,34 @@ MAX_TAILS = 32
 ROOMS_AT_ONCE = 50
 
 
+#: How often an update is read again because a room lacked what came before.
+MAX_ROUNDS = 3
+
+
+class FillsGaps(Protocol):
+    """Waits for what rooms lack."""
+
+    async def filled(self, upto: PositionVector) -> PositionVector | None:
+        """Wait until there are no gaps below the highest token of a vector.
+
+        :returns: what is applied now; None if it took too long
+        """
+
+
+class KnownGaps:
+    """Implements :class:`FillsGaps` where nothing more comes."""
+
+    async def filled(self, upto: PositionVector) -> PositionVector | None:
+        """Do not wait."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Timelines:
     """Reads rooms for clients.
 
-    All answers are as of a vector of the stream ``events``: what the process has applied. The database
-    may have more, which is left out.
+    Updates are as of a vector of the stream ``events``: what the process has applied, or less where a room lacks what came
+    before it. The database may have more, which is left out. What is read of one room is what the database has.
 
     :ivar tails: has to hear of changes of rooms
     """
@@ -57,6 +79,7 @@ class Timelines:
     database: Database
     clock: Clock
     tails: RoomTails
+    gaps: FillsGaps = KnownGaps()  # noqa: RUF009  # it has no state
 
     async def initial(
         self,
@@ -72,10 +95,7 @@ class Timelines:
         :param page: only these of the joined rooms; others than joined ones come with the first page
         :param state_after: whether states are those at the end of timelines (MSC4222)
         """
-        update = RoomsUpdate()
-        async for part in self.initial_parts(reader, upto, wanted, page, state_after=state_after):
-            update = update.merged(part)
-        return update
+        return await merged(self.initial_parts(reader, upto, wanted, page, state_after=state_after))
 
     def initial_parts(
         self,
@@ -88,15 +108,15 @@ class Timelines:
     ) -> AsyncIterator[RoomsUpdate]:
         """The same, :data:`ROOMS_AT_ONCE` joined rooms at a time."""
 
-        def select(txn: Transaction) -> RoomsToRead:
+        def select(upto: PositionVector, txn: Transaction) -> RoomsToRead:
             return rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
 
         def read(rooms: RoomsToRead, txn: Transaction) -> RoomsUpdate:
             return UpdateReader(
-                txn, reader, upto, upto, wanted, self._now_ms(), state_after=state_after
-            ).read(rooms)
+                txn, reader, rooms.upto, rooms, wanted, self._now_ms(), state_after=state_after
+            ).read()
 
-        return self._read_in_parts("initial sync", select, read)
+        return self._read_in_parts("initial sync", select, read, upto)
 
     async def since(
         self,
@@ -125,7 +145,7 @@ class Timelines:
             if shared is not None:
                 return shared
 
-        def select(txn: Transaction) -> RoomsToRead:
+        def select(upto: PositionVector, txn: Transaction) -> RoomsToRead:
             return rooms_with_news(
                 txn,
                 reader.user_id,
@@ -138,13 +158,10 @@ class Timelines:
 
         def read(rooms: RoomsToRead, txn: Transaction) -> RoomsUpdate:
             return UpdateReader(
-                txn, reader, since, upto, wanted, self._now_ms(), state_after=state_after
-            ).read(rooms)
+                txn, reader, since, rooms, wanted, self._now_ms(), state_after=state_after
+            ).read()
 
-        update = RoomsUpdate()
-        async for part in self._read_in_parts("sync", select, read):
-            update = update.merged(part)
-        return update
+        return await merged(self._read_in_parts("sync", select, read, upto))
 
     async def _of_tails(
         self,
@@ -169,7 +186,7 @@ class Timelines:
                     joined[tail.room_id] = room
         except NotInTail:
             return None
-        return RoomsUpdate(joined)
+        return RoomsUpdate(joined, upto=upto)
 
     async def messages(
         self,
@@ -325,16 +342,25 @@ class Timelines:
     async def _read_in_parts(
         self,
         name: str,
-        select: Callable[[Transaction], RoomsToRead],
+        select: Callable[[PositionVector, Transaction], RoomsToRead],
         read: Callable[[RoomsToRead, Transaction], RoomsUpdate],
+        upto: PositionVector,
     ) -> AsyncIterator[RoomsUpdate]:
-        """Read :data:`ROOMS_AT_ONCE` at a time, so that what is needed to read them stays small."""
+        """Read :data:`ROOMS_AT_ONCE` at a time, so that what is needed to read them stays small.
 
-        def begin(txn: Transaction) -> tuple[RoomsUpdate, list[RoomsToRead]]:
-            first, *others = select(txn).parts(ROOMS_AT_ONCE)
+        They are as of one vector. If need be, the first are read again once the process has what a room lacks.
+        """
+
+        def begin(upto: PositionVector, txn: Transaction) -> tuple[RoomsUpdate, list[RoomsToRead]]:
+            first, *others = select(upto, txn).parts(ROOMS_AT_ONCE)
             return read(first, txn), others
 
-        update, others = await self._read(name, begin)
+        for _ in range(MAX_ROUNDS):
+            update, others = await self._read(name, partial(begin, upto))
+            newer = None if update.upto == upto else await self.gaps.filled(upto)
+            if newer is None:
+                break
+            upto = newer
         yield update
         for part in others:
             yield await self._read(name, partial(read, part))
@@ -352,3 +378,11 @@ class Timelines:
 # All reads are look-ups in indexes. Planning some of them takes longer than running them, and plans for the values at
 # hand would be no other.
 _PLANS = DeferredScript(["SET LOCAL plan_cache_mode = force_generic_plan"])
+
+
+async def merged(parts: AsyncIterator[RoomsUpdate]) -> RoomsUpdate:
+    """An update of which there is at least one part."""
+    update = await anext(parts)
+    async for part in parts:
+        update = update.merged(part)
+    return update

@@ -63,20 +63,24 @@ STRIPPED_TYPES = (
 class RoomsToRead(NamedTuple):
     """The rooms of an update.
 
+    :ivar upto: the update is as of this vector
     :ivar changed: rooms that the user was in all the time
     :ivar new: rooms that are read from their beginning, with their whole state
     :ivar whole: those of both whose state is wanted whole
     :ivar left: rooms that the user left
     :ivar left_since: those of them, by number, that the user was in before
     :ivar never_joined: those of ``left`` that the user was never in, by number
+    :ivar purged: rooms, by number, with purged events that the client may have missed
     """
 
+    upto: PositionVector
     changed: Sequence[UserRoom] = ()
     new: Sequence[UserRoom] = ()
     whole: Collection[int] = ()
     left: Sequence[UserRoom] = ()
     left_since: Collection[int] = ()
     never_joined: Collection[int] = ()
+    purged: Collection[int] = ()
     invited: Sequence[UserRoom] = ()
     knocked: Sequence[UserRoom] = ()
 
@@ -85,7 +89,11 @@ class RoomsToRead(NamedTuple):
         starts = range(0, max(len(self.new), len(self.changed), 1), most)
         parts = [
             RoomsToRead(
-                self.changed[start : start + most], self.new[start : start + most], self.whole
+                self.upto,
+                changed=self.changed[start : start + most],
+                new=self.new[start : start + most],
+                whole=self.whole,
+                purged=self.purged,
             )
             for start in starts
         ]
@@ -97,7 +105,7 @@ class UpdateReader:
     """Reads one update, in a transaction.
 
     :param since: events that it covers are known to the client; of new rooms none are
-    :param upto: the update is as of this vector
+    :param rooms: what is read
     :param state_after: whether states are those at the end of timelines
     """
 
@@ -106,7 +114,7 @@ class UpdateReader:
         txn: Transaction,
         reader: TimelineReader,
         since: PositionVector,
-        upto: PositionVector,
+        rooms: RoomsToRead,
         wanted: ClientFilter,
         now_ms: int,
         *,
@@ -115,13 +123,15 @@ class UpdateReader:
         self._txn = txn
         self._reader = reader
         self._since = since
-        self._upto = upto
+        self._rooms = rooms
+        self._upto = rooms.upto
         self._wanted = wanted
         self._state_after = state_after
         self._maker = ClientEventMaker(txn, reader, now_ms, wanted.event_fields)
 
-    def read(self, rooms: RoomsToRead) -> RoomsUpdate:
+    def read(self) -> RoomsUpdate:
         """The update; rooms that the user was in all the time are left out where nothing is new."""
+        rooms = self._rooms
         members = [*rooms.new, *rooms.changed]
         parts = self._parts(rooms)
         changes = state_changes(
@@ -141,11 +151,14 @@ class UpdateReader:
         whole = {r.room_no for r in rooms.new} | set(rooms.whole)
         whole |= {number for number, each in changes.items() if self._needs_whole(each)}
         told = [*members, *rooms.left]
-        states = self._states([each for each in members if each.room_no in whole], parts)
+        seen_whole = [each for each in members if each.room_no in whole]
+        # Of a room that the client learns of when its user has left it, it has no state yet.
+        seen_whole += [each for each in rooms.left if self._is_new_to_client(each, rooms)]
+        states = self._states(seen_whole, parts)
         states |= {
             room.room_no: self._changed_state(parts[room.room_no], changes[room.room_no])
             for room in (*rooms.changed, *rooms.left)
-            if room.room_no in changes and room.room_no not in whole
+            if room.room_no in changes and room.room_no not in states
         }
         states |= self._lazy_members(
             [each for each in rooms.changed if each.room_no not in whole], parts, states
@@ -197,7 +210,7 @@ class UpdateReader:
         knocked, others = self._stripped(rooms.knocked)
         names = {r.room_no: r.room_id for r in (*told, *rooms.invited, *rooms.knocked)}
         reasons = {names[number]: text for number, text in {**damaged, **more, **others}.items()}
-        return RoomsUpdate(joined, invited, knocked, left, reasons)
+        return RoomsUpdate(joined, invited, knocked, left, reasons, self._upto)
 
     # -- timelines --------------------------------------------------------------------
 
@@ -216,6 +229,10 @@ class UpdateReader:
                 for each in rooms.left
             ),
         ]
+        windows = [
+            each._replace(is_purged=True) if each.room.room_no in rooms.purged else each
+            for each in windows
+        ]
         timeline = self._wanted.room.timeline
         wanted = [each for each in windows if timeline.allows_room(each.room.room_id)]
         viewer = Viewer(self._reader.user_id, ignored=self._reader.ignored)
@@ -232,6 +249,12 @@ class UpdateReader:
         return room_timeline(part, events, self._upto, last, room.topological)
 
     # -- states -----------------------------------------------------------------------
+
+    @staticmethod
+    def _is_new_to_client(room: UserRoom, rooms: RoomsToRead) -> bool:
+        """Whether the state of a room that the user left is wanted whole, as far as the user may know it."""
+        was_told = room.room_no in rooms.left_since and room.room_no not in rooms.purged
+        return not was_told and room.room_no not in rooms.never_joined
 
     def _needs_whole(self, changes: StateChanges) -> bool:
         """Whether what changed does not say what the state is now.
@@ -265,11 +288,16 @@ class UpdateReader:
             room.newest > self._upto.linear for room in rooms
         ):
             boundaries = ends(self._txn, numbers, self._upto)
+        for room in rooms:
+            if room.membership != "join":
+                upto = self._upto.lowered(room.stream_id)
+                boundaries |= ends(self._txn, [room.room_no], upto)
         if not self._state_after:
             for room in rooms:
-                events = parts[room.room_no].events
-                if events:
-                    first = events[0]
+                # What came as history has not changed the current state since.
+                live = [e for e in parts[room.room_no].events if e.ordering.stream > 0]
+                if live:
+                    first = min(live, key=lambda each: each.ordering.stream)
                     boundaries[room.room_no] = Boundary(first.ordering.stream, first.group_before)
         found = {
             number: {each.key: each.event_no for each in entries}
@@ -294,14 +322,22 @@ class UpdateReader:
         ]
         changed = state_changes_after(self._txn, after)
         state_only = {each.room_no: each.state_only for each in rooms}
+        purged = {each.room_no: each.purged for each in rooms}
         tokens = {token for each in changed.values() for token, _, _ in each.changes}
         covered = covered_tokens(self._txn, tokens | set(state_only.values()), self._upto)
         wanted: list[tuple[int, int, StateKey]] = []
+        ends_at = {r.room_no: r.stream_id for r in rooms if r.membership != "join"}
         for number, each in changed.items():
-            last = {key: event_no for token, key, event_no in each.changes if token in covered}
+            end = ends_at.get(number, self._upto.highest)
+            last = {
+                key: event_no
+                for token, key, event_no in each.changes
+                if token in covered and token <= end
+            }
             shown = set() if self._state_after else {e.event_no for e in parts[number].events}
             keys = {key for _, key, _ in each.changes}
-            if each.is_many or state_only[number] not in covered:
+            is_purged = purged[number] >= boundaries[number].stream_id
+            if each.is_many or is_purged or state_only[number] not in covered:
                 keys |= states[number].keys()
             for key in keys:
                 if members is not None and key[0] == MEMBER and (number, key[1]) not in members:

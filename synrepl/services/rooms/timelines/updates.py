@@ -16,6 +16,7 @@ from orjson import Fragment
 
 from synrepl.core.errors import InputError, Refused, StorageError
 from synrepl.core.jsons import encode
+from synrepl.positions.vector import PositionVector
 from synrepl.services.rooms.timelines.room_token import RoomToken
 
 
@@ -183,6 +184,7 @@ class RoomsUpdate:
 
     :ivar joined: the most recently active first
     :ivar damaged: rooms that could not be read, and why; nothing else is said about them
+    :ivar upto: as of which vector; None: as of the one that was asked for
     """
 
     joined: Mapping[str, JoinedRoom] = field(default_factory=dict)
@@ -190,15 +192,17 @@ class RoomsUpdate:
     knocked: Mapping[str, InvitedRoom] = field(default_factory=dict)
     left: Mapping[str, LeftRoom] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+    upto: PositionVector | None = None
 
     def merged(self, other: RoomsUpdate) -> RoomsUpdate:
-        """What both say, about different rooms."""
+        """What both say, about different rooms as of the same vector."""
         return RoomsUpdate(
             {**self.joined, **other.joined},
             {**self.invited, **other.invited},
             {**self.knocked, **other.knocked},
             {**self.left, **other.left},
             {**self.damaged, **other.damaged},
+            self.upto,
         )
 
     @property

@@ -25,7 +25,7 @@ ROOM_TABLES = (
     "_backward_extremities",
     "_waiting_events",
     "_branch_memberships",
-    "_removed_memberships",
+    "_membership_history",
     "_receipts",
     "_state_group_lines",
     "_state_groups",

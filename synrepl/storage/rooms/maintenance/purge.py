@@ -29,6 +29,7 @@ from synrepl.storage.rooms.maintenance.marks import (
     reworked,
 )
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.maintenance.record_purge import record_purge
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
@@ -299,7 +300,8 @@ def purge_events(
             going = [each for each in going if each not in used]
         if later.prev_nos:
             _cut_later(txn, mark, list(later.prev_nos))
-        _remove(txn, room_no, numbers, going, sorted(kept))
+        upto = record_purge(txn, room_no, numbers)
+        _remove(txn, room_no, numbers, going, sorted(kept), upto)
         announce_room(txn, PURGED_CACHE, lock.room.room_id)
     mark = reworked(txn, mark, lock)
     removed = len(numbers) - len(kept)
@@ -345,7 +347,7 @@ def _cut_later(txn: Transaction, mark: RoomMark, parents: list[int]) -> None:
 
 
 def _remove(
-    txn: Transaction, room_no: int, numbers: list[int], gone: list[int], kept: list[int]
+    txn: Transaction, room_no: int, numbers: list[int], gone: list[int], kept: list[int], upto: int
 ) -> None:
     # Other statements than these few would cost a round trip each, with the room locked.
     rows = PendingRows()
@@ -376,8 +378,9 @@ def _remove(
         )
     rows.run(
         "UPDATE synrepl._room_heads SET events = events - %s, outliers = outliers + %s,"
-        " unapplied = unapplied + %s WHERE room_no = %s",
-        (len(numbers), len(kept), unapplied, room_no),
+        " unapplied = unapplied + %s, purged_stream_id = greatest(purged_stream_id, %s)"
+        " WHERE room_no = %s",
+        (len(numbers), len(kept), unapplied, upto, room_no),
     )
     rows.flush(txn)
 

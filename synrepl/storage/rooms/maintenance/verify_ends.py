@@ -13,6 +13,7 @@ from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.states.state_handle import StoredState
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
+from synrepl.storage.rooms.visibility.newest_membership import newest_membership_sql
 
 #: Findings of each kind that are listed.
 MAX_LISTED = 1_000
@@ -89,6 +90,17 @@ REFERENCES = (
         " WHERE c.room_no = %(room)s AND k.type = 'm.room.member'"
         " AND NOT EXISTS (SELECT FROM synrepl._memberships m"
         "  WHERE m.room_no = c.room_no AND m.user_id = k.state_key)",
+    ),
+    # What counts at the end of the stream is the current membership. That of an event that was purged is not there.
+    _Reference(
+        RoomProblem.WRONG_HEADS,
+        "SELECT m.user_id, 'its membership is ' || m.membership || ', and its events and history have '"
+        " || coalesce(x.membership, 'none')"
+        " FROM synrepl._memberships m JOIN synrepl._room_keys k ON k.room_no = m.room_no"
+        "  AND k.type = 'm.room.member' AND k.state_key = m.user_id"
+        f" CROSS JOIN LATERAL ({newest_membership_sql('k', 'm.user_id', lambda _: 'true')}) AS x"
+        " WHERE m.room_no = %(room)s AND x.stream_id >= m.stream_id"
+        "  AND x.membership IS DISTINCT FROM m.membership",
     ),
 )
 

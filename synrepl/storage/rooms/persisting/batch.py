@@ -108,6 +108,7 @@ class RoomBatch:
         memory, room_no = self.memory, self.room.room_no
         if memory.heads is None:
             memory.heads = read_heads(self.txn, room_no)
+            memory.began_at = 0 if memory.heads is None else memory.heads.stream_id
         if memory.extremities is None:
             memory.extremities = (
                 ForwardExtremities() if memory.heads is None else memory.read_extremities(self.txn)
@@ -118,7 +119,7 @@ class RoomBatch:
         self.is_new = memory.heads is None
         if memory.heads is None:
             first = self.states.first_group()
-            memory.heads = StoredHeads(room_no, 0, 0, 0, 0, first, 0, 0, 0, 0, 0)
+            memory.heads = StoredHeads(room_no, 0, 0, 0, 0, first, 0, 0, 0, 0, 0, 0)
         self.heads = memory.heads
         self.partial = self.heads.partial
         self._update_view()

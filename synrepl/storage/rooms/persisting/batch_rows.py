@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from synrepl.core.tokens import Token
-from synrepl.rooms import Delta, StateKey
+from synrepl.rooms import Delta
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.persisting.batch import RoomBatch
 from synrepl.storage.rooms.persisting.batch_facts import FactPlaces, append_facts
+from synrepl.storage.rooms.persisting.batch_memberships import membership_changes
 from synrepl.storage.rooms.persisting.batch_places import place_row
 from synrepl.storage.rooms.persisting.batch_redactions import apply_redactions
 from synrepl.storage.rooms.tables.events import (
@@ -21,7 +22,6 @@ from synrepl.storage.rooms.tables.events import (
 )
 from synrepl.storage.rooms.tables.heads import (
     BACKWARD_TABLE,
-    MembershipRow,
     StoredHeads,
     write_current_state,
     write_forward,
@@ -29,6 +29,7 @@ from synrepl.storage.rooms.tables.heads import (
     write_memberships,
     write_state_only,
 )
+from synrepl.storage.rooms.tables.membership_history import write_past_memberships
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
 from synrepl.storage.rooms.tables.waiting import (
@@ -134,41 +135,16 @@ class RoomBatchWriter:
                 _update(rows, row, types)
             else:
                 rows.add(EVENTS_TABLE, event_row(row, types))
-        stream_ids = {key: EVENTS.stream_id(live[place]) for key, place in places.entries.items()}
-        write_memberships(rows, heads.room_no, self._memberships(change, stream_ids))
+        stream_ids = [EVENTS.stream_id(token) for token in live]
+        current, exceptions = membership_changes(batch, change, places, stream_ids)
+        write_memberships(rows, heads.room_no, current)
+        write_past_memberships(rows, heads.room_no, exceptions)
         heads = heads._replace(stream_id=newest, oldest_stream_id=oldest)
         write_heads(rows, heads, batch.is_new)
-        if stream_ids and not places.live:
-            write_state_only(rows, heads.room_no, max(stream_ids.values()))
+        if places.entries and not places.live:
+            write_state_only(rows, heads.room_no, max(stream_ids))
         rows.flush(txn)
         batch.memory.heads = heads
-
-    def _memberships(
-        self, change: Delta, stream_ids: Mapping[StateKey, int]
-    ) -> list[MembershipRow]:
-        batch = self.batch
-        members = [
-            (key[1], event_id)
-            for key, event_id in change.entries.items()
-            if key[0] == "m.room.member"
-        ]
-        events = batch.view.known_events([event_id for _, event_id in members]).events
-        numbers = batch.view.event_nos([event_id for _, event_id in members])
-        changes = [
-            MembershipRow(
-                user_id,
-                numbers[event_id],
-                _membership(events[event_id].membership),
-                stream_ids["m.room.member", user_id],
-            )
-            for user_id, event_id in members
-        ]
-        changes += [
-            MembershipRow(user_id, None, "leave", stream_ids[kind, user_id])
-            for kind, user_id in change.removed
-            if kind == "m.room.member"
-        ]
-        return changes
 
     def _link_backfilled(self) -> None:
         """Give the events that follow a new one its number; it is no backward extremity any more."""
@@ -276,7 +252,3 @@ def _update(rows: PendingRows, row: StoredEvent, types: Mapping[str, int]) -> No
         " WHERE event_no = %s",
         (*[array_text(each) if isinstance(each, list) else each for each in cells], row.event_no),
     )
-
-
-def _membership(value: object) -> str:
-    return value if isinstance(value, str) and "\0" not in value else "leave"

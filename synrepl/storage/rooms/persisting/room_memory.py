@@ -64,6 +64,8 @@ class RoomMemory:
         self.revision = revision
         self.groups = GroupMemory()
         self.heads: StoredHeads | None = None
+        #: The newest stream ordering when it was read; what came later is of this process.
+        self.began_at = 0
         #: Where the next events are along the main line; None if it was not read yet.
         self.places: EventPlaces | None = None
         self.extremities: ForwardExtremities | None = None

@@ -24,6 +24,7 @@ class StoredHeads(NamedTuple):
     partial: int
     waiting: int
     unapplied: int
+    purged_stream_id: int
 
 
 class BackwardExtremity(NamedTuple):
@@ -53,6 +54,7 @@ _HEADS_TABLE = RoomTable("synrepl._room_heads", _HEADS_COLUMNS)
 _CHANGES = {
     "stream_id": "greatest(stream_id, %s)",
     "oldest_stream_id": "least(oldest_stream_id, %s)",
+    "purged_stream_id": "greatest(purged_stream_id, %s)",
 }
 _CHANGE_HEADS = (
     "UPDATE synrepl._room_heads SET "
@@ -206,12 +208,6 @@ def write_memberships(rows: PendingRows, room_no: int, changes: Iterable[Members
         rows.run(
             "DELETE FROM synrepl._memberships WHERE room_no = %s AND user_id = ANY (%s::text[])",
             (room_no, [each.user_id for each in gone]),
-        )
-        rows.run(
-            "INSERT INTO synrepl._removed_memberships (room_no, user_id, stream_id)"
-            " SELECT %s, * FROM unnest(%s::text[], %s::bigint[])"
-            " ON CONFLICT (user_id, room_no) DO UPDATE SET stream_id = excluded.stream_id",
-            (room_no, [each.user_id for each in gone], [each.stream_id for each in gone]),
         )
     if len(kept) == 1:
         values = "VALUES (%s, %s, %s, %s, %s)"

@@ -44,11 +44,13 @@ class SentEvent(NamedTuple):
 
     :ivar stream_id: its stream ordering; None if it is not in the store any more
     :ivar writer: of its fact; None if that is not in the table of facts any more
+    :ivar after: up to here, other writers may have persisted events of the room
     """
 
     event_id: str
     stream_id: int | None
     writer: str | None
+    after: int = 0
 
 
 _FIND = Script(
@@ -66,7 +68,10 @@ _FIND = Script(
 def find_sent(txn: Transaction, request: SentRequest) -> SentEvent | None:
     """The event of a request that was made before; None if there is none."""
     found = txn.execute(_FIND, (request.digest,)).fetchone_or_none()
-    return None if found is None else SentEvent(*found)
+    if found is None:
+        return None
+    sent = SentEvent(*found)
+    return sent._replace(after=sent.stream_id or 0)
 
 
 def forget_sent(txn: Transaction, older_than_s: float, at_most: int) -> int:

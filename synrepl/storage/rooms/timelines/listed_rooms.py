@@ -69,7 +69,7 @@ def removed_from(txn: Transaction, user: str, rooms: Sequence[UserRoom]) -> set[
         ([each.member_no for each in rooms if each.member_no is not None], user),
     )
     by_others = {int(event_no) for (event_no,) in txn.fetchall()}
-    return joined_once(txn, [each for each in rooms if each.member_no in by_others])
+    return joined_once(txn, user, [each for each in rooms if each.member_no in by_others])
 
 
 def _texts(

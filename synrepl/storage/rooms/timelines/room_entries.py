@@ -13,6 +13,8 @@ from typing import NamedTuple
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import StateKey
 from synrepl.storage.database import Transaction, planned
+from synrepl.storage.rooms.states.state_groups import read_slot_states
+from synrepl.storage.rooms.tables.numbers import keys_of
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.covered_sql import (
     covered_params,
@@ -218,6 +220,20 @@ def entries_before(
         ),
     )
     return {(room_no, (kind, key)): event_no for room_no, kind, key, event_no in txn.fetchall()}
+
+
+def state_entries_after(txn: Transaction, room_no: int, event_no: int) -> dict[StateKey, int]:
+    """The whole state after an event, which is no outlier: numbers of events by key.
+
+    :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: it cannot be read
+    """
+    group = int(txn.execute(_GROUP_AFTER, (event_no,)).fetchone()[0])
+    entries = read_slot_states(txn, room_no, [group])[group]
+    keys = keys_of(txn, room_no, list(entries))
+    return {keys[slot]: number for slot, number in entries.items()}
+
+
+_GROUP_AFTER = planned("SELECT group_after FROM synrepl._room_events WHERE event_no = %s")
 
 
 def senders_of(txn: Transaction, event_nos: Collection[int]) -> dict[int | None, str]:

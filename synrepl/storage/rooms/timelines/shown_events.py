@@ -1,6 +1,7 @@
 """The newest events of many rooms that one user sees, in one statement.
 
-Rows are read from the end of each room. What the user may not see is left out by the rules of
+Rows are read from the end of each room: of one that is new to the client in the topological ordering, in which pages of
+its history go on, and of another one in the stream ordering. What the user may not see is left out by the rules of
 :mod:`~synrepl.storage.rooms.visibility.audience_sql`; a room where too few rows are left is read again by
 :func:`~synrepl.storage.rooms.visibility.pages.page_for`, whose cost goes with what is shown.
 """
@@ -69,22 +70,26 @@ class RoomWindow(NamedTuple):
     :ivar is_new: whether it is read from its beginning, not from ``since``
     :ivar last: stream ordering of the last event that may be shown
     :ivar is_peeking: whether the user was never in the room
+    :ivar is_purged: whether some of it is gone
     """
 
     room: UserRoom
     is_new: bool
     last: int
     is_peeking: bool = False
+    is_purged: bool = False
 
 
 class ShownPart(NamedTuple):
-    """The newest events of a window, in stream order.
+    """The newest events of a window: in topological order if it is new, else in stream order.
 
-    :ivar is_limited: whether the window has more
+    :ivar is_limited: whether the window has more, or had
+    :ivar is_new: whether the window is
     """
 
     events: Sequence[ShownEvent]
     is_limited: bool
+    is_new: bool = False
 
 
 def newest_shown(
@@ -104,7 +109,11 @@ def newest_shown(
     if not windows:
         return {}
     rows = limit + 1 + SPARE_ROWS
-    found = _rows(txn, viewer, windows, since, upto, rows, wanted)
+    found: dict[int, list[tuple[ShownEvent, bool]]] = defaultdict(list)
+    for is_new in (False, True):
+        alike = [each for each in windows if each.is_new is is_new]
+        if alike:
+            found.update(_rows(txn, viewer, alike, None if is_new else since, upto, rows, wanted))
     parts: dict[int, ShownPart] = {}
     for window in windows:
         read = found[window.room.room_no]
@@ -119,7 +128,8 @@ def newest_shown(
                 limit + 1,
                 wanted,
             )
-        parts[window.room.room_no] = ShownPart(shown[:limit][::-1], len(shown) > limit)
+        is_limited = len(shown) > limit or window.is_purged
+        parts[window.room.room_no] = ShownPart(shown[:limit][::-1], is_limited, window.is_new)
     return parts
 
 
@@ -127,12 +137,19 @@ def _rows(
     txn: Transaction,
     viewer: Viewer,
     windows: Sequence[RoomWindow],
-    since: PositionVector,
+    since: PositionVector | None,
     upto: PositionVector,
     rows: int,
     wanted: EventFilterSql,
 ) -> dict[int, list[tuple[ShownEvent, bool]]]:
-    """The newest events of windows that clients may see, newest first, and whether this user sees them."""
+    """The newest events of windows that clients may see, newest first, and whether this user sees them.
+
+    :param since: None: the windows are new
+    """
+    order, begin, params = "topological DESC, {0}.stream_id DESC", "", dict[str, object]()
+    if since is not None:
+        order, params = "stream_id DESC", covered_params(since, "since")
+        begin = f" AND {not_covered_sql(since, 'since')}"
     sql = ViewerSql(
         audience="found.audience",
         membership="found.membership",
@@ -159,18 +176,14 @@ def _rows(
                                   FROM (SELECT e.*, w.slot AS member_slot, w.is_peeking,
                                                coalesce(e.slot = w.slot, false) AS own,
                                                row_number() OVER of_group AS place
-                                          FROM unnest(%(rooms)s::int[], %(slots)s::int[], %(new)s::bool[],
-                                                      %(last)s::bigint[], %(peeking)s::bool[])
-                                               AS w (room_no, slot, is_new, last, is_peeking)
+                                          FROM unnest(%(rooms)s::int[], %(slots)s::int[], %(last)s::bigint[],
+                                                      %(peeking)s::bool[]) AS w (room_no, slot, last, is_peeking)
                                          CROSS JOIN LATERAL (
                                                SELECT e.* FROM synrepl._room_events e
                                                 WHERE e.room_no = w.room_no AND e.stream_id IS NOT NULL
                                                   AND e.stream_id <= w.last AND e.audience & {NEVER_BITS} = 0
-                                                  AND e.stream_id > CASE WHEN w.is_new THEN (%(start)s)::bigint
-                                                                         ELSE %(since_linear)s END
-                                                  AND {covered_sql(upto, "upto")}
-                                                  AND (w.is_new OR {not_covered_sql(since, "since")}){wanted.predicate}
-                                                ORDER BY e.stream_id DESC LIMIT %(limit)s) AS e
+                                                  AND {covered_sql(upto, "upto")}{begin}{wanted.predicate}
+                                                ORDER BY e.{order.format("e")} LIMIT %(limit)s) AS e
                                         WINDOW of_group AS (PARTITION BY e.room_no, e.group_after)
                                         OFFSET 0) AS e
                                 OFFSET 0) AS e
@@ -178,22 +191,20 @@ def _rows(
                         OFFSET 0) AS found
                 OFFSET 0) AS found
           JOIN synrepl._event_types t USING (type_no)
-         ORDER BY found.room_no, found.stream_id DESC"""
+         ORDER BY found.room_no, found.{order.format("found")}"""
     # With filters, or several vectors of writers, there would be many texts.
-    is_plain = not (wanted.predicate or writers_above(since) or writers_above(upto))
+    is_above = writers_above(upto) or (since is not None and writers_above(since))
     txn.execute(
-        planned(statement) if is_plain else statement,
+        statement if wanted.predicate or is_above else planned(statement),
         {
             "rooms": array_text([each.room.room_no for each in windows]),
             "slots": array_text([each.room.slot for each in windows]),
-            "new": array_text([each.is_new for each in windows]),
             "last": array_text([each.last for each in windows]),
             "peeking": array_text([each.is_peeking for each in windows]),
             "ignored": sorted(viewer.ignored),
-            "start": _BEFORE_ALL,
             "limit": rows,
             **covered_params(upto, "upto"),
-            **covered_params(since, "since"),
+            **params,
             **wanted.params,
         },
     )
@@ -201,10 +212,6 @@ def _rows(
     for row in txn.fetchall():
         found[row[0]].append(_shown(row))
     return found
-
-
-#: Below every stream ordering.
-_BEFORE_ALL = -(1 << 63)
 
 
 def _shown(row: Record) -> tuple[ShownEvent, bool]:
@@ -238,9 +245,8 @@ def _page(
     """The same for one room in which much is hidden, newest first."""
     request = PageRequest(
         min(limit, MAX_PAGE),
-        upto=EventOrdering(0, window.last),
-        order=PageOrder.STREAM,
-        ceiling=upto,
+        order=PageOrder.TOPOLOGICAL if window.is_new else PageOrder.STREAM,
+        ceiling=upto.lowered(window.last),
         floor=None if window.is_new else since,
         wanted=wanted,
     )

@@ -80,6 +80,7 @@ class StoredTail(NamedTuple):
     :ivar newest: stream ordering of the newest event
     :ivar topological: the highest topological ordering in the room
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
+    :ivar purged: the highest stream ordering of the room's purged events; 0 if there are none
     :ivar current_group: the current state, as a group
     :ivar events: in stream order
     :ivar changes: in stream order
@@ -98,6 +99,7 @@ class StoredTail(NamedTuple):
     newest: Token
     topological: int
     state_only: Token
+    purged: Token
     current_group: int
     events: Sequence[TailEvent]
     changes: Sequence[TailChange]
@@ -142,7 +144,7 @@ def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
     for room_no, ((room_id, version, previous, newest, topological, *head, _),) in parts[
         "room"
     ].items():
-        state_only, current_group = head
+        state_only, purged, current_group = head
         events = sorted(map(_event, parts["event"][room_no]), key=lambda each: each.ordering.stream)
         floor = max(previous or 0, 0)
         if len(events) == TAIL_EVENTS:
@@ -158,6 +160,7 @@ def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
                 newest,
                 topological,
                 state_only,
+                purged,
                 current_group,
                 events,
                 [
@@ -198,7 +201,7 @@ _TAILS = Script(
             f"""
             WITH room AS MATERIALIZED (
                 SELECT r.room_no, r.room_id, r.version, w.since, h.stream_id, h.topological,
-                       h.current_group, h.state_stream_id
+                       h.current_group, h.state_stream_id, h.purged_stream_id
                   FROM unnest(%(rooms)s::text[], %(since)s::bigint[]) AS w (room_id, since)
                   JOIN synrepl._rooms r USING (room_id) JOIN synrepl._room_heads h USING (room_no)
             ), recent AS MATERIALIZED (
@@ -234,7 +237,7 @@ _TAILS = Script(
             SELECT 'room' AS part, r.room_no, json_build_array(r.room_id, r.version,
                    (SELECT max(e.stream_id) FROM synrepl._room_events e
                      WHERE e.room_no = r.room_no AND e.stream_id IS NOT NULL AND e.stream_id <= r.since),
-                   r.stream_id, r.topological, r.state_stream_id, r.current_group), NULL::bytea
+                   r.stream_id, r.topological, r.state_stream_id, r.purged_stream_id, r.current_group), NULL::bytea
               FROM room r
             UNION ALL
             SELECT 'event', e.room_no, json_build_array(e.event_no, e.event_id, e.topological, e.stream_id,

@@ -1,7 +1,7 @@
 """The rooms of a user, with the user's membership as of a vector.
 
-``_memberships`` has the current membership. Where a vector does not cover it, the newest membership event that it
-covers counts.
+``_memberships`` has the current membership. Where a vector does not cover it, the newest one that it covers counts, of
+membership events and of what ``_membership_history`` has beyond them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Record, Transaction, planned
 from synrepl.storage.rooms.tables.numbers import RoomRow, UnknownRoom, room_row
 from synrepl.storage.rooms.tables.pending_rows import array_text
-from synrepl.storage.rooms.visibility.audience import JOIN, LEAVE, NEVER_BITS, membership_text
+from synrepl.storage.rooms.timelines.room_entries import covered_tokens
+from synrepl.storage.rooms.visibility.audience import JOIN, NEVER_BITS
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
+from synrepl.storage.rooms.visibility.newest_membership import newest_membership_sql
 from synrepl.storage.rooms.visibility.viewer_sql import IS_BESIDE
 from synrepl.storage.rooms.visibility.viewers import (
     NO_SLOT,
@@ -31,11 +33,13 @@ class UserRoom(NamedTuple):
 
     :ivar slot: of the user's membership in the room's states
     :ivar membership: as of a vector; ``leave`` also if there was none
-    :ivar member_no: number of the event that set it; None if there was none
-    :ivar stream_id: stream ID of the fact that made it the membership; 0 if there was none
+    :ivar member_no: number of the event that set it; None if there was none, or it is not known any more
+    :ivar stream_id: stream ID of the fact that made it the membership; 0 if none is known
+    :ivar has_event: whether an event set it; False if there was none, or none any more
     :ivar newest: stream ordering of the newest event of the room
     :ivar topological: the highest topological ordering in the room
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
+    :ivar purged: the highest stream ordering of the room's purged events; 0 if there are none
     :ivar is_forgotten: whether the user does not want to see it any more
     """
 
@@ -46,24 +50,27 @@ class UserRoom(NamedTuple):
     membership: str
     member_no: int | None
     stream_id: int
+    has_event: bool
     newest: int
     topological: int
     state_only: int
+    purged: int
     is_forgotten: bool
 
 
 _ROOMS = """
     SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.event_no, m.stream_id,
-           coalesce(h.stream_id, 0), coalesce(h.topological, 0),
-           coalesce(h.state_stream_id, 0),
+           m.event_no IS NOT NULL, coalesce(h.stream_id, 0), coalesce(h.topological, 0),
+           coalesce(h.state_stream_id, 0), coalesce(h.purged_stream_id, 0),
            coalesce(f.event_no = m.event_no, false)
       FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
               FROM synrepl._memberships m WHERE m.user_id = %(user)s
             UNION ALL
-            SELECT g.room_no, g.user_id, 'leave', NULL, g.stream_id
-              FROM synrepl._removed_memberships g WHERE g.user_id = %(user)s
+            SELECT h.room_no, %(user)s, 'leave', NULL, max(h.stream_id)
+              FROM synrepl._membership_history h WHERE h.user_id = %(user)s
                AND NOT EXISTS (SELECT FROM synrepl._memberships m
-                                WHERE m.room_no = g.room_no AND m.user_id = g.user_id)) AS m
+                                WHERE m.room_no = h.room_no AND m.user_id = h.user_id)
+             GROUP BY h.room_no) AS m
       JOIN synrepl._rooms r USING (room_no)
       JOIN synrepl._room_keys k ON k.room_no = m.room_no AND k.type = 'm.room.member'
        AND k.state_key = m.user_id
@@ -95,8 +102,9 @@ def rooms_with_membership(
         where = f" AND {where}"
     txn.execute(planned(_ROOMS + where), params)
     rooms = [UserRoom._make(row) for row in txn.fetchall()]
-    ahead = [each for each in rooms if each.stream_id > upto.linear]
-    earlier = memberships_at(txn, ahead, upto)
+    tokens = {each.stream_id for each in rooms}
+    ahead = tokens - covered_tokens(txn, tokens, upto)
+    earlier = memberships_at(txn, user, [e for e in rooms if e.stream_id in ahead], upto)
     return [earlier.get(each.room_no, each) for each in rooms]
 
 
@@ -121,8 +129,10 @@ _ROOM = f"""
            $newest,
            y.slot, k.slot,
            coalesce(m.membership, CASE WHEN g.stream_id IS NOT NULL THEN 'leave' END), m.event_no,
-           coalesce(m.stream_id, g.stream_id), coalesce(h.stream_id, 0), coalesce(h.topological, 0),
-           coalesce(h.state_stream_id, 0), coalesce(f.event_no = m.event_no, false)
+           coalesce(m.stream_id, g.stream_id), m.event_no IS NOT NULL,
+           coalesce(h.stream_id, 0), coalesce(h.topological, 0),
+           coalesce(h.state_stream_id, 0), coalesce(h.purged_stream_id, 0),
+           coalesce(f.event_no = m.event_no, false)
       FROM synrepl._rooms r
       LEFT JOIN synrepl._room_heads h USING (room_no)
       LEFT JOIN synrepl._room_keys y ON y.room_no = r.room_no
@@ -130,7 +140,9 @@ _ROOM = f"""
       LEFT JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = 'm.room.member'
        AND k.state_key = %(user)s
       LEFT JOIN synrepl._memberships m ON m.room_no = r.room_no AND m.user_id = %(user)s
-      LEFT JOIN synrepl._removed_memberships g ON g.room_no = r.room_no AND g.user_id = %(user)s
+      LEFT JOIN LATERAL (
+           SELECT max(g.stream_id) AS stream_id FROM synrepl._membership_history g
+            WHERE g.room_no = r.room_no AND g.user_id = %(user)s) AS g ON true
       LEFT JOIN synrepl._forgotten_rooms f ON f.room_no = r.room_no AND f.user_id = %(user)s
      WHERE r.room_id = %(room)s"""
 _ROOMS_OF_USERS = {
@@ -139,10 +151,8 @@ _ROOMS_OF_USERS = {
 }
 
 
-def room_of_user(
-    txn: Transaction, room_id: str, user: str, upto: PositionVector, *, with_history: bool
-) -> RoomOfUser:
-    """One room, and the membership of a user in it as of a vector.
+def room_of_user(txn: Transaction, room_id: str, user: str, *, with_history: bool) -> RoomOfUser:
+    """One room, and the current membership of a user in it.
 
     :param with_history: whether to read what the user was in it before, too
     :raises UnknownRoom: it is not in the store
@@ -164,27 +174,25 @@ def room_of_user(
     if membership is None or slot is None:
         return RoomOfUser(room, None, slots, has_branches, newest)
     member = UserRoom(room.room_no, room.room_id, room.version, slot, membership, *rest)
-    if member.stream_id > upto.linear:
-        member = memberships_at(txn, [member], upto)[room.room_no]
     return RoomOfUser(room, member, slots, has_branches, newest)
 
 
 def memberships_at(
-    txn: Transaction, rooms: Sequence[UserRoom], vector: PositionVector
+    txn: Transaction, user: str, rooms: Sequence[UserRoom], vector: PositionVector
 ) -> dict[int, UserRoom]:
-    """The same rooms with the user's membership as of a vector, by number."""
+    """The same rooms of a user with the membership as of a vector, by number."""
     if not rooms:
         return {}
+
+    def is_covered(stream_id: str) -> str:
+        return covered_sql(vector, "at", stream_id)
+
     txn.execute(
-        f"""
-        SELECT w.room_no, e.event_no, e.stream_id, {membership_set("e.audience")}
-          FROM unnest(%(rooms)s::int[], %(slots)s::int[]) AS w (room_no, slot)
-          LEFT JOIN LATERAL (
-              SELECT e.event_no, e.stream_id, e.audience FROM synrepl._room_events e
-               WHERE e.room_no = w.room_no AND e.slot = w.slot AND e.stream_id > 0
-                 AND e.audience & {NEVER_BITS} = 0 AND {covered_sql(vector, "at")}
-               ORDER BY e.stream_id DESC LIMIT 1) AS e ON true""",
+        "SELECT w.room_no, x.membership, x.stream_id, x.event_no"
+        " FROM unnest(%(rooms)s::int[], %(slots)s::int[]) AS w (room_no, slot)"
+        f" LEFT JOIN LATERAL ({newest_membership_sql('w', '%(user)s', is_covered)}) AS x ON true",
         {
+            "user": user,
             "rooms": array_text([each.room_no for each in rooms]),
             "slots": array_text([each.slot for each in rooms]),
             **covered_params(vector, "at"),
@@ -194,26 +202,36 @@ def memberships_at(
     return {each.room_no: _as_of(each, found[each.room_no]) for each in rooms}
 
 
-def joined_once(txn: Transaction, rooms: Sequence[UserRoom]) -> set[int]:
-    """Those of some rooms, by number, that the user was in at some time."""
+def joined_once(txn: Transaction, user: str, rooms: Sequence[UserRoom]) -> set[int]:
+    """Those of some rooms, by number, that a user was in at some time."""
     if not rooms:
         return set()
     txn.execute(
         f"""
-        SELECT w.room_no FROM unnest(%s::int[], %s::int[]) AS w (room_no, slot)
+        SELECT w.room_no FROM unnest(%(rooms)s::int[], %(slots)s::int[]) AS w (room_no, slot)
          WHERE EXISTS (SELECT FROM synrepl._room_events e
                         WHERE e.room_no = w.room_no AND e.slot = w.slot AND e.stream_id IS NOT NULL
                           AND e.audience & {NEVER_BITS} = 0
-                          AND {membership_set("e.audience")} = {JOIN})""",
-        (array_text([each.room_no for each in rooms]), array_text([each.slot for each in rooms])),
+                          AND {membership_set("e.audience")} = {JOIN})
+            OR EXISTS (SELECT FROM synrepl._membership_history h
+                        WHERE h.room_no = w.room_no AND h.user_id = %(user)s AND h.membership = 'join')""",
+        {
+            "user": user,
+            "rooms": array_text([each.room_no for each in rooms]),
+            "slots": array_text([each.slot for each in rooms]),
+        },
     )
     return {int(room_no) for (room_no,) in txn.fetchall()}
 
 
 def _as_of(room: UserRoom, row: Record) -> UserRoom:
-    _, event_no, stream_id, number = row
-    membership = membership_text(LEAVE if number is None else number)
-    return room._replace(membership=membership, member_no=event_no, stream_id=stream_id or 0)
+    _, membership, stream_id, event_no = row
+    return room._replace(
+        membership=membership or "leave",
+        member_no=event_no,
+        stream_id=stream_id or 0,
+        has_event=membership is not None,
+    )
 
 
 def most_recent(rooms: Iterable[UserRoom]) -> list[UserRoom]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from synrepl.adapters.caches import make_caches
@@ -24,7 +25,7 @@ from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.rooms_reader import RoomsReader
 from synrepl.services.rooms.news.sync_token import SyncToken
-from synrepl.services.rooms.news.token_wait import TokenWait
+from synrepl.services.rooms.news.token_wait import NotYetApplied, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sliding.connections import SlidingConnections
 from synrepl.services.rooms.sliding.room_labels import no_labels
@@ -34,6 +35,7 @@ from synrepl.services.rooms.sliding.sliding_sync import SlidingAnswer, SlidingSy
 from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.sources import LINEAR
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
 from synrepl.streams.synapse.caches import CACHES
@@ -49,8 +51,14 @@ _PAGE = 100_000
 class _AllGivenOut:
     """Every token was given out."""
 
+    def __init__(self, store: FactStore) -> None:
+        self._store = store
+
     async def was_given_out(self, stream: Stream, token: Token) -> bool:
         return True
+
+    async def last_in(self, stream: Stream, span: Range) -> Mapping[str, Token]:
+        return await self._store.reached(stream, span)
 
 
 class AnsweringProcess:
@@ -86,6 +94,7 @@ class AnsweringProcess:
             PresenceTracker(scheduler, presence, log),
             DeviceRegistry(scheduler, database, log),
         )
+        self._covered = TokenWait(scheduler, self.applied, _AllGivenOut(self._store), 0.0)
         self.sliding = SlidingSync(
             SERVER,
             scheduler,
@@ -93,7 +102,7 @@ class AnsweringProcess:
             self.connections,
             self.lists,
             self.applied,
-            TokenWait(scheduler, self.applied, _AllGivenOut(), 0.0),
+            self._covered,
             check,
             waits,
             no_labels,
@@ -118,6 +127,10 @@ class AnsweringProcess:
         """Answer a request."""
         return await self.sliding.sync(identity, request)
 
-    def may_answer(self, token: SyncToken) -> bool:
+    async def may_answer(self, token: SyncToken) -> bool:
         """Whether it need not wait for what a token covers; it may still be behind in an idle writer."""
-        return next(self.applied.missing(token), None) is None
+        try:
+            await self._covered.until_covered(token)
+        except NotYetApplied:
+            return False
+        return True

@@ -7,6 +7,7 @@ from typing import Any
 
 from synrepl.positions.vector import PositionVector
 from synrepl.services.clients.identity import ClientIdentity
+from synrepl.services.rooms.news.token_wait import NotYetApplied
 from synrepl.services.rooms.sliding import sliding_plan
 from synrepl.services.rooms.sliding.required_state import RequiredState
 from synrepl.services.rooms.sliding.sliding_pos import SlidingPos, UnknownPosition
@@ -69,9 +70,9 @@ class ConnectionsCase(StoreCase):
 
 
 class LaggingProcesses(ConnectionsCase):
-    """A process may be behind in a writer that the client's position covers."""
+    """A process that lacks what a client's position covers does not answer."""
 
-    async def test_a_room_that_comes_into_the_window_there_is_told_up_to_the_position(self) -> None:
+    async def test_a_process_behind_in_a_writer_refuses_until_it_is_there(self) -> None:
         a, b = TalkingRoom("a", CAROL), TalkingRoom("b", CAROL)
         await self.persist(a)
         start = await self.persist(b, self.two)
@@ -87,38 +88,14 @@ class LaggingProcesses(ConnectionsCase):
         second = await self.slide(first.pos, subscriptions=[a.room_id])
         self.assertEqual(self.bodies(second, a), ["of one"])
         await self.apply(start, behind, one=last)
-        self.assertTrue(behind.may_answer(SlidingPos.parse(second.pos, SERVER).token))
+        self.assertFalse(await behind.may_answer(SlidingPos.parse(second.pos, SERVER).token))
+        with self.assertRaises(NotYetApplied):
+            await self.slide(second.pos, windows(), process=behind)
+        await self.apply(last, behind)
         third = await self.slide(second.pos, windows(), process=behind)
         self.assertEqual(self.bodies(third, b), ["of two"])
         fourth = await self.slide(third.pos, windows())
         self.assertEqual(fourth.rooms, {})
-
-    async def test_a_leave_that_the_client_knows_is_not_undone_there(self) -> None:
-        a, b = TalkingRoom("a", CAROL), TalkingRoom("b", CAROL)
-        await self.persist(a)
-        start = await self.persist(b, self.two)
-        behind = AnsweringProcess(self.one.process)
-        for each in (self.answering, behind):
-            await self.apply(start, each)
-        # The process behind knows its list of rooms from before the leave.
-        await self.slide(None, windows(), process=behind, identity=ClientIdentity(CAROL, "E"))
-        first = await self.slide(lists=windows(limit=1))
-        b.put("m.room.member", {"membership": "leave"}, CAROL, CAROL)
-        b.put("m.room.topic", {"topic": "about Carol"}, ALICE)
-        await self.persist(b, self.two)
-        a.say("x")
-        last = await self.persist(a)
-        await self.apply(last)
-        second = await self.slide(first.pos, windows(limit=1))
-        self.assertEqual(second.rooms[b.room_id].membership, "leave")
-        await self.apply(start, behind, one=last)
-        wanted = {"all": RoomWindows(RoomRule(20, RequiredState(frozenset({(None, None)}))))}
-        third = await self.slide(second.pos, wanted, process=behind)
-        result = third.rooms[b.room_id]
-        self.assertEqual(result.membership, "leave")
-        types = {each.type for each in (*result.state, *result.timeline)}
-        self.assertIn("m.room.create", types)
-        self.assertNotIn("m.room.topic", types)
 
 
 class Bounds(ConnectionsCase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -68,7 +68,7 @@ class ModelClient:
 
     async def sync(self, upto: PositionVector, *, memberships_changed: bool = True) -> None:
         """Sync once, and fill the gap if there is one."""
-        since, self.since = self.since, upto
+        since = self.since
         if since is None:
             update = await self._timelines.initial(
                 self.reader, upto, self.wanted, state_after=self._state_after
@@ -80,6 +80,9 @@ class ModelClient:
             if not memberships_changed:
                 await self._compare_shared(since, upto, update)
         assert not update.damaged, update.damaged
+        assert update.upto is not None
+        assert upto.covers(update.upto)
+        upto = self.since = update.upto if since is None else update.upto.merge(since)
         joined = update.joined.get(self._room_id)
         if joined is not None:
             is_new = since is None or joined.is_new
@@ -203,11 +206,9 @@ class RandomRooms(StoreCase):
         upto = await self.vector(rng, last, everything=True)
         count = 0
         expected = await self.read(lambda txn: as_stored(txn, room))
-        reset = await self.read(lambda txn: reset_members(txn, made.room_id))
         for client in clients:
-            if client.reader.user_id not in reset:
-                await client.sync(upto)
-                count += await self.compare(seed, client, upto, expected, room)
+            await client.sync(upto)
+            count += await self.compare(seed, client, upto, expected, room)
         return count, sum(client.shared for client in clients)
 
     async def has_moved(self, room_id: str, client: ModelClient) -> bool:
@@ -265,6 +266,7 @@ class RandomRooms(StoreCase):
             self.assertFalse(client.is_in, where)
             return len(client.events)
         self.assertTrue(client.is_in, where)
+        self.check_order(client.events, visible, where)
         live = {
             each for each, kept in visible.items() if kept.ordering and kept.ordering.stream > 0
         }
@@ -288,6 +290,22 @@ class RandomRooms(StoreCase):
             )
         return len(client.events)
 
+    def check_order(
+        self, events: Sequence[str], visible: Mapping[str, WrittenEvent], where: object
+    ) -> None:
+        """No event was told before one that it follows, and that came before it."""
+        places = {event_id: place for place, event_id in enumerate(events)}
+        for event_id, place in places.items():
+            event = visible[event_id]
+            for prev_id in event.event.prev_event_ids:
+                if prev_id not in places:
+                    continue
+                prev = visible[prev_id]
+                assert event.ordering is not None
+                assert prev.ordering is not None
+                if 0 < prev.ordering.stream < event.ordering.stream:
+                    self.assertLess(places[prev_id], place, where)
+
     async def membership(self, room: Room, user: str) -> str:
         """The current membership of a user."""
 
@@ -300,17 +318,3 @@ class RandomRooms(StoreCase):
             return "leave" if found is None else str(found[0])
 
         return await self.read(work)
-
-
-def reset_members(txn: Transaction, room_id: str) -> set[str]:
-    """The users whose membership was changed by the resolution of states alone.
-
-    What such a user was in the room at a token is known from the newest event only.
-    """
-    txn.execute(
-        "SELECT f.state_key FROM synrepl.events f WHERE f.kind = 'state' AND f.room_id = %s"
-        " AND f.type = 'm.room.member' AND NOT EXISTS (SELECT FROM synrepl.events e"
-        "  WHERE e.stream_id = f.stream_id AND e.kind = 'ev' AND e.event_id = f.event_id)",
-        (room_id,),
-    )
-    return {str(user) for (user,) in txn.fetchall()}

@@ -1,0 +1,1 @@
+"""Simulations of Matrix clients: processes with the client API, in a real PostgreSQL, while everything breaks."""
