@@ -63,7 +63,7 @@ class FaultKind(StrEnum):
 
 
 @dataclass
-class Fault:
+class ServerFault:
     """A fault of one endpoint.
 
     :ivar endpoint: such as ``state_ids``; ``*`` for all

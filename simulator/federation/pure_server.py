@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from simulator.federation.faults import Fault
+from simulator.federation.faults import ServerFault
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.joining import join_room
@@ -60,7 +60,7 @@ class PureServer:
         self.profiles: dict[str, Mapping[str, Any]] = {}
         self.invites: list[Event] = []
         self.edus: list[Mapping[str, Any]] = []
-        self.faults: list[Fault] = []
+        self.faults: list[ServerFault] = []
         self.outgoing = OutgoingEvents(name, federation)
         self._transactions: dict[tuple[str, str], PureAnswer] = {}
         memberships = MembershipEndpoints(self)

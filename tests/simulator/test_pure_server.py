@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from simulator.clock import Process, VirtualClock
-from simulator.federation.faults import Fault, FaultKind
+from simulator.federation.faults import FaultKind, ServerFault
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.joining import completed
@@ -198,13 +198,13 @@ class Links(FederationCase):
         self.assertEqual(keys["server_name"], "a")
 
     def test_an_answer_that_never_comes_is_an_error_in_time(self) -> None:
-        self.a.faults.append(Fault("keys", FaultKind.NO_ANSWER))
+        self.a.faults.append(ServerFault("keys", FaultKind.NO_ANSWER))
         begun = self.clock.seconds()
         self.error_of(DestinationAway, self.b.outgoing.ask("GET", "a", "/_matrix/key/v2/server"))
         self.assertEqual(round(self.clock.seconds() - begun), 30)
 
     def test_an_answer_that_is_too_large(self) -> None:
-        self.a.faults.append(Fault("keys", FaultKind.TOO_LARGE))
+        self.a.faults.append(ServerFault("keys", FaultKind.TOO_LARGE))
         self.error_of(AnswerTooLarge, self.b.outgoing.ask("GET", "a", "/_matrix/key/v2/server"))
 
 
@@ -255,7 +255,7 @@ class Faults(FederationCase):
             with self.subTest(kind):
                 endpoint = self.ELSEWHERE.get(kind, "state")
                 honest = self.answer(endpoint)
-                self.a.faults.append(Fault(endpoint, kind, times=1))
+                self.a.faults.append(ServerFault(endpoint, kind, times=1))
                 self.assertNotEqual(self.answer(endpoint)[:20_000], honest[:20_000])
                 self.a.faults.clear()
 
@@ -265,7 +265,7 @@ class Faults(FederationCase):
             (FaultKind.WRONGLY_SIGNED, "drop"),
             (FaultKind.WRONG_HASH, "accept redacted"),
         ):
-            self.a.faults.append(Fault("state", kind, times=1))
+            self.a.faults.append(ServerFault("state", kind, times=1))
             found = orjson.loads(self.answer("state")[1:])
             for pdu in found["pdus"]:
                 checked = check_on_receipt(
@@ -275,13 +275,13 @@ class Faults(FederationCase):
             self.a.faults.clear()
 
     def test_a_contradictory_state_has_a_key_twice(self) -> None:
-        self.a.faults.append(Fault("state", FaultKind.CONTRADICTORY))
+        self.a.faults.append(ServerFault("state", FaultKind.CONTRADICTORY))
         found = orjson.loads(self.answer("state")[1:])
         keys = [(pdu["type"], pdu["state_key"]) for pdu in found["pdus"]]
         self.assertEqual(len(keys), len(set(keys)) + 1)
 
     def test_events_in_a_cycle_cite_one_another(self) -> None:
-        self.a.faults.append(Fault("state", FaultKind.CYCLE))
+        self.a.faults.append(ServerFault("state", FaultKind.CYCLE))
         found = orjson.loads(self.answer("state")[1:])
         events = {
             each.event_id: each
