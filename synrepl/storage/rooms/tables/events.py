@@ -27,7 +27,7 @@ class EventFlags(IntFlag):
     An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it. The
     JSON of an erased event is in the redacted form, so that its content does not fit its content hash. An unconfirmed
     event is judged again when the room has its full state, though it has no partial state itself: its verdict
-    may lean on events that have.
+    may lean on events that have. An outgoing event is sent to the other servers in the room.
     """
 
     OUTLIER = 1
@@ -36,6 +36,7 @@ class EventFlags(IntFlag):
     PARTIAL = 8
     ERASED = 16
     UNCONFIRMED = 32
+    OUTGOING = 64
 
 
 # Operations on members of an enumeration are slow, and these are looked at all the time.
