@@ -280,6 +280,12 @@ class DestinationQueue:
 
     # -- what is stored of it ---------------------------------------------------------------------
 
+    @property
+    def is_position_exact(self) -> bool:
+        """Whether nothing above its position was ever sent but the transaction in flight, while it is away."""
+        next_after = self.pending[0] - 1 if self.pending else self.after
+        return next_after >= self.single_upto
+
     def row(self, fanned: int, *, is_exact: bool) -> StoredQueue:
         """The row that it should have.
 
