@@ -49,6 +49,7 @@ class ReceivingServer:
     :ivar otherwise: what it does with all others
     :ivar answer_s: seconds that it takes for an answer
     :ivar refused: events that it refuses, by ID
+    :ivar unacceptable: events with which it answers 400, by ID
     :ivar taken: the transactions that it took, each once
     :ivar repeated: number of transactions that came again
     :ivar faults: what its sender did wrong
@@ -67,6 +68,7 @@ class ReceivingServer:
         self.otherwise = Reception.TAKEN
         self.answer_s = 0.0
         self.refused: set[str] = set()
+        self.unacceptable: set[str] = set()
         self.taken: list[ReceivedPart] = []
         self.repeated = 0
         self.faults: list[str] = []
@@ -101,7 +103,8 @@ class ReceivingServer:
         if reception is Reception.FORBIDDEN:
             return _encoded(RefusedRequest(403, "M_FORBIDDEN").answer)
         # Nobody refuses what it has taken before.
-        if reception is Reception.REFUSED and not self._knows(request):
+        is_refused = reception is Reception.REFUSED or self._is_unacceptable(request)
+        if is_refused and not self._knows(request):
             return _encoded(RefusedRequest(400, "M_BAD_JSON").answer)
         answer = self._take(request)
         if reception is Reception.ANSWER_LOST:
@@ -109,6 +112,10 @@ class ReceivingServer:
         if reception is Reception.GARBAGE:
             return _encoded(PureAnswer(raw=b"<html>"))
         return _encoded(answer)
+
+    def _is_unacceptable(self, request: PureRequest) -> bool:
+        pdus = request.body.get("pdus", [])
+        return any(self._event_id_of(each) in self.unacceptable for each in pdus)
 
     def _knows(self, request: PureRequest) -> bool:
         return (request.origin, request.path[0]) in self._answers
@@ -127,9 +134,7 @@ class ReceivingServer:
                 )
             self.repeated += 1
             return known[1]
-        results = {
-            each: {"error": "no"} if each in self.refused else {} for each in event_ids
-        }
+        results = {each: {"error": "no"} if each in self.refused else {} for each in event_ids}
         answer = PureAnswer(body={"pdus": results})
         self._answers[key] = event_ids, answer
         self.taken.append(ReceivedPart(*key, event_ids, edus))

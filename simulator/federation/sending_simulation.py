@@ -8,6 +8,7 @@ from random import Random
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.receiving_server import Reception
 from simulator.federation.sending_world import HOME, SendingWorld
+from simulator.rooms.interruptions import RandomInterruptions
 from synrepl.rooms import server_of
 
 #: Number of steps of a run.
@@ -51,7 +52,8 @@ class SendingSimulation:
         self.deeds: list[str] = []
         self._names = [f"s{number}.example" for number in range(random.randint(1, 5))]
         self._senders = random.choice(SENDERS)
-        self.world = SendingWorld(seed, random.choice(SHARES), self._senders)
+        self._interruptions = RandomInterruptions(random, random.choice(SHARES))
+        self.world = SendingWorld(seed, self._senders, interruptions=self._interruptions)
         self._rooms: list[HostedRoom] = []
 
     def run(self, steps: int = STEPS) -> None:
@@ -148,7 +150,7 @@ class SendingSimulation:
 
     def _calm_down(self) -> None:
         world = self.world
-        world.interruptions.share = 0.0
+        self._interruptions.share = 0.0
         for name, receiver in world.receivers.items():
             world.federation.start(name)
             receiver.next.clear()
@@ -161,10 +163,7 @@ class SendingSimulation:
             newest = {}
             for each in room.room:
                 if server_of(each.event.sender) == HOME:
-                    newest = {
-                        server: each.event.event_id
-                        for server in self.world.servers_before(room, each.event.event_id)
-                    }
+                    newest = dict.fromkeys(self.world.servers_before(room, each.event.event_id), each.event.event_id)
             for server, event_id in newest.items():
                 if event_id not in self.world.receiver(server).event_ids:
                     return False

@@ -15,7 +15,7 @@ from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.pure_server import PureServer
 from simulator.federation.receiving_server import ReceivingServer
-from simulator.rooms.interruptions import RandomInterruptions
+from simulator.rooms.interruptions import InterruptsTransactions, RandomInterruptions
 from simulator.rooms.process_database import InterruptedProcessDatabase
 from simulator.rooms.room_processes import (
     AnnouncedPositions,
@@ -176,7 +176,7 @@ class SendingProcess(RestartedProcess):
 class SendingWorld:
     """A server with its database, other servers, and rooms.
 
-    :param share: of the transactions of the database, how many are interrupted
+    :param interruptions: those of the database's transactions of senders; None: there are none
     :ivar home: the rooms as this server has them, in memory
     :ivar receivers: the other servers, by name
     :ivar owed: by receiver, the IDs of the events that were persisted for it, in order
@@ -185,30 +185,27 @@ class SendingWorld:
     def __init__(
         self,
         seed: int = 1,
-        share: float = 0.0,
         senders: Sequence[str] = ("sender1",),
         limits: SendingLimits = DEFAULT_SENDING_LIMITS,
         latency_s: float = 0.05,
+        interruptions: InterruptsTransactions | None = None,
     ) -> None:
         self.random = Random(seed)  # noqa: S311
         self.clock = VirtualClock()
         self.transcript = Transcript(self.clock.seconds)
         self.violations = Violations(self.transcript)
         self.server = SimulatedServer()
-        self.server.operator.run(
-            "tables", lambda txn: ensure_tables(txn, [DEVICE_LISTS])
-        )
-        self.interruptions = RandomInterruptions(self.random, share)
+        self.server.operator.run("tables", lambda txn: ensure_tables(txn, [DEVICE_LISTS]))
+        self._quiet = RandomInterruptions(self.random, 0.0)
         self.surroundings = RoomSurroundings(
             self.clock,
             self.random,
             self.server,
             self.transcript,
             self.violations,
-            self.interruptions,
+            interruptions or self._quiet,
             lambda process, name: None,
         )
-        self._quiet = RandomInterruptions(self.random, 0.0)
         self._limits = limits
         self.network, _ = self.surroundings.process("network", self._quiet)
         self.federation = InMemoryFederation(self.network, latency_s)
@@ -411,4 +408,3 @@ class SendingWorld:
 def event_id_of(pdu: Mapping[str, Any]) -> str:
     """The ID of an event, given as it was sent."""
     return parse_event(orjson.dumps(pdu), room_version(VERSION)).event_id
-

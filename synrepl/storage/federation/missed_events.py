@@ -10,7 +10,6 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.federation.outgoing_events import IS_SENT, TO_SEND, ToSend
 from synrepl.storage.rooms.tables.numbers import room_by_number
 from synrepl.storage.rooms.tables.partial_rooms import servers_at_join
-from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.audience import JOIN
 from synrepl.storage.rooms.visibility.server_memberships import server_memberships
 
@@ -97,9 +96,7 @@ def _missed_in(
     return found
 
 
-def _events(
-    txn: Transaction, room_no: int, after: int, upto: int, limit: int
-) -> Sequence[ToSend]:
+def _events(txn: Transaction, room_no: int, after: int, upto: int, limit: int) -> Sequence[ToSend]:
     txn.execute(
         f"SELECT {TO_SEND} FROM synrepl._room_events e JOIN synrepl._event_types t USING (type_no)"
         f" WHERE e.room_no = %s AND e.stream_id > %s AND e.stream_id <= %s AND {IS_SENT}"

@@ -292,6 +292,4 @@ class DestinationQueue:
         :param is_exact: whether nothing but its transaction was sent above its position
         """
         transaction = self.in_flight if self.is_recorded or is_exact else None
-        return StoredQueue(
-            self.name, self.partition, self.position(fanned), is_exact, transaction
-        )
+        return StoredQueue(self.name, self.partition, self.position(fanned), is_exact, transaction)

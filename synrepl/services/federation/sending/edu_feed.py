@@ -195,11 +195,11 @@ class EduFeed:
             self._is_repeating = True
             self._scheduler.spawn("repeat typing", self._repeat_typing())
 
-    def _put_typing(
-        self, names: Collection[str], room_id: str, user_id: str, edu: bytes
-    ) -> None:
+    def _put_typing(self, names: Collection[str], room_id: str, user_id: str, edu: bytes) -> None:
         self.counts["m.typing"] += 1
-        self._put(names, lambda queue: queue.pending_edus().put(edu, ("m.typing", room_id, user_id)))
+        self._put(
+            names, lambda queue: queue.pending_edus().put(edu, ("m.typing", room_id, user_id))
+        )
 
     async def _repeat_typing(self) -> None:
         """Tell servers again who still types, as long as anybody does."""

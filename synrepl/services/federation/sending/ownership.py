@@ -197,8 +197,6 @@ class PartitionOwner:
         if session is None:
             return
         try:
-            await session.close(
-                (lambda txn: release_partitions(txn, epochs)) if is_quiet else None
-            )
+            await session.close((lambda txn: release_partitions(txn, epochs)) if is_quiet else None)
         except SynreplError as error:
             self._log.warn("destinations were not given back: {error}", error=error)

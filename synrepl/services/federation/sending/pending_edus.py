@@ -97,7 +97,13 @@ class PendingEdus:
                 break
         return receipts_edu({room_id: users.values() for room_id, users in rooms.items()})
 
-    def _trim(self, values: dict[EduKey, bytes] | dict[str, SentPresence] | dict[tuple[str, str, str | None], SentReceipt], most: int) -> None:
+    def _trim(
+        self,
+        values: dict[EduKey, bytes]
+        | dict[str, SentPresence]
+        | dict[tuple[str, str, str | None], SentReceipt],
+        most: int,
+    ) -> None:
         if len(values) > most:
             del values[next(iter(values))]  # type: ignore[arg-type]
             self.dropped += 1

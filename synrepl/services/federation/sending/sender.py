@@ -261,9 +261,7 @@ class FederationSender:
         now = self._scheduler.seconds()
         busy: list[DestinationQueue] = [q for q in self.registry if q.has_work or q.away]
         away = [each for each in busy if each.away is not None]
-        since = [
-            each.waiting_since for each in busy if each.away is None and each.waiting_since
-        ]
+        since = [each.waiting_since for each in busy if each.away is None and each.waiting_since]
         return {
             "partitions": len(self.registry.partitions),
             "missing_partitions": self.owner.missing,

@@ -387,7 +387,9 @@ class TransactionSender:
         if is_refused:
             await self._refused(queue, transaction, error)
         else:
-            self.outcomes["backed off" if isinstance(error, DestinationBackedOff) else "failed"] += 1
+            self.outcomes[
+                "backed off" if isinstance(error, DestinationBackedOff) else "failed"
+            ] += 1
         until = await self._until(queue, error, status)
         if not queue.is_void:
             reason = str(error.facts.get("reason", error))[:300]
