@@ -246,6 +246,8 @@ class QueueJournal:
                     rows.append((queue, row))
             elif not queue.has_work and not queue.is_busy:
                 idle.append(queue)
+            elif queue.must_record and queue.stored is not None and queue.stored.is_exact:
+                pass  # its row stays right until a transaction is recorded
             elif queue.stored is not None or position == queue.checked_position:
                 row = queue.row(fanned, is_exact=False)
                 if row != queue.stored:
