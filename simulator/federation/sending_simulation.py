@@ -163,7 +163,9 @@ class SendingSimulation:
             newest = {}
             for each in room.room:
                 if server_of(each.event.sender) == HOME:
-                    newest = dict.fromkeys(self.world.servers_before(room, each.event.event_id), each.event.event_id)
+                    newest = dict.fromkeys(
+                        self.world.servers_before(room, each.event.event_id), each.event.event_id
+                    )
             for server, event_id in newest.items():
                 if event_id not in self.world.receiver(server).event_ids:
                     return False

@@ -95,7 +95,6 @@ class AbsenceTest(SendingCase):
         world.check()
 
 
-
 class BackOffTest(SendingCase):
     def test_a_server_that_is_up_again_is_sent_to_at_once(self) -> None:
         world = self.world()

@@ -77,9 +77,7 @@ class RecipientsTest(SendingCase):
     def test_sends_no_event_that_was_persisted_for_this_server_alone(self) -> None:
         world = self.world()
         room = world.room("room", ["one"])
-        imported = world.send(
-            room, "m.room.message", ALICE, {"body": "years ago"}, outgoing=False
-        )
+        imported = world.send(room, "m.room.message", ALICE, {"body": "years ago"}, outgoing=False)
         said = world.say(room)
         self.settle(world)
         self.assertNotIn(imported.event_id, world.receivers["one"].event_ids)
