@@ -18,6 +18,7 @@ from synrepl.federation.errors import (
     DestinationBackedOff,
 )
 from synrepl.federation.requests import FederationAnswer, FederationRequest
+from synrepl.federation.server_names import UnusableServerName, parse_server_name
 from synrepl.services.federation.interfaces import FederationTransport
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.destinations import (
@@ -79,6 +80,12 @@ class BackOffTransport:
         :raises DestinationBackedOff: it has failed lately
         """
         server = request.destination
+        try:
+            parse_server_name(server)
+        except UnusableServerName as error:
+            raise DestinationAway(
+                destination=server[:300], subject=request.subject, reason=error
+            ) from None
         before = await self._failure(server)
         if before is not None and not request.ignores_back_off:
             self._check(server, before)
@@ -154,12 +161,12 @@ class BackOffTransport:
     async def _note_failure(
         self, server: str, began_ms: int, reason: str, retry_after_s: float
     ) -> None:
-        now_ms, random = self._now_ms(), self._scheduler.random
+        now_ms, jitter = self._now_ms(), self._scheduler.random()
         text = printable(reason, _MAX_REASON)
 
         def work(txn: Transaction) -> DestinationFailure:
             before = lock_failure(txn, server)
-            now = failed(before, began_ms, now_ms, text, random, retry_after_s)
+            now = failed(before, began_ms, now_ms, text, lambda: jitter, retry_after_s)
             if now != before:
                 write_failure(txn, server, now)
             return now
