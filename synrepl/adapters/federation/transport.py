@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from signedjson.types import SigningKey
 from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import TimeoutError as DeferredTimeout
 
 from synrepl.adapters.federation.endpoints import AddressNotAllowed
 from synrepl.adapters.federation.exchange import HttpsClient, HttpsRequest, reason_of
@@ -140,7 +141,7 @@ class HttpsFederationTransport:
         except Exception as error:  # of Twisted or OpenSSL, whatever they are
             self._discovery.forget(request.destination)
             reason = reason_of(error)
-            if isinstance(error, TimeoutError):
+            if isinstance(error, DeferredTimeout):
                 reason = f"no whole answer within {request.timeout_s:g} s"
             raise DestinationAway(
                 destination=request.destination, subject=request.subject, reason=reason

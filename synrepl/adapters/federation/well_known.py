@@ -12,7 +12,7 @@ from synrepl.adapters.federation.endpoints import AddressNotAllowed
 from synrepl.adapters.federation.exchange import HttpsAnswer, HttpsClient, HttpsRequest, reason_of
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.caches.load import Load
-from synrepl.core.errors import InputError, Refused, SynreplError
+from synrepl.core.errors import InputError
 from synrepl.core.log import Logger
 from synrepl.federation import delegations
 from synrepl.federation.delegations import Delegation, lifetime_s
@@ -90,7 +90,7 @@ class WellKnownLookups:
         before, random = self._known.get(host), self._scheduler.random
         try:
             answer = await self._follow(host)
-        except (AddressNotAllowed, AnswerTooLarge, BadRedirect, Refused) as error:
+        except (AddressNotAllowed, AnswerTooLarge, BadRedirect) as error:
             self._log.info("no delegation by {host}: {error}", host=host, error=error)
             return delegations.absent(self._scheduler.seconds(), random)
         except Exception as error:  # of Twisted or OpenSSL, whatever they are
