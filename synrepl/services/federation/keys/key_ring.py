@@ -100,6 +100,12 @@ class ServerKeyRing:
             await self._fetch(missing, directly_first=False)
         return await self.known(wanted)
 
+    def remembered(self, server: str, key_id: str) -> ServerKey | None:
+        """A key of a server with which it may sign requests now, if it is in memory."""
+        now_ms = int(self._scheduler.seconds() * 1000)
+        known = self._known.get(server, {}).get(key_id)
+        return known.key if known is not None and _serves(known, now_ms, True) else None
+
     async def for_request(self, server: str, key_id: str) -> ServerKey | None:
         """A key of a server with which it may sign requests now; None if it has no such key.
 
