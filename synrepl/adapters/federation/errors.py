@@ -6,7 +6,7 @@ Source: https://spec.matrix.org/v1.16/server-server-api/#api-standards
 from __future__ import annotations
 
 from synrepl.adapters.client_api.errors import TRANSPORT_ERRORS, ErrorTable, MatrixCode
-from synrepl.core.errors import InputError, Unavailable
+from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.federation.transactions import BadTransaction
 from synrepl.federation.x_matrix import (
     BadRequestSignature,
@@ -18,6 +18,10 @@ from synrepl.federation.x_matrix import (
 
 class BadFederationBody(InputError):
     """the body of this request is not acceptable: {reason}"""
+
+
+class OriginNotAllowed(Refused):
+    """{origin} may not take part in federation with this server"""
 
 
 class TooManyOfOrigin(Unavailable):

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from synrepl.adapters.client_api.rate_limits import RateLimiter
 from synrepl.adapters.federation.errors import (
     BadFederationBody,
+    OriginNotAllowed,
     TooManyOfOrigin,
     TooManyUnknownKeys,
 )
@@ -20,6 +21,7 @@ from synrepl.adapters.http.routes import Handle, Route
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import Refused
 from synrepl.core.jsons import BadJson, canonical_of_decoded, decode_exactly
+from synrepl.federation.server_acl import ServerAcl
 from synrepl.federation.x_matrix import XMatrix, verify_request
 from synrepl.rooms import ServerKey
 
@@ -105,6 +107,7 @@ class FederationEndpoints:
     :param threads: for large bodies
     :param heard_of: is called with the name of each server that has sent a request
     :param address_of: the address of a request's client
+    :param acl: says which servers are answered at all; None for all
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class FederationEndpoints:
         threads: RunsAside,
         heard_of: Callable[[str], Awaitable[None]],
         address_of: Callable[[HttpRequest], str],
+        acl: ServerAcl | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._server_name = server_name
@@ -124,6 +128,7 @@ class FederationEndpoints:
         self._threads = threads
         self._heard_of = heard_of
         self._address_of = address_of
+        self._acl = acl
         self._waiting_for_keys = 0
         self._active: Counter[str] = Counter()
         #: Number of requests that were signed wrongly.
@@ -168,14 +173,14 @@ class FederationEndpoints:
         """An endpoint with a body."""
         return self._with_body("POST", pattern, handle, repeatable, waits)
 
-    def public(self, method: str, pattern: str, handle: Handle) -> Route:
+    def public(self, method: str, pattern: str, handle: Handle, *, waits: bool = False) -> Route:
         """An endpoint for requests without a signature, limited by address."""
 
         async def limited(request: HttpRequest) -> HttpAnswer:
             self._limits.requests.take(f"address {self._address_of(request)}")
             return await handle(request)
 
-        return Route(method, pattern, limited, public=True, takes_body=method != "GET")
+        return Route(method, pattern, limited, public=True, takes_body=method != "GET", waits=waits)
 
     def _with_body(
         self,
@@ -226,9 +231,11 @@ class FederationEndpoints:
     async def _verified(self, request: HttpRequest) -> SignedRequest:
         """The request of the server that has signed it.
 
-        :raises BadFederationBody: :raises BadRequestSignature:
+        :raises OriginNotAllowed: :raises BadFederationBody: :raises BadRequestSignature:
         """
         signature = signature_of(request.headers, self._server_name)
+        if self._acl is not None and not self._acl.allows(signature.origin):
+            raise OriginNotAllowed(origin=signature.origin)
         content, canonical = await self._content(request.body)
         key = await self._key(signature)
         verify_request(
