@@ -58,7 +58,7 @@ class HeadTooLong(ProtocolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Connector:
+class ServerConnector:
     """What is needed to connect to servers.
 
     :ivar reactor: provides TCP connections and time
@@ -76,9 +76,9 @@ class Connector:
 
 @implementer(IStreamClientEndpoint)
 class RouteEndpoint:
-    """Connects to a server by TLS; see :meth:`Connector.endpoint`."""
+    """Connects to a server by TLS; see :meth:`ServerConnector.endpoint`."""
 
-    def __init__(self, connector: Connector, route: ServerRoute) -> None:
+    def __init__(self, connector: ServerConnector, route: ServerRoute) -> None:
         self._connector = connector
         self._route = route
 
