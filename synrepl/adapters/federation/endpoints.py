@@ -57,6 +57,10 @@ class HeadTooLong(ProtocolError):
     """the head of its answer is longer than {limit} bytes"""
 
 
+class MalformedHead(ProtocolError):
+    """its answer is no HTTP, or a line of its head is too long"""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerConnector:
     """What is needed to connect to servers.
@@ -175,7 +179,7 @@ class _HeadGuard(ProtocolWrapper):
 
     def __init__(self, factory: Any, wrappedProtocol: Any) -> None:
         super().__init__(factory, wrappedProtocol)
-        self._error: HeadTooLong | None = None
+        self._error: ProtocolError | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -196,6 +200,8 @@ class _HeadGuard(ProtocolWrapper):
 
     def loseConnection(self) -> None:
         """Abort the connection: a server that goes on sending would keep it open."""
+        if self._head and self._error is None:
+            self._error = MalformedHead()
         self.transport.abortConnection()  # type: ignore[union-attr]
 
     def dataReceived(self, data: bytes) -> None:

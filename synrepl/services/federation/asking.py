@@ -51,6 +51,10 @@ class Asking:
         return await ask(request(V1))
 
     async def events(self, request: FederationRequest, name: str) -> tuple[bytes, ...]:
+        """Ask, and read the events of an answer.
+
+        :param name: of the member that has them
+        """
         return await self.read(request, lambda body: answers.events(body, name))
 
     async def small(
@@ -100,6 +104,10 @@ class Asking:
             raise _bad(request, error) from error
 
     def checked(self, request: FederationRequest, parse: Callable[[], T]) -> T:
+        """What parsing returns.
+
+        :raises BadFederationAnswer: the answer is not what it must be
+        """
         try:
             return parse()
         except InputError as error:
