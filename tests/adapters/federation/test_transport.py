@@ -294,7 +294,7 @@ class Limits(TransportCase):
             await self.turns()
             self.clock.advance(1)
         with self.assertRaisesRegex(DestinationAway, "too slowly: [0-9]+ bytes in 20 s"):
-            await sent
+            await self.passing(sent)
         while not factory.made[0].is_lost:
             await turn()
 
