@@ -16,7 +16,7 @@ from synrepl.adapters.federation.names import (
     SystemResolver,
 )
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
-from synrepl.federation.discovery import ServiceRecord
+from synrepl.federation.discovery import MAX_WELL_KNOWN, ServiceRecord
 from synrepl.federation.errors import DestinationAway
 from tests.adapters.federation.transport_case import ScriptedFactory, TransportCase
 from tests.adapters.raw_http_client import turn
@@ -152,7 +152,7 @@ class WellKnown(TransportCase):
             json_answer({}, 404),
             json_answer({"m.server": 1}),
             HttpAnswer(200, b"<html>", "text/html"),
-            HttpAnswer(200, b'{"m.server": "b.example:1"}' + b" " * well_known.MAX_WELL_KNOWN),
+            HttpAnswer(200, b'{"m.server": "b.example:1"}' + b" " * MAX_WELL_KNOWN),
             HttpAnswer(302, b"", headers=[("Location", "http://b.example/")]),
         ):
             self.documents = [answer]

@@ -11,7 +11,7 @@ from unittest import mock
 from signedjson.key import get_verify_key
 from twisted.internet.defer import Deferred
 
-from synrepl.adapters.federation import endpoints, exchange, spool, transport
+from synrepl.adapters.federation import endpoints, exchange, transport
 from synrepl.adapters.federation.spool import CannotSpool
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.federation.errors import AddressRefused, AnswerTooLarge, DestinationAway
@@ -372,7 +372,7 @@ class Spooled(TransportCase):
     async def test_a_full_disk_is_not_the_fault_of_the_server(self) -> None:
         full = OSError(errno.ENOSPC, "No space left on device")
         with (
-            mock.patch.object(spool.SpooledTemporaryFile, "write", side_effect=full),
+            mock.patch("tempfile.SpooledTemporaryFile.write", side_effect=full),
             self.assertRaisesRegex(CannotSpool, "No space left"),
         ):
             await self.answer_of(1000)

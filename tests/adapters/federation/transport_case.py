@@ -77,7 +77,7 @@ class AnyRequest(ListenerPolicy):
                 public=True,
                 takes_body=True,
                 waits=True,
-                repeatable=frozenset({"b"}),
+                repeatable=frozenset({"b", "v", "ver"}),
             ),
             {},
         )
@@ -91,6 +91,8 @@ class AnyRequest(ListenerPolicy):
 
 class Scripted(Protocol):
     """A server that sends given bytes once it has received something, and may close then."""
+
+    transport: Any
 
     def __init__(self, send: bytes, closes: bool) -> None:
         self._send = send
