@@ -153,7 +153,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 stops,
             ),
         )
-        start_federation(scheduler, services.federation_services)
+        await start_federation(scheduler, services.federation_services)
         if services.bus is not None:
             services.bus.start()
         stops.callback(services.waiters.stop)

@@ -148,7 +148,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             self.log,
             stops,
         )
-        start_federation(scheduler, services.federation_services)
+        await start_federation(scheduler, services.federation_services)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(

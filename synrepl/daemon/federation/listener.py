@@ -138,9 +138,15 @@ def open_federation(
     return listener
 
 
-def start_federation(scheduler: TwistedScheduler, services: FederationServices | None) -> None:
-    """Start what a process does for federation in the background."""
+async def start_federation(
+    scheduler: TwistedScheduler, services: FederationServices | None
+) -> None:
+    """Check the key of this process, and start what it does for federation in the background.
+
+    :raises SigningKeyReplaced:
+    """
     if services is not None:
+        await services.own_keys.check()
         scheduler.spawn("watch failing servers", services.transport.watch_failing())
 
 
