@@ -14,12 +14,18 @@ from synrepl.storage.rooms.tables.pending_rows import array_text
 
 
 def note_device_lists(
-    txn: Transaction, room_no: int, told: Collection[str], server_name: str
+    txn: Transaction,
+    room_no: int,
+    told: Collection[str],
+    server_name: str,
+    *,
+    has_left: bool = False,
 ) -> int:
     """Note whom to tell of changed devices of this server's users in a room, now that all its servers are known.
 
     :param told: the servers that were known to be in the room until now
     :param server_name: of this server
+    :param has_left: whether its users have left the room, so that no more servers will be known
     :returns: the number of pairs of a server and a user
     """
     room = partial_room(txn, room_no)
@@ -33,9 +39,9 @@ def note_device_lists(
         " SELECT s.destination, u.user_id FROM unnest(%s::text[]) AS s (destination)"
         " CROSS JOIN (SELECT DISTINCT m.user_id FROM synrepl._memberships m"
         "  JOIN synrepl.device_lists d ON d.entity = m.user_id AND d.stream_id > %s"
-        "  WHERE m.room_no = %s AND m.membership = 'join'"
+        "  WHERE m.room_no = %s AND (m.membership = 'join' OR %s)"
         "  AND substr(m.user_id, strpos(m.user_id, ':') + 1) = %s) AS u"
         " ON CONFLICT DO NOTHING",
-        (array_text(sorted(servers)), room.device_lists_stream_id, room_no, server_name),
+        (array_text(sorted(servers)), room.device_lists_stream_id, room_no, has_left, server_name),
     )
     return txn.rowcount

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from synrepl.core.errors import Unavailable
+from synrepl.core.errors import StorageError
 from synrepl.storage.database import Record, Transaction
 from synrepl.storage.rooms.tables.partial_rooms import ResyncPhase
 from synrepl.storage.rooms.tables.pending_rows import array_text
@@ -24,7 +24,7 @@ LEFT_ALONE_S = 30
 _CANDIDATES = 200
 
 
-class ClaimLost(Unavailable):
+class ClaimLost(StorageError):
     """the resync of room {room_id} was claimed by another process, or has ended"""
 
 
@@ -63,14 +63,14 @@ def claim_jobs(
     txn: Transaction,
     owner: str,
     most: int,
-    is_ours: Callable[[str], bool],
+    ours: Callable[[Transaction, Sequence[str]], Collection[str]],
     busy: Collection[int] = (),
 ) -> list[ResyncJob]:
     """Claim jobs that wait for nobody, those of the smallest rooms first.
 
     :param owner: the process that claims
     :param most: maximum number
-    :param is_ours: whether a room is assigned to this process; others' jobs are claimed if nobody else did for long
+    :param ours: which of some rooms are assigned to this process; others' jobs are claimed if nobody else did for long
     :param busy: rooms whose jobs this process works on
     """
     txn.execute(
@@ -84,10 +84,12 @@ def claim_jobs(
         f" j.began_at LIMIT {_CANDIDATES} FOR UPDATE OF j SKIP LOCKED",
         (array_text(busy),),
     )
+    found = txn.fetchall()
+    assigned = set(ours(txn, [room_id for _, room_id, _ in found]))
     chosen = [
         int(room_no)
-        for room_no, room_id, is_left_alone in txn.fetchall()
-        if is_left_alone or is_ours(room_id)
+        for room_no, room_id, is_left_alone in found
+        if is_left_alone or room_id in assigned
     ][:most]
     if not chosen:
         return []

@@ -15,6 +15,7 @@ from synrepl.rooms import RoomVersion, lookup_state_after, room_version, run
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.maintenance.event_places_rebuild import place_events_from
+from synrepl.storage.rooms.partial.abandoning import remove_partial_rows
 from synrepl.storage.rooms.partial.device_list_pokes import note_device_lists
 from synrepl.storage.rooms.partial.jobs import ClaimLost, ResyncJob, require_claim
 from synrepl.storage.rooms.partial.rejudge_order import next_to_judge
@@ -102,7 +103,8 @@ class SwapRun:
         swapped = swap_current_state(txn, room.room_no, state, self._server_name)
         append_swap_facts(outbox, txn, room, swapped, event_rows, counts.events)
         note_device_lists(txn, room.room_no, told, self._server_name)
-        _end(txn, room.room_no)
+        remove_partial_rows(txn, room.room_no)
+        end_resync(txn, room.room_no, ResyncPhase.DONE)
         txn.execute(
             "UPDATE synrepl._room_heads SET extremities = %s, current_group = %s, partial = 0,"
             " unapplied = unapplied + %s WHERE room_no = %s",
@@ -197,19 +199,6 @@ def _write_ends(txn: Transaction, room_no: int, ends: NewEnds) -> None:
         (sorted(ends.followed), room_no, sorted(ends.followed)),
     )
     rows.flush(txn)
-
-
-def _end(txn: Transaction, room_no: int) -> None:
-    """Remove what made the room partial."""
-    for table in (
-        "_partial_events",
-        "_resync_events",
-        "_partial_rooms",
-        "_listed_events",
-        "_fetched_events",
-    ):
-        txn.execute(f"DELETE FROM synrepl.{table} WHERE room_no = %s", (room_no,))
-    end_resync(txn, room_no, ResyncPhase.DONE)
 
 
 def _write_numbered(
