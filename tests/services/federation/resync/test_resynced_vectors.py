@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 from urllib.parse import unquote
 
 import orjson
 
 from simulator.federation.pure_answer import PureAnswer, RefusedRequest
 from synrepl.federation.requests import BytesBody, FederationAnswer, FederationRequest
-from synrepl.rooms import ReceiptResult, ReceiptVerdict, parse_event, resync
+from synrepl.rooms import resync
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.rooms.dags import state_of
 from tests.rooms.vector_files import files
+from tests.services.federation.resync.random_joined_room import UncheckedEvents
 from tests.services.federation.resync.resync_case import ResyncCase
 from tests.storage.rooms.partial.joined_story import JoinedStory
 
@@ -48,18 +48,6 @@ class StoryServer:
         )
 
 
-class UncheckedEvents:
-    """Lets events of the vectors through, which are signed by keys of their own."""
-
-    def __init__(self, story: JoinedStory) -> None:
-        self._story = story
-
-    async def verify(self, raws: Any, version: Any, *, origin: str | None = None) -> Any:
-        return [
-            ReceiptResult(ReceiptVerdict.ACCEPT, parse_event(each, version), None) for each in raws
-        ]
-
-
 class ResyncedVectors(ResyncCase):
     """``faster_joins/``, from the tables."""
 
@@ -69,7 +57,7 @@ class ResyncedVectors(ResyncCase):
         self.federation.register(RESIDENT, StoryServer(story))
         parts = replace(
             self.here.parts,
-            verifier=UncheckedEvents(story),
+            verifier=UncheckedEvents(),
             server_name=story.data["joining_server"],
         )
         self.here.worker = type(self.here.worker)(parts, "one", ["one"])
