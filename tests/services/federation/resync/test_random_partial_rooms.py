@@ -9,7 +9,10 @@ from simulator.rooms.comparison import Kept, compare_room
 from synrepl.rooms import Room
 from synrepl.services.federation.resync.worker import ResyncWorker
 from synrepl.services.rooms.maintenance.verification import RoomVerification
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.maintenance.event_places_rebuild import rebuild_event_places
 from synrepl.storage.rooms.maintenance.findings import RoomProblem
+from synrepl.storage.rooms.tables.numbers import lock_room
 from tests.services.federation.resync.random_joined_room import (
     SERVER,
     RandomJoinedRoom,
@@ -38,6 +41,7 @@ class RandomPartialRooms(ResyncCase):
             expected = room.stored(outliers)
             await self.compare(expected, seed)
             self.check_verdicts(room)
+            await self.check_places()
             await self.check_only_random_events_are_wrong()
             wrong += self.sql("SELECT count(*) FROM synrepl.un_partial_stated_event")
             changed += self.sql(
@@ -96,6 +100,18 @@ class RandomPartialRooms(ResyncCase):
             chain = room.chain([whole[event_id].event])
             if all(whole[each.event_id].accepted for each in chain):
                 self.assertEqual(is_accepted, whole[event_id].accepted, event_id)
+
+    async def check_places(self) -> None:
+        """Events are placed along the main line as if they were placed anew."""
+        branches = "SELECT array_agg(b ORDER BY b)::text FROM synrepl._branch_memberships b"
+        before = self.sql(branches)
+
+        def work(txn: Transaction) -> int:
+            room_no = int(txn.execute("SELECT room_no FROM synrepl._rooms").fetchone()[0])
+            return rebuild_event_places(txn, lock_room(txn, room_no))
+
+        self.assertEqual(await self.database.run("place events", work), 0)
+        self.assertEqual(self.sql(branches), before)
 
     async def check_only_random_events_are_wrong(self) -> None:
         verification = RoomVerification(self.database)
