@@ -71,9 +71,10 @@ def checked(config: C, document: Document) -> C:
         except ConfigError as error:
             note(("rooms",), error)
         include_working_directory()
-        for check in (check_client_api, check_federation):
+        checks = (lambda: check_client_api(config, known), lambda: check_federation(config))
+        for check in checks:
             try:
-                check(config)
+                check()
             except ConfigError as error:
                 note(("rooms",), error)
         for index, item in enumerate(config.handlers):

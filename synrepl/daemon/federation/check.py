@@ -45,4 +45,4 @@ def check_federation(config: Config) -> None:
     if section.spool_dir is not None and not section.spool_dir.is_dir():
         raise BadSpoolDirectory(path=section.spool_dir)
     if section.port is not None:
-        check_writer_urls(config)
+        check_writer_urls(config, {})
