@@ -5,21 +5,48 @@ Source: https://spec.matrix.org/v1.16/server-server-api/
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
 
+from synrepl.core import jsons
+from synrepl.core.errors import InputError
 from synrepl.core.slices import Slices
+from synrepl.federation import answers
 from synrepl.federation.answers import (
     DirectoryAnswer,
+    MembershipAction,
     MembershipTemplate,
     RoomStateAnswer,
     SendJoinAnswer,
     StateIds,
 )
-from synrepl.rooms import Event
+from synrepl.federation.errors import BadFederationAnswer, RequestRefusedByServer
+from synrepl.federation.event_scanner import indexing
+from synrepl.federation.requests import MAX_READ, MAX_STATE_ANSWER, FederationRequest, SpooledBody
+from synrepl.federation.transactions import transaction_content
+from synrepl.rooms import Event, canonical_json
 from synrepl.services.federation.interfaces import FederationTransport
 
-MembershipAction = Literal["join", "knock", "leave"]
+T = TypeVar("T")
+
+_V1 = "/_matrix/federation/v1"
+_V2 = "/_matrix/federation/v2"
+
+#: Seconds for answers that a server has to compute, and for large ones to arrive.
+SLOW_S = 60.0
+LARGE_S = 600.0
+
+#: Maximum size of an answer with event IDs, and of one that is parsed as a whole, in bytes.
+MAX_IDS_ANSWER = 64 * 2**20
+MAX_EVENTS_ANSWER = answers.MAX_EVENTS_BYTES
+MAX_DEVICES_ANSWER = 8 * 2**20
+
+#: Bytes that are examined for one unit of :class:`Slices`: some ten microseconds.
+_BYTES_OF_UNIT = 4096
+
+#: Refusals of an endpoint that a server does not have.
+_NO_SUCH_ENDPOINT = "M_UNRECOGNIZED"
 
 
 class FederationClient:
@@ -40,6 +67,8 @@ class FederationClient:
         self._server_name = server_name
         self._slices = slices
 
+    # -- memberships --------------------------------------------------------------------------
+
     async def make_membership(
         self,
         destination: str,
@@ -52,24 +81,64 @@ class FederationClient:
 
         :param versions: the room versions that this server knows; not for ``leave``
         """
-        raise NotImplementedError
+        request = FederationRequest(
+            "GET",
+            destination,
+            _path(_V1, f"make_{action}", room_id, user_id),
+            query=[("ver", version) for version in versions],
+        )
+        return await self._small(
+            request, lambda data: answers.membership_template(data, action, room_id, user_id)
+        )
 
     async def send_join(
         self, destination: str, event: Event, *, omit_members: bool
     ) -> SendJoinAnswer:
         """Join a room; the caller closes the answer."""
-        raise NotImplementedError
+
+        def request(version: str) -> FederationRequest:
+            return FederationRequest(
+                "PUT",
+                destination,
+                _path(version, "send_join", event.room_id, event.event_id),
+                query=[("omit_members", "true")] if omit_members else (),
+                content=_canonical(event.raw),
+                timeout_s=LARGE_S,
+                head_timeout_s=SLOW_S,
+                max_bytes=MAX_STATE_ANSWER,
+            )
+
+        return await self._either_version(
+            request, lambda asked: self._large(asked, _send_join_answer)
+        )
 
     async def send_knock(self, destination: str, event: Event) -> Sequence[bytes]:
         """Knock.
 
         :return: stripped state of the room
         """
-        raise NotImplementedError
+        request = FederationRequest(
+            "PUT",
+            destination,
+            _path(_V1, "send_knock", event.room_id, event.event_id),
+            content=_canonical(event.raw),
+            timeout_s=SLOW_S,
+        )
+        return await self._events(request, "knock_room_state")
 
     async def send_leave(self, destination: str, event: Event) -> None:
         """Leave a room, or reject an invite."""
-        raise NotImplementedError
+
+        def request(version: str) -> FederationRequest:
+            return FederationRequest(
+                "PUT",
+                destination,
+                _path(version, "send_leave", event.room_id, event.event_id),
+                content=_canonical(event.raw),
+                timeout_s=SLOW_S,
+            )
+
+        await self._either_version(request, lambda asked: self._small(asked, lambda data: None))
 
     async def invite(
         self,
@@ -82,29 +151,77 @@ class FederationClient:
 
         :return: the event, signed by that server, too
         """
-        raise NotImplementedError
+        content = {
+            "room_version": room_version,
+            "event": _decoded(event.raw),
+            "invite_room_state": list(invite_room_state),
+        }
+        request = FederationRequest(
+            "PUT",
+            destination,
+            _path(_V2, "invite", event.room_id, event.event_id),
+            content=canonical_json(content),
+            timeout_s=SLOW_S,
+            max_bytes=MAX_READ,
+        )
+
+        def read(body: SpooledBody) -> Generator[int, None, bytes]:
+            return answers.signed_event((yield from indexing(body.open(), ("event",))))
+
+        return await self._read(request, read)
+
+    # -- states and events --------------------------------------------------------------------
 
     async def state_ids(self, destination: str, room_id: str, event_id: str) -> StateIds:
         """The state before an event, as event IDs."""
-        raise NotImplementedError
+        request = FederationRequest(
+            "GET",
+            destination,
+            _path(_V1, "state_ids", room_id),
+            query=[("event_id", event_id)],
+            timeout_s=LARGE_S,
+            head_timeout_s=SLOW_S,
+            max_bytes=MAX_IDS_ANSWER,
+        )
+        return await self._read(request, answers.state_ids)
 
     async def state(self, destination: str, room_id: str, event_id: str) -> RoomStateAnswer:
         """The state before an event; the caller closes the answer."""
-        raise NotImplementedError
+        request = FederationRequest(
+            "GET",
+            destination,
+            _path(_V1, "state", room_id),
+            query=[("event_id", event_id)],
+            timeout_s=LARGE_S,
+            head_timeout_s=SLOW_S,
+            max_bytes=MAX_STATE_ANSWER,
+        )
+        return await self._large(request, _room_state_answer)
 
     async def event(self, destination: str, event_id: str) -> bytes:
         """An event."""
-        raise NotImplementedError
+        request = FederationRequest("GET", destination, _path(_V1, "event", event_id))
+        found = await self._events(request, "pdus")
+        return self._checked(request, lambda: answers.only_event(found))
 
     async def event_auth(self, destination: str, room_id: str, event_id: str) -> Sequence[bytes]:
         """The auth chain of an event."""
-        raise NotImplementedError
+        path = _path(_V1, "event_auth", room_id, event_id)
+        request = FederationRequest("GET", destination, path, timeout_s=SLOW_S)
+        return await self._events(request, "auth_chain")
 
     async def backfill(
         self, destination: str, room_id: str, event_ids: Sequence[str], limit: int
     ) -> Sequence[bytes]:
         """Events before and at some events."""
-        raise NotImplementedError
+        request = FederationRequest(
+            "GET",
+            destination,
+            _path(_V1, "backfill", room_id),
+            query=[*(("v", event_id) for event_id in event_ids), ("limit", str(limit))],
+            timeout_s=SLOW_S,
+        )
+        return await self._events(request, "pdus")
 
     async def missing_events(
         self,
@@ -116,7 +233,22 @@ class FederationClient:
         min_depth: int,
     ) -> Sequence[bytes]:
         """Events between known ones and the latest ones, without either."""
-        raise NotImplementedError
+        content = {
+            "earliest_events": list(earliest),
+            "latest_events": list(latest),
+            "limit": limit,
+            "min_depth": min_depth,
+        }
+        request = FederationRequest(
+            "POST",
+            destination,
+            _path(_V1, "get_missing_events", room_id),
+            content=canonical_json(content),
+            timeout_s=SLOW_S,
+        )
+        return await self._events(request, "events")
+
+    # -- transactions and queries -------------------------------------------------------------
 
     async def send_transaction(
         self,
@@ -128,27 +260,59 @@ class FederationClient:
     ) -> Mapping[str, str | None]:
         """Send events and EDUs.
 
+        :param origin_ts: milliseconds since 1970
         :return: by event ID, the error that the server has had with the event, or None
         """
-        raise NotImplementedError
+        content = transaction_content(
+            self._server_name, origin_ts, list(map(_canonical, pdus)), list(map(_canonical, edus))
+        )
+        request = FederationRequest(
+            "PUT",
+            destination,
+            _path(_V1, "send", txn_id),
+            content=content,
+            timeout_s=SLOW_S,
+            max_bytes=MAX_READ,
+        )
+        return await self._small(request, answers.transaction_result)
 
     async def query_directory(self, destination: str, alias: str) -> DirectoryAnswer:
         """The room that an alias of a server stands for."""
-        raise NotImplementedError
+        request = FederationRequest(
+            "GET", destination, f"{_V1}/query/directory", query=[("room_alias", alias)]
+        )
+        return await self._small(request, answers.directory_answer)
 
     async def query_profile(
         self, destination: str, user_id: str, field: str | None = None
     ) -> Mapping[str, Any]:
         """The profile of a user, or a field of it."""
-        raise NotImplementedError
+        query = [("user_id", user_id), *([] if field is None else [("field", field)])]
+        request = FederationRequest("GET", destination, f"{_V1}/query/profile", query=query)
+        return await self._small(request, answers.json_object)
 
     async def user_devices(self, destination: str, user_id: str) -> Mapping[str, Any]:
         """The devices of a user and their keys."""
-        raise NotImplementedError
+        request = FederationRequest(
+            "GET", destination, _path(_V1, "user/devices", user_id), max_bytes=MAX_DEVICES_ANSWER
+        )
+        return await self._small(
+            request, lambda data: answers.device_list(data, user_id), MAX_DEVICES_ANSWER
+        )
+
+    # -- keys ---------------------------------------------------------------------------------
 
     async def server_keys(self, destination: str) -> bytes:
         """The keys of a server, as it publishes them."""
-        raise NotImplementedError
+        request = FederationRequest(
+            "GET",
+            destination,
+            "/_matrix/key/v2/server",
+            timeout_s=10.0,
+            max_bytes=MAX_READ,
+            is_signed=False,
+        )
+        return await self._small(request, lambda data: data)
 
     async def query_keys(
         self, notary: str, wanted: Mapping[str, Mapping[str, int]]
@@ -157,4 +321,140 @@ class FederationClient:
 
         :param wanted: by server and key ID, the time in milliseconds at which the key must still be valid
         """
-        raise NotImplementedError
+        content = {
+            "server_keys": {
+                server: {key_id: {"minimum_valid_until_ts": at} for key_id, at in keys.items()}
+                for server, keys in wanted.items()
+            }
+        }
+        request = FederationRequest(
+            "POST",
+            notary,
+            "/_matrix/key/v2/query",
+            content=canonical_json(content),
+            max_bytes=8 * MAX_READ,
+            is_signed=False,
+        )
+        return await self._small(request, answers.key_documents, 8 * MAX_READ)
+
+    # -- answers ------------------------------------------------------------------------------
+
+    async def _either_version(
+        self,
+        request: Callable[[str], FederationRequest],
+        ask: Callable[[FederationRequest], Awaitable[T]],
+    ) -> T:
+        """Ask by version 2 of an endpoint, or by version 1 if the server has no other."""
+        try:
+            return await ask(request(_V2))
+        except RequestRefusedByServer as error:
+            if error.status not in (400, 404, 405) or error.errcode != _NO_SUCH_ENDPOINT:
+                raise
+        return await ask(request(_V1))
+
+    async def _events(self, request: FederationRequest, name: str) -> tuple[bytes, ...]:
+        return await self._read(request, lambda body: answers.events(body, name))
+
+    async def _small(
+        self, request: FederationRequest, parse: Callable[[bytes], T], most: int = MAX_READ
+    ) -> T:
+        """Ask, and parse an answer that is small."""
+        body = await self._ask(request)
+        try:
+            return self._checked(request, lambda: parse(body.read(most)))
+        finally:
+            body.close()
+
+    async def _read(
+        self,
+        request: FederationRequest,
+        read: Callable[[SpooledBody], Generator[int, None, T]],
+    ) -> T:
+        """Ask, and read an answer in steps."""
+        body = await self._ask(request)
+        try:
+            return await self._in_steps(request, read(body))
+        finally:
+            body.close()
+
+    async def _large(
+        self,
+        request: FederationRequest,
+        read: Callable[[SpooledBody], Generator[int, None, T]],
+    ) -> T:
+        """Ask, and make an answer that has the body, and closes it."""
+        body = await self._ask(request)
+        try:
+            return await self._in_steps(request, read(body))
+        except BaseException:
+            body.close()
+            raise
+
+    async def _in_steps(self, request: FederationRequest, steps: Generator[int, None, T]) -> T:
+        try:
+            while True:
+                size = next(steps)
+                if self._slices is not None:
+                    await self._slices.step(1 + size // _BYTES_OF_UNIT)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        except InputError as error:
+            raise _bad(request, error) from error
+
+    def _checked(self, request: FederationRequest, parse: Callable[[], T]) -> T:
+        try:
+            return parse()
+        except InputError as error:
+            raise _bad(request, error) from error
+
+    async def _ask(self, request: FederationRequest) -> SpooledBody:
+        """Send a request.
+
+        :raises RequestRefusedByServer: the status is not 200
+        """
+        answer = await self._transport.send(request)
+        if answer.status == 200:
+            return answer.body
+        try:
+            data = answer.body.read() if answer.body.size <= MAX_READ else b""
+        finally:
+            answer.body.close()
+        error = answers.server_error(data)
+        raise RequestRefusedByServer(
+            destination=request.destination,
+            subject=request.subject,
+            status=answer.status,
+            errcode=error.errcode,
+            message=error.message,
+            members=error.members,
+        )
+
+
+def _send_join_answer(body: SpooledBody) -> Generator[int, None, SendJoinAnswer]:
+    index = yield from indexing(body.open(), answers.SEND_JOIN_MEMBERS)
+    return SendJoinAnswer(body, index)
+
+
+def _room_state_answer(body: SpooledBody) -> Generator[int, None, RoomStateAnswer]:
+    index = yield from indexing(body.open(), RoomStateAnswer.members)
+    return RoomStateAnswer(body, index)
+
+
+def _bad(request: FederationRequest, error: InputError) -> BadFederationAnswer:
+    return BadFederationAnswer(
+        destination=request.destination, subject=request.subject, reason=error
+    )
+
+
+def _path(prefix: str, endpoint: str, *segments: str) -> str:
+    """A path; its last segments are percent-encoded."""
+    return "/".join([prefix, endpoint, *(quote(segment, safe="") for segment in segments)])
+
+
+def _decoded(raw: bytes) -> Any:
+    return jsons.decode_exactly(raw, "an event")[0]
+
+
+def _canonical(raw: bytes) -> bytes:
+    """The canonical JSON of JSON, so that the signature of the request is of what is sent."""
+    return canonical_json(_decoded(raw))
