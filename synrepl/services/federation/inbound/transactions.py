@@ -1,0 +1,348 @@
+"""Takes in transactions of other servers: each once, whichever process gets it and however often it comes.
+
+Events are judged where their room is persisted. Those of rooms of this process are judged before the transaction is
+answered, unless it takes too long; all others are staged in a table first. So an event for which a transaction is answered
+without an error is in the database. Source: https://spec.matrix.org/v1.16/server-server-api/#transactions
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from synrepl.core import jsons
+from synrepl.core.clock import Promise, Scheduler
+from synrepl.core.errors import InputError, SynreplError, Unavailable
+from synrepl.federation.transactions import ReceivedTransaction, parse_transaction
+from synrepl.rooms import (
+    BadEvent,
+    Event,
+    OtherRoom,
+    ReceiptResult,
+    UnknownRoomVersion,
+    parse_event,
+    room_version,
+)
+from synrepl.services.federation.inbound.admission import (
+    AdmittedRoom,
+    InboundAdmission,
+    NotInThisRoom,
+)
+from synrepl.services.federation.inbound.edus import EduReceiver
+from synrepl.services.federation.inbound.origin_queues import OriginQueues
+from synrepl.services.federation.inbound.room_inboxes import (
+    JudgedEvents,
+    ReceivedEvents,
+    RoomInboxes,
+)
+from synrepl.services.federation.verifying import EventVerifier
+from synrepl.services.rooms.room_queues import RoomQueueFull
+from synrepl.storage.database import Database, Transaction
+from synrepl.storage.federation.received_transactions import record_answer
+from synrepl.storage.federation.staged_events import StagedEvent, stage_events
+from synrepl.storage.rooms.tables.incoming import EventOutcome, NotStorable, check_storable
+
+#: Maximum length of a transaction ID.
+MAX_TXN_ID = 255
+
+#: Seconds for which a transaction waits for verdicts; events that have none by then are staged.
+WAIT_FOR_VERDICTS_S = 2.0
+
+
+class BadTransactionId(InputError):
+    """a transaction ID has 1 to {most} characters, without NUL"""
+
+
+class TooMuchStaged(Unavailable):
+    """too many events wait to be judged in room {room_id}; send this one again later"""
+
+
+class WakesRooms(Protocol):
+    """Has the processes that judge rooms look at their staged events."""
+
+    def wake(self, rooms: Mapping[str, str]) -> None:
+        """Wake rooms that are assigned to other processes.
+
+        :param rooms: the process of each, by ID
+        """
+
+
+class _Head(msgspec.Struct):
+    room_id: str | None = None
+
+
+class _Pdu(NamedTuple):
+    """A PDU that passed checks 1 to 3.
+
+    :ivar place: among the PDUs of its transaction that are objects
+    """
+
+    place: int
+    event: Event
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+
+#: Its error by the event's ID; None: it was taken.
+_Results = dict[str, str | None]
+
+
+class TransactionReceiver:
+    """Takes in transactions.
+
+    :param inboxes: of the rooms of this process; None in a process that persists no room
+    :param instance: this process
+    :param wait_s: seconds for which verdicts are waited for
+    :ivar outcomes: number of transactions by outcome, and of PDUs by outcome, with ``pdu`` before it
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        database: Database,
+        admission: InboundAdmission,
+        verifier: EventVerifier,
+        inboxes: RoomInboxes | None,
+        waker: WakesRooms,
+        edus: EduReceiver,
+        instance: str,
+        wait_s: float = WAIT_FOR_VERDICTS_S,
+    ) -> None:
+        self._scheduler = scheduler
+        self._database = database
+        self._admission = admission
+        self._verifier = verifier
+        self._inboxes = inboxes
+        self._waker = waker
+        self._edus = edus
+        self._instance = instance
+        self._wait_s = wait_s
+        self._origins = OriginQueues(scheduler)
+        self.outcomes: Counter[str] = Counter()
+
+    @property
+    def active(self) -> int:
+        """Number of transactions that are being taken in."""
+        return self._origins.count
+
+    async def receive(self, origin: str, txn_id: str, body: bytes) -> bytes:
+        """Take in a transaction.
+
+        :param origin: the server that signed the request
+        :param body: of the request
+        :returns: the answer, which is JSON
+        :raises BadTransaction: :raises BadTransactionId: :raises TooManyTransactions:
+        :raises Unavailable: it has to be sent again: nothing is known of what became of it
+        """
+        if not txn_id or len(txn_id) > MAX_TXN_ID or "\0" in txn_id:
+            raise BadTransactionId(most=MAX_TXN_ID)
+        transaction = parse_transaction(body)
+        with self._origins.entered(origin) as turn:
+            async with turn:
+                return await self._receive(origin, txn_id, transaction)
+
+    async def _receive(
+        self, origin: str, txn_id: str, transaction: ReceivedTransaction
+    ) -> bytes:
+        room_ids = [_room_id(raw) for raw in transaction.pdus]
+        named = {each for each in room_ids if each is not None}
+        facts = await self._admission.facts(origin, txn_id, named)
+        if facts.answer is not None:
+            self.outcomes["repeated"] += 1
+            return facts.answer
+        results: _Results = {
+            f"pdus[{place}]": "it is no JSON object" for place in transaction.bad_pdus
+        }
+        by_version: dict[str, list[int]] = {}
+        for place, room_id in enumerate(room_ids):
+            room = None if room_id is None else facts.rooms.get(room_id)
+            if room is None or room.refusal is not None:
+                version = None if room is None else room.room.version
+                event_id = _event_id(transaction.pdus[place], version, place)
+                results[event_id] = _room_error(room_id, room)
+            else:
+                by_version.setdefault(room.room.version, []).append(place)
+        by_room = await self._verified(origin, transaction, room_ids, by_version, results)
+        await self._hand_over(origin, by_room, facts.rooms, results)
+        await self._edus.receive(origin, transaction.edus)
+        for error in results.values():
+            self.outcomes["pdu taken" if error is None else "pdu refused"] += 1
+        answer = _encoded(results)
+
+        def work(txn: Transaction) -> bytes:
+            return record_answer(txn, origin, txn_id, answer)
+
+        recorded = await self._database.run("record a transaction", work)
+        self.outcomes["taken"] += 1
+        return recorded
+
+    async def _verified(
+        self,
+        origin: str,
+        transaction: ReceivedTransaction,
+        room_ids: Sequence[str | None],
+        by_version: Mapping[str, Sequence[int]],
+        results: _Results,
+    ) -> dict[str, list[Event]]:
+        """The events that pass checks 1 to 3, by room, in their order.
+
+        :param by_version: places of PDUs by the version of their room
+        """
+        found: list[_Pdu] = []
+        for name, places in by_version.items():
+            try:
+                version = room_version(name)
+            except UnknownRoomVersion as error:
+                for place in places:
+                    results[f"pdus[{place}]"] = str(error)
+                continue
+            raws = [transaction.pdus[place] for place in places]
+            checked = await self._verifier.verify(raws, version, origin=origin)
+            for place, raw, result in zip(places, raws, checked, strict=True):
+                event = result.event
+                error = _receipt_error(result, room_ids[place])
+                if event is None or error is not None:
+                    results[_event_id(raw, name, place)] = error
+                else:
+                    found.append(_Pdu(place, event))
+        by_room: dict[str, list[Event]] = {}
+        for _, event in sorted(found):
+            by_room.setdefault(event.room_id, []).append(event)
+        return by_room
+
+    async def _hand_over(
+        self,
+        origin: str,
+        by_room: Mapping[str, Sequence[Event]],
+        rooms: Mapping[str, AdmittedRoom],
+        results: _Results,
+    ) -> None:
+        """Have events judged, or stage them.
+
+        :raises Unavailable: something failed that may succeed when the transaction comes again
+        """
+        offered: dict[str, Promise[JudgedEvents | None]] = {}
+        staged: dict[str, Sequence[Event]] = {}
+        for room_id, events in by_room.items():
+            room = rooms[room_id]
+            if self._inboxes is None or room.writer != self._instance:
+                staged[room_id] = events
+                continue
+            received = ReceivedEvents(room_id, room.room.version, origin, events)
+            offered[room_id] = self._inboxes.offer(received, self._wait_s)
+        failure: SynreplError | None = None
+        for room_id, promise in offered.items():
+            done = await promise
+            if done is None or isinstance(done.error, RoomQueueFull):
+                staged[room_id] = by_room[room_id]
+            elif isinstance(done.error, Unavailable):
+                failure = done.error
+            else:
+                _note_verdicts(results, by_room[room_id], done)
+        if staged:
+            await self._stage(origin, staged, rooms, results)
+        if failure is not None:
+            raise failure
+
+    async def _stage(
+        self,
+        origin: str,
+        by_room: Mapping[str, Sequence[Event]],
+        rooms: Mapping[str, AdmittedRoom],
+        results: _Results,
+    ) -> None:
+        rows = [
+            StagedEvent(rooms[room_id].room.room_no, origin, event.event_id, event.raw)
+            for room_id, events in by_room.items()
+            for event in events
+        ]
+        refused = await self._database.run("stage events", lambda txn: stage_events(txn, rows))
+        elsewhere: dict[str, str] = {}
+        for room_id, events in by_room.items():
+            for event in events:
+                is_refused = event.event_id in refused
+                error = str(TooMuchStaged(room_id=room_id)) if is_refused else None
+                results[event.event_id] = error
+            writer = rooms[room_id].writer
+            if self._inboxes is not None and writer == self._instance:
+                self._inboxes.wake(room_id)
+            else:
+                elsewhere[room_id] = writer
+        if elsewhere:
+            self._waker.wake(elsewhere)
+
+
+def _note_verdicts(results: _Results, events: Sequence[Event], done: JudgedEvents) -> None:
+    if done.error is not None:
+        results.update((event.event_id, str(done.error)) for event in events)
+        return
+    for each in done.events:
+        error = None
+        if each.outcome is EventOutcome.REJECTED and each.refusal is not None:
+            error = f"it is rejected: {each.refusal.sentence}"
+        elif each.error is not None:
+            error = str(each.error)
+        results[each.event_id] = error
+
+
+def _receipt_error(result: ReceiptResult, room_id: str | None) -> str | None:
+    """Why an event is dropped; None if it is not."""
+    event = result.event
+    if event is None:
+        return "it is no event" if result.refusal is None else result.refusal.sentence
+    try:
+        check_storable(event)
+    except NotStorable as error:
+        return str(error)
+    if event.room_id != room_id:
+        return str(
+            OtherRoom(event_id=event.event_id, room_id=event.room_id, expected=room_id or "none")
+        )
+    return None
+
+
+def _room_error(room_id: str | None, room: AdmittedRoom | None) -> str:
+    """Why no event is taken of a room."""
+    if room_id is None:
+        return "it is no event, or names no room"
+    if room is None or room.refusal is None:
+        return str(NotInThisRoom(room_id=room_id[:255]))
+    return str(room.refusal)
+
+
+def _event_id(raw: bytes, version: str | None, place: int) -> str:
+    """The ID of an event; where it has none, or its room version is not known, its place."""
+    if version is None:
+        return f"pdus[{place}]"
+    try:
+        return parse_event(raw, room_version(version)).event_id
+    except (BadEvent, UnknownRoomVersion):
+        return f"pdus[{place}]"
+
+
+def _room_id(raw: bytes) -> str | None:
+    """The room of a PDU as far as it says; None if it says nothing that can be used."""
+    try:
+        return _HEAD.decode(raw).room_id
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _encoded(results: _Results) -> bytes:
+    pdus: dict[str, Any] = {
+        event_id: {} if error is None else {"error": error} for event_id, error in results.items()
+    }
+    text: dict[str, Any] = {"pdus": pdus}
+    try:
+        return jsons.encode(text)
+    except TypeError:  # an ID or a sentence with half a surrogate pair
+        return jsons.encode(_printable(text))
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
