@@ -109,7 +109,11 @@ class BytesBody:
 
 @dataclass(frozen=True, slots=True)
 class FederationAnswer:
-    """The answer to a request, whatever its status. Who gets it closes its body."""
+    """The answer to a request, whatever its status. Who gets it closes its body.
+
+    :ivar retry_after_s: seconds that the server wants to be left alone; 0 where it does not say
+    """
 
     status: int
     body: SpooledBody
+    retry_after_s: float = 0.0

@@ -302,14 +302,18 @@ class FederationClient:
 
     # -- keys ---------------------------------------------------------------------------------
 
-    async def server_keys(self, destination: str) -> bytes:
-        """The keys of a server, as it publishes them."""
+    async def server_keys(self, destination: str, *, ignores_back_off: bool = False) -> bytes:
+        """The keys of a server, as it publishes them.
+
+        :param ignores_back_off: the server is asked although it has failed lately
+        """
         request = FederationRequest(
             "GET",
             destination,
             "/_matrix/key/v2/server",
             timeout_s=10.0,
             max_bytes=MAX_READ,
+            ignores_back_off=ignores_back_off,
             is_signed=False,
         )
         return await self._small(request, lambda data: data)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from synrepl.federation.requests import FederationAnswer, FederationRequest
+
+T = TypeVar("T")
+
+
+class RunsInThreads(Protocol):
+    """Runs work that takes long in threads.
+
+    :ivar concurrency: number of works that run at the same time
+    """
+
+    concurrency: int
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run work in a thread, and return its result."""
 
 
 class FederationTransport(Protocol):

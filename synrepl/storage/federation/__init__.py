@@ -1,1 +1,1 @@
-"""What is kept of other servers."""
+"""What is known of other servers, as functions of a transaction."""
