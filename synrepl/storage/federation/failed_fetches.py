@@ -27,9 +27,7 @@ def not_due(txn: Transaction, room_no: int, event_ids: Collection[str]) -> set[s
     return {str(event_id) for (event_id,) in txn.fetchall()}
 
 
-def note_failures(
-    txn: Transaction, room_no: int, event_ids: Collection[str], reason: str
-) -> None:
+def note_failures(txn: Transaction, room_no: int, event_ids: Collection[str], reason: str) -> None:
     """Remember that no server gave some events.
 
     :param reason: of the last server
@@ -57,12 +55,15 @@ def note_failures(
     )
 
 
-def forget_failures(txn: Transaction, room_no: int, event_ids: Collection[str]) -> None:
-    """Forget failures, because the events are here."""
+def forget_failures(txn: Transaction, at_most: int) -> int:
+    """Delete some failures of events that have come after all; returns their number."""
     txn.execute(
-        "DELETE FROM synrepl._failed_fetches WHERE room_no = %s AND event_id = ANY (%s::text[])",
-        (room_no, array_text(event_ids)),
+        "DELETE FROM synrepl._failed_fetches WHERE ctid = ANY (ARRAY("
+        "SELECT f.ctid FROM synrepl._failed_fetches f"
+        " JOIN synrepl._room_events e USING (event_id) LIMIT %s))",
+        (at_most,),
     )
+    return txn.rowcount
 
 
 def failures_count(txn: Transaction) -> int:

@@ -9,6 +9,7 @@ from synrepl.rooms import BadEvent, Event, RoomVersion, auth_dependencies, parse
 from synrepl.storage.database import Transaction
 from synrepl.storage.federation.failed_fetches import not_due
 from synrepl.storage.federation.inbound_rooms import servers_in_room
+from synrepl.storage.federation.staged_events import staged_ids
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import forward_extremities
 from synrepl.storage.rooms.tables.numbers import find_room
@@ -128,6 +129,7 @@ def _waiting_for_others(
     }
     with_state, known = _known(txn, needed)
     waiting = waiting_ids(txn, room_no, needed - with_state)
+    waiting |= staged_ids(txn, room_no, needed - with_state)
     backed_off = not_due(txn, room_no, needed - with_state)
     found: list[WaitingForOthers] = []
     for event, live, backfilled in stored:

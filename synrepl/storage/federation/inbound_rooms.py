@@ -70,7 +70,7 @@ def acl_contents(txn: Transaction, event_nos: Collection[int]) -> dict[int, Mapp
         "SELECT event_no, raw FROM synrepl._room_event_json WHERE event_no = ANY (%s::bigint[])",
         (array_text(event_nos),),
     )
-    found: dict[int, Mapping[str, Any]] = dict.fromkeys(event_nos, {})
+    found: dict[int, Mapping[str, Any]] = {each: {} for each in event_nos}
     for event_no, raw in txn.fetchall():
         try:
             content = jsons.decode(bytes(raw), "an event").get("content")

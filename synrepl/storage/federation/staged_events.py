@@ -60,7 +60,17 @@ def staged_page(txn: Transaction, room_no: int, limit: int) -> list[StagedEvent]
         " ORDER BY staged_no LIMIT %s",
         (room_no, limit),
     )
-    return [StagedEvent(*row[:3], bytes(row[3])) for row in txn.fetchall()]
+    return [StagedEvent._make((*row[:3], bytes(row[3]))) for row in txn.fetchall()]
+
+
+def staged_ids(txn: Transaction, room_no: int, event_ids: Collection[str]) -> set[str]:
+    """Those of some events that are staged."""
+    txn.execute(
+        "SELECT event_id FROM synrepl._staged_events"
+        " WHERE room_no = %s AND event_id = ANY (%s::text[])",
+        (room_no, array_text(event_ids)),
+    )
+    return {str(event_id) for (event_id,) in txn.fetchall()}
 
 
 def rooms_with_staged_events(txn: Transaction) -> dict[str, int]:

@@ -86,9 +86,7 @@ class InboundAdmission:
         self._configured = tuple(configured)
         self._acls = ServerAcls()
 
-    async def facts(
-        self, origin: str, txn_id: str, room_ids: Collection[str]
-    ) -> TransactionFacts:
+    async def facts(self, origin: str, txn_id: str, room_ids: Collection[str]) -> TransactionFacts:
         """What a transaction needs."""
 
         def work(txn: Transaction) -> TransactionFacts:

@@ -141,7 +141,10 @@ class EduReceiver:
                 self.outcomes[kind, "taken"] += 1
 
     async def _typing(self, origin: str, content: Mapping[str, Any]) -> None:
-        user_id, room_id = _own_user(origin, content.get("user_id")), _id(content, "room_id", origin)
+        user_id, room_id = (
+            _own_user(origin, content.get("user_id")),
+            _id(content, "room_id", origin),
+        )
         await self._check_room(origin, room_id)
         await self._sinks.typing(user_id, room_id, content.get("typing") is True)
 
@@ -155,15 +158,15 @@ class EduReceiver:
             for receipt in self._receipts_in(origin, room_id, content[room_id]):
                 left -= 1
                 if left < 0:
-                    raise EduRefused(origin=origin, reason=f"it has more than {MAX_IN_EDU} receipts")
+                    raise EduRefused(
+                        origin=origin, reason=f"it has more than {MAX_IN_EDU} receipts"
+                    )
                 try:
                     await self._sinks.receipt(receipt)
                 except (InputError, Refused):
                     continue  # as of a user who has just left
 
-    def _receipts_in(
-        self, origin: str, room_id: str, content: object
-    ) -> Iterator[ForeignReceipt]:
+    def _receipts_in(self, origin: str, room_id: str, content: object) -> Iterator[ForeignReceipt]:
         for kind, users in _members(content):
             if kind != "m.read":  # private ones are not sent to others
                 continue
@@ -215,7 +218,9 @@ class EduReceiver:
         message_id = _id(content, "message_id", origin)
         messages: dict[str, dict[str, Mapping[str, Any]]] = {}
         for user_id, devices in _members(content.get("messages")):
-            found = {name: each for name, each in _members(devices) if isinstance(each, dict)}
+            found: dict[str, Mapping[str, Any]] = {
+                name: each for name, each in _members(devices) if isinstance(each, dict)
+            }
             if found:
                 messages[user_id] = found
         if messages:
@@ -238,7 +243,9 @@ def _members(value: object) -> Iterable[tuple[str, Any]]:
 def _id(content: Mapping[str, Any], name: str, origin: str) -> str:
     value = content.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_ID or "\0" in value:
-        raise EduRefused(origin=origin, reason=f"its {name!r} is no text of 1 to {_MAX_ID} characters")
+        raise EduRefused(
+            origin=origin, reason=f"its {name!r} is no text of 1 to {_MAX_ID} characters"
+        )
     return value
 
 

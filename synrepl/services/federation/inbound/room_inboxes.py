@@ -149,6 +149,11 @@ class RoomInboxes:
         events = sum(len(o.received.events) for each in inboxes for o in each.offers)
         return events, sum(each.size for each in inboxes)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether events of any room are being judged."""
+        return bool(self._inboxes)
+
     async def judge(self, received: ReceivedEvents) -> JudgedEvents:
         """Have events judged after those that wait in their room, however long it takes.
 
@@ -261,8 +266,8 @@ class RoomInboxes:
         if incoming:
             done = (await self._persister.persist(room_id, version, incoming, also)).events
             unusable += [e.event_id for e in done if e.outcome is EventOutcome.REFUSED]
-            for each in done:
-                self._note(room_id, origins[each.event_id], [each])
+            for judged in done:
+                self._note(room_id, origins[judged.event_id], [judged])
         if unusable:
             await self._discard(staged[0].room_no, unusable)
         return len(staged) == MAX_BATCH_EVENTS

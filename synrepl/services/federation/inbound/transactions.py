@@ -16,6 +16,7 @@ import msgspec
 from synrepl.core import jsons
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import InputError, SynreplError, Unavailable
+from synrepl.core.keyed_semaphores import KeyedSemaphores
 from synrepl.federation.transactions import ReceivedTransaction, parse_transaction
 from synrepl.rooms import (
     BadEvent,
@@ -32,7 +33,6 @@ from synrepl.services.federation.inbound.admission import (
     NotInThisRoom,
 )
 from synrepl.services.federation.inbound.edus import EduReceiver
-from synrepl.services.federation.inbound.origin_queues import OriginQueues
 from synrepl.services.federation.inbound.room_inboxes import (
     JudgedEvents,
     ReceivedEvents,
@@ -48,12 +48,19 @@ from synrepl.storage.rooms.tables.incoming import EventOutcome, NotStorable, che
 #: Maximum length of a transaction ID.
 MAX_TXN_ID = 255
 
+#: Transactions of one server that are taken in or wait. A server sends one after the other.
+MAX_OF_ORIGIN = 8
+
 #: Seconds for which a transaction waits for verdicts; events that have none by then are staged.
 WAIT_FOR_VERDICTS_S = 2.0
 
 
 class BadTransactionId(InputError):
     """a transaction ID has 1 to {most} characters, without NUL"""
+
+
+class TooManyTransactions(Unavailable):
+    """{count} transactions of {origin} are being taken in already; send one after the other"""
 
 
 class TooMuchStaged(Unavailable):
@@ -120,13 +127,13 @@ class TransactionReceiver:
         self._edus = edus
         self._instance = instance
         self._wait_s = wait_s
-        self._origins = OriginQueues(scheduler)
+        self._origins: KeyedSemaphores[str] = KeyedSemaphores(scheduler, 1)
         self.outcomes: Counter[str] = Counter()
 
     @property
     def active(self) -> int:
         """Number of transactions that are being taken in."""
-        return self._origins.count
+        return self._origins.users
 
     async def receive(self, origin: str, txn_id: str, body: bytes) -> bytes:
         """Take in a transaction.
@@ -140,14 +147,16 @@ class TransactionReceiver:
         if not txn_id or len(txn_id) > MAX_TXN_ID or "\0" in txn_id:
             raise BadTransactionId(most=MAX_TXN_ID)
         transaction = parse_transaction(body)
+        count = self._origins.users_of(origin)
+        if count >= MAX_OF_ORIGIN:
+            raise TooManyTransactions(origin=origin, count=count)
         with self._origins.entered(origin) as turn:
             async with turn:
                 return await self._receive(origin, txn_id, transaction)
 
-    async def _receive(
-        self, origin: str, txn_id: str, transaction: ReceivedTransaction
-    ) -> bytes:
+    async def _receive(self, origin: str, txn_id: str, transaction: ReceivedTransaction) -> bytes:
         room_ids = [_room_id(raw) for raw in transaction.pdus]
+        names = _names(transaction)
         named = {each for each in room_ids if each is not None}
         facts = await self._admission.facts(origin, txn_id, named)
         if facts.answer is not None:
@@ -161,7 +170,7 @@ class TransactionReceiver:
             room = None if room_id is None else facts.rooms.get(room_id)
             if room is None or room.refusal is not None:
                 version = None if room is None else room.room.version
-                event_id = _event_id(transaction.pdus[place], version, place)
+                event_id = _event_id(transaction.pdus[place], version) or names[place]
                 results[event_id] = _room_error(room_id, room)
             else:
                 by_version.setdefault(room.room.version, []).append(place)
@@ -192,20 +201,20 @@ class TransactionReceiver:
         :param by_version: places of PDUs by the version of their room
         """
         found: list[_Pdu] = []
+        names = _names(transaction)
         for name, places in by_version.items():
             try:
                 version = room_version(name)
             except UnknownRoomVersion as error:
-                for place in places:
-                    results[f"pdus[{place}]"] = str(error)
+                results.update((names[place], str(error)) for place in places)
                 continue
             raws = [transaction.pdus[place] for place in places]
             checked = await self._verifier.verify(raws, version, origin=origin)
             for place, raw, result in zip(places, raws, checked, strict=True):
                 event = result.event
-                error = _receipt_error(result, room_ids[place])
-                if event is None or error is not None:
-                    results[_event_id(raw, name, place)] = error
+                why_not = _receipt_error(result, room_ids[place])
+                if event is None or why_not is not None:
+                    results[_event_id(raw, name) or names[place]] = why_not
                 else:
                     found.append(_Pdu(place, event))
         by_room: dict[str, list[Event]] = {}
@@ -313,14 +322,20 @@ def _room_error(room_id: str | None, room: AdmittedRoom | None) -> str:
     return str(room.refusal)
 
 
-def _event_id(raw: bytes, version: str | None, place: int) -> str:
-    """The ID of an event; where it has none, or its room version is not known, its place."""
+def _names(transaction: ReceivedTransaction) -> list[str]:
+    """What PDUs that have no event ID are called in the answer: by their places in the transaction."""
+    count = len(transaction.pdus) + len(transaction.bad_pdus)
+    return [f"pdus[{at}]" for at in range(count) if at not in transaction.bad_pdus]
+
+
+def _event_id(raw: bytes, version: str | None) -> str | None:
+    """The ID of an event; None if it has none, or its room version is not known."""
     if version is None:
-        return f"pdus[{place}]"
+        return None
     try:
         return parse_event(raw, room_version(version)).event_id
     except (BadEvent, UnknownRoomVersion):
-        return f"pdus[{place}]"
+        return None
 
 
 def _room_id(raw: bytes) -> str | None:
