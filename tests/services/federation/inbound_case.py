@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from itertools import count
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -32,6 +33,9 @@ from tests.services.world import NullLog
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
 
 T = TypeVar("T")
+
+#: For IDs of transactions.
+_NUMBERS = count()
 
 #: This server, and two others.
 HERE, REMOTE, OTHER = "here.test", "remote.test", "other.test"
@@ -145,7 +149,6 @@ class InboundProcess:
             inner.name,
             wait_s,
         )
-        self._transactions = 0
 
     async def forward(self, writer: str, action: str, argument: Mapping[str, Any]) -> Any:
         """Have another process perform an action; everything goes through JSON."""
@@ -165,14 +168,13 @@ class InboundProcess:
         txn_id: str | None = None,
     ) -> dict[str, Any]:
         """Receive a transaction; returns the outcomes of its PDUs."""
-        self._transactions += 1
         raws = [each.raw if isinstance(each, Event) else each for each in pdus]
         body = b'{"origin":"%b","origin_server_ts":1,"pdus":[%b],"edus":%b}' % (
             origin.encode(),
             b",".join(raws),
             json.dumps(list(edus)).encode(),
         )
-        answer = await self.receiver.receive(origin, txn_id or str(self._transactions), body)
+        answer = await self.receiver.receive(origin, txn_id or f"n{next(_NUMBERS)}", body)
         found: dict[str, Any] = json.loads(answer)["pdus"]
         return found
 
@@ -189,6 +191,7 @@ class InboundCase(StoreCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
+        self.connection = self.connect()
         self.federation = InMemoryFederation(self.one.process.scheduler)
         self.remote = PureServer(REMOTE, self.federation)
         self.here = self.inbound(self.one)
@@ -224,6 +227,10 @@ class InboundCase(StoreCase):
     async def settled(self, *processes: InboundProcess) -> None:
         """Wait until nothing is under way."""
         await self.until(lambda: all(each.is_idle for each in processes or (self.here,)))
+
+    def sql(self, statement: str, *params: object, on: Any = None) -> Any:
+        """Run a statement, on the same connection each time."""
+        return super().sql(statement, *params, on=on or self.connection)
 
     def stored(self, event: Event) -> str | None:
         """What this server has of an event."""

@@ -45,6 +45,7 @@ class _RoomTask:
     def __init__(self) -> None:
         self.origins: dict[str, None] = {}
         self.is_due = False
+        self.is_started = False
 
     def add_origin(self, origin: str) -> None:
         """Note that a server sent an event of the room."""
@@ -88,12 +89,12 @@ class GapFiller:
 
     def gap_found(self, room_id: str, origin: str) -> None:
         """See :meth:`.GapListener.gap_found`."""
-        task = self._tasks.get(room_id)
-        if task is None:
-            task = self._tasks[room_id] = _RoomTask()
-            self._scheduler.spawn(f"fill a gap in {room_id}", self._run(room_id, task))
+        task = self._tasks.setdefault(room_id, _RoomTask())
         task.add_origin(origin)
         task.is_due = True
+        if not task.is_started:
+            task.is_started = True
+            self._scheduler.spawn(f"fill a gap in {room_id}", self._run(room_id, task))
 
     async def _run(self, room_id: str, task: _RoomTask) -> None:
         try:
