@@ -8,7 +8,6 @@ from simulator.federation.pure_server import PureServer
 from synrepl.rooms import Event
 from synrepl.storage.federation.failed_fetches import FIRST_DELAY_S
 from tests.services.federation.inbound_case import (
-    ALICE,
     BOB,
     CAROL,
     OTHER,
