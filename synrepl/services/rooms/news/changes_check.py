@@ -60,6 +60,7 @@ class ChangesCheck:
             ),
             await self._has_presence(user_id, since.presence, upto.presence),
             self._has_changed(ChangeKind.TO_DEVICE, user_id, since.to_device, upto.to_device),
+            self._has_changed(ChangeKind.PRIVATE_RECEIPTS, user_id, since.receipts, upto.receipts),
         )
 
     def _has_changed(

@@ -205,7 +205,7 @@ class UpdateReader:
         wanted = [each for each in windows if timeline.allows_room(each.room.room_id)]
         viewer = Viewer(self._reader.user_id, ignored=self._reader.ignored)
         found = newest_shown(
-            self._txn, viewer, wanted, self._since, self._upto, timeline.limit, timeline.sql()
+            self._txn, viewer, wanted, self._since, self._upto, timeline.count, timeline.sql()
         )
         nothing = ShownPart((), False)
         return {each.room.room_no: found.get(each.room.room_no, nothing) for each in windows}

@@ -25,7 +25,9 @@ class EventFlags(IntFlag):
     """The stored outcome of an event.
 
     An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it. The
-    JSON of an erased event is in the redacted form, so that its content does not fit its content hash.
+    JSON of an erased event is in the redacted form, so that its content does not fit its content hash. An unconfirmed
+    event is judged again when the room has its full state, though it has no partial state itself: its verdict
+    may lean on events that have. An outgoing event is sent to the other servers in the room.
     """
 
     OUTLIER = 1
@@ -33,12 +35,15 @@ class EventFlags(IntFlag):
     SOFT_FAILED = 4
     PARTIAL = 8
     ERASED = 16
+    UNCONFIRMED = 32
+    OUTGOING = 64
 
 
 # Operations on members of an enumeration are slow, and these are looked at all the time.
 _OUTLIER = int(EventFlags.OUTLIER)
 _REJECTED = int(EventFlags.REJECTED)
 _UNPASSED = int(EventFlags.REJECTED | EventFlags.SOFT_FAILED)
+_PENDING = int(EventFlags.PARTIAL | EventFlags.UNCONFIRMED)
 
 
 class StoredEvent(NamedTuple):
@@ -81,6 +86,11 @@ class StoredEvent(NamedTuple):
     def passed_all_checks(self) -> bool:
         """Whether it was neither rejected nor soft-failed."""
         return not self.flags & _UNPASSED
+
+    @property
+    def is_judged_again(self) -> bool:
+        """Whether it is judged again when the room has its full state."""
+        return bool(self.flags & _PENDING)
 
 
 #: The columns of a :class:`StoredEvent`; the tables are ``e`` and ``t``.
