@@ -37,7 +37,7 @@ def signing_key_of(config: Config) -> SigningKey | None:
         secret = read_secret(path) if path.exists() else None
     if secret is not None:
         return parse_signing_key(secret)
-    if rooms.clients is not None:
+    if rooms.clients is not None or rooms.federation is not None:
         raise SigningKeyNeeded(file=SIGNING_KEY_FILE)
     return None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import MasterServices
+from synrepl.daemon.federation.status import FederationStatus
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
@@ -37,12 +38,14 @@ def serve_master(
     ports: Sequence[Any],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
+    servers: FederationStatus,
 ) -> Callable[[], object]:
     """Answer HTTP requests for a master.
 
     :param ports: the ports of the replication listeners
     :param started_at: time of the start in seconds, by the scheduler
     :param clients: returns the status of the listener for Matrix clients; None without one
+    :param servers: returns the status of federation; None without it
     :returns: a function to call before the master stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus = services.config, services.ports.scheduler, services.bus
@@ -77,6 +80,7 @@ def serve_master(
             ],
             "rooms": rooms_status(services.rooms),
             "client_api": clients(),
+            "other_servers": servers(),
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
         }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import WorkerServices
+from synrepl.daemon.federation.status import FederationStatus
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import append_route, common_routes, memory_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
@@ -38,6 +39,7 @@ def serve_worker(
     databases: Sequence[DatabaseHealth],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
+    servers: FederationStatus,
 ) -> Callable[[], object]:
     """Answer HTTP requests for a worker.
 
@@ -45,6 +47,7 @@ def serve_worker(
     :param databases: health of the databases that it reads or writes
     :param started_at: time of the start in seconds, by the scheduler
     :param clients: returns the status of the listener for Matrix clients; None without one
+    :param servers: returns the status of federation; None without it
     :returns: a function to call before the worker stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus, writer = (
@@ -72,6 +75,7 @@ def serve_worker(
         shown["http"] = http.status()
         shown["rooms"] = rooms_status(worker.rooms)
         shown["client_api"] = clients()
+        shown["other_servers"] = servers()
         shown |= worker.commands.status()
         if writer is not None:
             shown["writer"] = {"name": writer.writer, "open": writer.is_open}
