@@ -101,6 +101,7 @@ CREATE UNLOGGED TABLE synrepl._fetched_events (
     event_id text NOT NULL,
     type text NOT NULL,
     state_key text,
+    membership text,
     raw bytea NOT NULL,
     CONSTRAINT _fetched_events_key PRIMARY KEY (room_no, event_id)
 );

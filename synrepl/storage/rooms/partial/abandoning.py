@@ -1,0 +1,85 @@
+"""Partial rooms that no user of this server is in any more: nobody needs their full state.
+
+Their events keep the states that are known of them. A later join begins anew, with a state of its own.
+"""
+
+from __future__ import annotations
+
+from synrepl.storage.database import Transaction
+from synrepl.storage.outbox import Outbox
+from synrepl.storage.rooms.partial.device_list_pokes import note_device_lists
+from synrepl.storage.rooms.tables.events import EventFlags
+from synrepl.storage.rooms.tables.numbers import lock_room
+from synrepl.storage.rooms.tables.partial_rooms import (
+    ResyncPhase,
+    end_resync,
+    partial_room,
+    servers_at_join,
+)
+from synrepl.streams.row import Json
+from synrepl.streams.synapse.caches import CACHES, CachesRow
+from synrepl.streams.synapse.un_partial_stated_room import PARTIAL_ROOM_CACHES
+
+_PENDING = int(EventFlags.PARTIAL | EventFlags.UNCONFIRMED)
+
+#: Whether no user of a server is in a room.
+_IS_EMPTY = (
+    "NOT EXISTS (SELECT FROM synrepl._memberships m WHERE m.room_no = p.room_no"
+    " AND m.membership = 'join' AND substr(m.user_id, strpos(m.user_id, ':') + 1) = %s)"
+)
+
+
+def rooms_without_users(txn: Transaction, server_name: str) -> list[tuple[int, str]]:
+    """Numbers and IDs of partial rooms that no user of a server is in."""
+    txn.execute(
+        "SELECT p.room_no, r.room_id FROM synrepl._partial_rooms p JOIN synrepl._rooms r USING (room_no)"
+        f" WHERE r.epoch = p.epoch AND {_IS_EMPTY} ORDER BY 1",
+        (server_name,),
+    )
+    return [(int(room_no), str(room_id)) for room_no, room_id in txn.fetchall()]
+
+
+def abandon_room(txn: Transaction, outbox: Outbox, room_no: int, server_name: str) -> bool:
+    """Let a room be partial no more, although its full state is not known, if no user is in it.
+
+    :returns: whether it was done
+    """
+    room = lock_room(txn, room_no)
+    txn.execute(
+        f"SELECT {_IS_EMPTY} FROM synrepl._partial_rooms p WHERE p.room_no = %s AND p.epoch = %s",
+        (server_name, room_no, room.epoch),
+    )
+    found = txn.fetchone_or_none()
+    if found is None or not found[0] or partial_room(txn, room_no) is None:
+        return False
+    told = servers_at_join(txn, room_no)
+    note_device_lists(txn, room_no, told, server_name, has_left=True)
+    txn.execute(
+        f"UPDATE synrepl._room_events e SET flags = e.flags & ~{_PENDING} FROM synrepl._resync_events r"
+        " WHERE r.room_no = %s AND e.event_no = r.event_no",
+        (room_no,),
+    )
+    txn.execute("UPDATE synrepl._room_heads SET partial = 0 WHERE room_no = %s", (room_no,))
+    remove_partial_rows(txn, room_no)
+    end_resync(txn, room_no, ResyncPhase.ABANDONED)
+    txn.execute(
+        "UPDATE synrepl._rooms SET revision = revision + 1, reworked = reworked + 1 WHERE room_no = %s"
+        " RETURNING (extract(epoch FROM now()) * 1000)::bigint",
+        (room_no,),
+    )
+    (now_ms,) = txn.fetchone()
+    key: list[Json] = [room.room_id]
+    outbox.append(CACHES, [CachesRow(name, key, int(now_ms)) for name in PARTIAL_ROOM_CACHES])
+    return True
+
+
+def remove_partial_rows(txn: Transaction, room_no: int) -> None:
+    """Remove what makes a room partial."""
+    for table in (
+        "_partial_events",
+        "_resync_events",
+        "_partial_rooms",
+        "_listed_events",
+        "_fetched_events",
+    ):
+        txn.execute(f"DELETE FROM synrepl.{table} WHERE room_no = %s", (room_no,))
