@@ -50,13 +50,6 @@ CREATE TABLE synrepl._remote_memberships (
 );
 CREATE INDEX _remote_memberships_room ON synrepl._remote_memberships (room_no);
 
--- Events of users of other servers that this server sends on, because it let them into the room.
-CREATE TABLE synrepl._relayed_events (
-    event_id text NOT NULL,
-    origin text NOT NULL,                 -- the server that has it already
-    CONSTRAINT _relayed_events_key PRIMARY KEY (event_id)
-);
-
 -- Whether a server is in a room, and which servers are, without a look at each member.
 CREATE INDEX _memberships_server
     ON synrepl._memberships (room_no, substr(user_id, strpos(user_id, ':') + 1)) WHERE membership = 'join';
