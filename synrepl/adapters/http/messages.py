@@ -82,7 +82,9 @@ def json_answer(value: Any, status: int = 200) -> HttpAnswer:
 
 def answer_headers(answer: HttpAnswer) -> list[tuple[str, str]]:
     """All headers of an answer."""
-    length = [] if isinstance(answer, StreamedAnswer) else [("Content-Length", str(len(answer.body)))]
+    length = (
+        [] if isinstance(answer, StreamedAnswer) else [("Content-Length", str(len(answer.body)))]
+    )
     return [
         ("Content-Type", answer.content_type),
         *length,

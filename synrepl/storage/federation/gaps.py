@@ -8,7 +8,7 @@ from typing import NamedTuple
 from synrepl.rooms import BadEvent, Event, RoomVersion, auth_dependencies, parse_event, room_version
 from synrepl.storage.database import Transaction
 from synrepl.storage.federation.failed_fetches import not_due
-from synrepl.storage.federation.inbound_rooms import servers_in_room
+from synrepl.storage.federation.inbound_rooms import some_servers
 from synrepl.storage.federation.staged_events import staged_ids
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import forward_extremities
@@ -106,7 +106,7 @@ def read_gap(txn: Transaction, room_id: str) -> RoomGap | None:
         (room.room_no,),
     )
     min_depth = int(txn.fetchone()[0])
-    servers = servers_in_room(txn, room.room_no, MAX_SERVERS_READ)
+    servers = some_servers(txn, room.room_no, MAX_SERVERS_READ)
     return RoomGap(
         room.room_no,
         room_id,

@@ -93,14 +93,12 @@ def is_server_in_room(txn: Transaction, room_no: int, server: str) -> bool:
     return bool(txn.fetchone()[0])
 
 
-def servers_in_room(txn: Transaction, room_no: int, limit: int | None = None) -> list[str]:
-    """The servers with users in a room, in the order of their names.
-
-    :param limit: some of them suffice
-    """
+def some_servers(txn: Transaction, room_no: int, limit: int) -> list[str]:
+    """Some servers in a room; of a partial room, also of those before the join."""
     txn.execute(
-        f"SELECT DISTINCT {_SERVER} AS server FROM synrepl._memberships m WHERE m.room_no = %s"
-        " AND m.membership = 'join' ORDER BY server LIMIT %s",
-        (room_no, limit),
+        f"(SELECT DISTINCT {_SERVER} FROM synrepl._memberships m"
+        "  WHERE m.room_no = %s AND m.membership = 'join' LIMIT %s)"
+        " UNION (SELECT server_name FROM synrepl._partial_room_servers WHERE room_no = %s LIMIT %s)",
+        (room_no, limit, room_no, limit),
     )
     return [str(server) for (server,) in txn.fetchall()]

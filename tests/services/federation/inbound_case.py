@@ -22,6 +22,7 @@ from synrepl.services.federation.inbound.edus import (
 )
 from synrepl.services.federation.inbound.fetching import EventFetcher
 from synrepl.services.federation.inbound.gaps import GapFiller
+from synrepl.services.federation.inbound.handover import EventHandover
 from synrepl.services.federation.inbound.room_inboxes import RoomInboxes
 from synrepl.services.federation.inbound.sweeping import InboundSweeper, RoomWaker
 from synrepl.services.federation.inbound.transactions import TransactionReceiver
@@ -138,16 +139,20 @@ class InboundProcess:
             log,
         )
         self.sweeper.add_actions(self.actions)
+        self.handover = EventHandover(
+            database,
+            self.inboxes if persists else None,
+            RoomWaker(scheduler, self),
+            inner.name,
+            wait_s,
+        )
         self.receiver = TransactionReceiver(
             scheduler,
             database,
             self.admission,
             self.verifier,
-            self.inboxes if persists else None,
-            RoomWaker(scheduler, self),
+            self.handover,
             EduReceiver(scheduler, self.edus, self.admission, log),
-            inner.name,
-            wait_s,
         )
 
     async def forward(self, writer: str, action: str, argument: Mapping[str, Any]) -> Any:

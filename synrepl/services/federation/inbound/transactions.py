@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from synrepl.core import jsons
-from synrepl.core.clock import Promise, Scheduler
-from synrepl.core.errors import InputError, SynreplError, Unavailable
+from synrepl.core.clock import Scheduler
+from synrepl.core.errors import InputError, Unavailable
 from synrepl.core.keyed_semaphores import KeyedSemaphores
 from synrepl.federation.transactions import ReceivedTransaction, parse_transaction
 from synrepl.rooms import (
@@ -33,26 +33,17 @@ from synrepl.services.federation.inbound.admission import (
     NotInThisRoom,
 )
 from synrepl.services.federation.inbound.edus import EduReceiver
-from synrepl.services.federation.inbound.room_inboxes import (
-    JudgedEvents,
-    ReceivedEvents,
-    RoomInboxes,
-)
+from synrepl.services.federation.inbound.handover import EventHandover, Outcomes
 from synrepl.services.federation.verifying import EventVerifier
-from synrepl.services.rooms.room_queues import RoomQueueFull
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.received_transactions import record_answer
-from synrepl.storage.federation.staged_events import StagedEvent, stage_events
-from synrepl.storage.rooms.tables.incoming import EventOutcome, NotStorable, check_storable
+from synrepl.storage.rooms.tables.incoming import NotStorable, check_storable
 
 #: Maximum length of a transaction ID.
 MAX_TXN_ID = 255
 
 #: Transactions of one server that are taken in or wait. A server sends one after the other.
 MAX_OF_ORIGIN = 8
-
-#: Seconds for which a transaction waits for verdicts; events that have none by then are staged.
-WAIT_FOR_VERDICTS_S = 2.0
 
 
 class BadTransactionId(InputError):
@@ -61,20 +52,6 @@ class BadTransactionId(InputError):
 
 class TooManyTransactions(Unavailable):
     """{count} transactions of {origin} are being taken in already; send one after the other"""
-
-
-class TooMuchStaged(Unavailable):
-    """too many events wait to be judged in room {room_id}; send this one again later"""
-
-
-class WakesRooms(Protocol):
-    """Has the processes that judge rooms look at their staged events."""
-
-    def wake(self, rooms: Mapping[str, str]) -> None:
-        """Wake rooms that are assigned to other processes.
-
-        :param rooms: the process of each, by ID
-        """
 
 
 class _Head(msgspec.Struct):
@@ -93,16 +70,10 @@ class _Pdu(NamedTuple):
 
 _HEAD = msgspec.json.Decoder(_Head)
 
-#: Its error by the event's ID; None: it was taken.
-_Results = dict[str, str | None]
-
 
 class TransactionReceiver:
     """Takes in transactions.
 
-    :param inboxes: of the rooms of this process; None in a process that persists no room
-    :param instance: this process
-    :param wait_s: seconds for which verdicts are waited for
     :ivar outcomes: number of transactions by outcome, and of PDUs by outcome, with ``pdu`` before it
     """
 
@@ -112,21 +83,15 @@ class TransactionReceiver:
         database: Database,
         admission: InboundAdmission,
         verifier: EventVerifier,
-        inboxes: RoomInboxes | None,
-        waker: WakesRooms,
+        handover: EventHandover,
         edus: EduReceiver,
-        instance: str,
-        wait_s: float = WAIT_FOR_VERDICTS_S,
     ) -> None:
         self._scheduler = scheduler
         self._database = database
         self._admission = admission
         self._verifier = verifier
-        self._inboxes = inboxes
-        self._waker = waker
+        self._handover = handover
         self._edus = edus
-        self._instance = instance
-        self._wait_s = wait_s
         self._origins: KeyedSemaphores[str] = KeyedSemaphores(scheduler, 1)
         self.outcomes: Counter[str] = Counter()
 
@@ -162,7 +127,7 @@ class TransactionReceiver:
         if facts.answer is not None:
             self.outcomes["repeated"] += 1
             return facts.answer
-        results: _Results = {
+        results: Outcomes = {
             f"pdus[{place}]": "it is no JSON object" for place in transaction.bad_pdus
         }
         by_version: dict[str, list[int]] = {}
@@ -175,7 +140,7 @@ class TransactionReceiver:
             else:
                 by_version.setdefault(room.room.version, []).append(place)
         by_room = await self._verified(origin, transaction, room_ids, by_version, results)
-        await self._hand_over(origin, by_room, facts.rooms, results)
+        results |= await self._handover.give(origin, by_room, facts.rooms)
         await self._edus.receive(origin, transaction.edus)
         for error in results.values():
             self.outcomes["pdu taken" if error is None else "pdu refused"] += 1
@@ -194,7 +159,7 @@ class TransactionReceiver:
         transaction: ReceivedTransaction,
         room_ids: Sequence[str | None],
         by_version: Mapping[str, Sequence[int]],
-        results: _Results,
+        results: Outcomes,
     ) -> dict[str, list[Event]]:
         """The events that pass checks 1 to 3, by room, in their order.
 
@@ -221,80 +186,6 @@ class TransactionReceiver:
         for _, event in sorted(found):
             by_room.setdefault(event.room_id, []).append(event)
         return by_room
-
-    async def _hand_over(
-        self,
-        origin: str,
-        by_room: Mapping[str, Sequence[Event]],
-        rooms: Mapping[str, AdmittedRoom],
-        results: _Results,
-    ) -> None:
-        """Have events judged, or stage them.
-
-        :raises Unavailable: something failed that may succeed when the transaction comes again
-        """
-        offered: dict[str, Promise[JudgedEvents | None]] = {}
-        staged: dict[str, Sequence[Event]] = {}
-        for room_id, events in by_room.items():
-            room = rooms[room_id]
-            if self._inboxes is None or room.writer != self._instance:
-                staged[room_id] = events
-                continue
-            received = ReceivedEvents(room_id, room.room.version, origin, events)
-            offered[room_id] = self._inboxes.offer(received, self._wait_s)
-        failure: SynreplError | None = None
-        for room_id, promise in offered.items():
-            done = await promise
-            if done is None or isinstance(done.error, RoomQueueFull):
-                staged[room_id] = by_room[room_id]
-            elif isinstance(done.error, Unavailable):
-                failure = done.error
-            else:
-                _note_verdicts(results, by_room[room_id], done)
-        if staged:
-            await self._stage(origin, staged, rooms, results)
-        if failure is not None:
-            raise failure
-
-    async def _stage(
-        self,
-        origin: str,
-        by_room: Mapping[str, Sequence[Event]],
-        rooms: Mapping[str, AdmittedRoom],
-        results: _Results,
-    ) -> None:
-        rows = [
-            StagedEvent(rooms[room_id].room.room_no, origin, event.event_id, event.raw)
-            for room_id, events in by_room.items()
-            for event in events
-        ]
-        refused = await self._database.run("stage events", lambda txn: stage_events(txn, rows))
-        elsewhere: dict[str, str] = {}
-        for room_id, events in by_room.items():
-            for event in events:
-                is_refused = event.event_id in refused
-                error = str(TooMuchStaged(room_id=room_id)) if is_refused else None
-                results[event.event_id] = error
-            writer = rooms[room_id].writer
-            if self._inboxes is not None and writer == self._instance:
-                self._inboxes.wake(room_id)
-            else:
-                elsewhere[room_id] = writer
-        if elsewhere:
-            self._waker.wake(elsewhere)
-
-
-def _note_verdicts(results: _Results, events: Sequence[Event], done: JudgedEvents) -> None:
-    if done.error is not None:
-        results.update((event.event_id, str(done.error)) for event in events)
-        return
-    for each in done.events:
-        error = None
-        if each.outcome is EventOutcome.REJECTED and each.refusal is not None:
-            error = f"it is rejected: {each.refusal.sentence}"
-        elif each.error is not None:
-            error = str(each.error)
-        results[each.event_id] = error
 
 
 def _receipt_error(result: ReceiptResult, room_id: str | None) -> str | None:
@@ -346,7 +237,7 @@ def _room_id(raw: bytes) -> str | None:
         return None
 
 
-def _encoded(results: _Results) -> bytes:
+def _encoded(results: Outcomes) -> bytes:
     pdus: dict[str, Any] = {
         event_id: {} if error is None else {"error": error} for event_id, error in results.items()
     }
