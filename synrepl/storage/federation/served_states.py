@@ -101,6 +101,15 @@ def state_before_event(txn: Transaction, room_id: str, event_id: str) -> ServedS
     )
 
 
+def stateless(txn: Transaction, room_no: int) -> ServedState:
+    """The empty state of a room, for events of which no state is served.
+
+    :raises NumberWithoutRow: the room is not here any more
+    """
+    room = room_by_number(txn, room_no)
+    return ServedState(room_no, room.room_id, room.version, room.epoch, 0, 0, 0, b"")
+
+
 def state_page(txn: Transaction, state: ServedState, slots: Sequence[int]) -> StatePage:
     """The entries of a state in some slots; slots that it has no entry for are left out.
 

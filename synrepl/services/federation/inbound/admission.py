@@ -12,7 +12,6 @@ from synrepl.services.rooms.assignment import RoomAssignment
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.inbound_rooms import InboundRoom, acl_contents, inbound_rooms
 from synrepl.storage.federation.received_transactions import recorded_answer
-from synrepl.storage.rooms.tables.numbers import UnknownRoom
 from synrepl.storage.rooms.tables.room_writers import read_placements
 
 #: Server ACLs that are kept in their usable form.
@@ -93,35 +92,21 @@ class InboundAdmission:
             answer = recorded_answer(txn, origin, txn_id)
             if answer is not None:
                 return TransactionFacts(answer, {})
-            return TransactionFacts(None, self._rooms(txn, origin, room_ids))
+            return TransactionFacts(None, self.look(txn, origin, room_ids))
 
         return await self._database.run("look at a transaction", work, read_only=True)
 
     async def admitted(self, origin: str, room_ids: Collection[str]) -> Collection[str]:
         """See :class:`.RoomAdmission`."""
         rooms = await self._database.run(
-            "look at rooms", lambda txn: self._rooms(txn, origin, room_ids), read_only=True
+            "look at rooms", lambda txn: self.look(txn, origin, room_ids), read_only=True
         )
         return {room_id for room_id, each in rooms.items() if each.refusal is None}
 
-    async def require(self, origin: str, room_id: str) -> AdmittedRoom:
-        """A room that a server may ask about.
-
-        :raises UnknownRoom: :raises NotInThisRoom: :raises ServerNotAdmitted:
-        """
-        rooms = await self._database.run(
-            "look at a room", lambda txn: self._rooms(txn, origin, [room_id]), read_only=True
-        )
-        if room_id not in rooms:
-            raise UnknownRoom(room_id=room_id.replace("\0", "\ufffd")[:255])
-        found = rooms[room_id]
-        if found.refusal is not None:
-            raise found.refusal
-        return found
-
-    def _rooms(
+    def look(
         self, txn: Transaction, origin: str, room_ids: Collection[str]
     ) -> dict[str, AdmittedRoom]:
+        """Stored rooms by ID, with why the server may not take part in them, in a transaction."""
         if not room_ids:
             return {}
         rooms = inbound_rooms(txn, room_ids, self._server_name)

@@ -24,6 +24,7 @@ from synrepl.storage.federation.served_states import (
     slots_of_keys,
     state_before_event,
     state_page,
+    stateless,
 )
 from synrepl.storage.rooms.states.state_digest import digest_of_total
 from synrepl.storage.rooms.states.state_groups import CorruptState
@@ -83,6 +84,16 @@ class StateStreams:
         state = await self._locate(event.room_id, event.event_id)
         return self._counted(self._joined(state, event, servers, omit_members, head))
 
+    async def chain(self, room_no: int, numbers: Sequence[int]) -> AsyncIterator[bytes]:
+        """The answer to ``/event_auth``.
+
+        :param numbers: of the events of an auth chain
+        :raises TooManyStateRequests: :raises NumberWithoutRow: the room is not here any more
+        """
+        self._check_active()
+        state = await self._read("room of a chain", lambda txn: stateless(txn, room_no))
+        return self._counted(self._whole_chain(state, numbers))
+
     # -- parts of answers -------------------------------------------------------------------
 
     async def _state(
@@ -102,6 +113,14 @@ class StateStreams:
                 first = b","
         yield b"],%b:[" % chain
         async for part in self._listed(state, await self._chain(state, numbers), listed):
+            yield part
+        yield b"]}"
+
+    async def _whole_chain(
+        self, state: ServedState, numbers: Sequence[int]
+    ) -> AsyncIterator[bytes]:
+        yield b'{"auth_chain":['
+        async for part in self._listed(state, numbers, self._events):
             yield part
         yield b"]}"
 
@@ -212,11 +231,14 @@ class StateStreams:
     # -- limits -----------------------------------------------------------------------------
 
     async def _locate(self, room_id: str, event_id: str) -> ServedState:
-        if self.active >= MAX_STREAMS:
-            raise TooManyStateRequests(count=self.active)
+        self._check_active()
         return await self._read(
             "state before an event", lambda txn: state_before_event(txn, room_id, event_id)
         )
+
+    def _check_active(self) -> None:
+        if self.active >= MAX_STREAMS:
+            raise TooManyStateRequests(count=self.active)
 
     async def _counted(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         self.active += 1
