@@ -82,13 +82,14 @@ def acl_contents(txn: Transaction, event_nos: Collection[int]) -> dict[int, Mapp
 
 
 def is_server_in_room(txn: Transaction, room_no: int, server: str) -> bool:
-    """Whether users of a server are in a room."""
+    """Whether users of a server are in a room; of a partial room, also whether it was before the join."""
     if "\0" in server:
         return False
     txn.execute(
         "SELECT EXISTS (SELECT FROM synrepl._memberships m WHERE m.room_no = %s"
-        f" AND m.membership = 'join' AND {_SERVER} = %s)",
-        (room_no, server),
+        f" AND m.membership = 'join' AND {_SERVER} = %s)"
+        " OR EXISTS (SELECT FROM synrepl._partial_room_servers WHERE room_no = %s AND server_name = %s)",
+        (room_no, server, room_no, server),
     )
     return bool(txn.fetchone()[0])
 

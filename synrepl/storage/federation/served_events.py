@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from synrepl.core.errors import InputError
 from synrepl.rooms import room_version
 from synrepl.storage.database import Transaction
 from synrepl.storage.federation.served_states import chain_numbers
@@ -29,8 +30,8 @@ MAX_AROUND = 200
 _STEPS = 62
 
 
-class NoEventAtTime(EventNotStored):
-    """there is no event {direction} that time in room {event_id}"""
+class NoEventAtTime(InputError):
+    """room {room_id} has no event {direction} that time"""
 
 
 class EventAtTime(NamedTuple):
@@ -43,12 +44,20 @@ class EventAtTime(NamedTuple):
     origin_server_ts: int
 
 
-def room_of_event(txn: Transaction, event_id: str) -> str:
-    """The ID of the room of an event.
+class PlacedEvent(NamedTuple):
+    """Where an event is, and whose it is."""
+
+    room_id: str
+    sender: str
+
+
+def place_of_event(txn: Transaction, event_id: str) -> PlacedEvent:
+    """The room and the sender of an event.
 
     :raises EventNotStored:
     """
-    return room_by_number(txn, require_event(txn, event_id).room_no).room_id
+    event = require_event(txn, event_id)
+    return PlacedEvent(room_by_number(txn, event.room_no).room_id, event.sender)
 
 
 def event_for_server(txn: Transaction, event_id: str, server: str) -> bytes:
@@ -106,7 +115,7 @@ def event_at_time(txn: Transaction, room_id: str, ts: int, *, forwards: bool) ->
     wanted = [each for each in candidates if (each[1] >= ts if forwards else each[1] <= ts)]
     if not wanted:
         direction = "at or after" if forwards else "at or before"
-        raise NoEventAtTime(event_id=room_id, direction=direction)
+        raise NoEventAtTime(room_id=room_id, direction=direction)
     event_id, at = min(wanted, key=lambda each: abs(each[1] - ts))
     return EventAtTime(event_id, at)
 

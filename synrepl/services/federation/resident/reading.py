@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from synrepl.rooms import server_of
 from synrepl.services.federation.resident.room_access import RoomAccess
 from synrepl.services.federation.resident.state_streams import StateStreams
 from synrepl.services.rooms.store import RoomStore
@@ -17,30 +18,36 @@ from synrepl.storage.federation.served_events import (
     auth_chain_of,
     event_at_time,
     event_for_server,
-    room_of_event,
+    place_of_event,
 )
 
 
 class ResidentReading:
-    """Answers servers that are in a room."""
+    """Answers servers that are in a room.
+
+    :param server_name: of this server
+    """
 
     def __init__(
-        self, database: Database, access: RoomAccess, store: RoomStore, streams: StateStreams
+        self,
+        database: Database,
+        access: RoomAccess,
+        store: RoomStore,
+        streams: StateStreams,
+        server_name: str,
     ) -> None:
         self._database = database
         self._access = access
         self._store = store
         self._streams = streams
+        self._server_name = server_name
 
     async def event(self, origin: str, event_id: str) -> bytes:
         """An event.
 
         :raises EventNotStored: :raises SynreplError: the errors of :meth:`.RoomAccess.for_member`
         """
-        room_id = await self._database.run(
-            "room of an event", lambda txn: room_of_event(txn, event_id), read_only=True
-        )
-        await self._access.for_member(origin, room_id)
+        await self._check(origin, event_id)
 
         def work(txn: Transaction) -> bytes:
             return event_for_server(txn, event_id, origin)
@@ -50,18 +57,27 @@ class ResidentReading:
     async def event_auth(self, origin: str, room_id: str, event_id: str) -> AsyncIterator[bytes]:
         """The answer with the auth chain of an event.
 
-        It is complete also in a partial room, where other servers ask for that of events that this one sent.
-
         :raises EventNotStored: :raises EventInOtherRoom:
         :raises SynreplError: the errors of :meth:`.RoomAccess.for_member`
         """
-        await self._access.for_member(origin, room_id)
+        await self._check(origin, event_id)
         room_no, numbers = await self._database.run(
             "auth chain of an event",
             lambda txn: auth_chain_of(txn, room_id, event_id),
             read_only=True,
         )
         return await self._streams.chain(room_no, numbers)
+
+    async def _check(self, origin: str, event_id: str) -> None:
+        """Check that a server may ask about an event. In a partial room, these are events of this server's users.
+
+        :raises EventNotStored: :raises SynreplError: the errors of :meth:`.RoomAccess.for_member`
+        """
+        room_id, sender = await self._database.run(
+            "place of an event", lambda txn: place_of_event(txn, event_id), read_only=True
+        )
+        is_own = server_of(sender) == self._server_name
+        await self._access.for_member(origin, room_id, needs_state=not is_own)
 
     async def state(self, origin: str, room_id: str, event_id: str) -> AsyncIterator[bytes]:
         """The answer with the state before an event.

@@ -32,7 +32,7 @@ class RoomAccess:
     async def for_member(
         self, origin: str, room_id: str, *, needs_state: bool = False
     ) -> AdmittedRoom:
-        """A room that a server is in.
+        """A room that a server is in; of a partial room, the servers are those that were in it before the join.
 
         :param needs_state: the answer is about the state of the room, which must be complete
         :raises UnknownRoom: :raises NotInThisRoom: :raises ServerNotAdmitted: :raises ServerNotInRoom:
@@ -41,12 +41,10 @@ class RoomAccess:
 
         def work(txn: Transaction) -> AdmittedRoom:
             found = self._admitted(txn, origin, room_id)
-            is_partial = partial_room(txn, found.room.room_no) is not None
-            if is_partial and needs_state:
-                raise StateStillPartial(room_id=room_id)
-            # Of a partial room, not all servers are known.
-            if not is_partial and not is_server_in_room(txn, found.room.room_no, origin):
+            if not is_server_in_room(txn, found.room.room_no, origin):
                 raise ServerNotInRoom(server=origin, room_id=room_id)
+            if needs_state and partial_room(txn, found.room.room_no) is not None:
+                raise StateStillPartial(room_id=room_id)
             return found
 
         return await self._database.run("look at a room", work, read_only=True)
