@@ -73,7 +73,7 @@ def checked(config: C, document: Document) -> C:
         include_working_directory()
         for check in (check_client_api, check_federation):
             try:
-                check(config)
+                check(config, known)
             except ConfigError as error:
                 note(("rooms",), error)
         for index, item in enumerate(config.handlers):

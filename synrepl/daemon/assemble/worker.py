@@ -11,6 +11,7 @@ from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
+from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
@@ -56,7 +57,7 @@ class WorkerServices:
     :ivar lease: None if it records no positions for its master
     :ivar auditor: None without a synrepl database
     :ivar bus: None over TCP
-    :ivar rooms: None without ``rooms``
+    :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``
     :ivar factory: makes the connections over TCP
@@ -80,6 +81,7 @@ class WorkerServices:
     auditor: Auditor | None
     access: Access
     rooms: RoomServices | None
+    client_data: ClientDataServices | None
     reading: ClientReading | None
     federation_services: FederationServices | None
 
@@ -117,6 +119,8 @@ class WorkerServices:
             if self.writer is not None:
                 scheduler.spawn("skip idle", skip_idle(scheduler, self.writer, self.ports.log))
         scheduler.spawn("record positions", self._record())
+        if self.client_data is not None:
+            self.client_data.begin(scheduler)
         scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
         if self.auditor is not None:
             begin_sampling(self.ports, self.config, self.auditor)
@@ -162,7 +166,7 @@ def assemble_worker(
     waiters = PositionWaiters(scheduler)
     publisher = publisher_of(scheduler, catalogue)
     own_writer = OwnWriter(ports.watched(publisher))
-    news = assemble_news(config, ports, ports.database)
+    news = assemble_news(config, ports, ports.database, catalogue)
     delivery = Delivery(
         scheduler,
         ports.handlers,
@@ -246,6 +250,7 @@ def assemble_worker(
     is_ours = store is not None and not config.master.foreign
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
     rooms = assemble_rooms(config, ports, ports.database, writer)
+    client_data = assemble_client_data(config, ports, ports.database, catalogue, writer)
     services = WorkerServices(
         config=config,
         ports=ports,
@@ -276,7 +281,8 @@ def assemble_worker(
             changes,
         ),
         rooms=rooms,
-        reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens)),
+        client_data=client_data,
+        reading=assemble_reading(ports, news, client_data, WorkerGivenOut(ports.tokens)),
         federation_services=assemble_federation(config, ports, ports.database),
     )
     return services

@@ -15,6 +15,7 @@ from synrepl.adapters.http.routes import Route
 from synrepl.core import jsons
 from synrepl.daemon.client_api.endpoints import BadParameter, ClientRequest, Endpoints
 from synrepl.positions.vector import PositionVector
+from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.timelines.client_filter import (
     RoomEventFilter,
@@ -43,6 +44,13 @@ class CoversTokens(Protocol):
     async def until_covered(self, token: SyncToken) -> None: ...
 
 
+class KnowsReaders(Protocol):
+    """Knows whom users ignore."""
+
+    async def reader_of(self, identity: ClientIdentity) -> TimelineReader:
+        """Who reads, and whom the user ignores."""
+
+
 class RoomReading:
     """Answers the endpoints.
 
@@ -52,11 +60,13 @@ class RoomReading:
     def __init__(
         self,
         timelines: Timelines,
+        readers: KnowsReaders,
         positions: ReadingPositions,
         covers: CoversTokens,
         server: str,
     ) -> None:
         self._timelines = timelines
+        self._readers = readers
         self._positions = positions
         self._covers = covers
         self._server = server
@@ -69,7 +79,7 @@ class RoomReading:
         start = await self._position(request, "from")
         end = await self._position(request, "to")
         page = await self._timelines.messages(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             self._upto(),
             start,
@@ -91,7 +101,7 @@ class RoomReading:
     async def context(self, request: ClientRequest) -> HttpAnswer:
         """An event and those around it."""
         found = await self._timelines.context(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             request.path["event"],
             self._upto(),
@@ -112,7 +122,7 @@ class RoomReading:
     async def event(self, request: ClientRequest) -> HttpAnswer:
         """One event."""
         found = await self._timelines.event(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             request.path["event"],
             self._upto(),
@@ -122,7 +132,7 @@ class RoomReading:
     async def state(self, request: ClientRequest) -> HttpAnswer:
         """The current state."""
         found = await self._timelines.state(
-            self._reader(request), request.path["room"], self._upto()
+            await self._reader(request), request.path["room"], self._upto()
         )
         return HttpAnswer(200, orjson.dumps(_fragments(found)), JSON)
 
@@ -132,7 +142,7 @@ class RoomReading:
         if wanted not in ("content", "event"):
             raise BadParameter(name="format", reason="give 'content' or 'event'")
         found = await self._timelines.state_entry(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             request.path["type"],
             request.path.get("state_key", ""),
@@ -145,7 +155,7 @@ class RoomReading:
     async def members(self, request: ClientRequest) -> HttpAnswer:
         """The memberships of a room."""
         found = await self._timelines.members(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             self._upto(),
             await self._position(request, "at"),
@@ -157,7 +167,7 @@ class RoomReading:
     async def joined_members(self, request: ClientRequest) -> HttpAnswer:
         """The users in a room, with their names."""
         found = await self._timelines.joined_members(
-            self._reader(request), request.path["room"], self._upto()
+            await self._reader(request), request.path["room"], self._upto()
         )
         joined: dict[str, Mapping[str, str | None]] = {
             each.user_id: {"display_name": each.display_name, "avatar_url": each.avatar_url}
@@ -173,8 +183,8 @@ class RoomReading:
     def _upto(self) -> PositionVector:
         return self._positions.current().events
 
-    def _reader(self, request: ClientRequest) -> TimelineReader:
-        return TimelineReader(*request.identity)
+    async def _reader(self, request: ClientRequest) -> TimelineReader:
+        return await self._readers.reader_of(request.identity)
 
     async def _position(self, request: ClientRequest, name: str) -> _Position:
         """A position in the URL: of this API's pages, or of a sync, which this process has to have reached."""

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
-from synrepl.storage.clients.written_values import append_with, upsert
-from synrepl.storage.database import Transaction
+from synrepl.storage.clients.written_values import LOCK, StoredFact, append_with, upsert
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA, AccountDataRow
 
 #: Maximum number of types of account data that a user has in one room, or in none, and in all together.
 MAX_TYPES, MAX_ENTRIES = 1_000, 100_000
+
+_READ = Script(
+    [
+        PlannedOnce(
+            "SELECT content, writer, stream_id FROM synrepl._account_data"
+            " WHERE user_id = %s AND room_id = %s AND type = %s"
+        )
+    ]
+)
+_READ_LOCKED = Script([LOCK, *_READ.parts])
 
 _WRITE = upsert(
     "_account_data",
@@ -23,21 +35,34 @@ class TooMuchAccountData(Refused):
     """user {user_id} has {most} entries of account data already, which is the maximum; change one of these"""
 
 
+class StoredAccountData(NamedTuple):
+    """Account data that is stored.
+
+    :ivar content: JSON; None without any
+    """
+
+    content: bytes | None = None
+    fact: StoredFact | None = None
+
+
 def read_account_data(
     txn: Transaction, user_id: str, room_id: str | None, kind: str, *, lock: bool = False
-) -> bytes | None:
-    """The content of account data, as JSON; None without any.
+) -> StoredAccountData:
+    """Account data of a user.
 
     :param room_id: None for data that belongs to no room
-    :param lock: hold the lock of its row, if there is one
+    :param lock: nobody else changes it until the transaction ends
     """
-    txn.execute(
-        "SELECT content FROM synrepl._account_data WHERE user_id = %s AND room_id = %s AND type = %s"
-        + (" FOR UPDATE" if lock else ""),
-        (user_id, room_id or "", kind),
-    )
+    key = user_id, room_id or "", kind
+    if lock:
+        txn.execute(_READ_LOCKED, ("\n".join(("account data", *key)), *key))
+    else:
+        txn.execute(_READ, key)
     found = txn.fetchone_or_none()
-    return None if found is None else bytes(found[0])
+    if found is None:
+        return StoredAccountData()
+    content, writer, stream_id = found
+    return StoredAccountData(bytes(content), StoredFact(writer, stream_id))
 
 
 def write_account_data(
@@ -51,7 +76,7 @@ def write_account_data(
     *,
     is_new: bool,
 ) -> None:
-    """Write account data with its fact. Who calls it holds the lock of the row, unless it is new.
+    """Write account data with its fact. Who calls it has read it with a lock.
 
     :param writer: this process
     :raises TooMuchAccountData: it is new, and would be one too many

@@ -38,6 +38,7 @@ class ValuesToRead(NamedTuple):
     """Which values are read; None, or no rooms: none of a kind.
 
     :ivar whole: rooms of which everything is told, whenever it changed, but for typing
+    :ivar new_members: users whose presence is told, whenever it changed, if they share a room with the user
     :ivar is_first: whether global account data and the presence of the user are read as well, whenever they
         changed
     :ivar receipts: those of ``receipt_rooms`` in this span
@@ -50,6 +51,7 @@ class ValuesToRead(NamedTuple):
     user_id: str
     device_id: str | None
     whole: Collection[str] = ()
+    new_members: Collection[str] = ()
     is_first: bool = False
     receipts: Span | None = None
     receipt_rooms: Collection[str] = ()
@@ -97,6 +99,11 @@ _PRESENCES = (
     f"SELECT {_PRESENCE}, t.stream_id, NULL::text, t.user_id, t.state, t.status_msg, NULL::text,"
     " NULL::bytea, t.last_active_ts, t.currently_active FROM synrepl._presence t"
 )
+_SHARES_ROOM = (
+    "EXISTS (SELECT FROM synrepl._memberships b JOIN synrepl._memberships a"
+    " ON a.room_no = b.room_no AND a.user_id = %(user)s AND a.membership = 'join'"
+    " WHERE b.user_id = t.user_id AND b.membership = 'join')"
+)
 
 
 def read_values(txn: Transaction, wanted: ValuesToRead) -> Values:
@@ -106,6 +113,7 @@ def read_values(txn: Transaction, wanted: ValuesToRead) -> Values:
         "device": wanted.device_id,
         "whole": array_text(wanted.whole),
         "private": PRIVATE_RECEIPT,
+        "new_members": array_text(wanted.new_members),
     }
     parts = [
         *_account_data(wanted, params),
@@ -180,15 +188,16 @@ def _presence(wanted: ValuesToRead, params: dict[str, object]) -> list[str]:
             "SELECT r.room_no FROM synrepl._rooms r WHERE r.room_id = ANY (%(whole)s::text[]))))"
             f" {newest}"
         )
-    if wanted.presence is not None:
-        shared = (
-            "EXISTS (SELECT FROM synrepl._memberships b JOIN synrepl._memberships a"
-            " ON a.room_no = b.room_no AND a.user_id = %(user)s AND a.membership = 'join'"
-            " WHERE b.user_id = t.user_id AND b.membership = 'join')"
+    if wanted.new_members:
+        parts.append(
+            f"{_PRESENCES} WHERE t.user_id = ANY (%(new_members)s::text[]) AND t.state <> 'offline'"
+            f" AND {_SHARES_ROOM}"
         )
+    if wanted.presence is not None:
         parts.append(
             f"SELECT * FROM ({_PRESENCES} WHERE {_in_span(wanted.presence, 'presence', params)} {newest})"
-            " AS t (kind, stream_id, room_id, user_id) WHERE t.user_id = %(user)s OR " + shared
+            " AS t (kind, stream_id, room_id, user_id)"
+            f" WHERE t.user_id = %(user)s OR {_SHARES_ROOM}"
         )
     return parts
 

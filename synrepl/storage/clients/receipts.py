@@ -7,8 +7,8 @@ from typing import NamedTuple
 from synrepl.core import jsons
 from synrepl.core.errors import InputError, Refused
 from synrepl.core.tokens import Token
-from synrepl.storage.clients.written_values import append_with, upsert
-from synrepl.storage.database import Transaction
+from synrepl.storage.clients.written_values import LOCK, StoredFact, append_with, upsert
+from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
 from synrepl.streams.synapse.receipts import RECEIPTS, ReceiptRow
@@ -28,7 +28,15 @@ _WRITE = upsert(
     "room_no, user_id, receipt_type, thread_id",
 )
 
-_KEY = "room_no = %s AND user_id = %s AND receipt_type = %s AND thread_id = %s"
+_READ_LOCKED = Script(
+    [
+        LOCK,
+        PlannedOnce(
+            "SELECT event_id, writer, stream_id FROM synrepl._receipts WHERE room_no = %s"
+            " AND user_id = %s AND receipt_type = %s AND thread_id = %s"
+        ),
+    ]
+)
 
 
 class NotAMember(Refused):
@@ -102,12 +110,12 @@ def is_before(stream_id: int | None, other: int | None) -> bool:
 
 def write_receipt(
     txn: Transaction, outbox: Outbox, writer: str, receipt: NewReceipt, *, is_foreign: bool
-) -> bool:
+) -> StoredFact | None:
     """Write a receipt with its fact, unless the user has read further already.
 
     :param writer: this process
     :param is_foreign: whether the user is of another server: then the event may not be here yet
-    :returns: whether it was written
+    :returns: the fact of the receipt that was there before
     :raises UnknownRoom: :raises NotAMember: :raises EventNotInRoom: :raises NotInThread:
     """
     room_id, kind, user_id, event_id, thread_id, ts = receipt
@@ -117,12 +125,12 @@ def write_receipt(
     if thread_id is not None and not is_foreign:
         _check_thread(txn, room_no, event_id, thread_id)
     key = room_no, user_id, kind, thread_id or ""
-    txn.execute(f"SELECT event_id FROM synrepl._receipts WHERE {_KEY} FOR UPDATE", key)
-    found = txn.fetchone_or_none()
+    txn.execute(_READ_LOCKED, ("\n".join(("receipt", *map(str, key))), *key))
+    found, fact = txn.fetchone_or_none(), None
     if found is not None:
-        before = stream_id_of(txn, room_no, found[0])
-        if found[0] == event_id or is_before(stream_id, before):
-            return False
+        fact = StoredFact(found[1], found[2])
+        if found[0] == event_id or is_before(stream_id, stream_id_of(txn, room_no, found[0])):
+            return fact
     elif thread_id is not None:
         _drop_oldest(txn, room_no, user_id)
 
@@ -132,7 +140,7 @@ def write_receipt(
     data = {"ts": ts} if thread_id is None else {"ts": ts, "thread_id": thread_id}
     row = ReceiptRow(room_id, kind, user_id, event_id, data, thread_id)
     append_with(outbox, RECEIPTS, [row], write)
-    return True
+    return fact
 
 
 def _drop_oldest(txn: Transaction, room_no: int, user_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from synrepl.core import jsons
@@ -10,7 +10,7 @@ from synrepl.core.tokens import Token
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.clients.devices import Device, devices_of
 from synrepl.storage.clients.vector_sql import covered, vector_params
-from synrepl.storage.clients.written_values import append_with
+from synrepl.storage.clients.written_values import StoredFact, append_with
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.tables.pending_rows import array_text
@@ -28,28 +28,34 @@ class NewMessages(NamedTuple):
 
     :ivar kind: their type
     :ivar contents: by user, and by device or :data:`ALL_DEVICES`
-    :ivar request: what identifies the request, of which a second one sends nothing; None: nothing does
+    :ivar request: what identifies the request, of which a second one sends nothing
     """
 
     sender: str
     kind: str
     contents: Mapping[str, Mapping[str, Any]]
-    request: bytes | None
+    request: bytes
 
 
-def write_messages(txn: Transaction, outbox: Outbox, writer: str, new: NewMessages) -> int:
+def write_messages(
+    txn: Transaction,
+    outbox: Outbox,
+    writer: str,
+    new: NewMessages,
+    dropped: Callable[[int], object],
+) -> StoredFact | None:
     """Write messages to devices that are known, with one fact for all; others go nowhere.
 
     :param writer: this process
-    :returns: how many older messages were dropped
+    :param dropped: gets the number of older messages that went because too many wait for a device
+    :returns: the fact of the first request, if this repeats it
     """
-    if new.request is not None:
-        txn.execute(
-            "INSERT INTO synrepl._to_device_requests (request) VALUES (%s) ON CONFLICT DO NOTHING",
-            (new.request,),
-        )
-        if not txn.rowcount:
-            return 0
+    txn.execute(
+        "INSERT INTO synrepl._to_device_requests (request) VALUES (%s) ON CONFLICT DO NOTHING",
+        (new.request,),
+    )
+    if not txn.rowcount:
+        return _sent_before(txn, new.request)
     known = devices_of(txn, new.contents.keys())
     messages = [
         (Device(user_id, device_id), content)
@@ -58,7 +64,7 @@ def write_messages(txn: Transaction, outbox: Outbox, writer: str, new: NewMessag
         for device_id in _named(name, known.get(user_id, set()))
     ]
     if not messages:
-        return 0
+        return None
     rows = [ToDeviceRow(user_id) for user_id in sorted({device.user_id for device, _ in messages})]
     encoded = [_encoded(new, content) for _, content in messages]
 
@@ -76,9 +82,24 @@ def write_messages(txn: Transaction, outbox: Outbox, writer: str, new: NewMessag
                 array_text(encoded),
             ),
         )
+        txn.execute(
+            "UPDATE synrepl._to_device_requests SET stream_id = %s, writer = %s WHERE request = %s",
+            (token, writer, new.request),
+        )
 
+    dropped(_drop_oldest(txn, {device for device, _ in messages}))
     append_with(outbox, TO_DEVICE, rows, write)
-    return _drop_oldest(txn, {device for device, _ in messages})
+    return None
+
+
+def _sent_before(txn: Transaction, request: bytes) -> StoredFact | None:
+    txn.execute(
+        "SELECT writer, stream_id FROM synrepl._to_device_requests"
+        " WHERE request = %s AND stream_id IS NOT NULL",
+        (request,),
+    )
+    found = txn.fetchone_or_none()
+    return None if found is None else StoredFact(*found)
 
 
 def _named(name: str, known: set[str]) -> Sequence[str]:

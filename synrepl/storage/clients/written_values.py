@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from synrepl.core.tokens import Token
 from synrepl.storage.database import DeferredScript, PlannedOnce, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.streams.definition import Stream
 from synrepl.streams.row import Row
+
+
+class StoredFact(NamedTuple):
+    """The fact of a value that is stored."""
+
+    writer: str
+    token: Token
+
+
+#: Takes a lock, until the transaction ends, of what a text stands for; also of a row that is not there yet.
+LOCK = PlannedOnce("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))")
 
 
 def append_with(
@@ -33,7 +45,7 @@ def append_with(
 def upsert(table: str, columns: str, key: str) -> DeferredScript:
     """A statement that writes a row, whether it is new or not; it takes the values of ``columns``.
 
-    It is sent with what follows. Who runs it holds the lock of the row if there is one.
+    It is sent with what follows. Who runs it holds a lock that stands for the row.
     """
     names = [each.strip() for each in columns.split(",")]
     keys = [each.strip() for each in key.split(",")]

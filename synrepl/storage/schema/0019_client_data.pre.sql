@@ -66,6 +66,8 @@ CREATE TABLE synrepl._to_device (
 -- Requests that sent messages to devices, so that a repeated one sends nothing. Rows are deleted after some days.
 CREATE TABLE synrepl._to_device_requests (
     request bytea NOT NULL,               -- SHA-256 of what identifies it
+    stream_id bigint,                     -- of its fact; NULL: nobody got anything
+    writer text,
     sent_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT _to_device_requests_key PRIMARY KEY (request)
 );

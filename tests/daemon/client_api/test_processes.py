@@ -23,6 +23,7 @@ class ProcessesCase(WritersCase):
 
     timeout = 300
     stream_writers = "{" + ", ".join(f"{each}: [master, w1, w2]" for each in STREAMS) + "}"
+    catalogue: Sequence[str] = STREAMS
     room_writers: Sequence[str] = ("w1", "w2")
     #: Handlers of the workers, as YAML.
     handlers = "[]"
@@ -56,7 +57,7 @@ class ProcessesCase(WritersCase):
         )
         process = self.process(
             name,
-            catalogue=f"[{', '.join(STREAMS)}]",
+            catalogue=f"[{', '.join(self.catalogue)}]",
             streams="[]",
             data_dir=str(self.directory),
             http=f"{{port: {self.ports[name]}, secret_path: http.secret}}",

@@ -22,6 +22,7 @@ from synrepl.storage.clients.receipts import (
     place_of,
     stream_id_of,
 )
+from synrepl.storage.clients.written_values import StoredFact
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA
@@ -94,7 +95,7 @@ class AccountDataService:
             return None
 
         def work(txn: Transaction) -> bytes | None:
-            return read_account_data(txn, user_id, room_id, kind)
+            return read_account_data(txn, user_id, room_id, kind).content
 
         return await self._database.run("read account data", work, read_only=True)
 
@@ -103,7 +104,7 @@ class AccountDataService:
     async def set(
         self, user_id: str, room_id: str | None, kind: str, content: Mapping[str, Any]
     ) -> WrittenFact | None:
-        """Set account data; None if it was the same before.
+        """Set account data, unless it is the same already.
 
         :raises ControlledByServer: :raises BadAccountDataName: :raises AccountDataTooLarge:
         :raises TooMuchAccountData: :raises SynreplError: the errors of :meth:`.DataWriters.run`
@@ -135,7 +136,7 @@ class AccountDataService:
     async def set_read_marker(
         self, user_id: str, room_id: str, event_id: str
     ) -> WrittenFact | None:
-        """Mark everything up to an event as read; None if more of the room is marked already.
+        """Mark everything up to an event as read, unless more of the room is marked already.
 
         :raises UnknownRoom: :raises NotAMember: :raises EventNotInRoom:
         :raises SynreplError: the errors of :meth:`.DataWriters.run`
@@ -151,10 +152,11 @@ class AccountDataService:
         user_id, room_id, kind = argument["user_id"], argument["room_id"], argument["type"]
         content: bytes = argument["content"].encode()
 
-        def work(txn: Transaction, outbox: Outbox, writer: str) -> None:
-            before = read_account_data(txn, user_id, room_id, kind, lock=True)
+        def work(txn: Transaction, outbox: Outbox, writer: str) -> StoredFact | None:
+            before, fact = read_account_data(txn, user_id, room_id, kind, lock=True)
             if before != content:
                 _write(txn, outbox, writer, user_id, room_id, kind, content, before)
+            return fact
 
         return await self._transact("set account data", work)
 
@@ -162,8 +164,8 @@ class AccountDataService:
         user_id, room_id, tag = argument["user_id"], argument["room_id"], argument["tag"]
         text = argument["content"]
 
-        def work(txn: Transaction, outbox: Outbox, writer: str) -> None:
-            before = read_account_data(txn, user_id, room_id, TAGS, lock=True)
+        def work(txn: Transaction, outbox: Outbox, writer: str) -> StoredFact | None:
+            before, fact = read_account_data(txn, user_id, room_id, TAGS, lock=True)
             tags = dict(_tags_in(before))
             if text is None:
                 tags.pop(tag, None)
@@ -174,31 +176,32 @@ class AccountDataService:
             content = jsons.canonical({"tags": tags})
             if content != before and (tags or before is not None):
                 _write(txn, outbox, writer, user_id, room_id, TAGS, content, before)
+            return fact
 
         return await self._transact("set a tag", work)
 
     async def _perform_mark(self, argument: dict[str, Any]) -> WrittenFact | None:
         user_id, room_id, event_id = argument["user_id"], argument["room_id"], argument["event_id"]
 
-        def work(txn: Transaction, outbox: Outbox, writer: str) -> None:
+        def work(txn: Transaction, outbox: Outbox, writer: str) -> StoredFact | None:
             room_no, stream_id = place_of(txn, room_id, user_id, event_id)
             if stream_id is None:
                 raise EventNotInRoom(event_id=event_id, room_id=room_id)
-            before = read_account_data(txn, user_id, room_id, READ_MARKER, lock=True)
+            before, fact = read_account_data(txn, user_id, room_id, READ_MARKER, lock=True)
             if before is not None:
                 marked = jsons.decode(before, "a read marker")["event_id"]
                 if marked == event_id or is_before(stream_id, stream_id_of(txn, room_no, marked)):
-                    return
+                    return fact
             content = jsons.encode({"event_id": event_id})
             _write(txn, outbox, writer, user_id, room_id, READ_MARKER, content, before)
+            return fact
 
         return await self._transact("set a read marker", work)
 
     async def _transact(
-        self, name: str, work: Callable[[Transaction, Outbox, str], None]
+        self, name: str, work: Callable[[Transaction, Outbox, str], StoredFact | None]
     ) -> WrittenFact | None:
-        _, fact = await self._writers.transact(name, ACCOUNT_DATA, work, [TAG_ACCOUNT_DATA])
-        return fact
+        return await self._writers.transact(name, ACCOUNT_DATA, work, [TAG_ACCOUNT_DATA])
 
 
 def _write(

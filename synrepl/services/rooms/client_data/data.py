@@ -15,10 +15,12 @@ class DataRooms(NamedTuple):
 
     :ivar joined: rooms that the user is in; nothing is told of others
     :ivar whole: those of them of which the client knows nothing yet, so that everything is told
+    :ivar new_members: users that are new in any of them, whose presence is told
     """
 
     joined: Collection[str] = ()
     whole: Collection[str] = ()
+    new_members: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

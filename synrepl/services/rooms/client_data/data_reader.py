@@ -20,6 +20,7 @@ from synrepl.services.rooms.timelines.client_filter import (
     NO_FILTER,
     ClientFilter,
     EventFilter,
+    RoomFilter,
 )
 from synrepl.services.rooms.timelines.room_token import lowered
 from synrepl.services.rooms.timelines.updates import TimelineReader
@@ -53,11 +54,11 @@ class ClientDataReader:
     def __init__(self, typing: TypingUsers) -> None:
         self._typing = typing
 
-    def needs_reading(self, news: News, rooms: DataRooms, since: SyncToken | None) -> bool:
-        """Whether there is anything to tell; if not, :meth:`read` need not be called."""
+    def needs_reading(self, news: News, rooms: DataRooms) -> bool:
+        """Whether there is anything new to tell; if not, :meth:`read` need not be called."""
         return bool(
-            since is None
-            or rooms.whole
+            rooms.whole
+            or rooms.new_members
             or news.receipts is None
             or news.receipts
             or news.private_receipts
@@ -86,10 +87,7 @@ class ClientDataReader:
         :param news: what may be new; nothing else is read. Kinds that are not wanted may be masked
         """
         data = _WantedData(reader, wanted)
-        allowed = DataRooms(
-            frozenset(filter(wanted.room.allows_room, rooms.joined)),
-            frozenset(filter(wanted.room.allows_room, rooms.whole)),
-        )
+        allowed = _allowed(rooms, wanted.room)
         asked = _values_to_read(reader, since, upto, news, allowed, data)
         values = read_values(txn, asked)
         typing = self._changed_typing(news, allowed)
@@ -115,6 +113,19 @@ class ClientDataReader:
         return changed
 
 
+def _allowed(rooms: DataRooms, wanted: RoomFilter) -> DataRooms:
+    """The rooms that a filter wants."""
+    joined, whole, new_members = rooms
+    if wanted.rooms is not None or wanted.not_rooms:
+        joined, whole = (list(filter(wanted.allows_room, each)) for each in (joined, whole))
+    # Many users are in thousands of rooms, whose set is not copied.
+    return DataRooms(
+        joined if isinstance(joined, frozenset) else frozenset(joined),
+        frozenset(whole),
+        new_members,
+    )
+
+
 def _values_to_read(
     reader: TimelineReader,
     since: SyncToken | None,
@@ -125,8 +136,8 @@ def _values_to_read(
 ) -> ValuesToRead:
     is_first = since is None
     start = SyncToken(upto.tag) if since is None else since
-    changed = rooms.joined if news.receipts is None else news.receipts & frozenset(rooms.joined)
-    changed = frozenset(changed) - frozenset(rooms.whole)
+    changed = frozenset(rooms.joined if news.receipts is None else news.receipts)
+    changed = changed.intersection(rooms.joined) - frozenset(rooms.whole)
 
     def span(is_new: bool, name: str) -> Span | None:
         if is_first or not is_new:
@@ -137,6 +148,7 @@ def _values_to_read(
         reader.user_id,
         reader.device_id,
         whole=rooms.whole,
+        new_members=rooms.new_members,
         is_first=is_first,
         receipts=span(bool(changed), "receipts"),
         receipt_rooms=changed,
@@ -202,7 +214,7 @@ class _WantedData:
             ):
                 receipts[receipt.room_id].append(receipt)
         found: dict[str, RoomData] = {}
-        for room_id in {*account, *receipts, *typing} & set(rooms.joined):
+        for room_id in {*account, *receipts, *typing}.intersection(rooms.joined):
             data = RoomData(
                 self._account_data(self._of_rooms, account[room_id]),
                 receipts[room_id],

@@ -48,15 +48,22 @@ class DeviceRegistry:
         device = Device(*identity)
         await self._record([device])
 
-    def syncs(self, identity: ClientIdentity) -> None:
-        """A device syncs; it is recorded soon, unless it is on record."""
+    def syncs(self, identity: ClientIdentity, since: PositionVector) -> None:
+        """A device syncs; it is recorded soon, unless it is on record.
+
+        :param since: acknowledges messages to it; those that it was told of here are deleted
+        """
         device = Device(*identity)
+        told = self._told.get(device)
+        if told is not None and since.covers(told):
+            del self._told[device]
+            self.delete(identity, since)
         recorded_at = self._recorded.get(device)
         now = self._scheduler.seconds()
         if recorded_at is not None and now < recorded_at + RECORD_EVERY_S:
             return
         if not self._waiting:
-            self._scheduler.callLater(GATHER_S, self._record_later)
+            self._scheduler.spawn("record devices", self._record_waiting())
         self._waiting[device] = None
         self._remember(device, now)
 
@@ -78,20 +85,10 @@ class DeviceRegistry:
         if len(self._told) > MAX_REMEMBERED:
             self._told.popitem(last=False)  # they are deleted when there are new ones
 
-    def acknowledges(
-        self, identity: ClientIdentity, since: PositionVector, *, has_messages: bool = False
-    ) -> None:
-        """Delete messages that a device acknowledges by the token of its sync.
-
-        :param has_messages: whether some are known to be stored
-        """
-        device = Device(*identity)
-        told = self._told.get(device)
-        if told is not None and since.covers(told):
-            del self._told[device]
-            has_messages = True
-        if has_messages:
-            self._scheduler.spawn("delete messages to a device", self._delete(device, since))
+    def delete(self, identity: ClientIdentity, upto: PositionVector) -> None:
+        """Delete messages that a device has acknowledged; this does not wait until they are deleted."""
+        deletion = self._delete(Device(*identity), upto)
+        self._scheduler.spawn("delete messages to a device", deletion)
 
     async def _delete(self, device: Device, upto: PositionVector) -> None:
         def work(txn: Transaction) -> None:
@@ -104,10 +101,8 @@ class DeviceRegistry:
 
     # -- recording ----------------------------------------------------------------------------
 
-    def _record_later(self) -> None:
-        self._scheduler.spawn("record devices", self._record_waiting())
-
     async def _record_waiting(self) -> None:
+        await self._scheduler.sleep(GATHER_S)
         waiting, self._waiting = list(self._waiting), {}
         try:
             for start in range(0, len(waiting), RECORDED_AT_ONCE):

@@ -37,7 +37,8 @@ def cached_ignored_users(caches: Caches, database: Database) -> IgnoredBy:
     )
     async def ignored_by(user_id: str) -> frozenset[str]:
         def work(txn: Transaction) -> frozenset[str]:
-            return ignored_in(read_account_data(txn, user_id, None, IGNORED_USER_LIST), user_id)
+            found = read_account_data(txn, user_id, None, IGNORED_USER_LIST)
+            return ignored_in(found.content, user_id)
 
         return await database.run("read ignored users", work, read_only=True)
 

@@ -17,6 +17,7 @@ from synrepl.services.rooms.client_data.stream_writers import (
 )
 from synrepl.storage.clients.receipts import NewReceipt, write_receipt
 from synrepl.storage.clients.values import PRIVATE_RECEIPT
+from synrepl.storage.clients.written_values import StoredFact
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.streams.synapse.receipts import RECEIPTS
@@ -51,7 +52,7 @@ class ReceiptService:
         ts: int | None = None,
         is_foreign: bool = False,
     ) -> WrittenFact | None:
-        """Take a receipt; None if the user has read further already.
+        """Take a receipt, unless the user has read further already.
 
         :param thread_id: the root of a thread, or ``main``; None for a receipt that belongs to no thread
         :param ts: milliseconds since 1970; None: now
@@ -75,8 +76,7 @@ class ReceiptService:
     async def _perform(self, argument: dict[str, Any]) -> WrittenFact | None:
         receipt, is_foreign = NewReceipt(**argument["receipt"]), argument["is_foreign"]
 
-        def work(txn: Transaction, outbox: Outbox, writer: str) -> None:
-            write_receipt(txn, outbox, writer, receipt, is_foreign=is_foreign)
+        def work(txn: Transaction, outbox: Outbox, writer: str) -> StoredFact | None:
+            return write_receipt(txn, outbox, writer, receipt, is_foreign=is_foreign)
 
-        _, fact = await self._writers.transact("send a receipt", RECEIPTS, work)
-        return fact
+        return await self._writers.transact("send a receipt", RECEIPTS, work)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from synrepl.core.errors import Refused, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.services.forwarding import ForwardsToWriter, PerformAction, WriterActions
 from synrepl.services.rooms.assignment import by_weight
 from synrepl.services.writing.stream_writer import NotAWriter, StreamWriter
+from synrepl.storage.clients.written_values import StoredFact
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.store import Drained, Fenced, WriterRemoved, WriterTaken
 from synrepl.streams.definition import Stream
-
-T = TypeVar("T")
 
 #: A process that raises these did nothing; another one may be able to.
 _CANNOT_WRITE = (Unavailable, NotAWriter, Drained, Fenced, WriterRemoved, WriterTaken)
@@ -74,8 +73,13 @@ class DataWriters:
 
     def add(self, action: str, stream: Stream, perform: PerformAction) -> None:
         """Add an action, which appends to a stream; its argument and its result are JSON."""
+
+        async def perform_for_other(argument: dict[str, Any]) -> Any:
+            result = await perform(argument)
+            return [*result] if isinstance(result, tuple) else result
+
         self._perform[action] = stream, perform
-        self._actions.add(action, perform)
+        self._actions.add(action, perform_for_other)
 
     async def run(self, action: str, key: str, argument: Mapping[str, Any]) -> Any:
         """Perform an action here, or elsewhere.
@@ -124,27 +128,29 @@ class DataWriters:
         self,
         name: str,
         stream: Stream,
-        work: Callable[[Transaction, Outbox, str], T],
+        work: Callable[[Transaction, Outbox, str], StoredFact | None],
         others: Iterable[Stream] = (),
-    ) -> tuple[T, WrittenFact | None]:
-        """Run work in a transaction that appends to a stream; the last fact is where its client waits.
+    ) -> WrittenFact | None:
+        """Run work in a transaction that appends to a stream.
 
-        :param work: gets the name of this process as well
+        :param work: gets the name of this process as well, and returns the fact of what was there before, for the case
+            that it appends nothing
         :param others: streams that get facts as well, if this process writes them
+        :returns: the last fact, which the client of the change waits for
         :raises NotAWriter: this process does not write the stream
         :raises SynreplError: the errors of :meth:`.StreamWriter.transact`
         """
         writer, instance = self.required(stream), self.instance
 
-        def appending(txn: Transaction, outbox: Outbox) -> T:
+        def appending(txn: Transaction, outbox: Outbox) -> StoredFact | None:
             return work(txn, outbox, instance)
 
         streams = [stream, *(each for each in others if self.writes(each))]
         done = await writer.transact(name, streams, appending)
         facts = done.facts.get(stream.name)
-        if not facts:
-            return done.result, None
-        return done.result, WrittenFact(stream.name, instance, facts[-1].token)
+        if facts:
+            return WrittenFact(stream.name, instance, facts[-1].token)
+        return None if done.result is None else WrittenFact(stream.name, *done.result)
 
     def required(self, stream: Stream) -> StreamWriter:
         """The writer of this process.

@@ -19,6 +19,7 @@ from synrepl.services.rooms.client_data.stream_writers import (
     written_fact,
 )
 from synrepl.storage.clients.to_device import NewMessages, write_messages
+from synrepl.storage.clients.written_values import StoredFact
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.streams.synapse.to_device import TO_DEVICE
@@ -61,7 +62,7 @@ class ToDeviceService:
         :param sender: of this server or another one
         :param contents: by user, and by device or ``*`` for all that are known
         :param request: identifies the request; a repeated one sends nothing
-        :returns: None if nothing was sent
+        :returns: None if nobody got anything
         :raises BadAccountDataName: :raises TooManyRecipients: :raises DeviceMessageTooLarge:
         :raises SynreplError: the errors of :meth:`.DataWriters.run`
         """
@@ -89,13 +90,15 @@ class ToDeviceService:
         request = bytes.fromhex(argument["request"])
         new = NewMessages(argument["sender"], argument["kind"], contents, request)
 
-        def work(txn: Transaction, outbox: Outbox, writer: str) -> int:
-            return write_messages(txn, outbox, writer, new)
+        dropped = [0]
 
-        dropped, fact = await self._writers.transact("send to devices", TO_DEVICE, work)
-        if dropped:
+        def work(txn: Transaction, outbox: Outbox, writer: str) -> StoredFact | None:
+            return write_messages(txn, outbox, writer, new, dropped.append)
+
+        fact = await self._writers.transact("send to devices", TO_DEVICE, work)
+        if dropped[-1]:
             self._log.warn(
-                "{count} messages to devices that do not fetch them are dropped", count=dropped
+                "{count} messages to devices that do not fetch them are dropped", count=dropped[-1]
             )
         return fact
 

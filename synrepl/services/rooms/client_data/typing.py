@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappop, heappush
-from math import inf
 from typing import Any
 
-from synrepl.core.clock import DelayedCall, Scheduler
+from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.log import Logger
 from synrepl.services.rooms.client_data.account_data import check_room
@@ -25,6 +24,9 @@ from synrepl.streams.synapse.typing import TYPING, TypingRow
 
 #: Seconds for which a user types: by default, and at most.
 DEFAULT_TYPING_S, LONGEST_TYPING_S = 30.0, 120.0
+
+#: Seconds between two looks whose time is over.
+LOOK_EVERY_S = 1.0
 
 #: Users that are told to type in one room; others are not told of. All IDs together fit into a line of the protocol.
 MAX_TYPING = 50
@@ -53,8 +55,7 @@ class TypingService:
         #: Ends of typing, some of which are void: the user ceased to type, or types on.
         self._ends: list[tuple[float, str, str]] = []
         self._typing = 0
-        self._timer: DelayedCall | None = None
-        self._timed_for = inf
+        self._is_timed = False
         writers.add(_ACTION, TYPING, self._perform)
 
     async def set(
@@ -112,31 +113,35 @@ class TypingService:
         await self._writers.required(TYPING).append(TYPING, [[TypingRow(room_id, users)]])
 
     def _time(self) -> None:
-        """Look again when the next typing ends."""
-        if not self._ends or self._ends[0][0] >= self._timed_for:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timed_for = self._ends[0][0]
-        left = max(0.0, self._timed_for - self._scheduler.seconds())
-        self._timer = self._scheduler.callLater(left, self._timed)
+        """Look when typing ends, as long as anybody types."""
+        if not self._is_timed:
+            self._is_timed = True
+            self._scheduler.spawn("end typing", self._run())
 
-    def _timed(self) -> None:
-        self._timer, self._timed_for = None, inf
+    async def _run(self) -> None:
+        try:
+            while self._ends:
+                left = self._ends[0][0] - self._scheduler.seconds()
+                await self._scheduler.sleep(min(max(0.0, left), LOOK_EVERY_S))
+                for room_id in self._ended():
+                    await self._tell_end(room_id)
+        finally:
+            self._is_timed = False
+
+    def _ended(self) -> list[str]:
+        """Rooms where the time of users is over."""
         now = self._scheduler.seconds()
-        ended: set[str] = set()
+        ended: dict[str, None] = {}
         while self._ends and self._ends[0][0] <= now:
             end, room_id, user_id = heappop(self._ends)
             users = self._rooms.get(room_id)
             if users is not None and users.get(user_id) == end:
                 del users[user_id]
                 self._typing -= 1
-                ended.add(room_id)
+                ended[room_id] = None
                 if not users:
                     del self._rooms[room_id]
-        self._time()
-        for room_id in sorted(ended):
-            self._scheduler.spawn("end typing", self._tell_end(room_id))
+        return list(ended)
 
     async def _tell_end(self, room_id: str) -> None:
         try:
