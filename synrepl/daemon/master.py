@@ -142,6 +142,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 services.client_data,
                 services.reading,
                 services.waiting,
+                services.inbound,
                 stops,
             ),
             servers=open_federation(
@@ -150,11 +151,13 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 config,
                 self._shares.federation,
                 services.federation_services,
+                services.inbound,
+                services.rooms,
                 self.log,
                 stops,
             ),
         )
-        start_federation(scheduler, services.federation_services)
+        start_federation(scheduler, services.federation_services, services.inbound)
         if services.bus is not None:
             services.bus.start()
         stops.callback(services.waiters.stop)
@@ -172,7 +175,9 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                     running.ports,
                     self._started_at,
                     lambda: None if running.clients is None else running.clients.status(),
-                    federation_status(services.federation_services, running.servers),
+                    federation_status(
+                        services.federation_services, services.inbound, running.servers
+                    ),
                 )
             )
         self.log.info(

@@ -151,6 +151,11 @@ def _known(txn: Transaction, event_ids: Collection[str]) -> tuple[set[str], set[
     return {event_id for event_id, full in rows if full}, {event_id for event_id, _ in rows}
 
 
+def events_with_state(txn: Transaction, event_ids: Collection[str]) -> set[str]:
+    """Those of some events that are here with their state."""
+    return _known(txn, [each for each in event_ids if "\0" not in each])[0]
+
+
 def unknown_events(txn: Transaction, event_ids: Collection[str]) -> list[str]:
     """Those of some events that are not here, not even as outliers; in their order."""
     txn.execute(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from synrepl.core.errors import Refused
 from synrepl.rooms import (
     Event,
@@ -97,19 +95,10 @@ def _own_members(
     return [str(user_id) for (user_id,) in txn.fetchall()]
 
 
-class EventTemplate(NamedTuple):
-    """An event that another server completes and signs.
-
-    :ivar fields: without hashes and signatures
-    """
-
-    fields: dict[str, object]
-
-
 def build_template(
     txn: Transaction, room_id: str, builder: EventBuilder, draft: EventDraft
-) -> EventTemplate:
-    """A membership event on the room as it is, for a user of another server to sign.
+) -> dict[str, object]:
+    """A membership event on the room as it is, for a user of another server to sign; without hashes and signatures.
 
     :raises UnknownRoom: :raises BadEvent: :raises NoCanonicalJson:
     :raises EventNotAllowed: the rules of the room would refuse it
@@ -120,4 +109,4 @@ def build_template(
     reason = judged.refusal or judged.soft_failure
     if reason is not None:
         raise EventNotAllowed(reason=reason.sentence)
-    return EventTemplate({name: e for name, e in event.fields.items() if name not in _LEFT_OUT})
+    return {name: each for name, each in event.fields.items() if name not in _LEFT_OUT}

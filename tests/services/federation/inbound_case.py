@@ -17,7 +17,6 @@ from synrepl.services.federation.client import FederationClient
 from synrepl.services.federation.inbound.admission import InboundAdmission
 from synrepl.services.federation.inbound.edus import (
     EduReceiver,
-    ForeignPresence,
     ForeignReceipt,
 )
 from synrepl.services.federation.inbound.fetching import EventFetcher
@@ -30,6 +29,7 @@ from synrepl.services.federation.verifying import EventVerifier
 from synrepl.services.forwarding import WriterActions, WriterUnreachable
 from synrepl.services.rooms.room_writers import RoomWriters
 from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
+from synrepl.storage.clients.values import Presence
 from tests.services.world import NullLog
 from tests.storage.rooms.store_case import PersistingProcess, StoreCase
 
@@ -83,7 +83,7 @@ class RecordedEdus:
     async def receipt(self, receipt: ForeignReceipt) -> None:
         self._take("receipt", *receipt)
 
-    async def presence(self, presences: Sequence[ForeignPresence]) -> None:
+    async def presence(self, presences: Sequence[Presence]) -> None:
         self._take("presence", *presences)
 
     async def device_list_changed(self, user_id: str) -> None:

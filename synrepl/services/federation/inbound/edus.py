@@ -16,6 +16,7 @@ from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
 from synrepl.core.log import Logger
 from synrepl.federation.transactions import Edu
 from synrepl.rooms import BadIdentifier, check_user_id, server_of
+from synrepl.storage.clients.values import Presence
 
 #: Users in one EDU about presence, receipts in one about receipts: others are ignored.
 MAX_IN_EDU = 1_000
@@ -45,19 +46,6 @@ class ForeignReceipt(NamedTuple):
     ts: int
 
 
-class ForeignPresence(NamedTuple):
-    """The presence of a user of another server.
-
-    :ivar last_active_ts: milliseconds since 1970; 0 if it is not known
-    """
-
-    user_id: str
-    state: str
-    status_msg: str | None
-    last_active_ts: int
-    is_active: bool
-
-
 class EduSinks(Protocol):
     """Where EDUs go. What does not exist in this process is ignored."""
 
@@ -67,7 +55,7 @@ class EduSinks(Protocol):
     async def receipt(self, receipt: ForeignReceipt) -> None:
         """A user has read; one who is not in the room is refused."""
 
-    async def presence(self, presences: Sequence[ForeignPresence]) -> None:
+    async def presence(self, presences: Sequence[Presence]) -> None:
         """Users are there, or not."""
 
     async def device_list_changed(self, user_id: str) -> None:
@@ -189,7 +177,7 @@ class EduReceiver:
 
     async def _presence(self, origin: str, content: Mapping[str, Any]) -> None:
         push = content.get("push")
-        found: dict[str, ForeignPresence] = {}
+        found: dict[str, Presence] = {}
         for each in push[:MAX_IN_EDU] if isinstance(push, list) else ():
             user_id = each.get("user_id") if isinstance(each, dict) else None
             if not isinstance(user_id, str) or not _is_own(origin, user_id):
@@ -200,7 +188,7 @@ class EduReceiver:
             if state not in ("online", "offline", "unavailable"):
                 continue
             since = self._now_ms() - ago if type(ago) is int and 0 <= ago <= self._now_ms() else 0
-            found[user_id] = ForeignPresence(
+            found[user_id] = Presence(
                 user_id,
                 state,
                 text[:1024].replace("\0", "\ufffd") if isinstance(text, str) else None,

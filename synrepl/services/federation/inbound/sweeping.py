@@ -6,7 +6,7 @@ Whatever a killed process has left is in tables, so this is also how a process b
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
@@ -16,9 +16,10 @@ from synrepl.services.forwarding import ForwardsToWriter, WriterActions
 from synrepl.services.rooms.assignment import RoomAssignment
 from synrepl.services.rooms.room_writers import RoomWriters
 from synrepl.storage.database import Database, Transaction
+from synrepl.storage.federation.failed_fetches import failures_count, forget_failures
 from synrepl.storage.federation.gaps import rooms_with_gaps
 from synrepl.storage.federation.received_transactions import forget_transactions
-from synrepl.storage.federation.staged_events import rooms_with_staged_events
+from synrepl.storage.federation.staged_events import rooms_with_staged_events, staged_count
 
 #: Seconds between two looks for staged events, and for events that wait for others.
 SWEEP_S, GAPS_S = 5.0, 60.0
@@ -31,6 +32,19 @@ FORGET_AT_ONCE = 5_000
 
 #: The action by which one process has another one look at staged events.
 WAKE_ACTION = "judge staged events"
+
+
+class LeftToDo(NamedTuple):
+    """What is left to do in all processes.
+
+    :ivar staged: number of staged events
+    :ivar staged_for_s: seconds for which the first of them has waited
+    :ivar failed: number of missing events that no server gave
+    """
+
+    staged: int
+    staged_for_s: float
+    failed: int
 
 
 class RoomWaker:
@@ -67,6 +81,7 @@ class InboundSweeper:
     :param inboxes: None in a process that persists no room
     :param gaps: None likewise
     :param instance: this process
+    :ivar left: what is left to do in all processes, as of the last look
     """
 
     def __init__(
@@ -86,6 +101,7 @@ class InboundSweeper:
         self._gaps = gaps
         self._instance = instance
         self._log = log
+        self.left = LeftToDo(0, 0.0, 0)
 
     def add_actions(self, actions: WriterActions) -> None:
         """Let other processes wake rooms of this one."""
@@ -102,6 +118,7 @@ class InboundSweeper:
         while True:
             now = self._scheduler.seconds()
             try:
+                await self.look()
                 await self.wake_staged()
                 if now >= gaps_at:
                     gaps_at = now + GAPS_S
@@ -111,6 +128,14 @@ class InboundSweeper:
             except SynreplError as error:
                 self._log.warn("cannot look for events of other servers: {error}", error=error)
             await self._scheduler.sleep(SWEEP_S * (0.75 + 0.5 * self._scheduler.random()))
+
+    async def look(self) -> None:
+        """Count what is left to do."""
+
+        def work(txn: Transaction) -> LeftToDo:
+            return LeftToDo(*staged_count(txn), failures_count(txn))
+
+        self.left = await self._database.run("count what is left", work, read_only=True)
 
     async def wake_staged(self) -> None:
         """Have the staged events of this process's rooms judged."""
@@ -129,9 +154,10 @@ class InboundSweeper:
             self._gaps.gap_found(room_id, "")
 
     async def forget_old(self) -> int:
-        """Delete some old transactions; returns their number."""
+        """Delete some old transactions, and failures to fetch what has come since; returns the number of transactions."""
 
         def work(txn: Transaction) -> int:
+            forget_failures(txn, FORGET_AT_ONCE)
             return forget_transactions(txn, KEEP_TRANSACTIONS_S, FORGET_AT_ONCE)
 
         return await self._database.run("forget transactions", work)

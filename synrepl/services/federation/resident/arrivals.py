@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from signedjson.types import SigningKey
 
-from synrepl.core.errors import InputError, Refused
+from synrepl.core.errors import InputError, Refused, SynreplError
 from synrepl.rooms import (
     BadIdentifier,
     Event,
@@ -69,6 +69,10 @@ class MembershipNotSigned(Refused):
 
 class ParentsUnknown(Refused):
     """the event follows events that are not here ({missing}); ask for a new template, and sign that"""
+
+
+#: The errors that the process which asked another one to persist an event gets as they are.
+ARRIVAL_ERRORS: tuple[type[SynreplError], ...] = (ParentsUnknown,)
 
 
 class Arrival(NamedTuple):

@@ -106,7 +106,7 @@ class MembershipTemplates:
                 user = authorisation_of_join(txn, room_id, user_id, self._server_name)
                 content |= {} if user is None else {AUTHORISED_BY: user}
             draft = EventDraft("m.room.member", user_id, content, now_ms, user_id)
-            return build_template(txn, room_id, builder, draft).fields
+            return build_template(txn, room_id, builder, draft)
 
         fields = await self._database.run("make a template", work, read_only=True)
         return MembershipForm(version, fields)
