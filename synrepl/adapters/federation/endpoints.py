@@ -57,8 +57,12 @@ class HeadTooLong(ProtocolError):
     """the head of its answer is longer than {limit} bytes"""
 
 
+class MalformedHead(ProtocolError):
+    """its answer is no HTTP, or a line of its head is too long"""
+
+
 @dataclass(frozen=True, slots=True)
-class Connector:
+class ServerConnector:
     """What is needed to connect to servers.
 
     :ivar reactor: provides TCP connections and time
@@ -76,9 +80,9 @@ class Connector:
 
 @implementer(IStreamClientEndpoint)
 class RouteEndpoint:
-    """Connects to a server by TLS; see :meth:`Connector.endpoint`."""
+    """Connects to a server by TLS; see :meth:`ServerConnector.endpoint`."""
 
-    def __init__(self, connector: Connector, route: ServerRoute) -> None:
+    def __init__(self, connector: ServerConnector, route: ServerRoute) -> None:
         self._connector = connector
         self._route = route
 
@@ -175,7 +179,7 @@ class _HeadGuard(ProtocolWrapper):
 
     def __init__(self, factory: Any, wrappedProtocol: Any) -> None:
         super().__init__(factory, wrappedProtocol)
-        self._error: HeadTooLong | None = None
+        self._error: ProtocolError | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -196,6 +200,8 @@ class _HeadGuard(ProtocolWrapper):
 
     def loseConnection(self) -> None:
         """Abort the connection: a server that goes on sending would keep it open."""
+        if self._head and self._error is None:
+            self._error = MalformedHead()
         self.transport.abortConnection()  # type: ignore[union-attr]
 
     def dataReceived(self, data: bytes) -> None:

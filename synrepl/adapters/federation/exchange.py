@@ -29,7 +29,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from synrepl.adapters.federation.endpoints import Connector, RouteEndpoint
+from synrepl.adapters.federation.endpoints import RouteEndpoint, ServerConnector
 from synrepl.adapters.federation.spool import SpooledAnswer, SpoolUsage
 from synrepl.adapters.http.client import BytesProducer
 from synrepl.core.clock import DelayedCall
@@ -97,7 +97,7 @@ class HttpsClient:
     :ivar usage: what answers take
     """
 
-    def __init__(self, connector: Connector, spool_dir: Path | None = None) -> None:
+    def __init__(self, connector: ServerConnector, spool_dir: Path | None = None) -> None:
         self._connector = connector
         self._reactor = connector.reactor
         self._spool_dir = spool_dir

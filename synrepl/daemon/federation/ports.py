@@ -8,7 +8,7 @@ from typing import Any
 
 from synrepl.adapters.federation.addresses import AddressPolicy
 from synrepl.adapters.federation.certificates import TrustedAuthorities
-from synrepl.adapters.federation.endpoints import Connector
+from synrepl.adapters.federation.endpoints import ServerConnector
 from synrepl.adapters.federation.exchange import HttpsClient
 from synrepl.adapters.federation.names import NameResolver, SystemHosts, SystemResolver
 from synrepl.adapters.federation.transport import HttpsFederationTransport, ServerDiscovery
@@ -36,7 +36,7 @@ def federation_ports(
     if section is None or key is None:
         return None
     names = NameResolver(SystemResolver(reactor), SystemHosts())
-    connector = Connector(
+    connector = ServerConnector(
         reactor,
         names,
         AddressPolicy(section.allow_private_addresses),

@@ -7,7 +7,6 @@ from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import MasterServices
-from synrepl.daemon.federation.status import FederationStatus
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
@@ -38,7 +37,7 @@ def serve_master(
     ports: Sequence[Any],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
-    servers: FederationStatus,
+    servers: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a master.
 

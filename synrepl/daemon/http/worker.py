@@ -8,7 +8,6 @@ from typing import Any
 
 from synrepl import __version__
 from synrepl.daemon.assemble import WorkerServices
-from synrepl.daemon.federation.status import FederationStatus
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import append_route, common_routes, memory_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
@@ -39,7 +38,7 @@ def serve_worker(
     databases: Sequence[DatabaseHealth],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
-    servers: FederationStatus,
+    servers: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a worker.
 
