@@ -27,6 +27,7 @@ class ResyncCase(StoreCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
+        self.connection = self.connect()
         scheduler = self.one.process.scheduler
         self.federation = InMemoryFederation(scheduler)
         self.a, self.b = (PureServer(name, self.federation) for name in "ab")
@@ -36,9 +37,7 @@ class ResyncCase(StoreCase):
 
     def sql(self, statement: str, *params: object, on: Any = None) -> Any:
         """Run a statement on one connection of the test."""
-        if not hasattr(self, "_own_connection"):
-            self._own_connection = self.connect()
-        return super().sql(statement, *params, on=on or self._own_connection)
+        return super().sql(statement, *params, on=on or self.connection)
 
     def made_room(self, version: str = "10", members: int = 8) -> HostedRoom:
         """A room of Alice, with members of several servers, some of whom are on server ``b``."""
