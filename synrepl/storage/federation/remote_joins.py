@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from synrepl.core.errors import Refused
 from synrepl.rooms import (
     Event,
@@ -96,15 +98,21 @@ def _own_members(
 
 
 def build_template(
-    txn: Transaction, room_id: str, builder: EventBuilder, draft: EventDraft
+    txn: Transaction,
+    room_id: str,
+    builder: EventBuilder,
+    draft: EventDraft,
+    countersign: Callable[[Event], Event],
 ) -> dict[str, object]:
-    """A membership event on the room as it is, for a user of another server to sign; without hashes and signatures.
+    """A membership event on the room as it is, for another server to sign; without hashes and signatures.
 
+    :param builder: of the other server. The rules ask whether there is a signature, not whether it is right
+    :param countersign: adds the signature of this server, which a restricted join has
     :raises UnknownRoom: :raises BadEvent: :raises NoCanonicalJson:
     :raises EventNotAllowed: the rules of the room would refuse it
     """
     _, view = read_view(txn, require_room(txn, room_id))
-    event = builder.build(draft, view)
+    event = countersign(builder.build(draft, view))
     judged: Judged[StoredState] = judge(event, view)
     reason = judged.refusal or judged.soft_failure
     if reason is not None:

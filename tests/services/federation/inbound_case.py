@@ -237,6 +237,18 @@ class InboundCase(StoreCase):
         """Run a statement, on the same connection each time."""
         return super().sql(statement, *params, on=on or self.connection)
 
+    def assert_same_state(self, room: HostedRoom) -> None:
+        """The current state of a room is what another server has."""
+        rows = self.sql(
+            "SELECT coalesce(json_object_agg(k.type || ' ' || k.state_key, e.event_id), '{}')"
+            " FROM synrepl._rooms r JOIN synrepl._current_state c USING (room_no)"
+            " JOIN synrepl._room_keys k USING (room_no, slot)"
+            " JOIN synrepl._room_events e USING (event_no) WHERE r.room_id = %s",
+            room.room_id,
+        )
+        theirs = {f"{kind} {key}": e for (kind, key), e in room.room.current_state().items()}
+        self.assertEqual(rows, theirs)
+
     def stored(self, event: Event) -> str | None:
         """What this server has of an event."""
         flags = self.sql(

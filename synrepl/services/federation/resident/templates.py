@@ -12,7 +12,16 @@ from signedjson.types import SigningKey
 
 from synrepl.core.clock import Clock
 from synrepl.core.errors import InputError, Refused
-from synrepl.rooms import BadIdentifier, EventBuilder, EventDraft, room_version, server_of
+from synrepl.rooms import (
+    BadIdentifier,
+    Event,
+    EventBuilder,
+    EventDraft,
+    add_signature,
+    event_of,
+    room_version,
+    server_of,
+)
 from synrepl.services.federation.resident.room_access import RoomAccess
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.remote_joins import (
@@ -97,7 +106,7 @@ class MembershipTemplates:
         # Who leaves knows the version: an old specification has no such parameter there.
         if membership != "leave" and version not in (versions or ("1",)):
             raise IncompatibleRoomVersion(room_id=room_id, room_version=version)
-        builder = EventBuilder(room_version(version), self._server_name, self._key)
+        builder = EventBuilder(room_version(version), origin, self._key)
         now_ms = int(self._clock.seconds() * 1000)
 
         def work(txn: Transaction) -> dict[str, object]:
@@ -106,7 +115,11 @@ class MembershipTemplates:
                 user = authorisation_of_join(txn, room_id, user_id, self._server_name)
                 content |= {} if user is None else {AUTHORISED_BY: user}
             draft = EventDraft("m.room.member", user_id, content, now_ms, user_id)
-            return build_template(txn, room_id, builder, draft)
+            return build_template(txn, room_id, builder, draft, self._countersigned)
 
         fields = await self._database.run("make a template", work, read_only=True)
         return MembershipForm(version, fields)
+
+    def _countersigned(self, event: Event) -> Event:
+        fields = add_signature(event.fields, event.version, self._server_name, self._key)
+        return event_of(fields, event.version)
