@@ -130,9 +130,7 @@ class ReceivingServer:
                 )
             self.repeated += 1
             return known[1]
-        results = {
-            each: {"error": "no"} if each in self.refused else {} for each in event_ids
-        }
+        results = {each: {"error": "no"} if each in self.refused else {} for each in event_ids}
         answer = PureAnswer(body={"pdus": results})
         self._answers[key] = event_ids, answer
         self.taken.append(ReceivedPart(*key, event_ids, edus))

@@ -134,9 +134,7 @@ class SendingWorld:
         self.transcript = Transcript(self.clock.seconds)
         self.violations = Violations(self.transcript)
         self.server = SimulatedServer()
-        self.server.operator.run(
-            "tables", lambda txn: ensure_tables(txn, [DEVICE_LISTS])
-        )
+        self.server.operator.run("tables", lambda txn: ensure_tables(txn, [DEVICE_LISTS]))
         self.interruptions = RandomInterruptions(self.random, share)
         self.surroundings = RoomSurroundings(
             self.clock,

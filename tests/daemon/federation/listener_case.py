@@ -43,7 +43,6 @@ from synrepl.services.rooms.sending.new_room import NewRoom
 from synrepl.services.rooms.sending.placements import PlacementCache
 from synrepl.services.rooms.sending.room_changes import RoomChanges
 from synrepl.services.rooms.store import RoomStore
-from synrepl.storage.federation.inbound_rooms import some_servers  # noqa: F401
 from tests.adapters.raw_http_client import ListeningServer, reactor
 from tests.services.federation.inbound_case import (
     ALICE,
@@ -139,9 +138,10 @@ class HttpSide:
 
     async def handle(self, origin: str, request: FederationRequest) -> FederationAnswer | None:
         query = "?" + urlencode(list(request.query)) if request.query else ""
+        content = None if request.content is None else json.loads(request.content)
         try:
             answer = await self._case.ask(
-                request.method, request.path + query, request.content, origin=origin
+                request.method, request.path + query, content, origin=origin
             )
         except SynreplError as error:
             raise DestinationAway(

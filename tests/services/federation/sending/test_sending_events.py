@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import TestCase
 
 from simulator.federation.receiving_server import Reception
-from simulator.federation.sending_world import HOME, SendingWorld
+from simulator.federation.sending_world import SendingWorld
 
 
 class SendingCase(TestCase):
@@ -32,9 +32,7 @@ class SendingEventsTest(SendingCase):
         self.assertIn(said.event_id, world.receivers["two"].event_ids)
         self.assertNotIn(later.event_id, world.receivers["two"].event_ids)
         self.assertNotIn(left.event_id, world.receivers["one"].event_ids)
-        self.assertEqual(
-            world.receivers["one"].event_ids[-2:], [said.event_id, later.event_id]
-        )
+        self.assertEqual(world.receivers["one"].event_ids[-2:], [said.event_id, later.event_id])
 
     def test_sends_the_same_transaction_again_when_its_answer_is_lost(self) -> None:
         world = self.world()
