@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from twisted.internet.defer import Deferred
@@ -16,7 +16,6 @@ from synrepl.adapters.federation.policy import FederationPolicy
 from synrepl.adapters.federation.signed_endpoints import FederationEndpoints, OriginLimits
 from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.server import HttpServer
-from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.federation.directory import DirectoryEndpoints
 from synrepl.daemon.federation.errors import FEDERATION_ERRORS
@@ -175,7 +174,7 @@ class FederationListenerCase(InboundCase):
 
     def listen(self, process: ResidentProcess) -> ListeningServer:
         """Open a listener of a process."""
-        scheduler = cast(TwistedScheduler, process.process.process.scheduler)
+        scheduler = process.process.process.scheduler
 
         async def heard_of(server: str) -> None:
             pass

@@ -182,9 +182,9 @@ class RefusedJoins(HandshakeCase):
         template = (await self.make("join", room_id)).json["event"]
         join = self.complete(template, REMOTE)
         wrong = {
-            "another room": dict(room_id="!other:here.test"),
-            "another ID": dict(event_id="$other"),
-            "a leave": dict(),
+            "another room": {"room_id": "!other:here.test"},
+            "another ID": {"event_id": "$other"},
+            "a leave": {},
         }
         leave = self.complete({**template, "content": {"membership": "leave"}}, REMOTE)
         for what, more in wrong.items():
