@@ -146,13 +146,14 @@ class InboundProcess:
             inner.name,
             wait_s,
         )
+        self.receiver_edus = EduReceiver(scheduler, self.edus, self.admission, log)
         self.receiver = TransactionReceiver(
             scheduler,
             database,
             self.admission,
             self.verifier,
             self.handover,
-            EduReceiver(scheduler, self.edus, self.admission, log),
+            self.receiver_edus,
         )
 
     async def forward(self, writer: str, action: str, argument: Mapping[str, Any]) -> Any:
