@@ -26,12 +26,18 @@ class RandomDeliveries(InboundCase):
         sender = rng.choice(users)
         follows = None
         if sent and rng.random() < 0.3:
-            follows = [each.event_id for each in rng.sample(sent, min(len(sent), rng.choice([1, 2])))]
+            follows = [
+                each.event_id for each in rng.sample(sent, min(len(sent), rng.choice([1, 2])))
+            ]
         kind, key = "m.room.message", None
         content: dict[str, object] = {"body": f"{number}"}
         draw = rng.random()
         if draw < 0.25:
-            kind, key, content = "m.room.member", sender, {"membership": rng.choice(["join", "leave"])}
+            kind, key, content = (
+                "m.room.member",
+                sender,
+                {"membership": rng.choice(["join", "leave"])},
+            )
         elif draw < 0.35:
             sender, kind, key, content = BOB, "m.room.topic", "", {"topic": f"{number}"}
         elif draw < 0.42:
