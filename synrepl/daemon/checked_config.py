@@ -71,10 +71,9 @@ def checked(config: C, document: Document) -> C:
         except ConfigError as error:
             note(("rooms",), error)
         include_working_directory()
-        checks = (lambda: check_client_api(config, known), lambda: check_federation(config))
-        for check in checks:
+        for check in (check_client_api, check_federation):
             try:
-                check()
+                check(config, known)
             except ConfigError as error:
                 note(("rooms",), error)
         for index, item in enumerate(config.handlers):

@@ -79,7 +79,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
         check_client_api(config, self._catalogue)
-        check_federation(config)
+        check_federation(config, self._catalogue)
         self._handlers = handlers.load(config)
         self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._shares = divide_for(config)
@@ -142,6 +142,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 services.client_data,
                 services.reading,
                 services.waiting,
+                services.inbound,
                 stops,
             ),
             servers=open_federation(
@@ -150,11 +151,13 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 config,
                 self._shares.federation,
                 services.federation_services,
+                services.inbound,
+                services.rooms,
                 self.log,
                 stops,
             ),
         )
-        await start_federation(scheduler, services.federation_services)
+        await start_federation(scheduler, services.federation_services, services.inbound)
         if services.bus is not None:
             services.bus.start()
         stops.callback(services.waiters.stop)
@@ -172,7 +175,9 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                     running.ports,
                     self._started_at,
                     lambda: None if running.clients is None else running.clients.status(),
-                    federation_status(services.federation_services, running.servers),
+                    federation_status(
+                        services.federation_services, services.inbound, running.servers
+                    ),
                 )
             )
         self.log.info(

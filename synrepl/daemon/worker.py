@@ -77,7 +77,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
         check_client_api(config, self._catalogue)
-        check_federation(config)
+        check_federation(config, self._catalogue)
         self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
@@ -138,6 +138,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             services.client_data,
             services.reading,
             services.waiting,
+            services.inbound,
             stops,
         )
         servers = open_federation(
@@ -146,10 +147,12 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             config,
             limits.federation,
             services.federation_services,
+            services.inbound,
+            services.rooms,
             self.log,
             stops,
         )
-        await start_federation(scheduler, services.federation_services)
+        await start_federation(scheduler, services.federation_services, services.inbound)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(
@@ -160,7 +163,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
                     databases,
                     self._started_at,
                     lambda: None if clients is None else clients.status(),
-                    federation_status(services.federation_services, servers),
+                    federation_status(services.federation_services, services.inbound, servers),
                 )
             )
         return RunningWorker(services=services, http=http, clients=clients, servers=servers)

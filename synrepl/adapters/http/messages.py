@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -62,6 +62,19 @@ class HttpAnswer:
     headers: Sequence[tuple[str, str]] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedAnswer(HttpAnswer):
+    """An answer whose body is made while it is sent, as fast as the client reads it.
+
+    An error while it is made aborts the connection, so that what was sent is not taken for a whole answer.
+
+    :ivar body: its beginning
+    :ivar chunks: what follows; it is closed also when the client goes away
+    """
+
+    chunks: AsyncIterator[bytes]
+
+
 def json_answer(value: Any, status: int = 200) -> HttpAnswer:
     """An answer whose body is JSON."""
     return HttpAnswer(status, jsons.encode(value))
@@ -69,9 +82,12 @@ def json_answer(value: Any, status: int = 200) -> HttpAnswer:
 
 def answer_headers(answer: HttpAnswer) -> list[tuple[str, str]]:
     """All headers of an answer."""
+    length = (
+        [] if isinstance(answer, StreamedAnswer) else [("Content-Length", str(len(answer.body)))]
+    )
     return [
         ("Content-Type", answer.content_type),
-        ("Content-Length", str(len(answer.body))),
+        *length,
         ("Cache-Control", "no-store"),
         ("X-Content-Type-Options", "nosniff"),
         *answer.headers,

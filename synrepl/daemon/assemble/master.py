@@ -13,6 +13,7 @@ from synrepl.daemon import handlers
 from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
+from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import MasterConfig
@@ -58,7 +59,7 @@ class MasterServices:
     :ivar bus: None without Redis
     :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
-    :ivar federation_services: None without ``rooms.federation``
+    :ivar federation_services: None without ``rooms.federation``, as ``inbound``
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -89,6 +90,7 @@ class MasterServices:
     client_data: ClientDataServices | None
     reading: ClientReading | None
     federation_services: FederationServices | None
+    inbound: InboundServices | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -278,6 +280,8 @@ def assemble_master(
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
     rooms = assemble_rooms(config, ports, database, writer)
     client_data = assemble_client_data(config, ports, database, catalogue, writer)
+    servers = assemble_federation(config, ports, database)
+    inbound = assemble_inbound(config, ports, database, writer, rooms, client_data, servers)
     return MasterServices(
         config=config,
         ports=ports,
@@ -319,5 +323,6 @@ def assemble_master(
         rooms=rooms,
         client_data=client_data,
         reading=assemble_reading(ports, news, client_data, MasterGivenOut(announcer, writer)),
-        federation_services=assemble_federation(config, ports, database),
+        federation_services=servers,
+        inbound=inbound,
     )

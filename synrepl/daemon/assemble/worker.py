@@ -14,6 +14,7 @@ from synrepl.daemon import handlers
 from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
+from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import WorkerConfig
@@ -59,7 +60,7 @@ class WorkerServices:
     :ivar bus: None over TCP
     :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
-    :ivar federation_services: None without ``rooms.federation``
+    :ivar federation_services: None without ``rooms.federation``, as ``inbound``
     :ivar factory: makes the connections over TCP
     """
 
@@ -84,6 +85,7 @@ class WorkerServices:
     client_data: ClientDataServices | None
     reading: ClientReading | None
     federation_services: FederationServices | None
+    inbound: InboundServices | None
 
     @property
     def is_connected(self) -> bool:
@@ -251,6 +253,8 @@ def assemble_worker(
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
     rooms = assemble_rooms(config, ports, ports.database, writer)
     client_data = assemble_client_data(config, ports, ports.database, catalogue, writer)
+    servers = assemble_federation(config, ports, ports.database)
+    inbound = assemble_inbound(config, ports, ports.database, writer, rooms, client_data, servers)
     services = WorkerServices(
         config=config,
         ports=ports,
@@ -283,7 +287,8 @@ def assemble_worker(
         rooms=rooms,
         client_data=client_data,
         reading=assemble_reading(ports, news, client_data, WorkerGivenOut(ports.tokens)),
-        federation_services=assemble_federation(config, ports, ports.database),
+        federation_services=servers,
+        inbound=inbound,
     )
     return services
 

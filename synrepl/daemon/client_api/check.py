@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.client_api.checkers import checker_class, users_path
 from synrepl.daemon.client_api.users_file import read_users
@@ -35,24 +33,23 @@ def check_client_api(config: Config, catalogue: Catalogue) -> None:
         return
     if not config.has_database:
         raise ClientApiNeedsDatabase()
-    check_writer_urls(config, client_stream_writers(config, catalogue))
+    check_writer_urls(config, catalogue)
     if rooms.clients.checker is None:
         read_users(users_path(config, rooms.clients), config.server_name)
     else:
         checker_class(rooms.clients)
 
 
-def check_writer_urls(config: Config, streams: Mapping[str, Sequence[str]]) -> None:
-    """Check that requests of others can be forwarded to each process that persists rooms, or writes some streams.
+def check_writer_urls(config: Config, catalogue: Catalogue) -> None:
+    """Check that requests of others can be forwarded to each process that persists rooms or writes clients' data.
 
-    :param streams: the writers of the streams, by its name
     :raises WriterUrlMissing:
     """
     if config.rooms is None:
         return
     known = writer_urls(config)
     needed = dict.fromkeys(config.rooms.writers, "persists events of rooms")
-    for stream, writers in streams.items():
+    for stream, writers in client_stream_writers(config, catalogue).items():
         needed |= {each: f"writes {stream!r}" for each in writers if each not in needed}
     for writer, does in needed.items():
         if writer != config.instance_name and writer not in known:

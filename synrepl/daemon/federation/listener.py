@@ -20,13 +20,19 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.log import Logger
 from synrepl.daemon.assemble.federation import FederationServices
+from synrepl.daemon.assemble.inbound import InboundServices
+from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.listener import forwarded_address, remote_address
 from synrepl.daemon.config.client_api import RateLimitConfig
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.config.federation import FederationConfig
 from synrepl.daemon.federation.certificate import served_certificate
+from synrepl.daemon.federation.directory import DirectoryEndpoints
 from synrepl.daemon.federation.errors import FEDERATION_ERRORS
 from synrepl.daemon.federation.keys import KeyEndpoints
+from synrepl.daemon.federation.memberships import MembershipEndpoints
+from synrepl.daemon.federation.rooms import RoomEndpoints
+from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.daemon.http.listener import http_status, listen
 
 
@@ -85,6 +91,8 @@ def open_federation(
     config: Config,
     connections: ConnectionLimits,
     services: FederationServices | None,
+    inbound: InboundServices | None,
+    rooms: RoomServices | None,
     log: Logger,
     stops: AsyncExitStack,
 ) -> FederationListener | None:
@@ -116,6 +124,7 @@ def open_federation(
     routes = [
         *KeyEndpoints(scheduler, services.own_keys, services.keys).routes(endpoints),
         *version_routes(endpoints, section),
+        *_room_routes(scheduler, config.server_name, endpoints, inbound, rooms),
     ]
     server = HttpServer(
         scheduler,
@@ -139,7 +148,9 @@ def open_federation(
 
 
 async def start_federation(
-    scheduler: TwistedScheduler, services: FederationServices | None
+    scheduler: TwistedScheduler,
+    services: FederationServices | None,
+    inbound: InboundServices | None,
 ) -> None:
     """Check the key of this process, and start what it does for federation in the background.
 
@@ -148,6 +159,30 @@ async def start_federation(
     if services is not None:
         await services.own_keys.check()
         scheduler.spawn("watch failing servers", services.transport.watch_failing())
+    if inbound is not None:
+        inbound.begin(scheduler)
+
+
+def _room_routes(
+    scheduler: TwistedScheduler,
+    server_name: str,
+    endpoints: FederationEndpoints,
+    inbound: InboundServices | None,
+    rooms: RoomServices | None,
+) -> Sequence[Route]:
+    """The endpoints about rooms."""
+    if inbound is None or rooms is None or rooms.sending is None:
+        return []
+    memberships = MembershipEndpoints(
+        inbound.templates, inbound.arrivals, inbound.invites, inbound.streams, server_name
+    )
+    directory = DirectoryEndpoints(rooms.sending.aliases.room_with_servers, server_name)
+    return [
+        *transaction_routes(endpoints, inbound.receiver),
+        *memberships.routes(endpoints),
+        *RoomEndpoints(scheduler, inbound.reading, server_name).routes(endpoints),
+        *directory.routes(endpoints),
+    ]
 
 
 def version_routes(endpoints: FederationEndpoints, section: FederationConfig) -> Sequence[Route]:

@@ -323,7 +323,7 @@ class RoomBatch:
             self.view,
             state,
             partial=incoming.partial or None,
-            live=incoming.live and state is None,
+            live=incoming.live and (state is None or incoming.checked_by_room),
             cache=self.memory.resolutions,
         )
         if incoming.soft_failure is not None and judged.passed_all_checks:
