@@ -26,10 +26,12 @@ class Away(NamedTuple):
     """A destination that is left alone.
 
     :ivar until: the time of the next attempt, in seconds since 1970
+    :ivar is_shared: whether the database says so, to all processes
     """
 
     until: float
     reason: str
+    is_shared: bool = False
 
 
 class DestinationQueue:

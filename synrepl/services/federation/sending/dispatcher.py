@@ -253,7 +253,7 @@ class Dispatcher:
                 continue
             queue.is_busy = False
             if not queue.is_void:
-                away = Away(failure.retry_at_ms / 1000, failure.reason)
+                away = Away(failure.retry_at_ms / 1000, failure.reason, is_shared=True)
                 queue.goes_away(away, self._registry.fanned(queue))
                 self.leave_alone(queue)
         return well

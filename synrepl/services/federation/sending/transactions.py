@@ -403,11 +403,9 @@ class TransactionSender:
             self.outcomes[
                 "backed off" if isinstance(error, DestinationBackedOff) else "failed"
             ] += 1
-        until = await self._until(queue, error, status)
+        away = await self._away(queue, error, status)
         if not queue.is_void:
-            reason = str(error.facts.get("reason", error))[:300]
-            away, fanned = Away(until, reason), self._registry.fanned(queue)
-            queue.goes_away(away, fanned, keeps_events=is_refused)
+            queue.goes_away(away, self._registry.fanned(queue), keeps_events=is_refused)
 
     async def _refused(
         self, queue: DestinationQueue, transaction: OutgoingTransaction, error: SynreplError
@@ -421,12 +419,10 @@ class TransactionSender:
             self._log.warn("given up: {error}", error=error)
             await self._forget_edus(queue, transaction)
 
-    async def _until(
-        self, queue: DestinationQueue, error: SynreplError, status: int | None
-    ) -> float:
-        now = self._scheduler.seconds()
+    async def _away(self, queue: DestinationQueue, error: SynreplError, status: int | None) -> Away:
+        now, reason = self._scheduler.seconds(), str(error.facts.get("reason", error))[:300]
         if isinstance(error, DestinationBackedOff):
-            return now + float(str(error.facts["retry_s"]))
+            return Away(now + float(str(error.facts["retry_s"])), reason, is_shared=True)
         is_counted = status is not None and is_failure(status)
         if is_counted or isinstance(error, DestinationAway | AddressRefused):
             try:
@@ -434,8 +430,8 @@ class TransactionSender:
             except SynreplError:
                 failure = None
             if failure is not None and failure.retry_at_ms / 1000 > now:
-                return failure.retry_at_ms / 1000
-        return now + OWN_BACK_OFF.delay_s(queue.failures + 1, self._scheduler.random)
+                return Away(failure.retry_at_ms / 1000, reason, is_shared=True)
+        return Away(now + OWN_BACK_OFF.delay_s(queue.failures + 1, self._scheduler.random), reason)
 
 
 def _check_owned(queue: DestinationQueue) -> None:
