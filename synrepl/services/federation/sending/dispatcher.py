@@ -47,7 +47,7 @@ class SendingLimits:
 DEFAULT_SENDING_LIMITS = SendingLimits()
 
 
-class _Turn:
+class _SendingTurn:
     """A destination that is sent to, and the place that it takes."""
 
     __slots__ = ("is_counted", "is_returning", "timer")
@@ -259,13 +259,13 @@ class Dispatcher:
         return well
 
     def _begin(self, queue: DestinationQueue, *, is_returning: bool) -> None:
-        turn = _Turn(is_returning)
+        turn = _SendingTurn(is_returning)
         self._sending.add(queue.name)
         self._counted += 1
         self._active_returning += is_returning
         self._scheduler.spawn(f"send to {queue.name}", self._serve(queue, turn))
 
-    async def _serve(self, queue: DestinationQueue, turn: _Turn) -> None:
+    async def _serve(self, queue: DestinationQueue, turn: _SendingTurn) -> None:
         """Send transactions until there is nothing left, the destination is away, or others have their turn."""
         delay_s: float | None = _UNEXPECTED_S
         try:
@@ -291,7 +291,7 @@ class Dispatcher:
         finally:
             self._end(queue, turn, delay_s)
 
-    def _count_again(self, turn: _Turn) -> None:
+    def _count_again(self, turn: _SendingTurn) -> None:
         """The next transaction takes a place, for some seconds."""
         if not turn.is_counted:
             turn.is_counted = True
@@ -301,17 +301,17 @@ class Dispatcher:
             turn.timer.cancel()
         turn.timer = self._scheduler.callLater(self._limits.slow_s, self._is_slow, turn)
 
-    def _is_slow(self, turn: _Turn) -> None:
+    def _is_slow(self, turn: _SendingTurn) -> None:
         self._release(turn)
         self._pump()
 
-    def _release(self, turn: _Turn) -> None:
+    def _release(self, turn: _SendingTurn) -> None:
         if turn.is_counted:
             turn.is_counted = False
             self._counted -= 1
             self._active_returning -= turn.is_returning
 
-    def _end(self, queue: DestinationQueue, turn: _Turn, delay_s: float | None) -> None:
+    def _end(self, queue: DestinationQueue, turn: _SendingTurn, delay_s: float | None) -> None:
         if turn.timer is not None and turn.timer.active():
             turn.timer.cancel()
         self._release(turn)
