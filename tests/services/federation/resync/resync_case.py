@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
 
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
@@ -16,6 +18,8 @@ from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from tests.services.federation.joining_server import JoiningServer
 from tests.services.world import NullLog
 from tests.storage.rooms.store_case import StoreCase
+
+T = TypeVar("T")
 
 ALICE, BOB = "@alice:a", "@bob:b"
 
@@ -38,6 +42,11 @@ class ResyncCase(StoreCase):
     def sql(self, statement: str, *params: object, on: Any = None) -> Any:
         """Run a statement on one connection of the test."""
         return super().sql(statement, *params, on=on or self.connection)
+
+    @staticmethod
+    def deferred(work: Coroutine[Any, Any, T]) -> Deferred[T]:
+        """The result of a coroutine, for ``assertFailure``."""
+        return Deferred.fromCoroutine(work)
 
     def made_room(self, version: str = "10", members: int = 8) -> HostedRoom:
         """A room of Alice, with members of several servers, some of whom are on server ``b``."""
