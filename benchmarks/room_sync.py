@@ -9,7 +9,7 @@ import gc
 import json
 import tracemalloc
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -256,7 +256,7 @@ def _data(
         2_000,
         1,
     )
-    since = position.replace({"receipts": PositionVector(linear=rooms * 10 - 1)})
+    since = position.replace({"receipts": PositionVector(linear=(rooms + 1) * 10 - 1)})
     news = News(receipts=frozenset(ids[-2:]))
 
     def receipt() -> None:
@@ -296,8 +296,8 @@ def _checks() -> Iterator[Row]:
     """Whether anything is new for a user in 5,000 rooms."""
     mine = frozenset(f"!{number}:{SERVER_NAME}" for number in range(5_000))
 
-    async def load(user_id: str) -> frozenset[str]:
-        return mine
+    async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
+        return dict.fromkeys(users, mine)
 
     recent = RecentChanges()
     check = ChangesCheck(recent, RoomsOfUsers(make_caches(), load))

@@ -59,6 +59,7 @@ class ClientDataReader:
         return bool(
             rooms.whole
             or rooms.new_members
+            or rooms.left
             or news.receipts is None
             or news.receipts
             or news.private_receipts
@@ -115,14 +116,17 @@ class ClientDataReader:
 
 def _allowed(rooms: DataRooms, wanted: RoomFilter) -> DataRooms:
     """The rooms that a filter wants."""
-    joined, whole, new_members = rooms
+    joined, whole, new_members, left = rooms
     if wanted.rooms is not None or wanted.not_rooms:
-        joined, whole = (list(filter(wanted.allows_room, each)) for each in (joined, whole))
+        joined, whole, left = (
+            list(filter(wanted.allows_room, each)) for each in (joined, whole, left)
+        )
     # Many users are in thousands of rooms, whose set is not copied.
     return DataRooms(
         joined if isinstance(joined, frozenset) else frozenset(joined),
         frozenset(whole),
         new_members,
+        frozenset(left),
     )
 
 
@@ -149,6 +153,7 @@ def _values_to_read(
         reader.device_id,
         whole=rooms.whole,
         new_members=rooms.new_members,
+        left=rooms.left,
         is_first=is_first,
         receipts=span(bool(changed), "receipts"),
         receipt_rooms=changed,
@@ -214,7 +219,8 @@ class _WantedData:
             ):
                 receipts[receipt.room_id].append(receipt)
         found: dict[str, RoomData] = {}
-        for room_id in {*account, *receipts, *typing}.intersection(rooms.joined):
+        told = {*account, *receipts, *typing}
+        for room_id in told.intersection(rooms.joined) | told.intersection(rooms.left):
             data = RoomData(
                 self._account_data(self._of_rooms, account[room_id]),
                 receipts[room_id],
