@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 from synrepl.core import jsons
 from synrepl.federation.transactions import MAX_EDU
 
-#: Room left for the head of an EDU with messages to devices, and for the names in it.
-_MESSAGES_BYTES = MAX_EDU - 2_048
+#: Maximum size of the name of a device and a message to it, as JSON: an EDU has room for them and all IDs of any length.
+MAX_SENT_MESSAGE = MAX_EDU - 5_120
+
+#: Size of the messages of an EDU. The rest is left for the sender, and the type and ID of the messages.
+_MESSAGES_BYTES = MAX_EDU - 3_328
 
 
 class SentPresence(NamedTuple):
@@ -99,14 +102,14 @@ def message_edus(
     """Messages to devices of one server, as few EDUs as their size allows.
 
     :param kind: the type of the messages
-    :param messages: by user and device, each with JSON of at most :data:`.MAX_EDU` bytes
+    :param messages: by user and device, each of at most :data:`MAX_SENT_MESSAGE` bytes
     :param message_id: identifies them for the other server; several EDUs get a number each
     """
     parts: list[dict[str, dict[str, Any]]] = [{}]
     size = 0
     for user_id, devices in messages.items():
         for device_id, content in devices.items():
-            needed = len(jsons.canonical(content)) + len(user_id) + len(device_id) + 16
+            needed = len(jsons.canonical({user_id: {device_id: content}}))
             if size and size + needed > _MESSAGES_BYTES:
                 parts.append({})
                 size = 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.pending_rows import array_text
+
+#: Maximum number of EDUs with messages that wait for one destination. Beyond it, the oldest go.
+MAX_WAITING_EDUS = 10_000
 
 
 class OutgoingMessage(NamedTuple):
@@ -36,14 +39,23 @@ class PersistentEdus(NamedTuple):
     pokes: Sequence[DeviceListPoke]
 
 
-def add_messages(txn: Transaction, edus: Iterable[tuple[str, bytes]]) -> None:
+def add_messages(txn: Transaction, edus: Sequence[tuple[str, bytes]]) -> int:
     """Keep messages until their destination has got them.
 
     :param edus: destinations and JSON, in order
+    :returns: the number of older messages that went because too many wait for a destination
     """
-    txn.insert_many(
-        "INSERT INTO synrepl._outgoing_messages (destination, edu) VALUES %s", list(edus)
+    if not edus:
+        return 0
+    txn.insert_many("INSERT INTO synrepl._outgoing_messages (destination, edu) VALUES %s", edus)
+    txn.execute(
+        "DELETE FROM synrepl._outgoing_messages m USING (SELECT d, (SELECT x.message_no"
+        " FROM synrepl._outgoing_messages x WHERE x.destination = d"
+        " ORDER BY x.message_no DESC OFFSET %s LIMIT 1) AS last FROM unnest(%s::text[]) AS d) AS f"
+        " WHERE m.destination = f.d AND m.message_no <= f.last",
+        (MAX_WAITING_EDUS, array_text(sorted({name for name, _ in edus}))),
     )
+    return txn.rowcount
 
 
 def delete_messages(txn: Transaction, delivered: Collection[tuple[str, int]]) -> None:

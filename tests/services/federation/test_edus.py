@@ -173,7 +173,7 @@ class EdusIntoStreams(InboundCase):
             TypingService(scheduler, database, writers, NullLog()),
             ReceiptService(scheduler, writers),
             PresenceService(scheduler, database, writers, NullLog()),
-            ToDeviceService(HERE, writers, NullLog()),
+            ToDeviceService(HERE, False, writers, NullLog()),
         )
         self.edus = EduReceiver(scheduler, sinks, self.here.admission, NullLog())
 
