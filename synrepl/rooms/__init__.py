@@ -83,6 +83,7 @@ from synrepl.rooms.partial import ResyncChange as ResyncChange
 from synrepl.rooms.partial import Resynced as Resynced
 from synrepl.rooms.partial import ResyncProgress as ResyncProgress
 from synrepl.rooms.partial import StateAnswer as StateAnswer
+from synrepl.rooms.partial import certainty_of as certainty_of
 from synrepl.rooms.partial import join_partially as join_partially
 from synrepl.rooms.partial import resync as resync
 from synrepl.rooms.receipt import ReceiptResult as ReceiptResult

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -48,23 +48,33 @@ class FullJoins:
 
     :param persister: of the process that the room is assigned to
     :param server_name: of this server
+    :param joined: called after a join of a room that is partial, so that its completion begins at once
     """
 
     def __init__(
-        self, database: Database, persister: RoomPersister, instance: str, server_name: str
+        self,
+        database: Database,
+        persister: RoomPersister,
+        instance: str,
+        server_name: str,
+        joined: Callable[[], object],
     ) -> None:
+        self._joined = joined
         self._database = database
         self._persister = persister
         self._instance = instance
         self._server_name = server_name
 
-    async def persist(self, join: Event, answer: AsyncIterator[AnsweredEvents]) -> PersistedJoin:
+    async def persist(
+        self, join: Event, answer: AsyncIterator[AnsweredEvents], joined_via: str
+    ) -> PersistedJoin:
         """Persist a join and the state that came with it.
 
         Nobody sees anything of the room before the join is stored. What is left of a join that fails is removed, at once,
         or, if the process ends, by :meth:`remove_unfinished`.
 
         :param answer: of some hundred events each, in any order
+        :param joined_via: the server that answered
         :raises IncompleteAnswer: the answer lacks essential state, or contradicts itself
         :raises JoinRejected: the rules do not allow the join
         :raises JoinUnderWay: another process is joining the room
@@ -76,14 +86,19 @@ class FullJoins:
             f"begin to join {room_id}", lambda txn: begin_full_join(txn, room_id, version, owner)
         )
         try:
-            return await self._persist(room_no, owner, join, answer)
+            return await self._persist(room_no, owner, join, answer, joined_via)
         except SynreplError:
             with suppress(SynreplError):  # it is removed later
                 await self._remove(room_no, room_id, owner)
             raise
 
     async def _persist(
-        self, room_no: int, owner: str, join: Event, answer: AsyncIterator[AnsweredEvents]
+        self,
+        room_no: int,
+        owner: str,
+        join: Event,
+        answer: AsyncIterator[AnsweredEvents],
+        joined_via: str,
     ) -> PersistedJoin:
         room_id, run = join.room_id, self._database.run
         async for part in answer:
@@ -105,13 +120,15 @@ class FullJoins:
             fault = (await outliers.store()).fault
         if fault is not None:
             raise IncompleteAnswer(room_id=room_id, reason=f"is of no use: {fault}")
-        done, _ = await self._persister.run(
+        done, last = await self._persister.run(
             room_id,
             len(join.raw),
             ROOM_STREAMS,
-            lambda *context: FullJoinRun(join, owner, *context),
+            lambda *context: FullJoinRun(join, owner, joined_via, *context),
         )
-        return PersistedJoin(done.events[-1], False)
+        if last.is_partial:
+            self._joined()
+        return PersistedJoin(done.events[-1], last.is_partial)
 
     @staticmethod
     def _keep(

@@ -10,7 +10,7 @@ from simulator.federation.server_keys import SimulatedKeys
 from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
 from synrepl.federation.answers import SendJoinAnswer
-from synrepl.federation.requests import FederationAnswer, FederationRequest
+from synrepl.federation.requests import BytesBody, FederationAnswer, FederationRequest
 from synrepl.rooms import (
     Event,
     Keys,
@@ -82,7 +82,7 @@ class JoiningServer:
         self.verifier = EventVerifier(scheduler, KnownKeys(federation.keys), NoThreads(), log)
         self.persister = persister
         self.joins = PartialJoins(persister, self._joined)
-        self.full_joins = FullJoins(database, persister, instance, HERE)
+        self.full_joins = FullJoins(database, persister, instance, HERE, self._joined)
         self.parts = ResyncParts(
             scheduler=scheduler,
             database=database,
@@ -104,8 +104,10 @@ class JoiningServer:
         self.joined += 1
 
     async def handle(self, origin: str, request: FederationRequest) -> FederationAnswer | None:
-        """It answers nobody."""
-        return None
+        """It has nothing for anybody, but takes what it is sent."""
+        if "/send/" in request.path:
+            return FederationAnswer(200, BytesBody(b'{"pdus":{}}'))
+        return FederationAnswer(404, BytesBody(b'{"errcode":"M_NOT_FOUND","error":"not here"}'))
 
     async def handshake(self, room_id: str, via: str, user_id: str = US) -> PartialJoin:
         """Join a room by another server; returns its answer, verified."""
@@ -138,7 +140,7 @@ class JoiningServer:
         template = await self.client.make_membership(via, "join", room_id, user_id, versions)
         join = self._signed(template.room_version, template.event)
         with await self.client.send_join(via, join, omit_members=False) as answer:
-            return await self.full_joins.persist(join, self._parts_of(answer, join, via))
+            return await self.full_joins.persist(join, self._parts_of(answer, join, via), via)
 
     async def _parts_of(
         self, answer: SendJoinAnswer, join: Event, via: str

@@ -1,6 +1,7 @@
 """Partial rooms that no user of this server is in any more: nobody needs their full state.
 
-Their events keep the states that are known of them. A later join begins anew, with a state of its own.
+Their events keep the states that are known of them, but nothing is built on these any more. A later join makes the room
+partial again, and then these events are judged again, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from synrepl.streams.row import Json
 from synrepl.streams.synapse.caches import CACHES, CachesRow
 from synrepl.streams.synapse.un_partial_stated_room import PARTIAL_ROOM_CACHES
 
-_PENDING = int(EventFlags.PARTIAL | EventFlags.UNCONFIRMED)
+_PARTIAL, _ABANDONED = int(EventFlags.PARTIAL), int(EventFlags.ABANDONED)
 
 #: Rounds through the servers after which a room is left alone that, by what other servers did, this one is not in.
 MAX_REFUSED = 3
@@ -73,8 +74,13 @@ def abandon_room(txn: Transaction, outbox: Outbox, room_no: int, server_name: st
     told = servers_at_join(txn, room_no)
     note_device_lists(txn, room_no, told, server_name, has_left=True)
     txn.execute(
-        f"UPDATE synrepl._room_events e SET flags = e.flags & ~{_PENDING} FROM synrepl._resync_events r"
-        " WHERE r.room_no = %s AND e.event_no = r.event_no",
+        f"UPDATE synrepl._room_events e SET flags = e.flags & ~{_PARTIAL} | {_ABANDONED}"
+        " FROM synrepl._partial_events p WHERE p.room_no = %s AND e.event_no = p.event_no",
+        (room_no,),
+    )
+    txn.execute(
+        "UPDATE synrepl._resync_events SET full_before = NULL, full_after = NULL, full_flags = NULL,"
+        " full_audience = NULL, full_refusal = NULL WHERE room_no = %s",
         (room_no,),
     )
     txn.execute("UPDATE synrepl._room_heads SET partial = 0 WHERE room_no = %s", (room_no,))
@@ -92,10 +98,9 @@ def abandon_room(txn: Transaction, outbox: Outbox, room_no: int, server_name: st
 
 
 def remove_partial_rows(txn: Transaction, room_no: int) -> None:
-    """Remove what makes a room partial."""
+    """Remove what makes a room partial, but not the outcomes."""
     for table in (
         "_partial_events",
-        "_resync_events",
         "_partial_rooms",
         "_listed_events",
         "_fetched_events",

@@ -27,7 +27,14 @@ from synrepl.storage.rooms.persisting.room_memory import RoomMemories
 from synrepl.storage.rooms.tables.events import refusal_of
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedEvent
-from synrepl.storage.rooms.tables.numbers import find_room, lock_room, make_room
+from synrepl.storage.rooms.tables.numbers import OpenedRoom, find_room, lock_room, make_room
+from synrepl.storage.rooms.tables.partial_rooms import (
+    PartialRoomRow,
+    add_partial_room,
+    is_abandoned,
+    partial_room,
+    resume_abandoned,
+)
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.short_work import Opening
 
@@ -154,13 +161,18 @@ def unfinished_joins(txn: Transaction) -> list[tuple[int, str]]:
 class FullJoinRun(PersistRun):
     """One run of persisting a join whose answer is stored, as a work function.
 
+    A room that was partial when its last users left is partial again: its older events are judged again.
+
     :param owner: the process that began the join
+    :param joined_via: the server that answered
+    :ivar is_partial: whether the room is partial
     """
 
     def __init__(
         self,
         join: Event,
         owner: str,
+        joined_via: str,
         memories: RoomMemories,
         room_nos: Mapping[str, int],
         limits: RoomLimits,
@@ -176,6 +188,23 @@ class FullJoinRun(PersistRun):
         )
         self._join = join
         self._owner = owner
+        self._joined_via = joined_via
+        self.is_partial = False
+
+    def _open(self, txn: Transaction, new_ids: Sequence[str]) -> OpenedRoom:
+        """Lock the room, which is partial again if it was when its last users left."""
+        opened = super()._open(txn, new_ids)
+        room_no = opened.room.room_no
+        if is_abandoned(txn, room_no):
+            room = opened.room._replace(epoch=opened.room.epoch + 1)
+            via = self._joined_via
+            add_partial_room(
+                txn, PartialRoomRow(room_no, room.epoch, 0, self._join.event_id, via), [via]
+            )
+            resume_abandoned(txn, room_no)
+            opened = opened._replace(room=room)
+        self.is_partial = partial_room(txn, room_no) is not None
+        return opened
 
     def opening(self, outbox: Outbox) -> Opening | None:
         """None: it is never short."""

@@ -26,12 +26,14 @@ from synrepl.storage.rooms.persisting.persist_run import PersistRun
 from synrepl.storage.rooms.persisting.room_memory import RoomMemories
 from synrepl.storage.rooms.tables.events import EventFlags, StoredEvent, refusal_of
 from synrepl.storage.rooms.tables.incoming import EventOutcome, IncomingEvent, PersistedEvent
-from synrepl.storage.rooms.tables.numbers import OpenedRoom
+from synrepl.storage.rooms.tables.numbers import OpenedRoom, RoomRow
 from synrepl.storage.rooms.tables.partial_rooms import (
     MAX_ROOM_SERVERS,
     PartialRoomRow,
     add_partial_room,
+    is_abandoned,
     partial_room,
+    resume_abandoned,
 )
 from synrepl.storage.short_work import Opening
 from synrepl.streams.row import Json
@@ -65,7 +67,7 @@ class PartialJoinRun(PersistRun):
     A room that is partial stays so, with the servers and the job that it has. One that has its full state becomes
     partial again, in a new epoch, unless everything that the join follows is here.
 
-    :ivar is_partial: whether the join has partial state
+    :ivar is_partial: whether the room is partial
     """
 
     def __init__(
@@ -99,6 +101,18 @@ class PartialJoinRun(PersistRun):
         """None: it is never short."""
         return None
 
+    def _open(self, txn: Transaction, new_ids: Sequence[str]) -> OpenedRoom:
+        """Lock the room, which is partial again if it was when its last users left."""
+        opened = super()._open(txn, new_ids)
+        self.is_partial = is_abandoned(txn, opened.room.room_no)
+        return self._partial_again(txn, opened) if self.is_partial else opened
+
+    def _partial_again(self, txn: Transaction, opened: OpenedRoom) -> OpenedRoom:
+        room = opened.room._replace(epoch=opened.room.epoch + 1)
+        self._add_partial_room(txn, room)
+        resume_abandoned(txn, room.room_no)
+        return opened._replace(room=room)
+
     def _persist(self, txn: Transaction, outbox: Outbox, opened: OpenedRoom) -> PersistRun:
         """Persist it; other processes drop what they have cached of whether the room is partial."""
         run = super()._persist(txn, outbox, opened)
@@ -124,16 +138,16 @@ class PartialJoinRun(PersistRun):
         room_no = batch.room.room_no
         if partial_room(batch.txn, room_no) is not None:
             return
+        room = batch.room._replace(epoch=batch.room.epoch + 1)
+        self._add_partial_room(batch.txn, room)
+        batch.memory.epoch = room.epoch
+
+    def _add_partial_room(self, txn: Transaction, room: RoomRow) -> None:
+        _, joined_via, device_lists_stream_id = self._answer
         row = PartialRoomRow(
-            room_no,
-            batch.room.epoch + 1,
-            self._answer.device_lists_stream_id,
-            self._join.event_id,
-            self._answer.joined_via,
+            room.room_no, room.epoch, device_lists_stream_id, self._join.event_id, joined_via
         )
-        servers = sorted(self._answer.join.servers)[:MAX_ROOM_SERVERS]
-        add_partial_room(batch.txn, row, servers)
-        batch.memory.epoch = row.epoch
+        add_partial_room(txn, row, sorted(self._answer.join.servers)[:MAX_ROOM_SERVERS])
 
     def _check(self, batch: RoomBatch, given: Sequence[PersistedEvent]) -> None:
         """Check the outcomes.
@@ -157,7 +171,7 @@ class PartialJoinRun(PersistRun):
         joined = rows[self._join.event_id]
         if not joined.passed_all_checks:
             raise JoinRejected(room_id=room_id, reason=_reason(joined))
-        self.is_partial = bool(joined.flags & EventFlags.PARTIAL)
+        self.is_partial = self.is_partial or bool(joined.flags & EventFlags.PARTIAL)
 
 
 def _by_key(join: Event, state: Iterable[Event]) -> Mapping[StateKey, Event]:

@@ -104,6 +104,7 @@ class SwapRun:
         append_swap_facts(outbox, txn, room, swapped, event_rows, counts.events)
         note_device_lists(txn, room.room_no, told, self._server_name)
         remove_partial_rows(txn, room.room_no)
+        txn.execute("DELETE FROM synrepl._resync_events WHERE room_no = %s", (room.room_no,))
         end_resync(txn, room.room_no, ResyncPhase.DONE)
         txn.execute(
             "UPDATE synrepl._room_heads SET extremities = %s, current_group = %s, partial = 0,"

@@ -306,7 +306,7 @@ class RoomBatch:
         here = self.memory.rows
         missing = {each for each in auth_dependencies(event) if each not in here}
         for each in event.prev_event_ids:
-            if each not in here or here[each].is_outlier:
+            if each not in here or not here[each].can_be_followed:
                 missing.add(each)
         return missing
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError, Refused, SynreplError
 from synrepl.rooms import (
     BadEvent,
+    Certainty,
     Event,
     EventBuilder,
     EventDraft,
@@ -17,6 +18,7 @@ from synrepl.rooms import (
     RedactionReason,
     StateKey,
     authorise,
+    certainty_of,
     check_state_independent,
     effect_of_redaction,
     judge,
@@ -187,13 +189,19 @@ class SendRun(PersistRun):
     def _membership_error(
         self, batch: RoomBatch, judged: Judged[StoredState]
     ) -> SynreplError | None:
-        """Why an event is refused that requires another membership of its user."""
+        """Why an event is refused that requires another membership of its user.
+
+        In a partial room, the rules decide about users whose membership is not known yet.
+        """
         memberships, event = self._outgoing.memberships, judged.event
         if memberships is None:
             return None
         key = event.type, event.state_key or ""
         assert judged.state_before is not None
         before = batch.view.state_events(judged.state_before, [key]).get(key)
+        server = event.sender.partition(":")[2]
+        if before is None and judged.partial and certainty_of(key, server) is Certainty.UNKNOWN:
+            return None
         membership = "leave" if before is None else before.membership
         if membership in memberships:
             return None

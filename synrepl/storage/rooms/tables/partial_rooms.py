@@ -57,6 +57,7 @@ class PartialRoomRow(NamedTuple):
 
 
 _PARTIAL = int(EventFlags.PARTIAL)
+_ABANDONED = int(EventFlags.ABANDONED)
 
 _COLUMNS = ", ".join(PartialRoomRow._fields)
 
@@ -89,6 +90,36 @@ def add_partial_room(txn: Transaction, room: PartialRoomRow, servers: Collection
         " began_at = now(), phase_at = now(), progress_at = now(), ended_at = NULL",
         (room.room_no, room.epoch),
     )
+
+
+def resume_abandoned(txn: Transaction, room_no: int) -> int:
+    """Make the events partial again that had partial state when a room was abandoned; returns their number.
+
+    They are judged again with what comes now. The room must have a row.
+    """
+    txn.execute(
+        f"UPDATE synrepl._room_events e SET flags = e.flags & ~{_ABANDONED} | {_PARTIAL}"
+        " FROM synrepl._resync_events r WHERE r.room_no = %s AND e.event_no = r.event_no"
+        f" AND e.flags & {_ABANDONED} <> 0 RETURNING e.event_no",
+        (room_no,),
+    )
+    resumed = [(room_no, int(number)) for (number,) in txn.fetchall()]
+    copy_rows(txn, PARTIAL_EVENTS_TABLE, resumed)
+    txn.execute(
+        "UPDATE synrepl._room_heads SET partial = partial + %s WHERE room_no = %s",
+        (len(resumed), room_no),
+    )
+    return len(resumed)
+
+
+def is_abandoned(txn: Transaction, room_no: int) -> bool:
+    """Whether a room was let go of while it was partial, so that the states of some events are not known."""
+    txn.execute(
+        "SELECT EXISTS (SELECT FROM synrepl._resync_events WHERE room_no = %(room)s) AND NOT EXISTS ("
+        " SELECT FROM synrepl._partial_rooms WHERE room_no = %(room)s)",
+        {"room": room_no},
+    )
+    return bool(txn.fetchone()[0])
 
 
 def end_resync(txn: Transaction, room_no: int, phase: ResyncPhase) -> None:
