@@ -12,7 +12,7 @@ from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.audience import BAN, LEAVE, SETS_SHIFT
 
 _OUTGOING = int(EventFlags.OUTGOING)
-_PARTIAL = int(EventFlags.PARTIAL)
+_PARTIAL = int(EventFlags.PARTIAL | EventFlags.ABANDONED)
 _UNSENT = int(EventFlags.OUTLIER | EventFlags.REJECTED | EventFlags.SOFT_FAILED)
 
 #: Which events are sent; the first part is the condition of an index.
@@ -43,7 +43,7 @@ class ToSend(NamedTuple):
 
     @property
     def is_partial(self) -> bool:
-        """Whether the state before it is partial."""
+        """Whether the state before it is partial, although the room may be abandoned since."""
         return bool(self.flags & _PARTIAL)
 
 

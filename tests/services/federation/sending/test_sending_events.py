@@ -99,7 +99,7 @@ class PartialRoomsTest(SendingCase):
 
     def _room(self, *, sender: str = ALICE) -> Event:
         world = self.world_ = self.world()
-        room = world.room("room", ["one"])
+        room = self.room = world.room("room", ["one"])
         self.settle(world)
         world.receiver("before")
         world.server.operator.run("partial", lambda txn: make_partial(txn, room.room_id))
@@ -132,6 +132,21 @@ class PartialRoomsTest(SendingCase):
         world.owed["before"].append(event.event_id)
         self.settle(world)
         self.assertIn(event.event_id, world.receivers["one"].event_ids)
+
+    def test_events_of_rooms_that_were_abandoned_go_to_the_servers_that_are_known(self) -> None:
+        own = self._room()
+        world = self.world_
+        other = world.send(self.room, "m.room.message", "@bob:one", {"body": "x"}, outgoing=True)
+        for statement in (
+            "DELETE FROM synrepl._partial_rooms",
+            "UPDATE synrepl._room_events SET flags = flags | 8 WHERE sender = '@bob:one'",
+            "UPDATE synrepl._room_events SET flags = flags & ~8 | 128 WHERE flags & 8 <> 0",
+        ):
+            world.server.operator.run("a", lambda txn, s=statement: txn.execute(s) and None)
+        world.owed["before"].clear()
+        world.until(lambda: own.event_id in world.receivers["one"].event_ids)
+        world.run(10.0)
+        self.assertNotIn(other.event_id, world.receivers["one"].event_ids)
 
     def test_events_of_others_go_to_nobody(self) -> None:
         event = self._room(sender="@bob:one")
