@@ -93,14 +93,14 @@ class SendingFigures(NamedTuple):
 
 
 def sending_figures(txn: Transaction, limit: int) -> SendingFigures | None:
-    """What is to be known of sending; None if nobody has ever sent anything, or this user may not read it.
+    """What is to be known of sending; None if nobody has ever sent, or this user may not read it.
 
     :param limit: of the destinations
     """
     if not value(txn, _MAY_READ):
         return None
     states = partition_states(txn)
-    if all(each.position is None for each in states):
+    if not any(each.epoch for each in states):
         return None
     txn.execute("SELECT position FROM synrepl._streams WHERE stream = 'events'")
     row = txn.fetchone_or_none()
@@ -111,5 +111,5 @@ def sending_figures(txn: Transaction, limit: int) -> SendingFigures | None:
         if each.failing_since_ms is not None
         and (each.position is not None or each.messages or each.device_lists)
     ]
-    unowned = [each for each in states if not each.is_held and (each.position or 0) < position]
+    unowned = [each for each in states if not each.is_held and each.position < position]
     return SendingFigures(unowned, position, longest)

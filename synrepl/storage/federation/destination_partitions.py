@@ -23,14 +23,14 @@ class ClaimedPartition(NamedTuple):
 
     :ivar previous_owner: the process that had it and did not give it back; None: nobody
     :ivar position: see the migration
-    :ivar device_lists_position: see the migration; None: nobody was to be told of anything
+    :ivar device_lists_position: see the migration
     """
 
     partition: int
     epoch: int
     previous_owner: str | None
     position: int
-    device_lists_position: int | None
+    device_lists_position: int
 
 
 def lock_partitions(txn: Transaction, partitions: Collection[int]) -> Sequence[int]:
@@ -43,21 +43,13 @@ def lock_partitions(txn: Transaction, partitions: Collection[int]) -> Sequence[i
 
 
 def claim_partitions(
-    txn: Transaction, partitions: Collection[int], owner: str, position: int
+    txn: Transaction, partitions: Collection[int], owner: str
 ) -> Sequence[ClaimedPartition]:
-    """Take partitions over, whose locks the session has; waits for transactions that write for them.
-
-    :param position: of `events`, up to which nobody is to get anything if nobody has ever sent
-    """
+    """Take partitions over, whose locks the session has; waits for transactions that write for them."""
     wanted = array_text(sorted(partitions))
     txn.execute(
         "SELECT pg_advisory_xact_lock(%s, p + %s) FROM unnest(%s::int[]) AS p",
         (_LOCKS, _WRITES, wanted),
-    )
-    # All of them, since others may be claimed much later.
-    txn.execute(
-        "UPDATE synrepl._destination_partitions SET position = %s WHERE position IS NULL",
-        (position,),
     )
     txn.execute(
         "UPDATE synrepl._destination_partitions p SET epoch = p.epoch + 1, owner = %s"
@@ -126,20 +118,22 @@ def release_partitions(txn: Transaction, epochs: Mapping[int, int]) -> None:
 class PartitionState(NamedTuple):
     """A partition, for status.
 
+    :ivar epoch: number of claims
     :ivar owner: the process that claimed it last; None: it was given back
     :ivar is_held: a process holds its lock
     """
 
     partition: int
+    epoch: int
     owner: str | None
     is_held: bool
-    position: int | None
+    position: int
 
 
 def partition_states(txn: Transaction) -> Sequence[PartitionState]:
     """All partitions."""
     txn.execute(
-        "SELECT p.partition, p.owner, EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory'"
+        "SELECT p.partition, p.epoch, p.owner, EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory'"
         "  AND l.granted AND l.objsubid = 2 AND l.classid = %s::bigint::oid AND l.objid = p.partition::oid"
         "  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),"
         " p.position FROM synrepl._destination_partitions p ORDER BY p.partition",

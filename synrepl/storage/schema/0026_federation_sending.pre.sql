@@ -10,12 +10,16 @@ CREATE TABLE synrepl._destination_partitions (
     partition smallint NOT NULL,
     epoch bigint NOT NULL DEFAULT 0,      -- raised by each claim: whoever had an earlier one writes nothing
     owner text,                           -- the process that sends; NULL: it was given back
-    position bigint,                      -- of `events`, up to which every destination without a row in
-                                          -- _destination_queues has got what it was to get; NULL: nobody was to get anything
-    device_lists_position bigint,         -- of `device_lists`, up to which _device_list_pokes has all
+    position bigint NOT NULL,             -- of `events`, up to which every destination without a row in
+                                          -- _destination_queues has got what it was to get
+    device_lists_position bigint NOT NULL,  -- of `device_lists`, up to which _device_list_pokes has all
     CONSTRAINT _destination_partitions_key PRIMARY KEY (partition)
 ) WITH (fillfactor = 20);
-INSERT INTO synrepl._destination_partitions (partition) SELECT generate_series(0, 63);
+-- Nobody is to get what there is already.
+INSERT INTO synrepl._destination_partitions (partition, position, device_lists_position)
+SELECT generate_series(0, 63),
+       coalesce((SELECT position FROM synrepl._streams WHERE stream = 'events'), 0),
+       coalesce((SELECT position FROM synrepl._streams WHERE stream = 'device_lists'), 0);
 
 CREATE TABLE synrepl._destination_queues (
     destination text NOT NULL,

@@ -88,11 +88,11 @@ class DeviceListFanOut:
 
     async def _follow(self) -> None:
         upto = await self._settled.upto()
-        by_position: dict[int | None, list[OwnedPartition]] = {}
+        by_position: dict[int, list[OwnedPartition]] = {}
         for each in self._registry.partitions.values():
             by_position.setdefault(each.device_lists_position, []).append(each)
         for position, partitions in by_position.items():
-            if position is not None and position >= upto:
+            if position >= upto:
                 continue
             told = await self._write(position, upto, partitions)
             for each in partitions:
@@ -101,9 +101,9 @@ class DeviceListFanOut:
                 self._wake(told)
 
     async def _write(
-        self, after: int | None, upto: int, partitions: Collection[OwnedPartition]
+        self, after: int, upto: int, partitions: Collection[OwnedPartition]
     ) -> Collection[str]:
-        """Write who is to be told of changes; nobody of what was before anybody sent anything."""
+        """Write who is to be told of changes."""
         epochs = {each.number: each.epoch for each in partitions}
         known = self._rooms.known
         work = partial(_write, self._own, after, upto, epochs, known)
@@ -114,14 +114,14 @@ class DeviceListFanOut:
 
 def _write(
     own: str,
-    after: int | None,
+    after: int,
     upto: int,
     epochs: Mapping[int, int],
     known: Mapping[int, ServersAtState],
     txn: Transaction,
 ) -> tuple[Collection[str], Mapping[int, ServersAtState]]:
     enter_partitions(txn, epochs)
-    users = {} if after is None else changed_users(txn, own, after, upto)
+    users = changed_users(txn, own, after, upto)
     servers, rooms = servers_of_users(txn, users, known)
     pokes = [
         (server, user, users[user])

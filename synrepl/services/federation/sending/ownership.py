@@ -115,7 +115,7 @@ class PartitionOwner:
 
         def work(txn: Transaction) -> Sequence[ClaimedPartition]:
             free = lock_partitions(txn, missing)
-            return claim_partitions(txn, free, self._instance, settled) if free else []
+            return claim_partitions(txn, free, self._instance) if free else []
 
         claims = await session.run(work)
         if self._session is not session:
