@@ -57,6 +57,11 @@ class _SendingTurn:
         self.is_counted = True
         self.timer: DelayedCall | None = None
 
+    def cancel_timer(self) -> None:
+        """It keeps its place, or has none."""
+        if self.timer is not None and self.timer.active():
+            self.timer.cancel()
+
 
 class Dispatcher:
     """Sends to each destination that has something to get, one transaction after the other.
@@ -92,7 +97,7 @@ class Dispatcher:
         self._is_stopped = False
         self._quiet: list[Promise[None]] = []
         #: Destinations with a transaction under way, also those that were lost meanwhile.
-        self._sending: set[str] = set()
+        self._sending: dict[str, _SendingTurn] = {}
         self.last_error: SynreplError | None = None
         self._counted = 0
         self._active_returning = 0
@@ -152,6 +157,8 @@ class Dispatcher:
             await quiet
             if timer.active():
                 timer.cancel()
+        for turn in self._sending.values():
+            turn.cancel_timer()
         return not self.active
 
     @property
@@ -260,7 +267,7 @@ class Dispatcher:
 
     def _begin(self, queue: DestinationQueue, *, is_returning: bool) -> None:
         turn = _SendingTurn(is_returning)
-        self._sending.add(queue.name)
+        self._sending[queue.name] = turn
         self._counted += 1
         self._active_returning += is_returning
         self._scheduler.spawn(f"send to {queue.name}", self._serve(queue, turn))
@@ -297,8 +304,7 @@ class Dispatcher:
             turn.is_counted = True
             self._counted += 1
             self._active_returning += turn.is_returning
-        if turn.timer is not None and turn.timer.active():
-            turn.timer.cancel()
+        turn.cancel_timer()
         turn.timer = self._scheduler.callLater(self._limits.slow_s, self._is_slow, turn)
 
     def _is_slow(self, turn: _SendingTurn) -> None:
@@ -312,10 +318,9 @@ class Dispatcher:
             self._active_returning -= turn.is_returning
 
     def _end(self, queue: DestinationQueue, turn: _SendingTurn, delay_s: float | None) -> None:
-        if turn.timer is not None and turn.timer.active():
-            turn.timer.cancel()
+        turn.cancel_timer()
         self._release(turn)
-        self._sending.discard(queue.name)
+        del self._sending[queue.name]
         queue.is_busy = False
         if not self._sending and self._quiet:
             self._release_quiet()
@@ -332,10 +337,14 @@ class Dispatcher:
         elif not queue.has_work:
             queue.waiting_since = 0.0
         elif delay_s is not None:
-            self._scheduler.callLater(delay_s, self.wake, queue)
+            self._scheduler.spawn(f"send to {queue.name} again", self._wake_later(queue, delay_s))
         else:
             self.wake(queue)
         self._pump()
+
+    async def _wake_later(self, queue: DestinationQueue, delay_s: float) -> None:
+        await self._scheduler.sleep(delay_s)
+        self.wake(queue)
 
     def _release_quiet(self) -> None:
         quiet, self._quiet = self._quiet, []

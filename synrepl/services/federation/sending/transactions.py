@@ -230,7 +230,8 @@ class TransactionSender:
         events = queue.next_events()
         messages: Sequence[tuple[int, bytes]] = ()
         pokes: Sequence[DeviceListPoke] = ()
-        if (queue.has_messages or queue.has_pokes) and not (events and queue.batch_limit):
+        is_alone = bool(events) and (queue.batch_limit > 0 or events[0] <= queue.single_upto)
+        if (queue.has_messages or queue.has_pokes) and not is_alone:
             # Cleared first: what is added from now on sets it again.
             queue.has_messages = queue.has_pokes = False
             try:
@@ -245,6 +246,8 @@ class TransactionSender:
                 queue.has_pokes = len(pokes) == MAX_POKES
                 _check_owned(queue)
                 events = queue.next_events()  # others may have come
+                if messages and events and events[0] <= queue.single_upto:
+                    events = ()  # the next time, without messages
         edus = [edu for _, edu in messages]
         edus += [device_list_edu(*poke) for poke in pokes]
         if queue.edus and not queue.batch_limit:
