@@ -36,6 +36,7 @@ from synrepl.services.federation.sending.dispatcher import (
     DEFAULT_SENDING_LIMITS,
     SendingLimits,
 )
+from synrepl.services.federation.sending.handed_over_edus import HandedOverEdus
 from synrepl.services.federation.sending.sender import FederationSender
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.services.writing.stream_writer import StreamWriter
@@ -91,13 +92,14 @@ class WatchedTransport:
         self._transport = transport
 
     async def send(self, request: FederationRequest) -> FederationAnswer:
-        """Send a request."""
+        """Send a request. A process that dies meanwhile does not go on."""
         self._requests.begin(self._process, request.destination)
         try:
             return await self._transport.send(request)
         finally:
-            if self._process.alive:
-                self._requests.end(self._process, request.destination)
+            if not self._process.alive:
+                await self._process.promise()
+            self._requests.end(self._process, request.destination)
 
 
 class PersistingSource:
@@ -118,6 +120,7 @@ class SendingProcess(RestartedProcess):
     """A process of the server that sends.
 
     :ivar sender: what it runs
+    :ivar handed_over: gets the facts of ``federation``
     :ivar acknowledged: tokens of ``federation`` that it acknowledged
     :ivar is_gone: whether it does not start again
     """
@@ -156,12 +159,16 @@ class SendingProcess(RestartedProcess):
             FederationClient(transport, HOME),
             transport,
             lambda: 0,
-            self.acknowledged.append,
             log,
             self._limits,
         )
         transport.listeners.append(self.sender.server_is_up)
+        self.handed_over = HandedOverEdus(process, self.sender, lambda: self)
         self.sender.start()
+
+    def federation_ack(self, token: Token) -> None:
+        """Acknowledge ``federation``."""
+        self.acknowledged.append(token)
 
     async def is_up(self, server: str) -> None:
         """Another process has heard of a server."""

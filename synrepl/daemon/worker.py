@@ -25,6 +25,7 @@ from synrepl.daemon.client_api.listener import (
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.config.room_writers import check_room_writers
+from synrepl.daemon.config.senders import check_sender
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_for
@@ -79,6 +80,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         check_room_writers(config, self._catalogue)
         check_client_api(config, self._catalogue)
         check_federation(config, self._catalogue)
+        check_sender(config, self._catalogue)
         self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)

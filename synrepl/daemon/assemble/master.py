@@ -16,7 +16,7 @@ from synrepl.daemon.assemble.federation import FederationServices, assemble_fede
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
-from synrepl.daemon.assemble.sending import assemble_sending, server_up_handlers
+from synrepl.daemon.assemble.sending import assemble_sending, sending_handlers
 from synrepl.daemon.config.config import MasterConfig
 from synrepl.daemon.config.own_streams import memory_streams_elsewhere, refused_streams
 from synrepl.daemon.process_bus import MasterBus, publisher_of
@@ -162,9 +162,8 @@ def assemble_master(
         catalogue,
         servers,
         lambda: announcer.states[EVENTS.name].linear,
-        lambda: commands,
     )
-    built_in = server_up_handlers(ports, servers, sending, lambda: commands)
+    built_in = sending_handlers(ports, catalogue, servers, sending, lambda: commands)
     handler_commands = CommandQueue(
         scheduler,
         slices,

@@ -18,7 +18,7 @@ from synrepl.daemon.assemble.federation import FederationServices, assemble_fede
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
-from synrepl.daemon.assemble.sending import assemble_sending, server_up_handlers
+from synrepl.daemon.assemble.sending import assemble_sending, sending_handlers
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import refused_streams
 from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
@@ -183,9 +183,8 @@ def assemble_worker(
         catalogue,
         servers,
         lambda: 0,
-        lambda: commands.commands,
     )
-    built_in = server_up_handlers(ports, servers, sending, lambda: commands.commands)
+    built_in = sending_handlers(ports, catalogue, servers, sending, lambda: commands.commands)
 
     def lane_moved(stream: str, writer: str, position: Token) -> None:
         if news is not None:

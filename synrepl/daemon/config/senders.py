@@ -44,7 +44,9 @@ def check_sender(config: Config, catalogue: Catalogue) -> None:
 
     :raises SenderFollowsTooLittle:
     """
-    if not isinstance(config, WorkerConfig) or config.follow == "all" or not is_sender(config):
+    if config.rooms is None or config.rooms.federation is None or not is_sender(config):
+        return
+    if not isinstance(config, WorkerConfig) or config.follow == "all":
         return
     present = {stream.name for stream in catalogue}
     missing = [

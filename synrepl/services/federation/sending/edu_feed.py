@@ -22,7 +22,7 @@ from synrepl.services.federation.sending.registry import DestinationRegistry
 from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
 from synrepl.streams.synapse.device_lists import DEVICE_LISTS
-from synrepl.streams.synapse.federation import FEDERATION, FederationRow
+from synrepl.streams.synapse.federation import FederationRow
 from synrepl.streams.synapse.presence import PRESENCE, PresenceRow
 from synrepl.streams.synapse.receipts import RECEIPTS, ReceiptRow
 from synrepl.streams.synapse.to_device import TO_DEVICE, ToDeviceRow
@@ -41,8 +41,8 @@ RECEIPTS_S, LONGEST_RECEIPTS_S, PRESENCE_S = 0.2, 60.0, 3.0
 #: Rooms in which somebody types, and receipts and presences that wait; others are not sent.
 MAX_ROOMS, MAX_RECEIPTS, MAX_PRESENCES = 20_000, 20_000, 20_000
 
-#: Facts that wait to be looked at. Beyond it, the oldest is dropped.
-MAX_FACTS = 20_000
+#: Rows that wait to be looked at. Beyond it, the oldest is dropped.
+MAX_ROWS = 20_000
 
 
 class ServersForEdus(Protocol):
@@ -64,7 +64,6 @@ class EduFeed:
     :param devices_changed: called when devices may have changed
     :param has_edus: called when there may be messages to devices, or device lists, for these destinations; None: for
         any
-    :param acknowledge: called with a token of ``federation`` up to which everything is in the queues
     :ivar counts: numbers of EDUs by type, and of what was dropped
     """
 
@@ -77,7 +76,6 @@ class EduFeed:
         wake: Callable[[DestinationQueue], object],
         devices_changed: Callable[[], object],
         has_edus: Callable[[Collection[str] | None], object],
-        acknowledge: Callable[[Token], object],
         log: Logger,
     ) -> None:
         self._scheduler = scheduler
@@ -87,9 +85,8 @@ class EduFeed:
         self._wake = wake
         self._devices_changed = devices_changed
         self._has_edus = has_edus
-        self._acknowledge = acknowledge
         self._log = log
-        self._facts: deque[tuple[str, Token, Row]] = deque()
+        self._rows: deque[Row] = deque()
         self._is_running = False
         #: Users of this server who type, by room.
         self._typing: dict[str, frozenset[str]] = {}
@@ -121,40 +118,34 @@ class EduFeed:
                 self._has_edus(servers)
         elif stream in _HANDLED:
             for fact in facts:
-                self._facts.extend((stream, fact.token, row) for row in fact.rows)
-            while len(self._facts) > MAX_FACTS:
-                self._facts.popleft()
+                self._rows.extend(fact.rows)
+            while len(self._rows) > MAX_ROWS:
+                self._rows.popleft()
                 self.counts["dropped"] += 1
             self._start()
 
     def _start(self) -> None:
-        if not self._is_running and self._facts:
+        if not self._is_running and self._rows:
             self._is_running = True
             self._scheduler.spawn("make EDUs", self._run())
 
     async def _run(self) -> None:
         try:
-            while self._facts:
+            while self._rows:
                 await self._scheduler.sleep(0)
-                taken = [self._facts.popleft() for _ in range(min(len(self._facts), 500))]
-                await self._take(taken)
-                tokens = [token for stream, token, _ in taken if stream == FEDERATION.name]
-                if tokens:
-                    self._acknowledge(tokens[-1])
+                await self._take([self._rows.popleft() for _ in range(min(len(self._rows), 500))])
         finally:
             self._is_running = False
 
-    async def _take(self, taken: Sequence[tuple[str, Token, Row]]) -> None:
+    async def _take(self, rows: Sequence[Row]) -> None:
         typing: dict[str, frozenset[str]] = {}
-        for _, _, row in taken:
+        for row in rows:
             if isinstance(row, TypingRow):
                 typing[row.room_id] = frozenset(filter(self._is_own, row.user_ids))
             elif isinstance(row, ReceiptRow):
                 self._take_receipt(row)
             elif isinstance(row, PresenceRow):
                 self._take_presence(_presence_of_row(row))
-            elif isinstance(row, FederationRow):
-                self._take_handed(row)
         changed = {
             room_id: users
             for room_id, users in typing.items()
@@ -289,7 +280,7 @@ class EduFeed:
 
     # -- what others hand to senders -----------------------------------------------------------------
 
-    def _take_handed(self, row: FederationRow) -> None:
+    def take_handed(self, row: FederationRow) -> None:
         """Take a row of ``federation``, as real servers write it; others are counted and ignored."""
         try:
             self._take_handed_data(row.type, row.data)
@@ -319,7 +310,7 @@ class EduFeed:
         self._put(_names([destination]), lambda queue: queue.pending_edus().put(encoded, key))
 
 
-_HANDLED = frozenset({TYPING.name, RECEIPTS.name, PRESENCE.name, FEDERATION.name})
+_HANDLED = frozenset({TYPING.name, RECEIPTS.name, PRESENCE.name})
 
 
 def _presence_of_row(row: PresenceRow) -> SentPresence:

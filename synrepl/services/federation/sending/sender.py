@@ -65,7 +65,6 @@ class FederationSender:
     :param own: the name of this server
     :param open_session: opens a connection for locks
     :param known: returns the linear position of ``events`` that the process knows
-    :param acknowledge: acknowledges ``federation`` up to a token
     :param has_device_lists: whether the catalogue has the stream ``device_lists``
     :ivar edus: observes facts, and makes EDUs of them
     :ivar servers: the servers in rooms
@@ -83,7 +82,6 @@ class FederationSender:
         client: SendsTransactions,
         failures: KnowsFailures,
         known: Callable[[], Token],
-        acknowledge: Callable[[Token], object],
         log: Logger,
         limits: SendingLimits = DEFAULT_SENDING_LIMITS,
         *,
@@ -125,7 +123,6 @@ class FederationSender:
             self.dispatcher.wake,
             self.devices.changed,
             self.has_edus,
-            acknowledge,
             log,
         )
         self.owner = PartitionOwner(
@@ -154,6 +151,7 @@ class FederationSender:
     async def stop(self) -> None:
         """Finish what is under way, and give the partitions back."""
         self._is_stopped = True
+        self.events.stop()
         is_quiet = await self.dispatcher.stop(STOP_S)
         await self.journal.finish()
         await self.owner.stop(is_quiet=is_quiet)

@@ -10,6 +10,7 @@ from simulator.federation.sending_world import HOME, SendingWorld
 from simulator.rooms.interruptions import KillsEverywhere
 from synrepl.federation.outgoing_edus import message_edus
 from synrepl.services.federation.sending.edu_feed import PRESENCE_S, TYPING_AGAIN_S
+from synrepl.services.handlers import Batch
 from synrepl.storage.federation.outgoing_messages import add_messages
 from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
@@ -44,6 +45,12 @@ class EduCase(SendingCase):
         for each in world.senders.values():
             fact = Fact(token, "source", rows)
             each.process.callLater(0, each.sender.edus.applied, stream, "source", [fact])
+
+    def hand_over(self, world: SendingWorld, *rows: Row, token: int = 1) -> None:
+        """The processes that send get facts of ``federation``."""
+        for each in world.senders.values():
+            batch = Batch("federation", "source", 0, token, [Fact(token, "source", rows)])
+            each.process.spawn("hand over", each.handed_over.on_rows(batch))
 
     def edus(self, world: SendingWorld, name: str, kind: str) -> Sequence[Any]:
         """The contents of the EDUs of a type that a server got."""
@@ -186,7 +193,7 @@ class HandedOverTest(EduCase):
             FederationRow("e", plain),
             FederationRow("pd", {"state": state, "dests": ["two"]}),
         ]
-        self.hear(world, "federation", *rows, token=7)
+        self.hand_over(world, *rows, token=7)
         world.run(2.0)
         self.assertEqual(self.edus(world, "one", "m.typing"), [{"typing": True}])
         self.assertEqual(self.edus(world, "two", "org.example"), [{"n": 1}])
@@ -196,7 +203,7 @@ class HandedOverTest(EduCase):
 
     def test_presence_without_destinations_goes_to_those_that_share_a_room(self) -> None:
         world = self.begin()
-        self.hear(world, "federation", FederationRow("p", {"user_id": CAROL, "state": "online"}))
+        self.hand_over(world, FederationRow("p", {"user_id": CAROL, "state": "online"}))
         world.run(2 * PRESENCE_S)
         self.assertEqual(len(self.edus(world, "one", "m.presence")), 1)
 
@@ -211,7 +218,7 @@ class HandedOverTest(EduCase):
             ("zz", {}),
             ("p", None),
         ]
-        self.hear(world, "federation", *(FederationRow(*each) for each in bad), token=3)
+        self.hand_over(world, *(FederationRow(*each) for each in bad), token=3)
         world.run(2.0)
         sender = world.senders["sender1"]
         self.assertEqual(sender.sender.edus.counts["malformed"], len(bad))
