@@ -141,10 +141,18 @@ class PartitionOwner:
             seconds=TAKEOVER_S,
         )
         await self._scheduler.sleep(TAKEOVER_S)
-        if self._session is not session:
+        retry = Retry(_BACK_OFF, self._scheduler.random)
+        while self._session is session:
+            try:
+                settled = await self._settled()
+            except SynreplError as error:
+                self._log.warn("destination partitions wait: {error}", error=error)
+                await self._scheduler.sleep(retry.failed())
+                continue
+            if self._session is session:
+                self._resting -= len(claims)
+                await self._claimed(claims, settled)
             return
-        self._resting -= len(claims)
-        await self._claimed(claims, await self._settled())
 
     async def _answers(self, session: DatabaseSession) -> bool:
         """Whether the session answers in time."""

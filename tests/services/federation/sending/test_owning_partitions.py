@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from simulator.federation.receiving_server import Reception
 from simulator.federation.sending_world import SendingWorld
+from simulator.rooms.interruptions import Fault, Interruption
 from synrepl.federation.partitions import PARTITIONS, partition_of
 from synrepl.services.federation.sending.ownership import TAKEOVER_S, assigned_partitions
 from tests.services.federation.sending.sending_case import SendingCase
 
 NAMES = [f"s{number}" for number in range(12)]
+
+
+class DatabaseAwayAtTimes:
+    """Implements :class:`.InterruptsTransactions`: no transaction reaches the database while it is on."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+    def draw(self, read_only: bool) -> Interruption | None:
+        """Whether the database is away."""
+        return Interruption(Fault.AWAY, 0, False) if self.is_on else None
+
+    def reached(self, name: str, sql: str) -> None:
+        """Nothing else happens."""
 
 
 class AssignmentTest(SendingCase):
@@ -73,6 +88,20 @@ class ChangedSendersTest(SendingCase):
         began = world.clock.seconds()
         self.settle(world)
         self.assertGreaterEqual(world.clock.seconds() - began, TAKEOVER_S)
+
+    def test_takes_over_when_the_database_is_back_that_was_away_when_the_time_had_come(self) -> None:
+        away = DatabaseAwayAtTimes()
+        world = self.world(senders=["a"], interruptions=away)
+        self._busy(world)
+        world.kill_for_good(world.senders.pop("a"))
+        owner = world.start_sender("b", ["b"]).sender.owner
+        world.until(lambda: len(owner.epochs) == PARTITIONS)
+        away.is_on = True
+        world.run(TAKEOVER_S + 5.0)
+        self.assertEqual(owner.missing, PARTITIONS)
+        away.is_on = False
+        self.settle(world)
+        self.assertEqual(owner.missing, 0)
 
     def test_the_same_process_continues_at_once(self) -> None:
         world = self.world(senders=["a"])
