@@ -12,6 +12,7 @@ import orjson
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.pure_answer import PureAnswer, RefusedRequest
 from simulator.federation.pure_request import PureRequest
+from synrepl.core.clock import Promise
 from synrepl.federation.requests import BytesBody, FederationAnswer, FederationRequest
 
 
@@ -42,7 +43,7 @@ class ReceivedPart(NamedTuple):
 class ReceivingServer:
     """Implements :class:`~simulator.federation.in_memory.FederationServer` for ``send``.
 
-    A transaction that comes again is recognised by its ID.
+    A transaction that comes again is recognised by its ID, and those of one origin are taken one after the other.
 
     :param event_id_of: the ID of an event, given as it was sent
     :ivar next: what it does with the next transactions, in order
@@ -52,6 +53,7 @@ class ReceivingServer:
     :ivar unacceptable: events with which it answers 400, by ID
     :ivar taken: the transactions that it took, each once
     :ivar repeated: number of transactions that came again
+    :ivar refusals: number of transactions that it has answered with 400
     :ivar faults: what its sender did wrong
     """
 
@@ -70,9 +72,10 @@ class ReceivingServer:
         self.refused: set[str] = set()
         self.unacceptable: set[str] = set()
         self.taken: list[ReceivedPart] = []
-        self.repeated = 0
+        self.repeated = self.refusals = 0
         self.faults: list[str] = []
         self._answers: dict[tuple[str, str], tuple[Sequence[str], PureAnswer]] = {}
+        self._last: dict[str, Promise[None]] = {}
         federation.register(name, self)
 
     @property
@@ -90,7 +93,14 @@ class ReceivingServer:
         pure = PureRequest.of(origin, request)
         if pure.endpoint != "send":
             return _encoded(RefusedRequest(404, "M_UNRECOGNIZED").answer)
-        return await self._receive(pure)
+        done: Promise[None] = self._federation.scheduler.promise()
+        before, self._last[origin] = self._last.get(origin), done
+        if before is not None:
+            await before
+        try:
+            return await self._receive(pure)
+        finally:
+            done.callback(None)
 
     async def _receive(self, request: PureRequest) -> FederationAnswer | None:
         reception = self.next.popleft() if self.next else self.otherwise
@@ -105,6 +115,7 @@ class ReceivingServer:
         # Nobody refuses what it has taken before.
         is_refused = reception is Reception.REFUSED or self._is_unacceptable(request)
         if is_refused and not self._knows(request):
+            self.refusals += 1
             return _encoded(RefusedRequest(400, "M_BAD_JSON").answer)
         answer = self._take(request)
         if reception is Reception.ANSWER_LOST:
