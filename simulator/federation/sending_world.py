@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -10,174 +10,39 @@ import orjson
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from simulator.clock import Process, VirtualClock
+from simulator.clock import VirtualClock
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.pure_server import PureServer
 from simulator.federation.receiving_server import ReceivingServer
-from simulator.rooms.interruptions import InterruptsTransactions, RandomInterruptions
-from simulator.rooms.process_database import InterruptedProcessDatabase
-from simulator.rooms.room_processes import (
-    AnnouncedPositions,
-    QuietLog,
-    RestartedProcess,
-    RoomSurroundings,
+from simulator.federation.sending_processes import (
+    HOME,
+    PersistingSource,
+    RequestsUnderWay,
+    SendingProcess,
 )
+from simulator.rooms.interruptions import InterruptsTransactions, RandomInterruptions
+from simulator.rooms.room_processes import RoomSurroundings
 from simulator.rooms.server import SimulatedServer
 from simulator.transcript import Transcript
 from simulator.truth import Violations
 from synrepl.core.tokens import Token
-from synrepl.federation.requests import FederationAnswer, FederationRequest
 from synrepl.rooms import Event, parse_event, room_version, server_of
-from synrepl.services.federation.backing_off import BackOffTransport
-from synrepl.services.federation.client import FederationClient
-from synrepl.services.federation.interfaces import FederationTransport
+from synrepl.services.federation.sending import destination_queue, pending_edus
 from synrepl.services.federation.sending.dispatcher import (
     DEFAULT_SENDING_LIMITS,
     SendingLimits,
 )
-from synrepl.services.federation.sending.handed_over_edus import HandedOverEdus
-from synrepl.services.federation.sending.sender import FederationSender
-from synrepl.services.rooms.persister import RoomPersister
-from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.services.federation.sending.transactions import MAX_MISSED, MAX_MISSED_ROOMS
+from synrepl.services.handlers import Batch
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedBatch
 from synrepl.storage.tables import ensure_tables
+from synrepl.streams.definition import Fact
+from synrepl.streams.row import Row
 from synrepl.streams.synapse.device_lists import DEVICE_LISTS
 from synrepl.streams.synapse.events import EVENTS
 
-#: The name of the server whose processes send.
-HOME = "home"
-
 VERSION = "10"
-
-
-class RequestsUnderWay:
-    """Watches that no two requests are under way to one destination, unless the process of one is dead."""
-
-    def __init__(self, violations: Violations) -> None:
-        self._violations = violations
-        self._processes: dict[str, list[Process]] = {}
-
-    def transport(self, process: Process, transport: FederationTransport) -> WatchedTransport:
-        """The transport of a process."""
-        return WatchedTransport(self, process, transport)
-
-    def begin(self, process: Process, destination: str) -> None:
-        """A request is sent."""
-        others = [each for each in self._processes.get(destination, ()) if each.alive]
-        if others:
-            self._violations.add(
-                "ALONE",
-                "{one} and {other} send to {destination} at the same time",
-                one=process.name,
-                other=others[0].name,
-                destination=destination,
-            )
-        self._processes[destination] = [*others, process]
-
-    def end(self, process: Process, destination: str) -> None:
-        """A request was answered, or failed."""
-        self._processes[destination].remove(process)
-
-
-class WatchedTransport:
-    """Implements :class:`~synrepl.services.federation.interfaces.FederationTransport`."""
-
-    def __init__(
-        self, requests: RequestsUnderWay, process: Process, transport: FederationTransport
-    ) -> None:
-        self._requests = requests
-        self._process = process
-        self._transport = transport
-
-    async def send(self, request: FederationRequest) -> FederationAnswer:
-        """Send a request. A process that dies meanwhile does not go on."""
-        self._requests.begin(self._process, request.destination)
-        try:
-            return await self._transport.send(request)
-        finally:
-            if not self._process.alive:
-                await self._process.promise()
-            self._requests.end(self._process, request.destination)
-
-
-class PersistingSource:
-    """The process of the server that persists the events of its rooms; it is never disturbed."""
-
-    def __init__(self, surroundings: RoomSurroundings, quiet: RandomInterruptions) -> None:
-        self.process, database = surroundings.process("source", quiet)
-        store = surroundings.store(self.process, database)
-        log = QuietLog(surroundings.transcript, "source")
-        streams = (*ROOM_STREAMS, DEVICE_LISTS)
-        announcements = AnnouncedPositions().of("source")
-        self.writer = StreamWriter(self.process, store, "source", streams, announcements, log)
-        self.persister = RoomPersister(self.process, self.writer)
-        self.process.spawn("start", self.writer.start())
-
-
-class SendingProcess(RestartedProcess):
-    """A process of the server that sends.
-
-    :ivar sender: what it runs
-    :ivar handed_over: gets the facts of ``federation``
-    :ivar acknowledged: tokens of ``federation`` that it acknowledged
-    :ivar is_gone: whether it does not start again
-    """
-
-    def __init__(
-        self,
-        surroundings: RoomSurroundings,
-        name: str,
-        senders: Sequence[str],
-        federation: InMemoryFederation,
-        requests: RequestsUnderWay,
-        limits: SendingLimits,
-    ) -> None:
-        self._requests = requests
-        self.senders = senders
-        self.acknowledged: list[Token] = []
-        self.is_gone = False
-        self._federation = federation
-        self._limits = limits
-        super().__init__(surroundings, name)
-
-    def started(self, process: Process, database: InterruptedProcessDatabase) -> None:
-        """Claim partitions, and send."""
-        log = QuietLog(self._surroundings.transcript, self.name)
-        watched = self._requests.transport(process, self._federation.transport(HOME))
-        transport = BackOffTransport(process, database, watched, log)
-        self.transport = transport
-        self.sender = FederationSender(
-            process,
-            database,
-            self._surroundings.store(process, database),
-            database.open_session,
-            self.name,
-            self.senders,
-            HOME,
-            FederationClient(transport, HOME),
-            transport,
-            lambda: 0,
-            log,
-            self._limits,
-        )
-        transport.listeners.append(self.sender.server_is_up)
-        self.handed_over = HandedOverEdus(process, self.sender, lambda: self)
-        self.sender.start()
-
-    def federation_ack(self, token: Token) -> None:
-        """Acknowledge ``federation``."""
-        self.acknowledged.append(token)
-
-    async def is_up(self, server: str) -> None:
-        """Another process has heard of a server."""
-        await self.transport.server_is_up(server)
-        self.sender.server_is_up(server)
-
-    def _restart(self) -> None:
-        if not self.is_gone:
-            super()._restart()
 
 
 class SendingWorld:
@@ -187,6 +52,8 @@ class SendingWorld:
     :ivar home: the rooms as this server has them, in memory
     :ivar receivers: the other servers, by name
     :ivar owed: by receiver, the IDs of the events that were persisted for it, in order
+    :ivar newest: by receiver and room, the newest of those
+    :ivar most_behind: by receiver, the greatest number of those that had not arrived
     """
 
     def __init__(
@@ -221,6 +88,8 @@ class SendingWorld:
         self.source = PersistingSource(self.surroundings, self._quiet)
         self.receivers: dict[str, ReceivingServer] = {}
         self.owed: dict[str, list[str]] = {}
+        self.most_behind: dict[str, int] = {}
+        self.newest: dict[str, dict[str, str]] = {}
         self.senders: dict[str, SendingProcess] = {}
         for name in senders:
             self.start_sender(name, senders)
@@ -265,6 +134,7 @@ class SendingWorld:
         if name not in self.receivers:
             self.receivers[name] = ReceivingServer(name, self.federation, event_id_of)
             self.owed[name] = []
+            self.newest[name] = {}
         return self.receivers[name]
 
     # -- rooms ---------------------------------------------------------------------------------
@@ -328,10 +198,16 @@ class SendingWorld:
             last = max(last, each.stream_id or 0)
             if one.outgoing:
                 for server in self.servers_before(room, each.event_id):
-                    self.owed.setdefault(server, []).append(each.event_id)
-        for sender in self.senders.values():
-            if sender.process.alive:
-                sender.sender.moved(EVENTS.name, "source", last)
+                    self._owe(server, room.room_id, each.event_id)
+        for sender in self._running():
+            sender.sender.moved(EVENTS.name, "source", last)
+
+    def _owe(self, server: str, room_id: str, event_id: str) -> None:
+        owed = self.owed[server]
+        owed.append(event_id)
+        self.newest[server][room_id] = event_id
+        behind = len(owed) - len(self.receivers[server].event_ids)
+        self.most_behind[server] = max(self.most_behind.get(server, 0), behind)
 
     def servers_before(self, room: HostedRoom, event_id: str) -> set[str]:
         """The other servers in a room before an event, but for the one that it is of."""
@@ -342,6 +218,21 @@ class SendingWorld:
             if key[0] == "m.room.member" and room.event(each).membership == "join"
         }
         return servers - {HOME, server_of(room.event(event_id).sender)}
+
+    def hear(self, stream: str, *rows: Row, token: Token = 1) -> None:
+        """The processes that send hear of facts."""
+        fact = Fact(token, "source", rows)
+        for each in self._running():
+            each.process.callLater(0, each.sender.edus.applied, stream, "source", [fact])
+
+    def hand_over(self, *rows: Row, token: Token = 1) -> None:
+        """The processes that send get facts of ``federation``."""
+        batch = Batch("federation", "source", token - 1, token, [Fact(token, "source", rows)])
+        for each in self._running():
+            each.process.spawn("hand over", each.handed_over.on_rows(batch))
+
+    def _running(self) -> Iterator[SendingProcess]:
+        return (each for each in self.senders.values() if each.process.alive)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -359,7 +250,7 @@ class SendingWorld:
         deadline = self.clock.seconds() + within_s
         while not condition():
             if not self.clock.run_next(deadline) and self.clock.seconds() >= deadline:
-                raise AssertionError("\n".join(["it does not come about", *self._lines()]))
+                raise AssertionError("\n".join(["LATE: it does not come about", *self._lines()]))
 
     def result(self, work: Callable[[], Any]) -> Any:
         """The result of a coroutine in the process that persists."""
@@ -387,23 +278,35 @@ class SendingWorld:
         )
 
     def check(self) -> None:
-        """Nothing came twice, out of order, or to the wrong server, and nobody sent two transactions at a time.
+        """Check every rule that holds at any time.
 
-        :raises AssertionError: something did
+        :raises AssertionError: one is broken
         """
-        faults = list(self.violations.found)
-        for name, receiver in self.receivers.items():
-            faults += receiver.faults
-            came, owed = receiver.event_ids, self.owed[name]
-            if len(came) != len(set(came)):
-                faults.append(f"{name} got an event twice: {came}")
-            if not set(came) <= set(owed):
-                faults.append(f"{name} got what it was not to get: {set(came) - set(owed)}")
-            places = [owed.index(each) for each in came if each in owed]
-            if places != sorted(places):
-                faults.append(f"{name} got events out of order: {places}")
+        faults = [*self.violations.found, *self._faults()]
         if faults:
             raise AssertionError("\n".join([*faults, *self._lines()]))
+
+    def _faults(self) -> Iterator[str]:
+        """Nothing came twice, out of order, or to the wrong server, and no more is in memory than may be."""
+        for name, receiver in self.receivers.items():
+            yield from (f"RECEIVER: {each}" for each in receiver.faults)
+            came, owed = receiver.event_ids, self.owed[name]
+            if len(came) != len(set(came)):
+                yield f"TWICE: {name} got an event twice: {came}"
+            if not set(came) <= set(owed):
+                yield f"RECIPIENT: {name} got what it was not to get: {set(came) - set(owed)}"
+            places = [owed.index(each) for each in came if each in owed]
+            if places != sorted(places):
+                yield f"ORDER: {name} got events out of order: {places}"
+        most = destination_queue.MAX_PENDING + MAX_MISSED + MAX_MISSED_ROOMS
+        kept = pending_edus.MAX_PLAIN + pending_edus.MAX_KEYED
+        kept += pending_edus.MAX_PRESENCES + pending_edus.MAX_RECEIPTS
+        for sender in self._running():
+            for queue in sender.sender.registry:
+                edus = 0 if queue.edus is None else len(queue.edus)
+                if len(queue.pending) > most or edus > kept:
+                    count = len(queue.pending)
+                    yield f"BOUND: {count} events and {edus} EDUs wait for {queue.name}"
 
     def sql(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
         """The rows of a statement."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulator.federation.receiving_server import Reception
-from simulator.federation.sending_world import HOME, SendingWorld
+from simulator.federation.sending_processes import HOME
+from simulator.federation.sending_world import SendingWorld
 from synrepl.federation.partitions import partition_of
 from synrepl.services.federation.sending import transactions
 from synrepl.services.federation.sending.destination_queue import MAX_PENDING

@@ -89,7 +89,9 @@ class ChangedSendersTest(SendingCase):
         self.settle(world)
         self.assertGreaterEqual(world.clock.seconds() - began, TAKEOVER_S)
 
-    def test_takes_over_when_the_database_is_back_that_was_away_when_the_time_had_come(self) -> None:
+    def test_takes_over_when_the_database_is_back_that_was_away_when_the_time_had_come(
+        self,
+    ) -> None:
         away = DatabaseAwayAtTimes()
         world = self.world(senders=["a"], interruptions=away)
         self._busy(world)

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulator.federation.receiving_server import Reception
-from simulator.federation.sending_world import HOME, SendingWorld
+from simulator.federation.sending_processes import HOME
+from simulator.federation.sending_world import SendingWorld
 from simulator.rooms.interruptions import KillsEverywhere
 from synrepl.federation.outgoing_edus import message_edus
 from synrepl.services.federation.sending.edu_feed import PRESENCE_S, TYPING_AGAIN_S
-from synrepl.services.handlers import Batch
 from synrepl.storage.federation.outgoing_messages import add_messages
-from synrepl.streams.definition import Fact
-from synrepl.streams.row import Row
 from synrepl.streams.synapse.device_lists import DEVICE_LISTS, DeviceListsRow
 from synrepl.streams.synapse.federation import FederationRow
 from synrepl.streams.synapse.presence import PresenceRow
@@ -40,18 +38,6 @@ class EduCase(SendingCase):
         self.settle(world)
         return world
 
-    def hear(self, world: SendingWorld, stream: str, *rows: Row, token: int = 1) -> None:
-        """The processes that send hear of facts."""
-        for each in world.senders.values():
-            fact = Fact(token, "source", rows)
-            each.process.callLater(0, each.sender.edus.applied, stream, "source", [fact])
-
-    def hand_over(self, world: SendingWorld, *rows: Row, token: int = 1) -> None:
-        """The processes that send get facts of ``federation``."""
-        for each in world.senders.values():
-            batch = Batch("federation", "source", 0, token, [Fact(token, "source", rows)])
-            each.process.spawn("hand over", each.handed_over.on_rows(batch))
-
     def edus(self, world: SendingWorld, name: str, kind: str) -> Sequence[Any]:
         """The contents of the EDUs of a type that a server got."""
         found = world.receivers[name].edus
@@ -62,9 +48,9 @@ class TypingTest(EduCase):
     def test_tells_the_servers_in_the_room_who_begins_and_who_ceases(self) -> None:
         world = self.begin()
         room_id = self.room.room_id
-        self.hear(world, "typing", TypingRow(room_id, [ALICE, BOB]))
+        world.hear("typing", TypingRow(room_id, [ALICE, BOB]))
         world.run(1.0)
-        self.hear(world, "typing", TypingRow(room_id, [BOB, CAROL]))
+        world.hear("typing", TypingRow(room_id, [BOB, CAROL]))
         world.run(1.0)
         expected = [(ALICE, True), (ALICE, False), (CAROL, True)]
         for name in ("one", "two"):
@@ -77,16 +63,16 @@ class TypingTest(EduCase):
         one = world.receivers["one"]
         one.answer_s = 5.0
         for users in ([ALICE], [], [ALICE], []):
-            self.hear(world, "typing", TypingRow(self.room.room_id, users))
+            world.hear("typing", TypingRow(self.room.room_id, users))
             world.run(0.5)
         world.run(10.0)
         self.assertEqual([e["typing"] for e in self.edus(world, "one", "m.typing")], [True, False])
 
     def test_repeats_that_a_user_types_until_it_ends(self) -> None:
         world = self.begin()
-        self.hear(world, "typing", TypingRow(self.room.room_id, [ALICE]))
+        world.hear("typing", TypingRow(self.room.room_id, [ALICE]))
         world.run(2.5 * TYPING_AGAIN_S)
-        self.hear(world, "typing", TypingRow(self.room.room_id, []))
+        world.hear("typing", TypingRow(self.room.room_id, []))
         world.run(3 * TYPING_AGAIN_S)
         found = [each["typing"] for each in self.edus(world, "one", "m.typing")]
         self.assertEqual(found, [True, True, True, False])
@@ -96,7 +82,7 @@ class TypingTest(EduCase):
         world.federation.stop("one")
         said = world.say(self.room)
         world.run(5.0)
-        self.hear(world, "typing", TypingRow(self.room.room_id, [ALICE]))
+        world.hear("typing", TypingRow(self.room.room_id, [ALICE]))
         world.run(5.0)
         world.federation.start("one")
         world.until(lambda: said.event_id in world.receivers["one"].event_ids)
@@ -118,8 +104,7 @@ class ReceiptsTest(EduCase):
 
     def test_gathers_the_receipts_of_a_room(self) -> None:
         world = self.begin()
-        self.hear(
-            world,
+        world.hear(
             "receipts",
             self._receipt(ALICE, "$1"),
             self._receipt(CAROL, "$2"),
@@ -137,14 +122,14 @@ class ReceiptsTest(EduCase):
     def test_private_receipts_and_those_of_others_stay_here(self) -> None:
         world = self.begin()
         private = self._receipt(ALICE, "$1", receipt_type="m.read.private")
-        self.hear(world, "receipts", private, self._receipt(BOB, "$2"))
+        world.hear("receipts", private, self._receipt(BOB, "$2"))
         world.run(5.0)
         self.assertEqual(self.edus(world, "two", "m.receipt"), [])
 
     def test_receipts_of_several_threads_are_all_sent(self) -> None:
         world = self.begin()
         for thread in (None, "main", "$root"):
-            self.hear(world, "receipts", self._receipt(ALICE, "$1", thread_id=thread))
+            world.hear("receipts", self._receipt(ALICE, "$1", thread_id=thread))
         world.run(5.0)
         threads = {
             each[self.room.room_id]["m.read"][ALICE]["data"].get("thread_id")
@@ -158,9 +143,9 @@ class PresenceTest(EduCase):
         world = self.begin()
         for state in ("offline", "online"):
             row = PresenceRow(CAROL, state, 1_000_000_000_000, 0, 0, "busy", True)
-            self.hear(world, "presence", row)
+            world.hear("presence", row)
         bob = PresenceRow(BOB, "online", 1, 0, 0, None, True)
-        self.hear(world, "presence", bob)
+        world.hear("presence", bob)
         world.run(2 * PRESENCE_S)
         for name in ("one", "two"):
             (content,) = self.edus(world, name, "m.presence")
@@ -174,7 +159,7 @@ class PresenceTest(EduCase):
         dave = f"@dave:{HOME}"
         alone = world.home.create_room("10", dave, name="alone")
         world.persist(alone, [each.event for each in alone.room])
-        self.hear(world, "presence", PresenceRow(dave, "online", 1, 0, 0, None, True))
+        world.hear("presence", PresenceRow(dave, "online", 1, 0, 0, None, True))
         world.run(2 * PRESENCE_S)
         self.assertEqual(self.edus(world, "one", "m.presence"), [])
 
@@ -193,7 +178,7 @@ class HandedOverTest(EduCase):
             FederationRow("e", plain),
             FederationRow("pd", {"state": state, "dests": ["two"]}),
         ]
-        self.hand_over(world, *rows, token=7)
+        world.hand_over(*rows, token=7)
         world.run(2.0)
         self.assertEqual(self.edus(world, "one", "m.typing"), [{"typing": True}])
         self.assertEqual(self.edus(world, "two", "org.example"), [{"n": 1}])
@@ -203,7 +188,7 @@ class HandedOverTest(EduCase):
 
     def test_presence_without_destinations_goes_to_those_that_share_a_room(self) -> None:
         world = self.begin()
-        self.hand_over(world, FederationRow("p", {"user_id": CAROL, "state": "online"}))
+        world.hand_over(FederationRow("p", {"user_id": CAROL, "state": "online"}))
         world.run(2 * PRESENCE_S)
         self.assertEqual(len(self.edus(world, "one", "m.presence")), 1)
 
@@ -218,7 +203,7 @@ class HandedOverTest(EduCase):
             ("zz", {}),
             ("p", None),
         ]
-        self.hand_over(world, *(FederationRow(*each) for each in bad), token=3)
+        world.hand_over(*(FederationRow(*each) for each in bad), token=3)
         world.run(2.0)
         sender = world.senders["sender1"]
         self.assertEqual(sender.sender.edus.counts["malformed"], len(bad))
@@ -229,7 +214,7 @@ class DeviceListsTest(EduCase):
     def _change(self, world: SendingWorld, user_id: str) -> None:
         rows = [[DeviceListsRow(user_id)]]
         world.result(lambda: world.source.writer.append(DEVICE_LISTS, rows))
-        self.hear(world, "device_lists", DeviceListsRow(user_id))
+        world.hear("device_lists", DeviceListsRow(user_id))
 
     def _told(self, world: SendingWorld, name: str) -> list[str]:
         return [e["user_id"] for e in self.edus(world, name, "m.device_list_update")]
@@ -294,7 +279,7 @@ class DeviceListsTest(EduCase):
                 and None
             ),
         )
-        self.hear(world, "un_partial_stated_room", UnPartialStatedRoomRow(self.room.room_id))
+        world.hear("un_partial_stated_room", UnPartialStatedRoomRow(self.room.room_id))
         world.run(5.0)
         self.assertEqual(self._told(world, "one"), [ALICE])
 
@@ -305,7 +290,7 @@ class MessagesTest(EduCase):
         edus = [("one", each) for each in message_edus(ALICE, "m.x", messages, f"id{number}")]
         world.server.operator.run("add", lambda txn: add_messages(txn, edus))
         if is_heard:
-            self.hear(world, "to_device", ToDeviceRow("one"))
+            world.hear("to_device", ToDeviceRow("one"))
 
     def _got(self, world: SendingWorld) -> list[int]:
         found = self.edus(world, "one", "m.direct_to_device")

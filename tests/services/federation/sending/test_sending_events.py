@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.federation.receiving_server import Reception
-from simulator.federation.sending_world import HOME
+from simulator.federation.sending_processes import HOME
 from simulator.rooms.partially import make_partial
 from synrepl.rooms import Event
 from synrepl.services.federation.sending.dispatcher import SendingLimits

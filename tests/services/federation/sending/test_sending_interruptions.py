@@ -54,4 +54,4 @@ class SimulatedSendingTest(SendingCase):
     def test_seeds(self) -> None:
         for seed in range(6):
             with self.subTest(seed=seed):
-                simulate_sending(seed, steps=15)
+                self.assertEqual(simulate_sending(seed, steps=15).violations, [])
