@@ -26,13 +26,18 @@ class InMemoryFederation:
     """Servers and the links between them.
 
     :param latency_s: seconds from a request to its answer; 0 for none
+    :param patience_s: seconds after which all requests fail that have no answer, for tests in real time; None: as each
+        request says
     :ivar keys: of all servers
     :ivar requests: those that arrived: origin, destination, and what was asked
     """
 
-    def __init__(self, scheduler: Scheduler, latency_s: float = 0.0) -> None:
+    def __init__(
+        self, scheduler: Scheduler, latency_s: float = 0.0, patience_s: float | None = None
+    ) -> None:
         self.scheduler = scheduler
         self.latency_s = latency_s
+        self.patience_s = patience_s
         self.keys = SimulatedKeys()
         self.requests: list[tuple[str, str, str]] = []
         self._servers: dict[str, FederationServer] = {}
@@ -130,7 +135,9 @@ class InMemoryTransport:
             if found is not None:
                 answered.succeed(found)
 
-        timer = scheduler.callLater(request.timeout_s, expire)
+        patience_s = self._federation.patience_s
+        timeout_s = request.timeout_s if patience_s is None else min(patience_s, request.timeout_s)
+        timer = scheduler.callLater(timeout_s, expire)
         scheduler.spawn(f"request to {name}", answer())
         try:
             result: FederationAnswer = await answered.promise

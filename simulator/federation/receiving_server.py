@@ -49,6 +49,7 @@ class ReceivingServer:
     :ivar otherwise: what it does with all others
     :ivar answer_s: seconds that it takes for an answer
     :ivar refused: events that it refuses, by ID
+    :ivar unacceptable: events with which it answers 400, by ID
     :ivar taken: the transactions that it took, each once
     :ivar repeated: number of transactions that came again
     :ivar faults: what its sender did wrong
@@ -67,11 +68,11 @@ class ReceivingServer:
         self.otherwise = Reception.TAKEN
         self.answer_s = 0.0
         self.refused: set[str] = set()
+        self.unacceptable: set[str] = set()
         self.taken: list[ReceivedPart] = []
         self.repeated = 0
         self.faults: list[str] = []
         self._answers: dict[tuple[str, str], tuple[Sequence[str], PureAnswer]] = {}
-        self._active = 0
         federation.register(name, self)
 
     @property
@@ -89,15 +90,9 @@ class ReceivingServer:
         pure = PureRequest.of(origin, request)
         if pure.endpoint != "send":
             return _encoded(RefusedRequest(404, "M_UNRECOGNIZED").answer)
-        self._active += 1
-        if self._active > 1:
-            self.faults.append(f"{self.name} gets two transactions at a time")
-        try:
-            return await self._handle(pure)
-        finally:
-            self._active -= 1
+        return await self._receive(pure)
 
-    async def _handle(self, request: PureRequest) -> FederationAnswer | None:
+    async def _receive(self, request: PureRequest) -> FederationAnswer | None:
         reception = self.next.popleft() if self.next else self.otherwise
         if self.answer_s:
             await self._federation.scheduler.sleep(self.answer_s)
@@ -107,7 +102,9 @@ class ReceivingServer:
             return _encoded(RefusedRequest(500, "M_UNKNOWN").answer)
         if reception is Reception.FORBIDDEN:
             return _encoded(RefusedRequest(403, "M_FORBIDDEN").answer)
-        if reception is Reception.REFUSED:
+        # Nobody refuses what it has taken before.
+        is_refused = reception is Reception.REFUSED or self._is_unacceptable(request)
+        if is_refused and not self._knows(request):
             return _encoded(RefusedRequest(400, "M_BAD_JSON").answer)
         answer = self._take(request)
         if reception is Reception.ANSWER_LOST:
@@ -115,6 +112,13 @@ class ReceivingServer:
         if reception is Reception.GARBAGE:
             return _encoded(PureAnswer(raw=b"<html>"))
         return _encoded(answer)
+
+    def _is_unacceptable(self, request: PureRequest) -> bool:
+        pdus = request.body.get("pdus", [])
+        return any(self._event_id_of(each) in self.unacceptable for each in pdus)
+
+    def _knows(self, request: PureRequest) -> bool:
+        return (request.origin, request.path[0]) in self._answers
 
     def _take(self, request: PureRequest) -> PureAnswer:
         pdus, edus = request.body.get("pdus", []), request.body.get("edus", [])

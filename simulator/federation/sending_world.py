@@ -8,13 +8,14 @@ from typing import Any
 
 import orjson
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from simulator.clock import Process, VirtualClock
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.pure_server import PureServer
 from simulator.federation.receiving_server import ReceivingServer
-from simulator.rooms.interruptions import RandomInterruptions
+from simulator.rooms.interruptions import InterruptsTransactions, RandomInterruptions
 from simulator.rooms.process_database import InterruptedProcessDatabase
 from simulator.rooms.room_processes import (
     AnnouncedPositions,
@@ -25,11 +26,12 @@ from simulator.rooms.room_processes import (
 from simulator.rooms.server import SimulatedServer
 from simulator.transcript import Transcript
 from simulator.truth import Violations
-from synrepl.core.errors import SynreplError
 from synrepl.core.tokens import Token
+from synrepl.federation.requests import FederationAnswer, FederationRequest
 from synrepl.rooms import Event, parse_event, room_version, server_of
 from synrepl.services.federation.backing_off import BackOffTransport
 from synrepl.services.federation.client import FederationClient
+from synrepl.services.federation.interfaces import FederationTransport
 from synrepl.services.federation.sending.dispatcher import (
     DEFAULT_SENDING_LIMITS,
     SendingLimits,
@@ -49,18 +51,67 @@ HOME = "home"
 VERSION = "10"
 
 
-class PersistingSource(RestartedProcess):
-    """The process of the server that persists the events of its rooms."""
+class RequestsUnderWay:
+    """Watches that no two requests are under way to one destination, unless the process of one is dead."""
 
-    def started(self, process: Process, database: InterruptedProcessDatabase) -> None:
-        """Acquire the lease."""
-        store = self._surroundings.store(process, database)
-        log = QuietLog(self._surroundings.transcript, self.name)
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
+        self._processes: dict[str, list[Process]] = {}
+
+    def transport(self, process: Process, transport: FederationTransport) -> WatchedTransport:
+        """The transport of a process."""
+        return WatchedTransport(self, process, transport)
+
+    def begin(self, process: Process, destination: str) -> None:
+        """A request is sent."""
+        others = [each for each in self._processes.get(destination, ()) if each.alive]
+        if others:
+            self._violations.add(
+                "ALONE",
+                "{one} and {other} send to {destination} at the same time",
+                one=process.name,
+                other=others[0].name,
+                destination=destination,
+            )
+        self._processes[destination] = [*others, process]
+
+    def end(self, process: Process, destination: str) -> None:
+        """A request was answered, or failed."""
+        self._processes[destination].remove(process)
+
+
+class WatchedTransport:
+    """Implements :class:`~synrepl.services.federation.interfaces.FederationTransport`."""
+
+    def __init__(
+        self, requests: RequestsUnderWay, process: Process, transport: FederationTransport
+    ) -> None:
+        self._requests = requests
+        self._process = process
+        self._transport = transport
+
+    async def send(self, request: FederationRequest) -> FederationAnswer:
+        """Send a request."""
+        self._requests.begin(self._process, request.destination)
+        try:
+            return await self._transport.send(request)
+        finally:
+            if self._process.alive:
+                self._requests.end(self._process, request.destination)
+
+
+class PersistingSource:
+    """The process of the server that persists the events of its rooms; it is never disturbed."""
+
+    def __init__(self, surroundings: RoomSurroundings, quiet: RandomInterruptions) -> None:
+        self.process, database = surroundings.process("source", quiet)
+        store = surroundings.store(self.process, database)
+        log = QuietLog(surroundings.transcript, "source")
         streams = (*ROOM_STREAMS, DEVICE_LISTS)
-        announcements = AnnouncedPositions().of(self.name)
-        self.writer = StreamWriter(process, store, self.name, streams, announcements, log)
-        self.persister = RoomPersister(process, self.writer)
-        process.spawn("start", self.writer.start())
+        announcements = AnnouncedPositions().of("source")
+        self.writer = StreamWriter(self.process, store, "source", streams, announcements, log)
+        self.persister = RoomPersister(self.process, self.writer)
+        self.process.spawn("start", self.writer.start())
 
 
 class SendingProcess(RestartedProcess):
@@ -68,6 +119,7 @@ class SendingProcess(RestartedProcess):
 
     :ivar sender: what it runs
     :ivar acknowledged: tokens of ``federation`` that it acknowledged
+    :ivar is_gone: whether it does not start again
     """
 
     def __init__(
@@ -76,10 +128,13 @@ class SendingProcess(RestartedProcess):
         name: str,
         senders: Sequence[str],
         federation: InMemoryFederation,
+        requests: RequestsUnderWay,
         limits: SendingLimits,
     ) -> None:
+        self._requests = requests
         self.senders = senders
         self.acknowledged: list[Token] = []
+        self.is_gone = False
         self._federation = federation
         self._limits = limits
         super().__init__(surroundings, name)
@@ -87,7 +142,8 @@ class SendingProcess(RestartedProcess):
     def started(self, process: Process, database: InterruptedProcessDatabase) -> None:
         """Claim partitions, and send."""
         log = QuietLog(self._surroundings.transcript, self.name)
-        transport = BackOffTransport(process, database, self._federation.transport(HOME), log)
+        watched = self._requests.transport(process, self._federation.transport(HOME))
+        transport = BackOffTransport(process, database, watched, log)
         self.transport = transport
         self.sender = FederationSender(
             process,
@@ -107,15 +163,20 @@ class SendingProcess(RestartedProcess):
         transport.listeners.append(self.sender.server_is_up)
         self.sender.start()
 
-    async def stop(self) -> None:
-        """Stop in an orderly way; it stays stopped."""
-        await self.sender.stop()
+    async def is_up(self, server: str) -> None:
+        """Another process has heard of a server."""
+        await self.transport.server_is_up(server)
+        self.sender.server_is_up(server)
+
+    def _restart(self) -> None:
+        if not self.is_gone:
+            super()._restart()
 
 
 class SendingWorld:
     """A server with its database, other servers, and rooms.
 
-    :param share: of the transactions of the database, how many are interrupted
+    :param interruptions: those of the database's transactions of senders; None: there are none
     :ivar home: the rooms as this server has them, in memory
     :ivar receivers: the other servers, by name
     :ivar owed: by receiver, the IDs of the events that were persisted for it, in order
@@ -124,10 +185,10 @@ class SendingWorld:
     def __init__(
         self,
         seed: int = 1,
-        share: float = 0.0,
         senders: Sequence[str] = ("sender1",),
         limits: SendingLimits = DEFAULT_SENDING_LIMITS,
         latency_s: float = 0.05,
+        interruptions: InterruptsTransactions | None = None,
     ) -> None:
         self.random = Random(seed)  # noqa: S311
         self.clock = VirtualClock()
@@ -135,26 +196,25 @@ class SendingWorld:
         self.violations = Violations(self.transcript)
         self.server = SimulatedServer()
         self.server.operator.run("tables", lambda txn: ensure_tables(txn, [DEVICE_LISTS]))
-        self.interruptions = RandomInterruptions(self.random, share)
+        self._quiet = RandomInterruptions(self.random, 0.0)
         self.surroundings = RoomSurroundings(
             self.clock,
             self.random,
             self.server,
             self.transcript,
             self.violations,
-            self.interruptions,
+            interruptions or self._quiet,
             lambda process, name: None,
         )
-        self._quiet = RandomInterruptions(self.random, 0.0)
         self._limits = limits
         self.network, _ = self.surroundings.process("network", self._quiet)
         self.federation = InMemoryFederation(self.network, latency_s)
+        self._requests = RequestsUnderWay(self.violations)
         self.home = PureServer(HOME, self.federation)
-        self.source = PersistingSource(self.surroundings, "source")
+        self.source = PersistingSource(self.surroundings, self._quiet)
         self.receivers: dict[str, ReceivingServer] = {}
         self.owed: dict[str, list[str]] = {}
         self.senders: dict[str, SendingProcess] = {}
-        self._stopped: list[SendingProcess] = []
         for name in senders:
             self.start_sender(name, senders)
 
@@ -169,10 +229,29 @@ class SendingWorld:
     def start_sender(self, name: str, senders: Sequence[str]) -> SendingProcess:
         """Start a process that sends, with a configuration."""
         started = SendingProcess(
-            self.surroundings, name, tuple(senders), self.federation, self._limits
+            self.surroundings,
+            name,
+            tuple(senders),
+            self.federation,
+            self._requests,
+            self._limits,
         )
         self.senders[name] = started
         return started
+
+    def stop_sender(self, sender: SendingProcess) -> None:
+        """Stop a process in an orderly way; it does not start again."""
+        sender.is_gone = True
+        stopped: list[object] = []
+        sender.ask(sender.sender.stop()).addBoth(stopped.append)
+        self.until(lambda: bool(stopped))
+        self.kill_for_good(sender)
+
+    def kill_for_good(self, sender: SendingProcess) -> None:
+        """Kill a process, which does not start again."""
+        sender.is_gone = True
+        if sender.process.alive:
+            sender.process.kill()
 
     def receiver(self, name: str) -> ReceivingServer:
         """Another server, made when it is named first."""
@@ -241,12 +320,21 @@ class SendingWorld:
         for each, one in zip(done.events, incoming, strict=True):
             last = max(last, each.stream_id or 0)
             if one.outgoing:
-                before = room.room.state_before(each.event_id)
-                for server in _servers(room, before) - {HOME, server_of(one.event.sender)}:
+                for server in self.servers_before(room, each.event_id):
                     self.owed.setdefault(server, []).append(each.event_id)
         for sender in self.senders.values():
             if sender.process.alive:
                 sender.sender.moved(EVENTS.name, "source", last)
+
+    def servers_before(self, room: HostedRoom, event_id: str) -> set[str]:
+        """The other servers in a room before an event, but for the one that it is of."""
+        state = room.room.state_before(event_id)
+        servers = {
+            server_of(key[1])
+            for key, each in state.items()
+            if key[0] == "m.room.member" and room.event(each).membership == "join"
+        }
+        return servers - {HOME, server_of(room.event(event_id).sender)}
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -267,20 +355,15 @@ class SendingWorld:
                 raise AssertionError("\n".join(["it does not come about", *self._lines()]))
 
     def result(self, work: Callable[[], Any]) -> Any:
-        """The result of a coroutine in the process that persists; tried again after a fault."""
-        while True:
-            if not self.source.process.alive or not self.source.writer.is_open:
-                self.until(lambda: self.source.process.alive and self.source.writer.is_open)
-            answer: Deferred[Any] = self.source.ask(work())
-            outcome: list[Any] = []
-            answer.addBoth(outcome.append)
-            self.until(lambda found=outcome: bool(found))  # type: ignore[misc]
-            try:
-                outcome[0].raiseException()
-            except AttributeError:
-                return outcome[0]
-            except SynreplError:
-                continue
+        """The result of a coroutine in the process that persists."""
+        self.until(lambda: self.source.writer.is_open)
+        answer: Deferred[Any] = self.source.process.start(work())
+        outcome: list[Any] = []
+        answer.addBoth(outcome.append)
+        self.until(lambda: bool(outcome))
+        if isinstance(outcome[0], Failure):
+            outcome[0].raiseException()
+        return outcome[0]
 
     def _lines(self) -> list[str]:
         return list(self.transcript.lines())[-60:]
@@ -325,11 +408,3 @@ class SendingWorld:
 def event_id_of(pdu: Mapping[str, Any]) -> str:
     """The ID of an event, given as it was sent."""
     return parse_event(orjson.dumps(pdu), room_version(VERSION)).event_id
-
-
-def _servers(room: HostedRoom, state: Mapping[Any, str]) -> set[str]:
-    return {
-        server_of(key[1])
-        for key, event_id in state.items()
-        if key[0] == "m.room.member" and room.event(event_id).membership == "join"
-    }

@@ -32,6 +32,7 @@ from synrepl.daemon.federation.listener import (
     FederationListener,
     open_federation,
     start_federation,
+    start_sending,
 )
 from synrepl.daemon.federation.ports import federation_ports
 from synrepl.daemon.federation.status import federation_status
@@ -104,6 +105,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 handlers=self._handlers,
                 actions=self._actions,
                 forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+                open_session=database.open_session,
                 federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             ),
             database.store,
@@ -157,11 +159,12 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 stops,
             ),
         )
-        start_federation(scheduler, services.federation_services, services.inbound)
+        await start_federation(scheduler, services.federation_services, services.inbound)
         if services.bus is not None:
             services.bus.start()
         stops.callback(services.waiters.stop)
         stops.callback(scheduler.stop)
+        start_sending(services.sending, stops)
         if services.relay is not None:
             stops.push_async_callback(services.relay.stop)
         expiry = expire_idempotency_keys(scheduler, database.database, self.log)
@@ -176,7 +179,10 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                     self._started_at,
                     lambda: None if running.clients is None else running.clients.status(),
                     federation_status(
-                        services.federation_services, services.inbound, running.servers
+                        services.federation_services,
+                        services.inbound,
+                        services.sending,
+                        running.servers,
                     ),
                 )
             )

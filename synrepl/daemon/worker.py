@@ -33,6 +33,7 @@ from synrepl.daemon.federation.listener import (
     FederationListener,
     open_federation,
     start_federation,
+    start_sending,
 )
 from synrepl.daemon.federation.ports import federation_ports
 from synrepl.daemon.federation.status import federation_status
@@ -152,7 +153,8 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             self.log,
             stops,
         )
-        start_federation(scheduler, services.federation_services, services.inbound)
+        await start_federation(scheduler, services.federation_services, services.inbound)
+        start_sending(services.sending, stops)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(
@@ -163,7 +165,9 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
                     databases,
                     self._started_at,
                     lambda: None if clients is None else clients.status(),
-                    federation_status(services.federation_services, services.inbound, servers),
+                    federation_status(
+                        services.federation_services, services.inbound, services.sending, servers
+                    ),
                 )
             )
         return RunningWorker(services=services, http=http, clients=clients, servers=servers)
@@ -200,6 +204,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             ),
             actions=self._actions,
             forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+            open_session=None if own is None else own.open_session,
             federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             tokens=possible_tokens(scheduler, config, store, foreign, client, self.log),
         )

@@ -8,11 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import (
+    HostnameEndpoint,
+    TCP4ClientEndpoint,
+    TCP6ClientEndpoint,
+    wrapClientTLS,
+)
 from twisted.internet.error import ConnectError, UserError
 from twisted.internet.interfaces import (
     IHostnameResolver,
@@ -115,21 +120,28 @@ class RouteEndpoint:
     async def _connect_to(
         self, host: str, port: int, addresses: Sequence[str], factory: Any
     ) -> Any:
+        tcp = self._tcp(host, port, addresses)
+        tls: Any = self._connector.authorities.for_name(self._route.certificate_name)
+        try:
+            endpoint: Any = wrapClientTLS(tls, tcp, clock=self._connector.reactor)
+            guard: Any = await endpoint.connect(_HeadGuardFactory(factory))
+        except (ConnectError, OSError) as error:
+            raise CannotConnect(host=host, port=port, reason=_reason(error)) from error
+        return guard.wrappedProtocol
+
+    def _tcp(self, host: str, port: int, addresses: Sequence[str]) -> Any:
+        """Connects to the first of some addresses that answers."""
         reactor = self._connector.reactor
-        tcp = HostnameEndpoint(
+        if len(addresses) == 1:  # so that a refusal is known at once
+            one = TCP6ClientEndpoint if ":" in addresses[0] else TCP4ClientEndpoint
+            return one(reactor, addresses[0], port, timeout=CONNECT_S)
+        return HostnameEndpoint(
             _KnownAddresses(reactor, addresses),
             host,
             port,
             timeout=CONNECT_S,
             attemptDelay=NEXT_ADDRESS_S,
         )
-        tls: Any = self._connector.authorities.for_name(self._route.certificate_name)
-        try:
-            endpoint: Any = wrapClientTLS(tls, cast(Any, tcp))
-            guard: Any = await endpoint.connect(_HeadGuardFactory(factory))
-        except (ConnectError, OSError) as error:
-            raise CannotConnect(host=host, port=port, reason=_reason(error)) from error
-        return guard.wrappedProtocol
 
 
 def _reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from synrepl.daemon.assemble.client_data import ClientDataServices
@@ -29,7 +30,7 @@ from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_user
+from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_users
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 
@@ -75,10 +76,10 @@ def assemble_news(
         return None
     applied = AppliedVectors(ports.scheduler, config.server_name)
 
-    async def load(user_id: str) -> frozenset[str]:
+    async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
         known = applied.current().events
         return await database.run(
-            "rooms of a user", lambda txn: rooms_of_user(txn, user_id, known), read_only=True
+            "rooms of users", lambda txn: rooms_of_users(txn, users, known), read_only=True
         )
 
     rooms = RoomsOfUsers(ports.coherence.caches, load)

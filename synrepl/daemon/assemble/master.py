@@ -16,6 +16,7 @@ from synrepl.daemon.assemble.federation import FederationServices, assemble_fede
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
+from synrepl.daemon.assemble.sending import assemble_sending, server_up_handlers
 from synrepl.daemon.config.config import MasterConfig
 from synrepl.daemon.config.own_streams import memory_streams_elsewhere, refused_streams
 from synrepl.daemon.process_bus import MasterBus, publisher_of
@@ -28,6 +29,7 @@ from synrepl.services.bus.bus_relay import SyncingRepeater
 from synrepl.services.coherence.invalidation_relay import InvalidationRelay
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
+from synrepl.services.federation.sending.sender import FederationSender
 from synrepl.services.following.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.handlers import Access
@@ -47,6 +49,7 @@ from synrepl.storage.database import Database
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.events import EVENTS
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.tools.audit.audit import Auditor
 from synrepl.wire.commands import Command
@@ -60,6 +63,7 @@ class MasterServices:
     :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``, as ``inbound``
+    :ivar sending: None unless it sends to other servers
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -91,6 +95,7 @@ class MasterServices:
     reading: ClientReading | None
     federation_services: FederationServices | None
     inbound: InboundServices | None
+    sending: FederationSender | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -148,10 +153,22 @@ def assemble_master(
     scheduler, log, sizes, name = ports.scheduler, ports.log, ports.sizes, config.instance_name
     publisher = publisher_of(scheduler, catalogue)
     slices = Slices(scheduler, sizes.turn_units)
+    servers = assemble_federation(config, ports, database)
+    sending = assemble_sending(
+        config,
+        ports,
+        store,
+        database,
+        catalogue,
+        servers,
+        lambda: announcer.states[EVENTS.name].linear,
+        lambda: commands,
+    )
+    built_in = server_up_handlers(ports, servers, sending, lambda: commands)
     handler_commands = CommandQueue(
         scheduler,
         slices,
-        {each.name: each.handler for each in ports.handlers if each.name is not None},
+        {each.name: each.handler for each in (*ports.handlers, *built_in) if each.name is not None},
         HandlerFailures(scheduler, log),
         log,
     )
@@ -206,6 +223,7 @@ def assemble_master(
         throughput,
         ports.watched(announced),
         *(() if news is None else (news.applied,)),
+        *(() if sending is None else (sending,)),
         # Last, so that a waiter that is woken finds the position announced.
         WakingPositionListener(waiters),
     )
@@ -269,6 +287,7 @@ def assemble_master(
         config.federation_sender_instances,
         sizes,
     )
+    commands = Commands(name, master, scheduler.seconds)
     repeater = None
     trim = store_trimmer(store, FEDERATION)
     if bus is not None:
@@ -280,7 +299,6 @@ def assemble_master(
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
     rooms = assemble_rooms(config, ports, database, writer)
     client_data = assemble_client_data(config, ports, database, catalogue, writer)
-    servers = assemble_federation(config, ports, database)
     inbound = assemble_inbound(config, ports, database, writer, rooms, client_data, servers)
     return MasterServices(
         config=config,
@@ -315,7 +333,7 @@ def assemble_master(
         access=Access(
             coherence.caches,
             waiting.wait_for,
-            Commands(name, master, scheduler.seconds),
+            commands,
             master.user_syncs,
             database,
             changes,
@@ -325,4 +343,5 @@ def assemble_master(
         reading=assemble_reading(ports, news, client_data, MasterGivenOut(announcer, writer)),
         federation_services=servers,
         inbound=inbound,
+        sending=sending,
     )

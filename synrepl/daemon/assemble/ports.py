@@ -26,7 +26,7 @@ from synrepl.services.sources import CatchUpSources, FactSource
 from synrepl.services.waiting.applied_positions import AppliedPositions
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.database import Database
+from synrepl.storage.database import Database, DatabaseSession
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
@@ -88,6 +88,7 @@ class Ports:
     :ivar forwarder: has other processes do what only they can
     :ivar watched: wraps the listener of announced positions in an observer
     :ivar federation: None for a process that asks no other servers
+    :ivar open_session: opens a connection to the database for locks; None without a database
     """
 
     scheduler: Scheduler
@@ -101,6 +102,7 @@ class Ports:
     actions: WriterActions = field(default_factory=lambda: WriterActions(FORWARDABLE_ERRORS))
     forwarder: ForwardsToWriter = field(default_factory=NoOtherWriters)
     federation: FederationPorts | None = None
+    open_session: Callable[[], Awaitable[DatabaseSession]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

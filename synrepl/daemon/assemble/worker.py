@@ -10,6 +10,7 @@ from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
+from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
@@ -17,6 +18,7 @@ from synrepl.daemon.assemble.federation import FederationServices, assemble_fede
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
+from synrepl.daemon.assemble.sending import assemble_sending, server_up_handlers
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import refused_streams
 from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
@@ -25,11 +27,11 @@ from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.coherence.listeners import CoherentCommitListener
+from synrepl.services.federation.sending.sender import FederationSender
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_lease import FollowerLease
-from synrepl.services.following.progress import ignore_move
 from synrepl.services.handlers import Access
 from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.rooms.news.token_wait import WorkerGivenOut
@@ -61,6 +63,7 @@ class WorkerServices:
     :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``, as ``inbound``
+    :ivar sending: None unless it sends to other servers
     :ivar factory: makes the connections over TCP
     """
 
@@ -86,6 +89,7 @@ class WorkerServices:
     reading: ClientReading | None
     federation_services: FederationServices | None
     inbound: InboundServices | None
+    sending: FederationSender | None
 
     @property
     def is_connected(self) -> bool:
@@ -169,9 +173,29 @@ def assemble_worker(
     publisher = publisher_of(scheduler, catalogue)
     own_writer = OwnWriter(ports.watched(publisher))
     news = assemble_news(config, ports, ports.database, catalogue)
+    servers = assemble_federation(config, ports, ports.database)
+    # A worker learns of its linear position late, so the sender observes the database.
+    sending = assemble_sending(
+        config,
+        ports,
+        store,
+        ports.database,
+        catalogue,
+        servers,
+        lambda: 0,
+        lambda: commands.commands,
+    )
+    built_in = server_up_handlers(ports, servers, sending, lambda: commands.commands)
+
+    def lane_moved(stream: str, writer: str, position: Token) -> None:
+        if news is not None:
+            news.applied.moved(stream, writer, position)
+        if sending is not None:
+            sending.moved(stream, writer, position)
+
     delivery = Delivery(
         scheduler,
-        ports.handlers,
+        [*ports.handlers, *built_in],
         log,
         config.name_as_follower,
         ports.database,
@@ -182,7 +206,7 @@ def assemble_worker(
         incarnations=ports.incarnations,
         catalogue=catalogue,
         sizes=sizes,
-        lane_moved=ignore_move if news is None else news.applied.moved,
+        lane_moved=lane_moved,
     )
     follower = Follower(
         scheduler,
@@ -253,7 +277,6 @@ def assemble_worker(
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
     rooms = assemble_rooms(config, ports, ports.database, writer)
     client_data = assemble_client_data(config, ports, ports.database, catalogue, writer)
-    servers = assemble_federation(config, ports, ports.database)
     inbound = assemble_inbound(config, ports, ports.database, writer, rooms, client_data, servers)
     services = WorkerServices(
         config=config,
@@ -289,6 +312,7 @@ def assemble_worker(
         reading=assemble_reading(ports, news, client_data, WorkerGivenOut(ports.tokens)),
         federation_services=servers,
         inbound=inbound,
+        sending=sending,
     )
     return services
 

@@ -51,7 +51,7 @@ class _Typing(msgspec.Struct):
     timeout: int | None = None
 
 
-class _Status(msgspec.Struct):
+class _PresenceBody(msgspec.Struct):
     """The body of a change of presence."""
 
     presence: str
@@ -180,7 +180,7 @@ class ClientDataEndpoints:
     async def set_presence(self, request: ClientRequest) -> HttpAnswer:
         """Set the presence of the user."""
         request.check_own_user()
-        status = request.body_as(_Status)
+        status = request.body_as(_PresenceBody)
         return _told(
             await self._services.presence.set(request.user_id, status.presence, status.status_msg)
         )

@@ -6,6 +6,7 @@ from synrepl.adapters.federation.certificates import ServedCertificate, TrustedA
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.client_api.check import check_writer_urls
 from synrepl.daemon.config.config import Config
+from synrepl.daemon.config.senders import check_sender
 from synrepl.daemon.config.signing_key import signing_key_of
 from synrepl.federation.server_names import UnusableServerName, parse_server_name
 from synrepl.streams.catalogue import Catalogue
@@ -29,6 +30,7 @@ def check_federation(config: Config, catalogue: Catalogue) -> None:
     :param catalogue: the streams of the process
 
     :raises FederationNeedsDatabase: :raises UnreachableServerName: :raises BadSpoolDirectory:
+    :raises SenderFollowsTooLittle:
     :raises ConfigError: the signing key, the certificate or the authorities cannot be used
     """
     section = None if config.rooms is None else config.rooms.federation
@@ -47,5 +49,6 @@ def check_federation(config: Config, catalogue: Catalogue) -> None:
         ServedCertificate(section.tls_certificate, section.tls_private_key, float, str)
     if section.spool_dir is not None and not section.spool_dir.is_dir():
         raise BadSpoolDirectory(path=section.spool_dir)
+    check_sender(config, catalogue)
     if section.port is not None:
         check_writer_urls(config, catalogue)

@@ -34,6 +34,7 @@ from synrepl.daemon.federation.memberships import MembershipEndpoints
 from synrepl.daemon.federation.rooms import RoomEndpoints
 from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.daemon.http.listener import http_status, listen
+from synrepl.services.federation.sending.sender import FederationSender
 
 
 class FederationListener:
@@ -147,16 +148,30 @@ def open_federation(
     return listener
 
 
-def start_federation(
+async def start_federation(
     scheduler: TwistedScheduler,
     services: FederationServices | None,
     inbound: InboundServices | None,
 ) -> None:
-    """Start what a process does for federation in the background."""
+    """Check the key of this process, and start what it does for federation in the background.
+
+    :raises SigningKeyReplaced:
+    """
     if services is not None:
+        await services.own_keys.check()
         scheduler.spawn("watch failing servers", services.transport.watch_failing())
     if inbound is not None:
         inbound.begin(scheduler)
+
+
+def start_sending(sending: FederationSender | None, stops: AsyncExitStack) -> None:
+    """Start to send to other servers, if this process does.
+
+    :param stops: gets a callback that finishes what is under way
+    """
+    if sending is not None:
+        sending.start()
+        stops.push_async_callback(sending.stop)
 
 
 def _room_routes(

@@ -9,6 +9,7 @@ from synrepl.daemon.assemble.federation import FederationServices
 from synrepl.daemon.assemble.inbound import InboundServices
 from synrepl.daemon.federation.inbound_status import inbound_status
 from synrepl.daemon.federation.listener import FederationListener
+from synrepl.services.federation.sending.sender import FederationSender
 
 #: Shows the state of federation; None where it is not configured.
 FederationStatus = Callable[[], Mapping[str, Any] | None]
@@ -17,6 +18,7 @@ FederationStatus = Callable[[], Mapping[str, Any] | None]
 def federation_status(
     services: FederationServices | None,
     inbound: InboundServices | None,
+    sending: FederationSender | None,
     listener: FederationListener | None,
 ) -> FederationStatus:
     """A function that shows what became of requests, which servers fail, and what the listener does."""
@@ -45,6 +47,7 @@ def federation_status(
             },
             "answers": services.ports.usage(),
             "inbound": None if inbound is None else inbound_status(inbound),
+            "sending": None if sending is None else sending.status(),
             "listener": None if listener is None else listener.status(),
         }
 

@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from synrepl.daemon.metric_families import counter, gauge
 from synrepl.daemon.metrics.federation_inbound import inbound_metrics
+from synrepl.daemon.metrics.federation_sending import sending_metrics
 
 
 def federation_metrics(status: Mapping[str, Any] | None) -> Iterable[Metric]:
@@ -47,6 +48,8 @@ def federation_metrics(status: Mapping[str, Any] | None) -> Iterable[Metric]:
     )
     if status["inbound"] is not None:
         yield from inbound_metrics(status["inbound"])
+    if status["sending"] is not None:
+        yield from sending_metrics(status["sending"])
     listener = status["listener"]
     if listener is None:
         return

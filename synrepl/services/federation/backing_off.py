@@ -161,17 +161,6 @@ class BackOffTransport:
             for listener in self.listeners:
                 listener(server)
 
-    async def watch_failing(self) -> None:
-        """Keep :attr:`failing` up to date."""
-        while True:
-            try:
-                self.failing = await self._database.run(
-                    "failing destinations", _failing, read_only=True
-                )
-            except (StorageError, Unavailable) as error:
-                self._log.warn("cannot read which servers are failing: {error}", error=error)
-            await self._scheduler.sleep(WATCH_S)
-
     async def failures(self, servers: Collection[str]) -> Mapping[str, DestinationFailure]:
         """The failures of those of some servers that have failed lately.
 
@@ -193,6 +182,17 @@ class BackOffTransport:
             for server, each in known.items()
             if each is not None and each.failure is not None
         }
+
+    async def watch_failing(self) -> None:
+        """Keep :attr:`failing` up to date."""
+        while True:
+            try:
+                self.failing = await self._database.run(
+                    "failing destinations", _failing, read_only=True
+                )
+            except (StorageError, Unavailable) as error:
+                self._log.warn("cannot read which servers are failing: {error}", error=error)
+            await self._scheduler.sleep(WATCH_S)
 
     def _check(self, server: str, failure: DestinationFailure) -> None:
         now_ms = self._now_ms()

@@ -26,14 +26,18 @@ def record_devices(txn: Transaction, devices: Collection[Device]) -> None:
     txn.execute(
         "INSERT INTO synrepl._client_devices (user_id, device_id)"
         " SELECT * FROM unnest(%s::text[], %s::text[])"
-        " ON CONFLICT (user_id, device_id) DO UPDATE SET seen_at = now()",
+        " ON CONFLICT (user_id, device_id) DO UPDATE SET seen_at = now()"
+        " RETURNING user_id, xmax = 0",
         (array_text(users), array_text(ids)),
     )
+    users_with_more = sorted({str(user_id) for user_id, is_new in txn.fetchall() if is_new})
+    if not users_with_more:
+        return
     txn.execute(
         "SELECT d.user_id, d.device_id FROM (SELECT user_id, device_id, row_number() OVER"
         " (PARTITION BY user_id ORDER BY seen_at DESC) AS place FROM synrepl._client_devices"
         " WHERE user_id = ANY (%s::text[])) AS d WHERE d.place > %s",
-        (array_text(sorted(set(users))), MAX_DEVICES),
+        (array_text(users_with_more), MAX_DEVICES),
     )
     for each in [Device._make(row) for row in txn.fetchall()]:
         forget_device(txn, each)

@@ -27,7 +27,7 @@ MAX_PRESENCE = 1_000
 MAX_DEVICE_MESSAGES = 100
 
 
-class Span(NamedTuple):
+class TokenSpan(NamedTuple):
     """Facts that ``upto`` covers and ``since`` does not."""
 
     since: PositionVector
@@ -39,6 +39,7 @@ class ValuesToRead(NamedTuple):
 
     :ivar whole: rooms of which everything is told, whenever it changed, but for typing
     :ivar new_members: users whose presence is told, whenever it changed, if they share a room with the user
+    :ivar left: rooms of which account data is told, whenever it changed
     :ivar is_first: whether global account data and the presence of the user are read as well, whenever they
         changed
     :ivar receipts: those of ``receipt_rooms`` in this span
@@ -52,13 +53,14 @@ class ValuesToRead(NamedTuple):
     device_id: str | None
     whole: Collection[str] = ()
     new_members: Collection[str] = ()
+    left: Collection[str] = ()
     is_first: bool = False
-    receipts: Span | None = None
+    receipts: TokenSpan | None = None
     receipt_rooms: Collection[str] = ()
-    private_receipts: Span | None = None
-    account_data: Span | None = None
-    presence: Span | None = None
-    to_device: Span | None = None
+    private_receipts: TokenSpan | None = None
+    account_data: TokenSpan | None = None
+    presence: TokenSpan | None = None
+    to_device: TokenSpan | None = None
     wants_account_data: bool = True
     wants_receipts: bool = True
     wants_presence: bool = True
@@ -133,12 +135,13 @@ def _account_data(wanted: ValuesToRead, params: dict[str, object]) -> list[str]:
     parts = []
     if wanted.is_first:
         parts.append(f"{_ACCOUNT_DATA} AND t.room_id = ''")
-    if wanted.whole:
-        parts.append(f"{_ACCOUNT_DATA} AND t.room_id = ANY (%(whole)s::text[])")
+    params["of_rooms"] = array_text([*wanted.whole, *wanted.left])
+    if wanted.whole or wanted.left:
+        parts.append(f"{_ACCOUNT_DATA} AND t.room_id = ANY (%(of_rooms)s::text[])")
     if wanted.account_data is not None:
         parts.append(
             f"{_ACCOUNT_DATA} AND {_in_span(wanted.account_data, 'account_data', params)}"
-            " AND NOT t.room_id = ANY (%(whole)s::text[])"
+            " AND NOT t.room_id = ANY (%(of_rooms)s::text[])"
         )
     return parts
 
@@ -219,7 +222,7 @@ def _to_device(wanted: ValuesToRead, params: dict[str, object]) -> list[str]:
     return [messages, acknowledged]
 
 
-def _in_span(span: Span, name: str, params: dict[str, object]) -> str:
+def _in_span(span: TokenSpan, name: str, params: dict[str, object]) -> str:
     params |= vector_params(span.since, f"{name}_since")
     params |= vector_params(span.upto, f"{name}_upto")
     return f"{uncovered(span.since, f'{name}_since')} AND {covered(span.upto, f'{name}_upto')}"

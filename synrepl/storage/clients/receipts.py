@@ -137,8 +137,7 @@ def write_receipt(
     def write(txn: Transaction, token: Token) -> None:
         txn.execute(_WRITE, (*key, event_id, ts, token, writer))
 
-    data = {"ts": ts} if thread_id is None else {"ts": ts, "thread_id": thread_id}
-    row = ReceiptRow(room_id, kind, user_id, event_id, data, thread_id)
+    row = ReceiptRow(room_id, kind, user_id, event_id, {"ts": ts}, thread_id)
     append_with(outbox, RECEIPTS, [row], write)
     return fact
 

@@ -9,7 +9,7 @@ from synrepl.rooms import server_of
 from synrepl.storage.database import Transaction
 from synrepl.storage.federation.outgoing_events import ToSend
 from synrepl.storage.federation.room_servers import (
-    RoomServers,
+    ServersAtState,
     current_groups,
     current_servers,
     servers_at,
@@ -33,8 +33,8 @@ class EventServers(NamedTuple):
 
 
 def event_servers(
-    txn: Transaction, events: Sequence[ToSend], known: Mapping[int, RoomServers], own: str
-) -> tuple[Sequence[EventServers], Mapping[int, RoomServers]]:
+    txn: Transaction, events: Sequence[ToSend], known: Mapping[int, ServersAtState], own: str
+) -> tuple[Sequence[EventServers], Mapping[int, ServersAtState]]:
     """The servers that events are sent to.
 
     An event goes to the servers in the room before it, as of the state after its prev events. One that ends an
@@ -73,8 +73,8 @@ def event_servers(
 
 
 def _valid(
-    txn: Transaction, room_nos: set[int], known: Mapping[int, RoomServers]
-) -> dict[int, RoomServers]:
+    txn: Transaction, room_nos: set[int], known: Mapping[int, ServersAtState]
+) -> dict[int, ServersAtState]:
     """What is known of rooms and still counts; of the others, their current servers."""
     epochs = current_groups(txn, room_nos)
     found = {
@@ -86,8 +86,8 @@ def _valid(
 
 
 def _servers(
-    txn: Transaction, event: ToSend, found: Mapping[int, RoomServers]
-) -> RoomServers | None:
+    txn: Transaction, event: ToSend, found: Mapping[int, ServersAtState]
+) -> ServersAtState | None:
     known = found.get(event.room_no)
     if known is None:
         return None

@@ -18,7 +18,7 @@ from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.audience import JOIN, SETS_SHIFT
 
 
-class RoomServers(NamedTuple):
+class ServersAtState(NamedTuple):
     """The servers in a room at one of its states.
 
     :ivar epoch: of the room, for which ``group`` is valid
@@ -34,7 +34,7 @@ class RoomServers(NamedTuple):
     names: frozenset[str]
 
 
-def current_servers(txn: Transaction, room_nos: Collection[int]) -> dict[int, RoomServers]:
+def current_servers(txn: Transaction, room_nos: Collection[int]) -> dict[int, ServersAtState]:
     """The servers in rooms by their current state; rooms without events are left out."""
     if not room_nos:
         return {}
@@ -55,7 +55,7 @@ def current_servers(txn: Transaction, room_nos: Collection[int]) -> dict[int, Ro
         if server is not None:
             members[str(server)] = int(count)
     return {
-        room_no: RoomServers(room_no, *state, users[room_no], frozenset(users[room_no]))
+        room_no: ServersAtState(room_no, *state, users[room_no], frozenset(users[room_no]))
         for room_no, state in states.items()
     }
 
@@ -70,7 +70,7 @@ def current_groups(txn: Transaction, room_nos: Collection[int]) -> dict[int, tup
     return {room_no: (epoch, group) for room_no, epoch, group in txn.fetchall()}
 
 
-def servers_at(txn: Transaction, known: RoomServers, group: int) -> RoomServers | None:
+def servers_at(txn: Transaction, known: ServersAtState, group: int) -> ServersAtState | None:
     """The servers in a room at another of its states, which is of the same epoch.
 
     :returns: None if one of the states is not here any more
@@ -87,7 +87,7 @@ def servers_at(txn: Transaction, known: RoomServers, group: int) -> RoomServers 
         users[server] += change
     left = {server: count for server, count in users.items() if count > 0}
     names = known.names if left.keys() == known.names else frozenset(left)
-    return RoomServers(known.room_no, known.epoch, group, left, names)
+    return ServersAtState(known.room_no, known.epoch, group, left, names)
 
 
 def _membership_changes(

@@ -11,7 +11,7 @@ from unittest import mock
 from signedjson.key import get_verify_key
 from twisted.internet.defer import Deferred
 
-from synrepl.adapters.federation import endpoints, exchange, spool, transport
+from synrepl.adapters.federation import endpoints, exchange, transport
 from synrepl.adapters.federation.spool import CannotSpool
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.federation.errors import AddressRefused, AnswerTooLarge, DestinationAway
@@ -71,15 +71,24 @@ class Signed(TransportCase):
         await self.send(f"localhost:{self.serve(handle)}", is_signed=False)
         self.assertIsNone(received[0].header("Authorization"))
 
-    async def test_connections_are_used_again(self) -> None:
-        factory: list[Any] = []
+    async def test_connections_are_used_again_and_closed_when_they_are_idle(self) -> None:
         name = f"localhost:{self.serve(ok)}"
         for _ in range(3):
-            answer = await self.send(name)
-            factory.append(answer)
-        self.assertEqual(len(factory), 3)
-        # One connection for all three; it is closed when the client is.
-        await self.client.close()
+            await self.send(name)
+        (server,) = self.served
+        self.assertEqual(len(server.connections), 1)
+        self.clock.advance(exchange.IDLE_S)
+        while server.connections:
+            await turn()
+
+    async def test_connections_to_few_servers_are_kept(self) -> None:
+        self.patch(exchange, "MAX_SERVERS", 2)
+        names = [f"localhost:{self.serve(ok)}" for _ in range(4)]
+        for name in names:
+            await self.send(name)
+        while sum(len(server.connections) for server in self.served) > 2:
+            await turn()
+        self.assertEqual([len(server.connections) for server in self.served], [0, 0, 1, 1])
 
     async def test_a_request_is_repeated_when_its_connection_was_just_closed(self) -> None:
         answers = [0]
@@ -363,7 +372,7 @@ class Spooled(TransportCase):
     async def test_a_full_disk_is_not_the_fault_of_the_server(self) -> None:
         full = OSError(errno.ENOSPC, "No space left on device")
         with (
-            mock.patch.object(spool.SpooledTemporaryFile, "write", side_effect=full),
+            mock.patch("tempfile.SpooledTemporaryFile.write", side_effect=full),
             self.assertRaisesRegex(CannotSpool, "No space left"),
         ):
             await self.answer_of(1000)

@@ -44,11 +44,16 @@ Answers = Callable[[HttpRequest], Awaitable[HttpAnswer] | HttpAnswer]
 
 
 class ClockedReactor:
-    """The real reactor, but for its time, which is a test's."""
+    """The real reactor, but for its time, which is a test's; what has no delay is done in its next turn."""
 
     def __init__(self, clock: Clock) -> None:
-        self.callLater = clock.callLater
+        self._clock = clock
         self.seconds = clock.seconds
+
+    def callLater(self, delay: float, call: Callable[..., object], *args: Any, **more: Any) -> Any:
+        """Call later, by the time of the test."""
+        chosen: Any = self._clock if delay else reactor
+        return chosen.callLater(delay, call, *args, **more)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(reactor, name)
@@ -72,7 +77,7 @@ class AnyRequest(ListenerPolicy):
                 public=True,
                 takes_body=True,
                 waits=True,
-                repeatable=frozenset({"b"}),
+                repeatable=frozenset({"b", "v", "ver"}),
             ),
             {},
         )
@@ -86,6 +91,8 @@ class AnyRequest(ListenerPolicy):
 
 class Scripted(Protocol):
     """A server that sends given bytes once it has received something, and may close then."""
+
+    transport: Any
 
     def __init__(self, send: bytes, closes: bool) -> None:
         self._send = send
@@ -143,6 +150,7 @@ class TransportCase(TestCase):
         self.key = generate_signing_key("a_1")
         self.well_known_port = 443
         self.messages: list[str] = []
+        self.served: list[Any] = []
         self.transport = self.make_transport()
 
     def make_transport(self, **more: Any) -> HttpsFederationTransport:
@@ -167,6 +175,7 @@ class TransportCase(TestCase):
         handle: Answers | Factory[Any],
         names: Sequence[str] = ("localhost", "127.0.0.1"),
         certificate: CertificateFiles | None = None,
+        interface: str = "127.0.0.1",
     ) -> int:
         """Start a server with a certificate; its port."""
         files = certificate or self.authority.certificate(names)
@@ -174,8 +183,9 @@ class TransportCase(TestCase):
         factory: Any = handle
         if not isinstance(handle, Factory):
             factory = HttpServer(Clock(), [], AnyRequest(handle))
+        self.served.append(factory)
         tls = TlsListenerFactory(reactor, served, factory)
-        port = reactor.listenTCP(0, tls, interface="127.0.0.1")
+        port = reactor.listenTCP(0, tls, interface=interface)
         self.addCleanup(self._stop, port, factory)
         return int(port.getHost().port)
 

@@ -143,6 +143,11 @@ class AccountData(ClientDataCase):
         await self.carol.ask("POST", f"/join/{quote(self.room_id)}", {})
         answer = await self.sync(self.carol, before["next_batch"])
         self.assertEqual(self.room_data(answer), {"org.test": {"a": 1}})
+        self.assert_code(await self.carol.ask("POST", f"{self.room}/leave", {}), 200)
+        left = await self.sync(self.carol, answer["next_batch"])
+        (event,) = left["rooms"]["leave"][self.room_id]["account_data"]["events"]
+        self.assertEqual(event, {"type": "org.test", "content": {"a": 1}})
+        self.assertNotIn("join", left["rooms"])
 
     async def test_filters_choose_by_type_room_and_sender(self) -> None:
         first = await self.sync(self.bob)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.server_keys import SimulatedKeys
 from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
+from synrepl.federation.answers import SendJoinAnswer
 from synrepl.federation.requests import FederationAnswer, FederationRequest
 from synrepl.rooms import (
     Event,
@@ -20,9 +21,11 @@ from synrepl.rooms import (
     sign_event,
 )
 from synrepl.services.federation.client import FederationClient
+from synrepl.services.federation.full_joins import AnsweredEvents, FullJoins
 from synrepl.services.federation.partial_joins import PartialJoins, PersistedJoin
 from synrepl.services.federation.resync.pushing import JoinPusher
 from synrepl.services.federation.resync.room_resync import ResyncParts
+from synrepl.services.federation.resync.servers import in_parts
 from synrepl.services.federation.resync.worker import ResyncWorker
 from synrepl.services.federation.verifying import EventVerifier
 from synrepl.services.rooms.persister import RoomPersister
@@ -79,6 +82,7 @@ class JoiningServer:
         self.verifier = EventVerifier(scheduler, KnownKeys(federation.keys), NoThreads(), log)
         self.persister = persister
         self.joins = PartialJoins(persister, self._joined)
+        self.full_joins = FullJoins(database, persister, instance, HERE)
         self.parts = ResyncParts(
             scheduler=scheduler,
             database=database,
@@ -127,6 +131,23 @@ class JoiningServer:
     async def _verified(self, raws: Sequence[bytes], version: str, via: str) -> list[Event]:
         results = await self.verifier.verify(raws, room_version(version), origin=via)
         return [each.event for each in results if each.event is not None]
+
+    async def join_fully(self, room_id: str, via: str, user_id: str = US) -> PersistedJoin:
+        """Join a room with its whole state."""
+        versions = [str(number) for number in range(1, 13)]
+        template = await self.client.make_membership(via, "join", room_id, user_id, versions)
+        join = self._signed(template.room_version, template.event)
+        with await self.client.send_join(via, join, omit_members=False) as answer:
+            return await self.full_joins.persist(join, self._parts_of(answer, join, via))
+
+    async def _parts_of(
+        self, answer: SendJoinAnswer, join: Event, via: str
+    ) -> AsyncIterator[AnsweredEvents]:
+        version = join.version.name
+        for raws in in_parts(answer.state(), 7):
+            yield AnsweredEvents(state=await self._verified(raws, version, via))
+        for raws in in_parts(answer.auth_chain(), 7):
+            yield AnsweredEvents(auth_chain=await self._verified(raws, version, via))
 
     async def join(self, room_id: str, via: str, user_id: str = US) -> PersistedJoin:
         """Join a room partially."""

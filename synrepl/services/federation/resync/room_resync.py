@@ -19,6 +19,7 @@ from synrepl.services.federation.resync.interfaces import (
     VerifiesEvents,
 )
 from synrepl.services.federation.resync.servers import RoomServers
+from synrepl.services.federation.storing_outliers import FetchedOutliers
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.rooms.partial.jobs import (
@@ -33,6 +34,7 @@ from synrepl.storage.rooms.partial.steps import (
     ListTarget,
     begin_list,
     drop_list,
+    events_stored,
     fault_of_list,
     judge_some,
     list_target,
@@ -89,11 +91,18 @@ class RoomResync:
         self._fetcher = ListFetcher(
             parts.scheduler,
             parts.database,
-            parts.persister,
             parts.client,
             parts.verifier,
             self._servers,
             job,
+        )
+        self._fetched = FetchedOutliers(
+            parts.database,
+            parts.persister,
+            job.room_no,
+            job.room_id,
+            job.version,
+            lambda txn, ids, cited: events_stored(txn, job, ids, cited),
         )
         self._size = MAX_JUDGED // 4
         self._memory: RoomMemory | None = None
@@ -146,6 +155,8 @@ class RoomResync:
             await self._move_on(ResyncPhase.JUDGE)
             return
         for server in await self._servers.in_order():
+            if server in self._servers.distrusted:
+                continue
             ids = await self._listed_by(server, target)
             if ids is not None:
                 work = partial(begin_list, job=job, target=target, source=server, listed=ids)
@@ -184,8 +195,12 @@ class RoomResync:
         """
         missing = before = await self._fetcher.missing()
         has_answered = False
-        for server in await self._servers.in_order(job.source) if missing else ():
-            answered = await self._fetcher.fetch_from(server, target.event_id, job.listed)
+        servers = await self._servers.in_order(job.source) if missing else []
+        # Single events are slow where there are many, so every server is asked for all of them first.
+        for one_by_one, server in [(each, name) for each in (False, True) for name in servers]:
+            answered = await self._fetcher.fetch_from(
+                server, target.event_id, job.listed, one_by_one=one_by_one
+            )
             missing = await self._fetcher.missing()
             if not missing:
                 return True
@@ -205,7 +220,7 @@ class RoomResync:
             "check the list", lambda txn: fault_of_list(txn, job, target.create_id)
         )
         if fault is None:
-            done = await self._fetcher.store()
+            done = await self._fetched.store()
             if done.cited:
                 return  # they are fetched, too
             fault = done.fault
@@ -218,6 +233,8 @@ class RoomResync:
 
     async def _drop(self, job: ResyncJob, code: str, reason: str) -> None:
         """Drop a list, and ask another server."""
+        if job.source is not None:
+            self._servers.distrusted.add(job.source)
         self._servers.reason = f"{job.source}: {reason}"
         await self._run("drop the list", lambda txn: drop_list(txn, job, code, reason))
 
@@ -231,6 +248,8 @@ class RoomResync:
 
     async def _verify(self, job: ResyncJob) -> None:
         if await self._run("check the join", lambda txn: refused_join(txn, job)):
+            if job.source is not None:
+                self._servers.distrusted.add(job.source)
             return
         await self._run("verify the states", lambda txn: verify_states(txn, job))
 

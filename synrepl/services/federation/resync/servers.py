@@ -84,6 +84,8 @@ class RoomServers:
         self._job = job
         self._server_name = server_name
         self._log = log
+        #: Servers whose lists were wrong, and are not asked for another one before the job is claimed again.
+        self.distrusted: set[str] = set()
         #: What went wrong last.
         self.reason = "no server is known to be in the room"
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from synrepl.core.errors import SynreplError
+from synrepl.core.semaphore import Semaphore
 from synrepl.services.federation.resync.room_resync import ResyncParts, RoomResync
 from synrepl.services.rooms.assignment import RoomAssignment
 from synrepl.storage.database import Transaction
@@ -51,8 +52,7 @@ class ResyncWorker:
         self._slots = slots
         self._jobs: dict[int, ResyncJob] = {}
         self._is_running = True
-        self._is_looking = False
-        self._look_again = False
+        self._looking = Semaphore(parts.scheduler, 1)
         self._renewed_at = parts.scheduler.seconds()
 
     @property
@@ -92,19 +92,13 @@ class ResyncWorker:
 
     async def look(self) -> None:
         """Claim jobs as far as there are slots, and let go of rooms that no user is in any more."""
-        if self._is_looking:
-            self._look_again = True
-            return
-        self._is_looking = True
-        try:
-            self._look_again = True
-            while self._look_again and self._is_running:
-                self._look_again = False
+        async with self._looking:
+            if not self._is_running:
+                return
+            try:
                 await self._look()
-        except SynreplError as error:
-            self._parts.log.warn("cannot look for partial rooms: {error}", error=error)
-        finally:
-            self._is_looking = False
+            except SynreplError as error:
+                self._parts.log.warn("cannot look for partial rooms: {error}", error=error)
 
     async def _look(self) -> None:
         await self._abandon()

@@ -26,10 +26,12 @@ class Away(NamedTuple):
     """A destination that is left alone.
 
     :ivar until: the time of the next attempt, in seconds since 1970
+    :ivar is_shared: whether the database says so, to all processes
     """
 
     until: float
     reason: str
+    is_shared: bool = False
 
 
 class DestinationQueue:
@@ -279,6 +281,12 @@ class DestinationQueue:
             self.has_missed = True
 
     # -- what is stored of it ---------------------------------------------------------------------
+
+    @property
+    def is_position_exact(self) -> bool:
+        """Whether nothing above its position was ever sent but the transaction in flight, while it is away."""
+        next_after = self.pending[0] - 1 if self.pending else self.after
+        return next_after >= self.single_upto
 
     def row(self, fanned: int, *, is_exact: bool) -> StoredQueue:
         """The row that it should have.

@@ -21,7 +21,7 @@ from synrepl.storage.federation.destination_partitions import (
 )
 from synrepl.storage.federation.device_list_changes import changed_users
 from synrepl.storage.federation.outgoing_messages import add_pokes
-from synrepl.storage.federation.room_servers import RoomServers
+from synrepl.storage.federation.room_servers import ServersAtState
 
 #: Seconds between two looks for changes.
 LOOK_EVERY_S = 1.0
@@ -117,9 +117,9 @@ def _write(
     after: int | None,
     upto: int,
     epochs: Mapping[int, int],
-    known: Mapping[int, RoomServers],
+    known: Mapping[int, ServersAtState],
     txn: Transaction,
-) -> tuple[Collection[str], Mapping[int, RoomServers]]:
+) -> tuple[Collection[str], Mapping[int, ServersAtState]]:
     enter_partitions(txn, epochs)
     users = {} if after is None else changed_users(txn, own, after, upto)
     servers, rooms = servers_of_users(txn, users, known)

@@ -47,7 +47,7 @@ class SendingLimits:
 DEFAULT_SENDING_LIMITS = SendingLimits()
 
 
-class _Turn:
+class _SendingTurn:
     """A destination that is sent to, and the place that it takes."""
 
     __slots__ = ("is_counted", "is_returning", "timer")
@@ -64,7 +64,6 @@ class Dispatcher:
     A destination that is slow takes the place of another one for a few seconds only. One that is away costs nothing until
     its time has come, and those whose time has come take turns.
 
-    :ivar active: number of destinations that are sent to now
     :ivar last_error: why transactions cannot be read from the database now; None: nothing is wrong
     """
 
@@ -92,7 +91,8 @@ class Dispatcher:
         self._is_pumping = False
         self._is_stopped = False
         self._quiet: list[Promise[None]] = []
-        self.active = 0
+        #: Destinations with a transaction under way, also those that were lost meanwhile.
+        self._sending: set[str] = set()
         self.last_error: SynreplError | None = None
         self._counted = 0
         self._active_returning = 0
@@ -106,6 +106,8 @@ class Dispatcher:
         self._registry.unfinished[queue.name] = queue
         if not queue.waiting_since:
             queue.waiting_since = self._scheduler.seconds()
+        if queue.name in self._sending:
+            return  # it is woken when that ends
         if not (queue.is_busy or queue.is_queued or queue.away is not None):
             queue.is_queued = True
             self._ready.append(queue)
@@ -121,7 +123,7 @@ class Dispatcher:
     def is_up(self, name: str) -> None:
         """A destination may be back: try it now."""
         queue = self._registry.queue(name)
-        if queue is None or queue.away is None or queue.is_busy:
+        if queue is None or queue.away is None or queue.is_busy or name in self._sending:
             return
         self._come_back(queue)
         if queue.has_work and not queue.is_queued:
@@ -153,6 +155,11 @@ class Dispatcher:
         return not self.active
 
     @property
+    def active(self) -> int:
+        """Number of destinations that are sent to now."""
+        return len(self._sending)
+
+    @property
     def waiting(self) -> int:
         """Number of destinations that wait for their turn."""
         return len(self._ready) + len(self._returning)
@@ -179,7 +186,8 @@ class Dispatcher:
             if queue.is_void or queue.away is None or queue.away.until > until:
                 continue
             self._come_back(queue)
-            if queue.has_work and not queue.is_queued and not queue.is_busy:
+            is_free = not queue.is_queued and not queue.is_busy
+            if queue.has_work and is_free and queue.name not in self._sending:
                 queue.is_queued = True
                 self._returning.append(queue)
         self._time()
@@ -245,19 +253,19 @@ class Dispatcher:
                 continue
             queue.is_busy = False
             if not queue.is_void:
-                away = Away(failure.retry_at_ms / 1000, failure.reason)
+                away = Away(failure.retry_at_ms / 1000, failure.reason, is_shared=True)
                 queue.goes_away(away, self._registry.fanned(queue))
                 self.leave_alone(queue)
         return well
 
     def _begin(self, queue: DestinationQueue, *, is_returning: bool) -> None:
-        turn = _Turn(is_returning)
-        self.active += 1
+        turn = _SendingTurn(is_returning)
+        self._sending.add(queue.name)
         self._counted += 1
         self._active_returning += is_returning
         self._scheduler.spawn(f"send to {queue.name}", self._serve(queue, turn))
 
-    async def _serve(self, queue: DestinationQueue, turn: _Turn) -> None:
+    async def _serve(self, queue: DestinationQueue, turn: _SendingTurn) -> None:
         """Send transactions until there is nothing left, the destination is away, or others have their turn."""
         delay_s: float | None = _UNEXPECTED_S
         try:
@@ -283,7 +291,7 @@ class Dispatcher:
         finally:
             self._end(queue, turn, delay_s)
 
-    def _count_again(self, turn: _Turn) -> None:
+    def _count_again(self, turn: _SendingTurn) -> None:
         """The next transaction takes a place, for some seconds."""
         if not turn.is_counted:
             turn.is_counted = True
@@ -293,25 +301,31 @@ class Dispatcher:
             turn.timer.cancel()
         turn.timer = self._scheduler.callLater(self._limits.slow_s, self._is_slow, turn)
 
-    def _is_slow(self, turn: _Turn) -> None:
+    def _is_slow(self, turn: _SendingTurn) -> None:
         self._release(turn)
         self._pump()
 
-    def _release(self, turn: _Turn) -> None:
+    def _release(self, turn: _SendingTurn) -> None:
         if turn.is_counted:
             turn.is_counted = False
             self._counted -= 1
             self._active_returning -= turn.is_returning
 
-    def _end(self, queue: DestinationQueue, turn: _Turn, delay_s: float | None) -> None:
+    def _end(self, queue: DestinationQueue, turn: _SendingTurn, delay_s: float | None) -> None:
         if turn.timer is not None and turn.timer.active():
             turn.timer.cancel()
         self._release(turn)
-        self.active -= 1
+        self._sending.discard(queue.name)
         queue.is_busy = False
-        if not self.active and self._quiet:
+        if not self._sending and self._quiet:
             self._release_quiet()
-        if queue.is_void or self._is_stopped:
+        if self._is_stopped:
+            return
+        if queue.is_void:
+            successor = self._registry.queue(queue.name)
+            if successor is not None and successor.has_work:
+                self.wake(successor)
+            self._pump()
             return
         if queue.away is not None:
             self.leave_alone(queue)

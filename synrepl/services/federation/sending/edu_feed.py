@@ -330,6 +330,8 @@ def _presence_of_row(row: PresenceRow) -> SentPresence:
 
 def _presence(data: Mapping[str, Any]) -> SentPresence:
     """A presence as a row of ``federation`` has it."""
+    if not isinstance(data, dict):
+        raise TypeError(data)
     status = data.get("status_msg")
     user_id, state = data["user_id"], data["state"]
     if not (isinstance(user_id, str) and isinstance(state, str)):

@@ -17,7 +17,7 @@ from synrepl.services.federation.sending.settled_bound import SettledBound
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.event_servers import EventServers, event_servers
 from synrepl.storage.federation.outgoing_events import events_to_send
-from synrepl.storage.federation.room_servers import RoomServers
+from synrepl.storage.federation.room_servers import ServersAtState
 
 #: Events of one page.
 PAGE_EVENTS = 200
@@ -136,7 +136,7 @@ class EventFanOut:
 
         def work(
             txn: Transaction,
-        ) -> tuple[Token, Sequence[EventServers], Mapping[int, RoomServers]]:
+        ) -> tuple[Token, Sequence[EventServers], Mapping[int, ServersAtState]]:
             events = events_to_send(txn, after, upto, PAGE_EVENTS)
             reached = events[-1].stream_id if len(events) == PAGE_EVENTS else upto
             return (reached, *event_servers(txn, events, known, self._own))

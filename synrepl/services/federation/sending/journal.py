@@ -237,15 +237,17 @@ class QueueJournal:
             fanned = partitions[queue.partition].fanned
             position = queue.position(fanned)
             if queue.away is not None:
-                row = queue.row(fanned, is_exact=True)
+                row = queue.row(fanned, is_exact=queue.is_position_exact)
                 if row == queue.stored:
                     del self._registry.unfinished[queue.name]
                 else:
                     # From now on: a transaction that begins before this is committed is recorded after it.
-                    queue.must_record = True
+                    queue.must_record = row.is_exact
                     rows.append((queue, row))
             elif not queue.has_work and not queue.is_busy:
                 idle.append(queue)
+            elif queue.must_record and queue.stored is not None and queue.stored.is_exact:
+                pass  # its row stays right until a transaction is recorded
             elif queue.stored is not None or position == queue.checked_position:
                 row = queue.row(fanned, is_exact=False)
                 if row != queue.stored:

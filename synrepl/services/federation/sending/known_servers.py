@@ -9,7 +9,7 @@ from typing import Protocol
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.device_list_changes import rooms_of
 from synrepl.storage.federation.room_servers import (
-    RoomServers,
+    ServersAtState,
     current_groups,
     current_servers,
     servers_at,
@@ -34,15 +34,15 @@ class KeptRoomServers:
     """The servers of some rooms, those that were used last."""
 
     def __init__(self) -> None:
-        self._rooms: OrderedDict[int, RoomServers] = OrderedDict()
+        self._rooms: OrderedDict[int, ServersAtState] = OrderedDict()
         self._servers = 0
 
     @property
-    def known(self) -> Mapping[int, RoomServers]:
+    def known(self) -> Mapping[int, ServersAtState]:
         """By room; a copy, for work in a thread."""
         return dict(self._rooms)
 
-    def keep(self, rooms: Mapping[int, RoomServers]) -> None:
+    def keep(self, rooms: Mapping[int, ServersAtState]) -> None:
         """Keep what was found."""
         for room_no, servers in rooms.items():
             before = self._rooms.pop(room_no, None)
@@ -74,7 +74,7 @@ class KnownServers:
 
         def work(
             txn: Transaction,
-        ) -> tuple[Mapping[str, frozenset[str]], Mapping[int, RoomServers]]:
+        ) -> tuple[Mapping[str, frozenset[str]], Mapping[int, ServersAtState]]:
             txn.execute(
                 "SELECT room_id, room_no FROM synrepl._rooms WHERE room_id = ANY (%s::text[])",
                 (names,),
@@ -97,7 +97,7 @@ class KnownServers:
 
         def work(
             txn: Transaction,
-        ) -> tuple[Mapping[str, frozenset[str]], Mapping[int, RoomServers]]:
+        ) -> tuple[Mapping[str, frozenset[str]], Mapping[int, ServersAtState]]:
             return servers_of_users(txn, users, known)
 
         servers, found = await self._database.run("servers of users", work, read_only=True)
@@ -106,8 +106,8 @@ class KnownServers:
 
 
 def servers_of_users(
-    txn: Transaction, users: Collection[str], known: Mapping[int, RoomServers]
-) -> tuple[Mapping[str, frozenset[str]], Mapping[int, RoomServers]]:
+    txn: Transaction, users: Collection[str], known: Mapping[int, ServersAtState]
+) -> tuple[Mapping[str, frozenset[str]], Mapping[int, ServersAtState]]:
     """The servers that share a room with each of some users, and what was found out about rooms for that.
 
     :param known: servers in rooms that were found before
@@ -122,10 +122,10 @@ def servers_of_users(
 
 
 def _servers_now(
-    txn: Transaction, room_nos: Collection[int], known: Mapping[int, RoomServers]
-) -> tuple[Mapping[int, RoomServers], Mapping[int, frozenset[str]]]:
+    txn: Transaction, room_nos: Collection[int], known: Mapping[int, ServersAtState]
+) -> tuple[Mapping[int, ServersAtState], Mapping[int, frozenset[str]]]:
     """The servers at the current states of rooms; and of partial rooms, also those at the join."""
-    found: dict[int, RoomServers] = {}
+    found: dict[int, ServersAtState] = {}
     for room_no, (epoch, group) in current_groups(txn, room_nos).items():
         before = known.get(room_no)
         if before is not None and before.epoch == epoch:

@@ -30,6 +30,7 @@ from synrepl.services.federation.sending.transactions import (
     SendsTransactions,
     TransactionSender,
 )
+from synrepl.services.sources import LINEAR
 from synrepl.storage.database import Database, DatabaseSession, Transaction
 from synrepl.storage.federation.destination_partitions import ClaimedPartition
 from synrepl.storage.federation.destination_queues import (
@@ -37,15 +38,17 @@ from synrepl.storage.federation.destination_queues import (
     read_queues,
     transaction_prefix,
 )
+from synrepl.storage.federation.destinations import read_failures
 from synrepl.storage.federation.outgoing_messages import destinations_with_edus
 from synrepl.storage.store import FactStore
+from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.synapse.device_lists import DEVICE_LISTS
 from synrepl.streams.synapse.events import EVENTS
 
 #: Seconds for which an orderly stop waits for transactions that are under way.
 STOP_S = 5.0
 
-#: Seconds between two looks for messages to devices, and device lists, of which nothing was heard.
+#: Seconds between two looks for messages to devices, device lists and servers that are up of which nothing was heard.
 LOOK_AGAIN_S = 60.0
 
 #: Destinations whose failures are looked up at once.
@@ -144,7 +147,7 @@ class FederationSender:
         spawn("own destinations", self.owner.run())
         spawn("follow events to send", self.events.run())
         spawn("record what is sent", self.journal.run())
-        spawn("look for EDUs", self._look_again())
+        spawn("look again", self._look_again())
         if self._has_device_lists:
             spawn("follow device lists", self.devices.run())
 
@@ -199,7 +202,8 @@ class FederationSender:
             names = [row.destination for row in rows[start : start + _LOOKED_UP]]
             for name, failure in (await self._failures.failures(names)).items():
                 # Even if its time has come: it takes turns with the others.
-                found[name] = Away(max(now, failure.retry_at_ms / 1000), failure.reason)
+                until = max(now, failure.retry_at_ms / 1000)
+                found[name] = Away(until, failure.reason, is_shared=True)
         return found
 
     def _lost(self) -> None:
@@ -212,6 +216,18 @@ class FederationSender:
         """The process has applied a stream up to a position."""
         if stream == EVENTS.name:
             self.events.advanced(position)
+
+    def writer_advanced(
+        self, stream: Stream, writer: str, prev: Token, new: Token, facts: Sequence[Fact]
+    ) -> None:
+        """A position of this master has moved; see :class:`.PositionListener`."""
+        self.moved(stream.name, writer, new)
+
+    def linear_advanced(
+        self, stream: Stream, prev: Token, new: Token, facts: Sequence[Fact] | None
+    ) -> None:
+        """The linear position of this master has moved."""
+        self.moved(stream.name, LINEAR, new)
 
     def server_is_up(self, server: str) -> None:
         """A server that was away may be back: nothing keeps it from being tried."""
@@ -235,6 +251,24 @@ class FederationSender:
         while True:
             await self._scheduler.sleep(LOOK_AGAIN_S)
             await self._look()
+            await self._look_for_reset()
+
+    async def _look_for_reset(self) -> None:
+        """Try destinations that are not to be left alone any more, as somebody has decided in the database."""
+        names = [q.name for q in self.registry if q.away is not None and q.away.is_shared]
+        if not names:
+            return
+        try:
+            failing = await self._database.run(
+                "look for servers that are up",
+                lambda txn: read_failures(txn, names),
+                read_only=True,
+            )
+        except SynreplError:  # the next time
+            return
+        for name in names:
+            if name not in failing:
+                self.server_is_up(name)
 
     async def _look(self) -> None:
         """Find destinations with messages to devices, or device lists."""

@@ -92,6 +92,14 @@ class OutgoingTransaction(NamedTuple):
     pokes: Sequence[DeviceListPoke] = ()
 
 
+class DeliveredEdus(NamedTuple):
+    """EDUs of the database that a destination has got."""
+
+    destination: str
+    messages: tuple[int, ...]
+    pokes: tuple[DeviceListPoke, ...]
+
+
 class EventJson:
     """The JSON of events by stream ID, the ones that were used last kept."""
 
@@ -182,7 +190,7 @@ class TransactionSender:
         self._edus: BatchedLoader[str, PersistentEdus] = BatchedLoader(
             scheduler, "read EDUs to send", self._read_edus
         )
-        self._done: BatchedLoader[tuple[str, OutgoingTransaction], None] = BatchedLoader(
+        self._done: BatchedLoader[DeliveredEdus, None] = BatchedLoader(
             scheduler, "note delivered EDUs", self._delete_edus
         )
         self._numbers = count(1)
@@ -353,19 +361,24 @@ class TransactionSender:
     async def _delivered(self, queue: DestinationQueue, transaction: OutgoingTransaction) -> None:
         if queue.is_void:
             return
-        if transaction.recorded.messages or transaction.pokes:
+        await self._forget_edus(queue, transaction)
+        queue.delivered()
+
+    async def _forget_edus(self, queue: DestinationQueue, transaction: OutgoingTransaction) -> None:
+        """Delete the EDUs of the database that a destination has got."""
+        messages, pokes = transaction.recorded.messages, tuple(transaction.pokes)
+        if messages or pokes:
             try:
-                await self._done.get((queue.name, transaction))
+                await self._done.get(DeliveredEdus(queue.name, messages, pokes))
             except SynreplError as error:  # they are sent again, and recognised by their IDs
                 queue.has_messages = queue.has_pokes = True
                 self._log.warn("cannot note delivered EDUs: {error}", error=error)
-        queue.delivered()
 
     async def _delete_edus(
-        self, keys: Collection[tuple[str, OutgoingTransaction]]
-    ) -> Mapping[tuple[str, OutgoingTransaction], None]:
-        messages = [(name, number) for name, each in keys for number in each.recorded.messages]
-        pokes = [(name, poke) for name, each in keys for poke in each.pokes]
+        self, delivered: Collection[DeliveredEdus]
+    ) -> Mapping[DeliveredEdus, None]:
+        messages = [(each.destination, number) for each in delivered for number in each.messages]
+        pokes = [(each.destination, poke) for each in delivered for poke in each.pokes]
 
         def work(txn: Transaction) -> None:
             delete_messages(txn, messages)
@@ -390,11 +403,9 @@ class TransactionSender:
             self.outcomes[
                 "backed off" if isinstance(error, DestinationBackedOff) else "failed"
             ] += 1
-        until = await self._until(queue, error, status)
+        away = await self._away(queue, error, status)
         if not queue.is_void:
-            reason = str(error.facts.get("reason", error))[:300]
-            away, fanned = Away(until, reason), self._registry.fanned(queue)
-            queue.goes_away(away, fanned, keeps_events=is_refused)
+            queue.goes_away(away, self._registry.fanned(queue), keeps_events=is_refused)
 
     async def _refused(
         self, queue: DestinationQueue, transaction: OutgoingTransaction, error: SynreplError
@@ -406,18 +417,12 @@ class TransactionSender:
         if queue.refused():
             self.sent["refused events"] += len(transaction.pdus)
             self._log.warn("given up: {error}", error=error)
-            if transaction.recorded.messages:
-                try:
-                    await self._done.get((queue.name, transaction))
-                except SynreplError as failure:
-                    self._log.warn("cannot note a refused message: {error}", error=failure)
+            await self._forget_edus(queue, transaction)
 
-    async def _until(
-        self, queue: DestinationQueue, error: SynreplError, status: int | None
-    ) -> float:
-        now = self._scheduler.seconds()
+    async def _away(self, queue: DestinationQueue, error: SynreplError, status: int | None) -> Away:
+        now, reason = self._scheduler.seconds(), str(error.facts.get("reason", error))[:300]
         if isinstance(error, DestinationBackedOff):
-            return now + float(str(error.facts["retry_s"]))
+            return Away(now + float(str(error.facts["retry_s"])), reason, is_shared=True)
         is_counted = status is not None and is_failure(status)
         if is_counted or isinstance(error, DestinationAway | AddressRefused):
             try:
@@ -425,8 +430,8 @@ class TransactionSender:
             except SynreplError:
                 failure = None
             if failure is not None and failure.retry_at_ms / 1000 > now:
-                return failure.retry_at_ms / 1000
-        return now + OWN_BACK_OFF.delay_s(queue.failures + 1, self._scheduler.random)
+                return Away(failure.retry_at_ms / 1000, reason, is_shared=True)
+        return Away(now + OWN_BACK_OFF.delay_s(queue.failures + 1, self._scheduler.random), reason)
 
 
 def _check_owned(queue: DestinationQueue) -> None:

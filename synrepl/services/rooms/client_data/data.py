@@ -11,16 +11,18 @@ from synrepl.storage.clients.values import AccountData, Presence, Receipt
 
 
 class DataRooms(NamedTuple):
-    """The rooms of a user that are told of.
+    """The rooms of a user that are told of; nothing is told of others.
 
-    :ivar joined: rooms that the user is in; nothing is told of others
+    :ivar joined: rooms that the user is in
     :ivar whole: those of them of which the client knows nothing yet, so that everything is told
     :ivar new_members: users that are new in any of them, whose presence is told
+    :ivar left: rooms that the user left, of which account data is told
     """
 
     joined: Collection[str] = ()
     whole: Collection[str] = ()
     new_members: Collection[str] = ()
+    left: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from synrepl.services.rooms.timelines.client_filter import (
 )
 from synrepl.services.rooms.timelines.room_token import lowered
 from synrepl.services.rooms.timelines.updates import TimelineReader
-from synrepl.storage.clients.reading import Span, Values, ValuesToRead, read_values
+from synrepl.storage.clients.reading import TokenSpan, Values, ValuesToRead, read_values
 from synrepl.storage.clients.values import AccountData, Presence, Receipt
 from synrepl.storage.database import Transaction
 
@@ -59,6 +59,7 @@ class ClientDataReader:
         return bool(
             rooms.whole
             or rooms.new_members
+            or rooms.left
             or news.receipts is None
             or news.receipts
             or news.private_receipts
@@ -115,14 +116,17 @@ class ClientDataReader:
 
 def _allowed(rooms: DataRooms, wanted: RoomFilter) -> DataRooms:
     """The rooms that a filter wants."""
-    joined, whole, new_members = rooms
+    joined, whole, new_members, left = rooms
     if wanted.rooms is not None or wanted.not_rooms:
-        joined, whole = (list(filter(wanted.allows_room, each)) for each in (joined, whole))
+        joined, whole, left = (
+            list(filter(wanted.allows_room, each)) for each in (joined, whole, left)
+        )
     # Many users are in thousands of rooms, whose set is not copied.
     return DataRooms(
         joined if isinstance(joined, frozenset) else frozenset(joined),
         frozenset(whole),
         new_members,
+        frozenset(left),
     )
 
 
@@ -139,23 +143,24 @@ def _values_to_read(
     changed = frozenset(rooms.joined if news.receipts is None else news.receipts)
     changed = changed.intersection(rooms.joined) - frozenset(rooms.whole)
 
-    def span(is_new: bool, name: str) -> Span | None:
+    def span(is_new: bool, name: str) -> TokenSpan | None:
         if is_first or not is_new:
             return None
-        return Span(start.vectors[name], upto.vectors[name])
+        return TokenSpan(start.vectors[name], upto.vectors[name])
 
     return ValuesToRead(
         reader.user_id,
         reader.device_id,
         whole=rooms.whole,
         new_members=rooms.new_members,
+        left=rooms.left,
         is_first=is_first,
         receipts=span(bool(changed), "receipts"),
         receipt_rooms=changed,
         private_receipts=span(news.private_receipts, "receipts"),
         account_data=span(news.account_data, "account_data"),
         presence=span(news.presence, "presence"),
-        to_device=Span(start.to_device, upto.to_device) if news.to_device else None,
+        to_device=TokenSpan(start.to_device, upto.to_device) if news.to_device else None,
         wants_account_data=data.wants_account_data,
         wants_receipts=data.wants_receipts,
         wants_presence=data.wants_presence,
@@ -214,7 +219,8 @@ class _WantedData:
             ):
                 receipts[receipt.room_id].append(receipt)
         found: dict[str, RoomData] = {}
-        for room_id in {*account, *receipts, *typing}.intersection(rooms.joined):
+        told = {*account, *receipts, *typing}
+        for room_id in told.intersection(rooms.joined) | told.intersection(rooms.left):
             data = RoomData(
                 self._account_data(self._of_rooms, account[room_id]),
                 receipts[room_id],

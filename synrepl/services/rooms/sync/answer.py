@@ -44,13 +44,16 @@ def sync_answer(
         for each, room in update.joined.items()
     }
     for room_id, more in data.rooms.items():
-        if room_id not in joined:
+        if room_id not in joined and room_id not in update.left:
             joined[room_id] = _joined(JoinedRoom(silent, ()), state, more)
     rooms: dict[str, dict[str, Any]] = {
         "join": joined,
         "invite": {each: _stripped(room, "invite_state") for each, room in update.invited.items()},
         "knock": {each: _stripped(room, "knock_state") for each, room in update.knocked.items()},
-        "leave": {each: _left(room, state) for each, room in update.left.items()},
+        "leave": {
+            each: _left(room, state, data.rooms.get(each, NO_ROOM_DATA))
+            for each, room in update.left.items()
+        },
     }
     told: dict[str, Any] = {
         "rooms": {name: found for name, found in rooms.items() if found},
@@ -80,11 +83,11 @@ def _joined(room: JoinedRoom, state: str, data: RoomData) -> dict[str, Any]:
     }
 
 
-def _left(room: LeftRoom, state: str) -> dict[str, Any]:
+def _left(room: LeftRoom, state: str, data: RoomData) -> dict[str, Any]:
     return {
         "timeline": _timeline(room.timeline),
         state: {"events": _fragments(room.state)},
-        "account_data": {"events": []},
+        "account_data": {"events": account_data_json(data.account_data)},
     }
 
 

@@ -43,7 +43,7 @@ class UserData:
         self, reader: TimelineReader, upto: SyncToken, update: RoomsUpdate, wanted: ClientFilter
     ) -> ClientData:
         """Everything, for the rooms of an update from the start."""
-        rooms = DataRooms(update.joined, update.joined)
+        rooms = DataRooms(update.joined, update.joined, left=update.left)
         return await self._read(reader, None, upto, ANY_NEWS, rooms, wanted)
 
     async def since(
@@ -59,6 +59,7 @@ class UserData:
         new = DataRooms(
             whole=[room_id for room_id, room in update.joined.items() if room.is_new],
             new_members=_new_members(reader, update) if self.presence.is_served else (),
+            left=update.left,
         )
         if not self.data.needs_reading(news, new):
             return NO_DATA

@@ -22,32 +22,50 @@ from synrepl.streams.synapse.un_partial_stated_room import PARTIAL_ROOM_CACHES
 
 _PENDING = int(EventFlags.PARTIAL | EventFlags.UNCONFIRMED)
 
-#: Whether no user of a server is in a room.
-_IS_EMPTY = (
-    "NOT EXISTS (SELECT FROM synrepl._memberships m WHERE m.room_no = p.room_no"
-    " AND m.membership = 'join' AND substr(m.user_id, strpos(m.user_id, ':') + 1) = %s)"
-)
+#: Rounds through the servers after which a room is left alone that, by what other servers did, this one is not in.
+MAX_REFUSED = 3
+
+_SERVER = "substr({0}, strpos({0}, ':') + 1) = %(server)s"
+
+# Whether all users of a server have left a room. They must have done so themselves: that somebody else removed them is
+# known by partial state only, and may be wrong, as long as other servers do not refuse to answer.
+_IS_LEFT = f"""
+    NOT EXISTS (SELECT FROM synrepl._memberships m WHERE m.room_no = p.room_no
+        AND m.membership = 'join' AND {_SERVER.format("m.user_id")})
+    AND (EXISTS (SELECT FROM synrepl._memberships m
+             JOIN synrepl._room_events e USING (event_no)
+             JOIN synrepl._room_events j ON j.event_id = p.join_event_id
+            WHERE m.room_no = p.room_no AND m.user_id = j.sender AND e.sender = m.user_id)
+         AND NOT EXISTS (SELECT FROM synrepl._memberships m
+             JOIN synrepl._room_events e USING (event_no)
+             JOIN synrepl._resync_events r USING (event_no)
+            WHERE m.room_no = p.room_no AND m.membership IN ('leave', 'ban')
+              AND {_SERVER.format("m.user_id")} AND NOT {_SERVER.format("e.sender")})
+         OR EXISTS (SELECT FROM synrepl._resync_jobs b JOIN synrepl._resync_attempts a USING (room_no)
+             WHERE b.room_no = p.room_no AND b.failures >= {MAX_REFUSED}
+               AND a.code = 'refused-403'))"""
 
 
 def rooms_without_users(txn: Transaction, server_name: str) -> list[tuple[int, str]]:
-    """Numbers and IDs of partial rooms that no user of a server is in."""
+    """Numbers and IDs of partial rooms that all users of a server have left."""
     txn.execute(
         "SELECT p.room_no, r.room_id FROM synrepl._partial_rooms p JOIN synrepl._rooms r USING (room_no)"
-        f" WHERE r.epoch = p.epoch AND {_IS_EMPTY} ORDER BY 1",
-        (server_name,),
+        f" WHERE r.epoch = p.epoch AND {_IS_LEFT} ORDER BY 1",
+        {"server": server_name},
     )
     return [(int(room_no), str(room_id)) for room_no, room_id in txn.fetchall()]
 
 
 def abandon_room(txn: Transaction, outbox: Outbox, room_no: int, server_name: str) -> bool:
-    """Let a room be partial no more, although its full state is not known, if no user is in it.
+    """Let a room be partial no more, although its full state is not known, if all users have left it.
 
     :returns: whether it was done
     """
     room = lock_room(txn, room_no)
     txn.execute(
-        f"SELECT {_IS_EMPTY} FROM synrepl._partial_rooms p WHERE p.room_no = %s AND p.epoch = %s",
-        (server_name, room_no, room.epoch),
+        f"SELECT {_IS_LEFT} FROM synrepl._partial_rooms p"
+        " WHERE p.room_no = %(room)s AND p.epoch = %(epoch)s",
+        {"server": server_name, "room": room_no, "epoch": room.epoch},
     )
     found = txn.fetchone_or_none()
     if found is None or not found[0] or partial_room(txn, room_no) is None:

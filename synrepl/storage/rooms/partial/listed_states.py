@@ -6,7 +6,7 @@ costs only what had not arrived.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.rooms import Event
@@ -202,15 +202,22 @@ def wrong_with_list(txn: Transaction, room_no: int, create_id: str | None) -> st
 
 
 def group_of_list(
-    txn: Transaction, room: RoomRow, writer: GroupWriter | None = None, near: int | None = None
+    txn: Transaction,
+    room: RoomRow,
+    take_group_no: Callable[[], int],
+    writer: GroupWriter | None = None,
+    near: int | None = None,
 ) -> int:
     """The state group of a list, all of whose events are stored. The caller holds the room's lock, and raises its revision.
 
+    :param take_group_no: draws the number of a new group
     :param writer: makes the group as a change of another one, ``near``; None: it is stored in full
     """
     params = {"room": room.room_no}
     if writer is None or near is None:
-        return make_whole_group(txn, room, _ENTRIES, params)
+        group = take_group_no()
+        make_whole_group(txn, room, group, _ENTRIES, params)
+        return group
     txn.execute(f"SELECT slot, event_no FROM ({_ENTRIES}) AS e", params)
     new: dict[int, int] = dict(txn.fetchall())
     old = writer.state(near)

@@ -88,6 +88,7 @@ class RejudgeBatch:
 
     :param memory: of earlier batches; as of the revision of the room
     :ivar view: of the room
+    :ivar group_numbers: draws the numbers of new groups
     :ivar groups: makes groups of states; :ivar states: decides which
     :ivar rows: rows to be written
     :ivar outcomes: the events that were judged, as rows with their new outcomes
@@ -105,9 +106,15 @@ class RejudgeBatch:
         self.room = room
         self.rows = PendingRows()
         self.memory = memory
-        numbers = GroupNumbers(txn, ())
+        self.group_numbers = GroupNumbers(txn, ())
         self.groups = GroupWriter(
-            txn, room, self.rows, memory.groups, numbers.take, memory.keys.get, memory.ids.get
+            txn,
+            room,
+            self.rows,
+            memory.groups,
+            self.group_numbers.take,
+            memory.keys.get,
+            memory.ids.get,
         )
         self.view = RejudgedView(txn, room, version, memory, self.groups, limits.max_resolved)
         self.states = StateWriter(txn, self.view, self.groups, self.rows)

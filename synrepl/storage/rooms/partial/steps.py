@@ -161,11 +161,11 @@ def make_listed_state(txn: Transaction, job: ResyncJob, limits: RoomLimits) -> N
         (room.room_no,),
     )
     near = txn.fetchone_or_none()
+    batch = _batch(txn, room, None, limits)
     if near is None:
-        group = group_of_list(txn, room)
+        group = group_of_list(txn, room, batch.group_numbers.take)
     else:
-        batch = _batch(txn, room, None, limits)
-        group = group_of_list(txn, room, batch.groups, int(near[0]))
+        group = group_of_list(txn, room, batch.group_numbers.take, batch.groups, int(near[0]))
         batch.states.finish()
         batch.rows.flush(txn)
     txn.execute(

@@ -89,9 +89,16 @@ class RoomBatch:
         self.now_ms = opened.now_ms
         self.rows = PendingRows()
         self._event_nos = deque(opened.event_nos)
-        groups = GroupNumbers(txn, opened.group_nos)
+        #: Draws the numbers of new groups, ascending.
+        self.group_numbers = GroupNumbers(txn, opened.group_nos)
         writer = GroupWriter(
-            txn, self.room, self.rows, memory.groups, groups.take, memory.keys.get, memory.ids.get
+            txn,
+            self.room,
+            self.rows,
+            memory.groups,
+            self.group_numbers.take,
+            memory.keys.get,
+            memory.ids.get,
         )
         self.limits = limits
         self.view = StoredRoomView(txn, self.room, version, memory, writer, limits.max_resolved)
@@ -203,6 +210,21 @@ class RoomBatch:
             return self._take_in(incoming)
         except EVENT_REFUSALS as error:
             return PersistedEvent(event_id, EventOutcome.REFUSED, error=error)
+
+    def take_in_at(self, incoming: IncomingEvent, state: StoredState) -> PersistedEvent:
+        """Judge an event that is not here at a state that another server reported, and those that waited for it.
+
+        :param state: the full state, stored as a group
+        """
+        event = incoming.event
+        try:
+            self._check(event)
+            made = self._judge(self._first_received(event), incoming, state, ())
+        except EVENT_REFUSALS as error:
+            return PersistedEvent(event.event_id, EventOutcome.REFUSED, error=error)
+        self.waiting.forget(event.event_id)
+        self._release(event.event_id)
+        return made
 
     def _check(self, event: Event) -> None:
         check_storable(event)

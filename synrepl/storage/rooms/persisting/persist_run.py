@@ -137,7 +137,7 @@ class PersistRun(ShortWork["PersistRun"]):
         incoming = self._arrived(batch)
         batch.prefetch(incoming, self._released_by)
         batch.take_in_ready()
-        given = [batch.take_in(each) for each in incoming]
+        given = self._take_in(batch, incoming)
         writer = RoomBatchWriter(batch, self._limits.max_waiting)
         self._check(batch, given)
         if writer.changes_something:
@@ -153,6 +153,10 @@ class PersistRun(ShortWork["PersistRun"]):
     def _arrived(self, batch: RoomBatch) -> Sequence[IncomingEvent]:
         """The events to persist; overridden where they are built on the room as it is."""
         return self._incoming
+
+    def _take_in(self, batch: RoomBatch, incoming: Sequence[IncomingEvent]) -> list[PersistedEvent]:
+        """Judge the events; overridden where the states before them come in another way."""
+        return [batch.take_in(each) for each in incoming]
 
     def _check(self, batch: RoomBatch, given: Sequence[PersistedEvent]) -> None:
         """Check the outcomes before anything is written; an error changes nothing."""

@@ -14,7 +14,7 @@ from synrepl.storage.rooms.states.state_groups import (
     GROUPS_TABLE,
     packed_changes,
 )
-from synrepl.storage.rooms.tables.numbers import RoomRow, take_numbers
+from synrepl.storage.rooms.tables.numbers import RoomRow
 from synrepl.storage.rooms.tables.pending_rows import copy_rows
 
 # What the line does not have yet at its head: the entries that differ, and those that are gone.
@@ -32,16 +32,16 @@ _VERSIONS = """
 
 
 def make_whole_group(
-    txn: Transaction, room: RoomRow, entries: str, params: Mapping[str, object]
-) -> int:
-    """Make a group of a room that has groups already, as the new head of its main line; returns its number.
+    txn: Transaction, room: RoomRow, group: int, entries: str, params: Mapping[str, object]
+) -> None:
+    """Make a group of a room that has groups already, as the new head of its main line.
 
     The caller holds the room's lock, and raises its revision.
 
+    :param group: the number of the group, which is higher than those of all others of the room
     :param entries: a SELECT of slot, event number, type, state key and event ID
     :raises NumberTooLarge: a number is too large to be stored
     """
-    (group,) = take_numbers(txn, 0, 1)[1]
     txn.execute(f"SELECT * FROM ({entries}) AS e ORDER BY 1", params)
     key, total, changes = room.digest_key, 0, bytearray()
     for slot, event_no, kind, state_key, event_id in txn:
@@ -54,4 +54,3 @@ def make_whole_group(
     params = {"line": room.main_line, "room": room.room_no, "group": group}
     txn.execute(_VERSIONS, params)
     txn.execute("UPDATE synrepl._state_lines SET head = %(group)s WHERE line_no = %(line)s", params)
-    return group

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from random import Random
+from typing import Any
 from urllib.parse import unquote
 
 from simulator.federation.pure_answer import PureAnswer, RefusedRequest
@@ -17,6 +19,7 @@ from synrepl.rooms import (
     Room,
     RoomVersion,
     StateKey,
+    StateMap,
     auth_dependencies,
     parse_event,
     topological_sort,
@@ -28,7 +31,32 @@ SERVER, USER = "d", "@erin:d"
 
 
 class JoiningRoom(RestlessRoom):
-    """A random room in which Erin joins at some point, and then does nothing of her own."""
+    """A random room in which Erin joins at some point.
+
+    Some events cite memberships or power levels that have been replaced since, as those of servers that cheat do: whether
+    they are allowed depends on the state before them.
+    """
+
+    def _note(self, event: Event) -> None:
+        super()._note(event)
+        if event.type in ("m.room.member", "m.room.power_levels"):
+            self._earlier.setdefault((event.type, event.state_key), []).append(event)
+
+    @cached_property
+    def _earlier(self) -> dict[tuple[str, str | None], list[Event]]:
+        return {}
+
+    def _contents(self, kind: str, sender: str, follows: list[Event]) -> tuple[Any, Any]:
+        contents, more = super()._contents(kind, sender, follows)
+        while contents[5] == USER:  # nothing of the room is completed when she is out of it
+            contents, more = super()._contents("topic", sender, follows)
+        event_type, content, follows, cites, *rest = contents
+        if self._rng.random() < 0.3:
+            cites = [
+                self._rng.choice(self._earlier.get((each.type, each.state_key), [each]))
+                for each in cites
+            ]
+        return (event_type, content, follows, cites, *rest), more
 
     def join(self) -> Event:
         """Erin's join, on top of some of the newest events."""
@@ -68,6 +96,8 @@ class RandomJoinedRoom:
         self.rng = Random(seed)
         self.here: dict[str, Event] = {}
         self.outliers: set[str] = set()
+        #: The states with which events came that follow something unknown.
+        self.reported: dict[str, StateMap] = {}
         self.unsent: list[Event] = []
         join = None
         while join is None:
@@ -136,6 +166,7 @@ class RandomJoinedRoom:
             needed = [event]
             if missing:
                 state = self.whole.state_before(event.event_id).as_dict()
+                self.reported[event.event_id] = state
                 needed += [self.whole[each].event for each in state.values()]
             chain = {each.event_id: each for each in [*self.chain(needed), *needed[1:]]}
             order = topological_sort(chain.values(), dependencies=auth_dependencies).events
@@ -171,7 +202,9 @@ class RandomJoinedRoom:
         for event in order.events:
             if event.event_id in self.outliers:
                 room.receive_outlier(event)
-            elif all(room.has_state(each) for each in event.prev_event_ids):
+            elif event.event_id not in self.reported and all(
+                room.has_state(each) for each in event.prev_event_ids
+            ):
                 room.receive(event, live=False)
             else:
                 state = self.whole.state_before(event.event_id).as_dict()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
 
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
@@ -17,7 +19,9 @@ from tests.services.federation.joining_server import JoiningServer
 from tests.services.world import NullLog
 from tests.storage.rooms.store_case import StoreCase
 
-ALICE = "@alice:a"
+T = TypeVar("T")
+
+ALICE, BOB = "@alice:a", "@bob:b"
 
 
 class ResyncCase(StoreCase):
@@ -29,7 +33,7 @@ class ResyncCase(StoreCase):
         await super().setUp()
         self.connection = self.connect()
         scheduler = self.one.process.scheduler
-        self.federation = InMemoryFederation(scheduler)
+        self.federation = InMemoryFederation(scheduler, patience_s=0.3)
         self.a, self.b = (PureServer(name, self.federation) for name in "ab")
         self.here = JoiningServer(
             self.federation, scheduler, self.database, self.one.persister, NullLog()
@@ -39,6 +43,11 @@ class ResyncCase(StoreCase):
         """Run a statement on one connection of the test."""
         return super().sql(statement, *params, on=on or self.connection)
 
+    @staticmethod
+    def deferred(work: Coroutine[Any, Any, T]) -> Deferred[T]:
+        """The result of a coroutine, for ``assertFailure``."""
+        return Deferred.fromCoroutine(work)
+
     def made_room(self, version: str = "10", members: int = 8) -> HostedRoom:
         """A room of Alice, with members of several servers, some of whom are on server ``b``."""
         room = self.a.create_room(version, ALICE)
@@ -46,6 +55,28 @@ class ResyncCase(StoreCase):
             user = f"@u{number}:{'bcde'[number % 4]}"
             self.a.send(room.room_id, "m.room.member", user, {"membership": "join"}, user)
         return room
+
+    async def shared_room(self, version: str = "10", members: int = 8) -> HostedRoom:
+        """A room that server ``b`` has, too."""
+        room = self.made_room(version, members)
+        await self.b.join(room.room_id, BOB, "a")
+        return room
+
+    async def join(self, room: HostedRoom, via: str = "a") -> None:
+        """Join a room partially; the other servers hear of it."""
+        done = await self.here.join(room.room_id, via)
+        self.assertTrue(done.is_partial)
+        for server in (self.a, self.b):
+            await server.outgoing.send_all()
+
+    def attempts(self) -> dict[str, str]:
+        """What came of asking each server, by name."""
+        found = self.sql("SELECT jsonb_object_agg(destination, code) FROM synrepl._resync_attempts")
+        return found or {}
+
+    def try_again(self) -> None:
+        """Time passes: jobs that wait may be claimed."""
+        self.sql("UPDATE synrepl._resync_jobs SET next_try = now(), leased_until = NULL")
 
     async def receive(self, *events: Event) -> PersistedBatch:
         """Events of others come to our store."""
@@ -68,6 +99,9 @@ class ResyncCase(StoreCase):
 
         :returns: that room
         """
+        job = self.sql("SELECT j::text FROM synrepl._resync_jobs j")
+        phase = self.sql("SELECT phase FROM synrepl._resync_jobs")
+        self.assertEqual(phase, "done", (job, self.attempts()))
         for table in (
             "_partial_rooms",
             "_partial_events",
@@ -77,7 +111,6 @@ class ResyncCase(StoreCase):
             "_partial_room_servers",
         ):
             self.assertEqual(self.sql(f"SELECT count(*) FROM synrepl.{table}"), 0, table)
-        self.assertEqual(self.sql("SELECT phase FROM synrepl._resync_jobs"), "done")
         whole = await self.whole_room(room)
         await self.read(lambda txn: compare_room(txn, whole, None, orders=False))
         await self.check_nothing_is_wrong()
