@@ -17,7 +17,7 @@ _EVENTS = 5_000
 
 _KINDS = {
     "spread": "transactions with 5 messages of each of 10 rooms",
-    "scattered": "transactions with a message of each of 50 rooms",
+    "scattered": "transactions with a message of each of 50 rooms, 10 servers in each room",
     "staged": "transactions with 5 messages of each of 10 rooms, all staged first",
 }
 

@@ -34,6 +34,7 @@ from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.federation.transactions import transaction_content
 from synrepl.federation.x_matrix import sign_request
 from synrepl.rooms import Event, EventBuilder, EventDraft, Keys, ServerKey, room_version
+from synrepl.rooms.identifiers import server_part
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.federation.inbound.admission import InboundAdmission
@@ -51,7 +52,7 @@ from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.streams.rows import RowCodec
 
-#: The rooms, the servers that send into them, and the users in each.
+#: The rooms, the servers that send into them, and the users in each room.
 ROOMS, ORIGINS, MEMBERS = 100, 10, 20
 
 #: PDUs of a transaction.
@@ -67,16 +68,17 @@ def _key(server: str) -> SigningKey:
 
 
 class SignedRoom:
-    """A room whose events are signed by one other server.
+    """A room of other servers, each of which continues with its own events.
 
-    :ivar first: those that make the room, with a member of this server
+    :param origins: the servers; the users of the first one make the room
+    :ivar first: the events that make the room, with a member of this server
     """
 
-    def __init__(self, number: int, origin: str) -> None:
-        self.origin = origin
-        self.room_id = f"!room{number}:{origin}"
-        self._builder = EventBuilder(_VERSION, origin, _key(origin))
-        self._users = [f"@user{each}:{origin}" for each in range(MEMBERS)]
+    def __init__(self, number: int, origins: Sequence[str]) -> None:
+        self.origins = origins
+        self.room_id = f"!room{number}:{origins[0]}"
+        self._builders = {each: EventBuilder(_VERSION, each, _key(each)) for each in origins}
+        self._users = [f"@user{each}:{origins[each % len(origins)]}" for each in range(MEMBERS)]
         self._time = 1
         creator = self._users[0]
         create = self._made(
@@ -95,7 +97,7 @@ class SignedRoom:
         draft = EventDraft("m.room.member", f"@us:{HERE}", {"membership": "join"}, 1, f"@us:{HERE}")
         cited = [create, self._levels, self._rules]
         self.first.append(ours.assemble(draft, self.room_id, [self.first[-1]], cited))
-        self._last = self.first[-1]
+        self._last = dict.fromkeys(origins, self.first[-1])
 
     def _made(
         self,
@@ -107,9 +109,10 @@ class SignedRoom:
     ) -> Event:
         self._time += 1
         draft = EventDraft(kind, sender, content, self._time, key)
+        builder = self._builders[server_part(sender)]
         if kind == "m.room.create":
-            return self._builder.create(draft, self.room_id)
-        return self._builder.assemble(draft, self.room_id, [self.first[-1]], cited)
+            return builder.create(draft, self.room_id)
+        return builder.assemble(draft, self.room_id, [self.first[-1]], cited)
 
     def _join(self, user: str) -> None:
         cited = [self._create, *([self._levels, self._rules] if self._levels else [])]
@@ -123,16 +126,18 @@ class SignedRoom:
         self.first.append(made)
         return made
 
-    def message(self) -> Event:
-        """The next message."""
+    def message(self, origin: str) -> Event:
+        """The next message of a server."""
         self._time += 1
-        user = self._users[self._time % MEMBERS]
+        own = [each for each in self._users if server_part(each) == origin]
+        user = own[self._time % len(own)]
         content = {"msgtype": "m.text", "body": f"message number {self._time} of this room"}
         draft = EventDraft("m.room.message", user, content, self._time)
         assert self._levels is not None
         cited = [self._create, self._levels, self._members[user]]
-        self._last = self._builder.assemble(draft, self.room_id, [self._last], cited)
-        return self._last
+        last = self._builders[origin].assemble(draft, self.room_id, [self._last[origin]], cited)
+        self._last[origin] = last
+        return last
 
 
 class RememberedKeys:
@@ -270,21 +275,23 @@ def transactions(
     rooms: Sequence[SignedRoom], events: int, rooms_of_each: int
 ) -> Iterator[tuple[str, list[HttpRequest]]]:
     """The transactions of each server, in its order."""
-    for origin in dict.fromkeys(each.origin for each in rooms):
-        own = [each for each in rooms if each.origin == origin]
+    for origin in sorted({origin for each in rooms for origin in each.origins}):
+        own = [each for each in rooms if origin in each.origins]
         requests = []
-        for number in range(events // len(own) * len(own) // PDUS):
+        for number in range(events // PDUS):
             at = number * rooms_of_each % len(own)
             chosen = [own[(at + each) % len(own)] for each in range(rooms_of_each)]
-            pdus = [room.message() for room in chosen for _ in range(PDUS // rooms_of_each)]
+            pdus = [room.message(origin) for room in chosen for _ in range(PDUS // rooms_of_each)]
             requests.append(request_of(origin, pdus))
         yield origin, requests
 
 
 def library_seconds(rooms: Sequence[SignedRoom], events: int) -> float:
     """CPU time that libraries need for as many messages: JSON, two hashes, a signature."""
-    made = [rooms[number % len(rooms)].message() for number in range(events)]
-    keys = {each.origin: get_verify_key(_key(each.origin)) for each in rooms}
+    chosen = [rooms[number % len(rooms)] for number in range(events)]
+    made = [each.message(each.origins[0]) for each in chosen]
+    servers = {each.origins[0] for each in rooms}
+    keys = {each: get_verify_key(_key(each)) for each in servers}
     signed = [(each.signed_bytes(), each.signatures) for each in made]
     begin = process_time()
     for event, (text, signatures) in zip(made, signed, strict=True):
@@ -305,20 +312,22 @@ async def measure(clock: Any, arguments: Sequence[str]) -> None:
     await process.start()
     server = ServerProcesses(dsn)
     found: dict[str, Any] = {}
-    # With 50 rooms in a transaction, two servers send into all of them.
-    for kind, rooms_of_each, senders in (
-        ("spread", 10, ORIGINS),
-        ("scattered", 50, 2),
-        ("staged", 10, ORIGINS),
+    for kind, rooms_of_each, shared in (
+        ("spread", 10, False),
+        ("scattered", 50, True),
+        ("staged", 10, False),
     ):
-        rooms = [SignedRoom(next(_NUMBERS), origins[each % senders]) for each in range(ROOMS)]
+        rooms = [
+            SignedRoom(next(_NUMBERS), origins if shared else [origins[each % ORIGINS]])
+            for each in range(ROOMS)
+        ]
         for room in rooms:
             incoming = [IncomingEvent(each) for each in room.first]
             await process.persister.persist(room.room_id, "10", incoming)
         receiving = Receiving(clock, process, stages=kind == "staged")
         figures: dict[str, Any] = {"cpu": [], "wall": [], "process": 0.0}
         for nth in range(repetitions + 1):
-            sent = list(transactions(rooms, events // senders, rooms_of_each))
+            sent = list(transactions(rooms, events // ORIGINS, rooms_of_each))
             total = sum(PDUS * len(requests) for _, requests in sent)
             wall, cpu, of_server = perf_counter(), process_time(), server.cpu()
             await _all([receiving.take(requests) for _, requests in sent])
