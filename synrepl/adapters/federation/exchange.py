@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from OpenSSL import SSL
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Protocol, connectionDone
@@ -193,6 +194,8 @@ def reason_of(error: Exception) -> str:
         reasons = getattr(error, "reasons", None)
     if isinstance(error, ConnectionDone):
         return "it closed the connection before its answer was complete"
+    if isinstance(error, SSL.Error) and error.args and error.args[0]:
+        return f"TLS failed: {error.args[0][0][2]}"
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

@@ -6,8 +6,10 @@ read in a transaction of its own: numbers keep their meaning as long as the room
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Collection, Sequence
+from io import StringIO
 from typing import NamedTuple
 
 from synrepl.core.errors import Unavailable
@@ -29,6 +31,9 @@ MAX_CHAIN_SERVED = 1_000_000
 MAX_HEROES = 5
 
 _MEMBER = "m.room.member"
+
+#: Numbers of a long array that are made text at once.
+_TEXT_PAGE = 1_000
 
 
 class RoomChangedMeanwhile(Unavailable):
@@ -164,26 +169,53 @@ def slots_of_keys(txn: Transaction, state: ServedState, types: Collection[str]) 
 
 
 def chain_numbers(
-    txn: Transaction, room_no: int, starts: Collection[int], without: Collection[int] = ()
+    txn: Transaction,
+    room_no: int,
+    starts: Sequence[int],
+    more: Sequence[int] = (),
+    *,
+    without_starts: bool = False,
 ) -> array[int]:
     """The numbers of the events in the auth chains of some events, ascending.
 
-    :param without: events to leave out
+    :param more: further events
+    :param without_starts: whether ``starts`` are left out
     :raises NumberWithoutRow: there are too many
     """
     txn.execute(
-        "WITH RECURSIVE chain (event_no) AS ("
-        " SELECT unnest(e.auth_nos) FROM synrepl._room_events e"
-        "  WHERE e.event_no = ANY (%s::bigint[])"
+        "WITH RECURSIVE starts AS MATERIALIZED (SELECT unnest(%s::bigint[]) AS event_no),"
+        " chain (event_no) AS ("
+        " SELECT unnest(e.auth_nos) FROM (TABLE starts UNION SELECT unnest(%s::bigint[])) AS s"
+        "  CROSS JOIN LATERAL (SELECT e.auth_nos"
+        "   FROM synrepl._room_events e WHERE e.event_no = s.event_no OFFSET 0) AS e"
         " UNION SELECT unnest(e.auth_nos) FROM chain CROSS JOIN LATERAL (SELECT e.auth_nos"
-        "  FROM synrepl._room_events e WHERE e.event_no = chain.event_no OFFSET 0) AS e)"
-        " SELECT event_no FROM chain EXCEPT SELECT unnest(%s::bigint[]) ORDER BY 1 LIMIT %s",
-        (array_text(starts), array_text(without), MAX_CHAIN_SERVED + 1),
+        "  FROM synrepl._room_events e WHERE e.event_no = chain.event_no OFFSET 0) AS e),"
+        " wanted AS (SELECT event_no FROM chain WHERE NOT %s OR event_no NOT IN (TABLE starts)"
+        "  ORDER BY 1 LIMIT %s)"
+        # One value takes much less memory than as many rows.
+        " SELECT string_agg(int8send(event_no), '' ORDER BY event_no) FROM wanted",
+        (
+            numbers_text(starts),
+            numbers_text(more),
+            without_starts,
+            MAX_CHAIN_SERVED + 1,
+        ),
     )
-    numbers = array("q", (number for (number,) in txn))
+    numbers = array("q", txn.fetchone()[0] or b"")
+    if sys.byteorder == "little":
+        numbers.byteswap()
     if len(numbers) > MAX_CHAIN_SERVED:
         raise NumberWithoutRow(what="too long an auth chain, of", number=0, room_no=room_no)
     return numbers
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Numbers as the text of an array, made without a string for each of them at the same time."""
+    text = StringIO()
+    for at in range(0, len(numbers), _TEXT_PAGE):
+        text.write("," if at else "{")
+        text.write(",".join(map(str, numbers[at : at + _TEXT_PAGE])))
+    return f"{text.getvalue()}}}" if numbers else "{}"
 
 
 def ids_of_numbers(txn: Transaction, state: ServedState, numbers: Sequence[int]) -> list[str]:

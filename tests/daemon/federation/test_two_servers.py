@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+from dataclasses import fields
+from importlib.resources import files
 
+import yaml
 from signedjson.key import decode_verify_key_bytes
 from unpaddedbase64 import decode_base64
 
 from synrepl.adapters.federation.certificates import ServedCertificate
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.checked_config import checked_master
+from synrepl.daemon.config.federation import FederationConfig
 from synrepl.federation.errors import DestinationAway, DestinationBackedOff, RequestRefusedByServer
 from synrepl.federation.published_keys import parse_key_document
 from synrepl.rooms import ServerKey, check_json_signature
@@ -212,6 +217,16 @@ class RotatedKeys(ServersCase):
 
 
 class Settings(ServersCase):
+    async def test_are_all_in_the_template(self) -> None:
+        text = (files("synrepl.cli") / "templates" / "federation.yaml").read_text(encoding="utf-8")
+        lines = [line.removeprefix("  #") for line in text.splitlines()]
+        kept = [line for line in lines if re.match(r" *\w+:", line)]  # without comments
+        settings = yaml.safe_load("\n".join(kept))
+        named = {field.metadata.get("key", field.name) for field in fields(FederationConfig)}
+        self.assertEqual(set(settings["federation"]), named)
+        wrong = await self.error(**settings["federation"])
+        self.assertIn("ca.pem has no certificates", wrong)  # which is the first thing that is wrong
+
     async def error(self, **settings: object) -> str:
         """The error of a configuration."""
         server = await self.server(start=False)

@@ -147,6 +147,7 @@ class GapLiars(InboundCase):
         for each in (self.remote, self.other, self.third):
             each.faults = [ServerFault("get_missing_events", FaultKind.NO_ANSWER)]
         await self.here.receive(stuck[-1:])
+        await self.until(lambda: bool(self.federation.asked("get_missing_events", REMOTE)))
         self.remote.faults = []
         sent = [self.say(quick, f"{number}") for number in range(3)]
         await self.here.receive(sent[-1:])

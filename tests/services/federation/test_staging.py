@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from synrepl.rooms import Event
+from synrepl.services.federation.inbound import room_inboxes
 from synrepl.services.federation.inbound.sweeping import WAKE_ACTION
 from synrepl.storage.federation import staged_events
 from tests.services.federation.inbound_case import InboundCase, InboundProcess
@@ -62,10 +65,12 @@ class Staging(InboundCase):
         self.two.others.clear()
         event = self.say(room)
         await self.two.receive([event])
-        three = self.inbound(await self.start_process("three"), ("one", "three"))
+        writers = ("one", "three")
+        three = self.inbound(await self.start_process("three"), writers)
+        here = self.inbound(self.one, writers)
         self.sql("UPDATE synrepl._rooms SET writer = 'three'")
-        await self.here.sweeper.wake_staged()
-        self.assertEqual((self.here.is_idle, self.staged()), (True, 1))
+        await here.sweeper.wake_staged()
+        self.assertEqual((here.is_idle, self.staged()), (True, 1))
         await three.sweeper.wake_staged()
         await self.settled(three)
         self.assertEqual((self.staged(), self.stored(event)), (0, "accepted"))
@@ -74,7 +79,7 @@ class Staging(InboundCase):
         self,
     ) -> None:
         slow, quick = await self.shared_room(), await self.shared_room(name="quick")
-        here = self.inbound(self.one, wait_s=0.05)
+        here = self.inbound(self.one, wait_s=0.4)
         late, soon = self.say(slow), self.say(quick)
         with self.one.persister.queues.entered({slow.room_id: 1}) as (lock,):
             async with lock:
@@ -86,6 +91,36 @@ class Staging(InboundCase):
         await here.sweeper.wake_staged()
         await self.settled(here)
         self.assertEqual((self.staged(), self.stored(late)), (0, "accepted"))
+
+    async def test_events_of_a_room_that_waits_for_its_turn_are_judged_together(self) -> None:
+        self.patch(room_inboxes, "MAX_ROOMS", 1)
+        first, second = await self.shared_room(), await self.shared_room(name="second")
+        here = self.inbound(self.one)
+        batches = self.batches()
+        before, *sent = self.say(first), *(self.say(second, f"{number}") for number in range(4))
+        with self.one.persister.queues.entered({first.room_id: 1}) as (lock,):
+            async with lock:
+                answers = [self.start(here.receive([before]))]
+                await self.until(lambda: batches == [(first.room_id, 1)])
+                for number, event in enumerate(sent):
+                    answers.append(self.start(here.receive([event], origin=f"{number}.test")))
+                await self.until(lambda: here.inboxes.waiting[0] == 4)
+        for each in answers:
+            await each
+        self.assertEqual(batches, [(first.room_id, 1), (second.room_id, 4)])
+        self.assertEqual(self.verdicts([before, *sent]), ["accepted"] * 5)
+
+    def batches(self) -> list[tuple[str, int]]:
+        """The room and the number of events of each batch that is persisted from now on."""
+        found: list[tuple[str, int]] = []
+        persist = self.one.persister.persist
+
+        async def recorded(room_id: str, version: str, events: Any, *more: Any) -> Any:
+            found.append((room_id, len(events)))
+            return await persist(room_id, version, events, *more)
+
+        self.patch(self.one.persister, "persist", recorded)
+        return found
 
     async def test_staged_events_with_missing_parents_wait(self) -> None:
         room = await self.shared_room()

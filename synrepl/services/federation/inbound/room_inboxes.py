@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.log import Logger
+from synrepl.core.semaphore import Semaphore
 from synrepl.rooms import BadEvent, Event, parse_event, room_version
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.storage.database import Database, Transaction
@@ -27,6 +28,8 @@ MAX_BATCH_EVENTS = 500
 #: Bytes of events that wait in one room; others are staged.
 MAX_INBOX_BYTES = 16 * 2**20
 
+#: Rooms whose events are judged at once. In those that wait for their turn, batches grow.
+MAX_ROOMS = 16
 
 #: Seconds after which whatever waits for a verdict would have been given up by everybody.
 _FOREVER_S = 3600.0
@@ -140,6 +143,7 @@ class RoomInboxes:
         self._gaps = gaps
         self._log = log
         self._inboxes: dict[str, _Inbox] = {}
+        self._turns = Semaphore(scheduler, MAX_ROOMS)
         self.outcomes: Counter[str] = Counter()
 
     @property
@@ -195,14 +199,18 @@ class RoomInboxes:
         await self._scheduler.sleep(0)  # what comes in this turn makes up one batch
         try:
             while inbox.offers or inbox.has_staged:
-                if inbox.has_staged:
-                    inbox.has_staged = False
-                    inbox.has_staged |= await self._judge_staged(room_id)
-                offers = inbox.take()
-                if offers:
-                    await self._judge_offers(room_id, offers)
+                async with self._turns:
+                    await self._judge_next(room_id, inbox)
         finally:
             del self._inboxes[room_id]
+
+    async def _judge_next(self, room_id: str, inbox: _Inbox) -> None:
+        if inbox.has_staged:
+            inbox.has_staged = False
+            inbox.has_staged |= await self._judge_staged(room_id)
+        offers = inbox.take()
+        if offers:
+            await self._judge_offers(room_id, offers)
 
     async def _judge_offers(self, room_id: str, offers: Sequence[_Offer]) -> None:
         version = offers[0].received.version

@@ -147,7 +147,7 @@ class StateStreams:
         own = await self._read(
             "number of a join", lambda txn: events_by_id(txn, [event.event_id])[event.event_id]
         )
-        chain = await self._chain(state, [*numbers, own.event_no], numbers)
+        chain = await self._chain(state, numbers, own.event_no)
         async for part in self._listed(state, chain, self._events):
             yield part
         yield b"]"
@@ -193,10 +193,14 @@ class StateStreams:
             raise CorruptState(group=state.group, room_no=state.room_no, reason=reason)
 
     async def _chain(
-        self, state: ServedState, starts: Sequence[int], without: Sequence[int] = ()
+        self, state: ServedState, starts: Sequence[int], join: int | None = None
     ) -> array[int]:
+        """The auth chain of a state; with a join, of both, without the state."""
+
         def read(txn: Transaction) -> array[int]:
-            return chain_numbers(txn, state.room_no, starts, without)
+            if join is None:
+                return chain_numbers(txn, state.room_no, starts)
+            return chain_numbers(txn, state.room_no, starts, [join], without_starts=True)
 
         return await self._read("auth chain of a state", read)
 
