@@ -103,6 +103,7 @@ class SendingServersCase(ServersCase):
                 cursor.execute(statement, params)
                 return cursor.fetchall()
         finally:
+            connection.commit()
             connection.close()
 
     async def until(self, what: Callable[[], Any]) -> Any:
@@ -215,6 +216,60 @@ class SendingWorkers(SendingServersCase):
         self.assertIsNotNone(status)
         await self.until_there(two, missed)
         await self.until(lambda: not self.rows(one, failing, two.name))
+
+    async def test_shows_which_servers_are_away(self) -> None:
+        one, two, room_id = await self.start_both()
+        worker = await one.start_worker("sender")
+        config = str(one.directory / "sender.yaml")
+        assert worker.services.sending is not None
+        owner = worker.services.sending.owner
+        await self.until(lambda: not owner.missing)
+        await two.stop()
+        await self.say(one, room_id)
+        failing = "SELECT reason FROM synrepl._destinations WHERE server_name = %s"
+        await self.until(lambda: self.rows(one, failing, two.name))
+        await self.until(lambda: self.rows(one, "SELECT 1 FROM synrepl._destination_queues"))
+        destinations = ("federation", "destinations", "-c", config)
+        listed = jsons.decode((await self.run_command(*destinations, "--json")).out, "listed")
+        (found,) = listed["destinations"]
+        self.assertEqual((found["destination"], found["sender"]), (two.name, "sender"))
+        self.assertGreaterEqual(found["failures"], 1)
+        shown = " ".join((await self.run_command(*destinations)).out.split())
+        self.assertIn(two.name, shown)
+        shown = " ".join((await self.run_command("status", "-c", config)).out.split())
+        self.assertRegex(
+            shown, "sending to other servers: 64 partitions, . destinations now.* 1 are away"
+        )
+        metrics = (await one.ask("/metrics", "sender")).decode()
+        for line in (
+            'synrepl_federation_partitions{state="owned"} 64.0',
+            'synrepl_federation_destinations{state="away"} 1.0',
+            "synrepl_federation_oldest_seconds",
+        ):
+            self.assertIn(line, metrics)
+        reset = (
+            await self.run_command(*destinations[:2], "reset", "-c", config, two.name, "x")
+        ).out
+        self.assertEqual(reset, f"{two.name} is asked again within a minute\nx has not failed\n")
+
+    async def test_doctor_finds_what_nobody_sends_and_who_fails_for_long(self) -> None:
+        one, two, room_id = await self.start_both()
+        await one.start_worker("sender")
+        await two.stop()
+        await self.say(one, room_id)
+        await self.until(lambda: self.rows(one, "SELECT 1 FROM synrepl._destinations"))
+        await self.until(lambda: self.rows(one, "SELECT 1 FROM synrepl._destination_queues"))
+        await one.workers.pop("sender").stop()
+        self.rows(one, "UPDATE synrepl._destinations SET failing_since_ms = 1 RETURNING 1")
+        said = await self.say(one, room_id)
+        position = "SELECT position FROM synrepl._streams WHERE stream = 'events'"
+        number = "SELECT stream_id FROM synrepl.events WHERE event_id = %s"
+        await self.until(lambda: self.rows(one, position) >= self.rows(one, number, said))
+        config = str(one.directory / "master.yaml")
+        report = await self.run_command("doctor", "database", "-c", config, "--json")
+        findings = {each["id"]: each for each in jsons.decode(report.out, "report")["findings"]}
+        self.assertIn("64 of the destination", findings["destinations-unowned"]["what"])
+        self.assertIn(two.name, findings["destinations-stuck"]["what"])
 
     async def test_must_follow_what_it_sends(self) -> None:
         one, _, _ = await self.start_both()

@@ -37,6 +37,7 @@ class OneServer:
         self.process: MasterProcess | None = None
         self.running: RunningMaster | None = None
         self.workers: dict[str, WorkerProcess] = {}
+        self._https: dict[str, int] = {}
 
     @property
     def federation(self) -> FederationServices:
@@ -93,7 +94,7 @@ class OneServer:
         document = {
             **{key: master[key] for key in common if key in master},
             "instance_name": name,
-            "http": {"port": free_port()},
+            "http": {"port": self._https.setdefault(name, free_port())},
             "master": {
                 "port": master["listeners"][0]["port"],
                 "http_url": f"http://127.0.0.1:{self.http}",
@@ -116,11 +117,12 @@ class OneServer:
         if process is not None:
             await process.stop()
 
-    async def ask(self, path: str) -> Any:
-        """What its own HTTP listener answers."""
+    async def ask(self, path: str, worker: str | None = None) -> Any:
+        """What the HTTP listener of its master answers, or of a worker."""
+        port = self.http if worker is None else self._https[worker]
 
         def get() -> bytes:
-            with urlopen(Request(f"http://127.0.0.1:{self.http}{path}")) as answer:
+            with urlopen(Request(f"http://127.0.0.1:{port}{path}")) as answer:
                 data: bytes = answer.read()
                 return data
 
