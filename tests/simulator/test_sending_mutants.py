@@ -12,7 +12,6 @@ from unittest.mock import patch
 from simulator.federation.sending_simulation import simulate_sending
 from synrepl.services.federation.sending import (
     device_list_fan_out,
-    ownership,
     pending_edus,
     transactions,
 )
@@ -197,9 +196,6 @@ class TransactionDefects(SendingMutantCase):
 
 
 class OwnershipDefects(SendingMutantCase):
-    def test_partitions_of_a_dead_process_are_taken_over_at_once(self) -> None:
-        self.assert_caught("ALONE", (ownership, "TAKEOVER_S", 0.0))
-
     def test_queues_of_partitions_that_were_lost_go_on(self) -> None:
         def lose_all(registry: DestinationRegistry) -> None:
             registry.partitions.clear()
