@@ -16,7 +16,7 @@ from synrepl.core import jsons
 from synrepl.core.errors import InputError
 from synrepl.core.log import Logger
 from synrepl.federation.outgoing_edus import MAX_SENT_MESSAGE, message_edus
-from synrepl.rooms.identifiers import BadIdentifier, check_user_id, server_of
+from synrepl.rooms import BadIdentifier, check_user_id, server_of
 from synrepl.services.rooms.client_data.account_data import check_name
 from synrepl.services.rooms.client_data.stream_writers import (
     DataWriters,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from twisted.trial.unittest import TestCase
+
 from simulator.federation.receiving_server import Reception
 from simulator.federation.sending_processes import HOME
 from simulator.federation.sending_world import SendingWorld
 from simulator.rooms.interruptions import KillsEverywhere
 from synrepl.federation.outgoing_edus import message_edus
 from synrepl.services.federation.sending.edu_feed import PRESENCE_S, TYPING_AGAIN_S
+from synrepl.services.federation.sending.pending_edus import MAX_KEYED, MAX_PLAIN, PendingEdus
 from synrepl.storage.federation.outgoing_messages import add_messages
 from synrepl.streams.synapse.device_lists import DEVICE_LISTS, DeviceListsRow
 from synrepl.streams.synapse.federation import FederationRow
@@ -357,6 +360,18 @@ class MessagesTest(EduCase):
         self._send(world, 2)
         world.until(lambda: bool(self._got(world)))
         self.assertEqual(self._got(world), [2])
+
+
+class WaitingEdusTest(TestCase):
+    def test_are_bounded_and_the_oldest_go(self) -> None:
+        waiting = PendingEdus()
+        for number in range(MAX_PLAIN + 2):
+            waiting.put(b"%d" % number)
+        for number in range(MAX_KEYED + 1):
+            waiting.put(b"x", (str(number),))
+        self.assertEqual(len(waiting), MAX_PLAIN + MAX_KEYED)
+        self.assertEqual(waiting.dropped, 3)
+        self.assertEqual(waiting.take(1, 0), [b"2"])
 
 
 class MessageEdusTest(EduCase):
