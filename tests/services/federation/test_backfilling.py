@@ -19,6 +19,7 @@ from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.federation.backfilling import Backfiller, RoomBackfill
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.room_writers import RoomWriters
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
@@ -94,8 +95,9 @@ class Backfilling(InboundCase):
         query = {"dir": "b", "limit": str(limit), **({"from": start} if start else {})}
         identity = ClientIdentity(ALICE, "A")
         request = ClientRequest(identity, "", {"room": self.room.room_id}, query, b"")
+        clock = self.one.process.scheduler
         reading = RoomReading(
-            Timelines(self.database, self.one.process.scheduler),
+            Timelines(self.database, clock, RoomTails(clock, self.database)),
             OnlyReader(),
             AllPositions(self.sql("SELECT max(stream_id) FROM synrepl.events")),
             AllPositions(0),
