@@ -30,6 +30,7 @@ from synrepl.services.federation.interfaces import FederationTransport
 T = TypeVar("T")
 
 #: Seconds for answers that a server has to compute, and for large ones to arrive.
+ANSWER_S = 30.0
 SLOW_S = 60.0
 LARGE_S = 600.0
 
@@ -65,8 +66,11 @@ class FederationClient:
         room_id: str,
         user_id: str,
         versions: Sequence[str] = (),
+        timeout_s: float = ANSWER_S,
     ) -> MembershipTemplate:
         """Ask for an event by which a user joins a room, knocks or leaves.
+
+        It is asked for by a person who waits, so also a server is asked that has failed lately.
 
         :param versions: the room versions that this server knows; not for ``leave``
         """
@@ -75,15 +79,26 @@ class FederationClient:
             destination,
             _path(V1, f"make_{action}", room_id, user_id),
             query=[("ver", version) for version in versions],
+            timeout_s=timeout_s,
+            ignores_back_off=True,
         )
         return await self._asking.small(
             request, lambda data: answers.membership_template(data, action, room_id, user_id)
         )
 
     async def send_join(
-        self, destination: str, event: Event, *, omit_members: bool
+        self,
+        destination: str,
+        event: Event,
+        *,
+        omit_members: bool,
+        timeout_s: float = LARGE_S,
+        head_timeout_s: float = SLOW_S,
     ) -> SendJoinAnswer:
-        """Join a room; the caller closes the answer."""
+        """Join a room; the caller closes the answer.
+
+        :param head_timeout_s: seconds until the answer begins
+        """
 
         def request(version: str) -> FederationRequest:
             return FederationRequest(
@@ -92,16 +107,19 @@ class FederationClient:
                 _path(version, "send_join", event.room_id, event.event_id),
                 query=[("omit_members", "true")] if omit_members else (),
                 content=_canonical(event.raw),
-                timeout_s=LARGE_S,
-                head_timeout_s=SLOW_S,
+                timeout_s=timeout_s,
+                head_timeout_s=head_timeout_s,
                 max_bytes=MAX_STATE_ANSWER,
+                ignores_back_off=True,
             )
 
         return await self._asking.either_version(
             request, lambda asked: self._asking.large(asked, _send_join_answer)
         )
 
-    async def send_knock(self, destination: str, event: Event) -> Sequence[bytes]:
+    async def send_knock(
+        self, destination: str, event: Event, timeout_s: float = SLOW_S
+    ) -> Sequence[bytes]:
         """Knock.
 
         :return: stripped state of the room
@@ -111,11 +129,12 @@ class FederationClient:
             destination,
             _path(V1, "send_knock", event.room_id, event.event_id),
             content=_canonical(event.raw),
-            timeout_s=SLOW_S,
+            timeout_s=timeout_s,
+            ignores_back_off=True,
         )
         return await self._asking.events(request, "knock_room_state")
 
-    async def send_leave(self, destination: str, event: Event) -> None:
+    async def send_leave(self, destination: str, event: Event, timeout_s: float = SLOW_S) -> None:
         """Leave a room, or reject an invite."""
 
         def request(version: str) -> FederationRequest:
@@ -124,7 +143,8 @@ class FederationClient:
                 destination,
                 _path(version, "send_leave", event.room_id, event.event_id),
                 content=_canonical(event.raw),
-                timeout_s=SLOW_S,
+                timeout_s=timeout_s,
+                ignores_back_off=True,
             )
 
         await self._asking.either_version(
@@ -137,6 +157,7 @@ class FederationClient:
         event: Event,
         room_version: str,
         invite_room_state: Sequence[Mapping[str, Any]],
+        timeout_s: float = SLOW_S,
     ) -> bytes:
         """Invite a user of another server.
 
@@ -152,8 +173,9 @@ class FederationClient:
             destination,
             _path(V2, "invite", event.room_id, event.event_id),
             content=canonical_json(content),
-            timeout_s=SLOW_S,
+            timeout_s=timeout_s,
             max_bytes=MAX_READ,
+            ignores_back_off=True,
         )
 
         def read(body: SpooledBody) -> Generator[int, None, bytes]:
