@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from synrepl.daemon.assemble.ports import Ports
 from synrepl.daemon.config.config import Config
+from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
 from synrepl.services.rooms.news.news_feed import NewsFeed
@@ -35,7 +36,10 @@ class ClientNews:
 
 @dataclass(frozen=True, slots=True)
 class ClientReading:
-    """What a process tells clients."""
+    """What a process tells clients.
+
+    :ivar full_states: waits for the states of partial rooms
+    """
 
     applied: AppliedVectors
     covered: TokenWait
@@ -43,6 +47,7 @@ class ClientReading:
     waits: WaitingSyncs
     sync: ClientSync
     filters: StoredFilters
+    full_states: FullStateWait
 
 
 def assemble_news(config: Config, ports: Ports, database: Database | None) -> ClientNews | None:
@@ -79,4 +84,6 @@ def assemble_reading(
         scheduler, timelines, news.applied, covered, news.check, news.waits, ports.log
     )
     filters = StoredFilters(news.database)
-    return ClientReading(news.applied, covered, timelines, news.waits, sync, filters)
+    full_states = FullStateWait(scheduler)
+    ports.coherence.observers.append(full_states)
+    return ClientReading(news.applied, covered, timelines, news.waits, sync, filters, full_states)

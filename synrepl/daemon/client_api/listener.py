@@ -113,7 +113,13 @@ def open_client_api(
         *absent_routes(endpoints),
         *reading_routes(
             endpoints,
-            RoomReading(reading.timelines, reading.applied, reading.covered, config.server_name),
+            RoomReading(
+                reading.timelines,
+                reading.applied,
+                reading.covered,
+                reading.full_states,
+                config.server_name,
+            ),
         ),
         *sync_routes(endpoints, reading.sync, reading.filters, config.server_name),
     ]
