@@ -26,6 +26,14 @@ from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_for
+from synrepl.daemon.federation.check import check_federation
+from synrepl.daemon.federation.listener import (
+    FederationListener,
+    open_federation,
+    start_federation,
+)
+from synrepl.daemon.federation.ports import federation_ports
+from synrepl.daemon.federation.status import federation_status
 from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.master import serve_master
 from synrepl.daemon.process import DaemonProcess
@@ -44,6 +52,7 @@ class RunningMaster:
     :ivar http: None without an HTTP listener
     :ivar ports: the ports of the replication listeners, in the order of the configuration
     :ivar clients: the listener for Matrix clients; None without one
+    :ivar servers: the listener for other servers; None without one
     """
 
     services: MasterServices
@@ -51,6 +60,7 @@ class RunningMaster:
     http: HttpListener | None
     ports: tuple[Any, ...]
     clients: ClientApiListener | None
+    servers: FederationListener | None
 
 
 class MasterProcess(DaemonProcess[RunningMaster]):
@@ -69,6 +79,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
         check_client_api(config)
+        check_federation(config)
         self._handlers = handlers.load(config)
         self._actions = WriterActions(FORWARDED_ERRORS)
         self._shares = divide_for(config)
@@ -93,6 +104,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 handlers=self._handlers,
                 actions=self._actions,
                 forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+                federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             ),
             database.store,
             database.database,
@@ -131,7 +143,17 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 services.waiting,
                 stops,
             ),
+            servers=open_federation(
+                self._reactor,
+                scheduler,
+                config,
+                self._shares.federation,
+                services.federation_services,
+                self.log,
+                stops,
+            ),
         )
+        await start_federation(scheduler, services.federation_services)
         if services.bus is not None:
             services.bus.start()
         stops.callback(services.waiters.stop)
@@ -149,6 +171,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                     running.ports,
                     self._started_at,
                     lambda: None if running.clients is None else running.clients.status(),
+                    federation_status(services.federation_services, running.servers),
                 )
             )
         self.log.info(

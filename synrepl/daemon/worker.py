@@ -27,6 +27,14 @@ from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_for
+from synrepl.daemon.federation.check import check_federation
+from synrepl.daemon.federation.listener import (
+    FederationListener,
+    open_federation,
+    start_federation,
+)
+from synrepl.daemon.federation.ports import federation_ports
+from synrepl.daemon.federation.status import federation_status
 from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.worker import serve_worker
 from synrepl.daemon.process import DaemonProcess
@@ -45,11 +53,13 @@ class RunningWorker:
 
     :ivar http: None without an HTTP listener
     :ivar clients: the listener for Matrix clients; None without one
+    :ivar servers: the listener for other servers; None without one
     """
 
     services: WorkerServices
     http: HttpListener | None
     clients: ClientApiListener | None
+    servers: FederationListener | None
 
 
 class WorkerProcess(DaemonProcess[RunningWorker]):
@@ -67,6 +77,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
         check_client_api(config)
+        check_federation(config)
         self._actions = WriterActions(FORWARDED_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
@@ -128,6 +139,16 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             services.waiting,
             stops,
         )
+        servers = open_federation(
+            self._reactor,
+            scheduler,
+            config,
+            limits.federation,
+            services.federation_services,
+            self.log,
+            stops,
+        )
+        await start_federation(scheduler, services.federation_services)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(
@@ -138,9 +159,10 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
                     databases,
                     self._started_at,
                     lambda: None if clients is None else clients.status(),
+                    federation_status(services.federation_services, servers),
                 )
             )
-        return RunningWorker(services=services, http=http, clients=clients)
+        return RunningWorker(services=services, http=http, clients=clients, servers=servers)
 
     def _ports(
         self,
@@ -174,6 +196,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             ),
             actions=self._actions,
             forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+            federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             tokens=possible_tokens(scheduler, config, store, foreign, client, self.log),
         )
 

@@ -12,6 +12,10 @@ class DestinationAway(Unavailable):
     """{destination} did not answer {subject}: {reason}; see whether it can be reached from this machine"""
 
 
+class ServerNotAllowed(DestinationAway):
+    """{destination} is not asked: 'server_acl' of 'rooms.federation' does not allow it"""
+
+
 class DestinationBackedOff(Unavailable):
     """{destination} has failed for {failing_s:.0f} s ({reason}); it is asked again in {retry_s:.0f} s"""
 

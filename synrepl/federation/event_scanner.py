@@ -21,7 +21,7 @@ import msgspec
 from synrepl.core.errors import InputError
 
 #: Bytes that are read at once. A batch is not much larger.
-CHUNK = 128 * 2**10
+CHUNK = 64 * 2**10
 
 #: Maximum size of an element or of another member. Of an event's 65,536 bytes, escapes make three times as many.
 MAX_ELEMENT = 256 * 2**10

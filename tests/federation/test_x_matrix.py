@@ -136,7 +136,12 @@ class SignsRequests(TestCase):
     def test_as_canonical_json(self) -> None:
         content = {"b": ["é"], "a": {}}
         for body in (None, content):
-            request = {"method": "GET", "uri": "/é", "origin": "a", "destination": "b"}
+            request: dict[str, Any] = {
+                "method": "GET",
+                "uri": "/é",
+                "origin": "a",
+                "destination": "b",
+            }
             request |= {} if body is None else {"content": body}
             encoded = None if body is None else canonical_json(body)
             self.assertEqual(

@@ -182,7 +182,7 @@ class ServedCertificate:
         self._seconds = seconds
         self._report = report
         self._stamp = self._stamp_of_files()
-        self._context = self._read()
+        self._context, self._expires_at = self._read()
         self._looked_at = seconds()
         #: Number of times that the files were read anew.
         self.reloads = 0
@@ -195,10 +195,9 @@ class ServedCertificate:
             self._look()
         return SSL.Connection(self._context)
 
-    def expires_at(self) -> float:
-        """The time at which the certificate expires, in seconds since 1970."""
-        found = x509.load_pem_x509_certificate(self._certificate.read_bytes())
-        return found.not_valid_after_utc.timestamp()
+    def status(self) -> dict[str, float]:
+        """When the certificate expires, in seconds since 1970, and how often it was read anew."""
+        return {"expires_at": self._expires_at, "reloads": self.reloads}
 
     def _look(self) -> None:
         stamp = self._stamp_of_files()
@@ -206,7 +205,7 @@ class ServedCertificate:
             return
         self._stamp = stamp
         try:
-            self._context = self._read()
+            self._context, self._expires_at = self._read()
             self.reloads += 1
         except BadCertificate as error:
             self._report(error)
@@ -214,7 +213,8 @@ class ServedCertificate:
     def _stamp_of_files(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(_stamp(path) for path in (self._certificate, self._private_key))
 
-    def _read(self) -> SSL.Context:
+    def _read(self) -> tuple[SSL.Context, float]:
+        """The context with the certificate, and when it expires."""
         context = SSL.Context(SSL.TLS_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
         context.set_mode(SSL.MODE_RELEASE_BUFFERS)
@@ -231,7 +231,8 @@ class ServedCertificate:
             except SSL.Error as error:
                 reason = error.args[0][0][2] if error.args and error.args[0] else "it is malformed"
                 raise BadCertificate(path=path, reason=reason, wanted=wanted) from None
-        return context
+        first = x509.load_pem_x509_certificate(self._certificate.read_bytes())
+        return context, first.not_valid_after_utc.timestamp()
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

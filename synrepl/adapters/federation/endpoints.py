@@ -8,11 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import (
+    HostnameEndpoint,
+    TCP4ClientEndpoint,
+    TCP6ClientEndpoint,
+    wrapClientTLS,
+)
 from twisted.internet.error import ConnectError, UserError
 from twisted.internet.interfaces import (
     IHostnameResolver,
@@ -57,8 +62,12 @@ class HeadTooLong(ProtocolError):
     """the head of its answer is longer than {limit} bytes"""
 
 
+class MalformedHead(ProtocolError):
+    """its answer is no HTTP, or a line of its head is too long"""
+
+
 @dataclass(frozen=True, slots=True)
-class Connector:
+class ServerConnector:
     """What is needed to connect to servers.
 
     :ivar reactor: provides TCP connections and time
@@ -76,9 +85,9 @@ class Connector:
 
 @implementer(IStreamClientEndpoint)
 class RouteEndpoint:
-    """Connects to a server by TLS; see :meth:`Connector.endpoint`."""
+    """Connects to a server by TLS; see :meth:`ServerConnector.endpoint`."""
 
-    def __init__(self, connector: Connector, route: ServerRoute) -> None:
+    def __init__(self, connector: ServerConnector, route: ServerRoute) -> None:
         self._connector = connector
         self._route = route
 
@@ -111,21 +120,28 @@ class RouteEndpoint:
     async def _connect_to(
         self, host: str, port: int, addresses: Sequence[str], factory: Any
     ) -> Any:
+        tcp = self._tcp(host, port, addresses)
+        tls: Any = self._connector.authorities.for_name(self._route.certificate_name)
+        try:
+            endpoint: Any = wrapClientTLS(tls, tcp, clock=self._connector.reactor)
+            guard: Any = await endpoint.connect(_HeadGuardFactory(factory))
+        except (ConnectError, OSError) as error:
+            raise CannotConnect(host=host, port=port, reason=_reason(error)) from error
+        return guard.wrappedProtocol
+
+    def _tcp(self, host: str, port: int, addresses: Sequence[str]) -> Any:
+        """Connects to the first of some addresses that answers."""
         reactor = self._connector.reactor
-        tcp = HostnameEndpoint(
+        if len(addresses) == 1:  # so that a refusal is known at once
+            one = TCP6ClientEndpoint if ":" in addresses[0] else TCP4ClientEndpoint
+            return one(reactor, addresses[0], port, timeout=CONNECT_S)
+        return HostnameEndpoint(
             _KnownAddresses(reactor, addresses),
             host,
             port,
             timeout=CONNECT_S,
             attemptDelay=NEXT_ADDRESS_S,
         )
-        tls: Any = self._connector.authorities.for_name(self._route.certificate_name)
-        try:
-            endpoint: Any = wrapClientTLS(tls, cast(Any, tcp))
-            guard: Any = await endpoint.connect(_HeadGuardFactory(factory))
-        except (ConnectError, OSError) as error:
-            raise CannotConnect(host=host, port=port, reason=_reason(error)) from error
-        return guard.wrappedProtocol
 
 
 def _reason(error: Exception) -> str:
@@ -175,7 +191,7 @@ class _HeadGuard(ProtocolWrapper):
 
     def __init__(self, factory: Any, wrappedProtocol: Any) -> None:
         super().__init__(factory, wrappedProtocol)
-        self._error: HeadTooLong | None = None
+        self._error: ProtocolError | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -196,6 +212,8 @@ class _HeadGuard(ProtocolWrapper):
 
     def loseConnection(self) -> None:
         """Abort the connection: a server that goes on sending would keep it open."""
+        if self._head and self._error is None:
+            self._error = MalformedHead()
         self.transport.abortConnection()  # type: ignore[union-attr]
 
     def dataReceived(self, data: bytes) -> None:

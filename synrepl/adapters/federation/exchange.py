@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from OpenSSL import SSL
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Protocol, connectionDone
@@ -29,7 +30,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from synrepl.adapters.federation.endpoints import Connector, RouteEndpoint
+from synrepl.adapters.federation.endpoints import RouteEndpoint, ServerConnector
 from synrepl.adapters.federation.spool import SpooledAnswer, SpoolUsage
 from synrepl.adapters.http.client import BytesProducer
 from synrepl.core.clock import DelayedCall
@@ -97,7 +98,7 @@ class HttpsClient:
     :ivar usage: what answers take
     """
 
-    def __init__(self, connector: Connector, spool_dir: Path | None = None) -> None:
+    def __init__(self, connector: ServerConnector, spool_dir: Path | None = None) -> None:
         self._connector = connector
         self._reactor = connector.reactor
         self._spool_dir = spool_dir
@@ -193,6 +194,8 @@ def reason_of(error: Exception) -> str:
         reasons = getattr(error, "reasons", None)
     if isinstance(error, ConnectionDone):
         return "it closed the connection before its answer was complete"
+    if isinstance(error, SSL.Error) and error.args and error.args[0]:
+        return f"TLS failed: {error.args[0][0][2]}"
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.names import client, dns, hosts
-from twisted.names.error import DNSNameError, DNSQueryTimeoutError, DomainError
+from twisted.names.error import DNSNameError, DomainError
 from twisted.python.filepath import FilePath
 
 from synrepl.core.errors import Unavailable
@@ -192,7 +193,7 @@ def _addresses_in(answers: Sequence[Any]) -> list[str]:
 
 
 def _unavailable(name: str, error: Exception) -> NamesUnavailable:
-    if isinstance(error, DNSQueryTimeoutError | TimeoutError):
+    if isinstance(error, DeferredTimeout):
         reason = "no name server answered in time"
     elif isinstance(error, DomainError):
         reason = f"a name server answered with an error ({type(error).__name__})"

@@ -33,6 +33,7 @@ class HttpRequest:
 
     :ivar path: values of the placeholders of the route's pattern
     :ivar remote_address: the address of the connection
+    :ivar uri: path and query as they were sent
     """
 
     path: Mapping[str, str]
@@ -40,6 +41,8 @@ class HttpRequest:
     headers: Headers
     body: bytes
     remote_address: str = ""
+    method: str = "GET"
+    uri: str = ""
 
     def header(self, name: str) -> str | None:
         """The value of a header that may occur once; None without it.

@@ -181,7 +181,11 @@ class ArrivingRequest(http.Request):
         self._chunks.clear()
         query = parse_query(self._query, route.repeatable)
         remote = self.channel.remote_address
-        return await route.handle(HttpRequest(path, query, self.requestHeaders, body, remote))
+        method = self.method.decode("ascii", "replace")
+        uri = self.uri.decode("ascii", "replace")
+        return await route.handle(
+            HttpRequest(path, query, self.requestHeaders, body, remote, method, uri)
+        )
 
     async def _answer_unqueued(self) -> HttpAnswer:
         """Answer without queueing: in this reactor turn, if the budget allows it."""

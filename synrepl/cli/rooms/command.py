@@ -24,6 +24,7 @@ _COMMANDS = {
     "erase": ("synrepl.cli.rooms.erase", "Replace what users sent by its redacted form."),
     "writers": ("synrepl.cli.rooms.writers:writers", "Show or set who persists rooms."),
     "move": ("synrepl.cli.rooms.writers:move", "Let another process persist a room."),
+    "rotate-key": ("synrepl.cli.rooms.rotate_key", "Replace the key that signs events."),
     "forget": ("synrepl.cli.rooms.forget", "Remove a room with all its rows."),
 }
 

@@ -11,6 +11,7 @@ from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
+from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import MasterConfig
@@ -56,6 +57,7 @@ class MasterServices:
     :ivar bus: None without Redis
     :ivar rooms: None without ``rooms``
     :ivar reading: None without a listener for Matrix clients
+    :ivar federation_services: None without ``rooms.federation``
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -84,6 +86,7 @@ class MasterServices:
     access: Access
     rooms: RoomServices | None
     reading: ClientReading | None
+    federation_services: FederationServices | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -310,4 +313,5 @@ def assemble_master(
         ),
         rooms=rooms,
         reading=assemble_reading(ports, news, MasterGivenOut(announcer, writer)),
+        federation_services=assemble_federation(config, ports, database),
     )

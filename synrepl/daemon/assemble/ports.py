@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Protocol, TypeVar
@@ -14,6 +14,7 @@ from synrepl.daemon.process_bus import ConnectToBus
 from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
+from synrepl.services.federation.interfaces import FederationTransport, RunsInThreads
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.forwarding import ForwardsToWriter, NoOtherWriters, WriterActions
@@ -51,6 +52,25 @@ def unchanged(position_listener: PositionListener) -> PositionListener:
     return position_listener
 
 
+def no_usage() -> Mapping[str, int]:
+    """The usage of a transport that keeps no answers."""
+    return {"bytes": 0, "spooled": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class FederationPorts:
+    """The ports of a process to other servers.
+
+    :ivar transport: sends requests
+    :ivar threads: for signatures
+    :ivar usage: shows the bytes of answers so far, and of those that are in files now
+    """
+
+    transport: FederationTransport
+    threads: RunsInThreads
+    usage: Callable[[], Mapping[str, int]] = no_usage
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """The ports of every process: what it needs from its environment.
@@ -62,6 +82,7 @@ class Ports:
     :ivar actions: what this process does for others
     :ivar forwarder: has other processes do what only they can
     :ivar watched: wraps the listener of announced positions in an observer
+    :ivar federation: None for a process that asks no other servers
     """
 
     scheduler: Scheduler
@@ -74,6 +95,7 @@ class Ports:
     sizes: Sizes = DEFAULT_SIZES
     actions: WriterActions = field(default_factory=lambda: WriterActions(FORWARDED_ERRORS))
     forwarder: ForwardsToWriter = field(default_factory=NoOtherWriters)
+    federation: FederationPorts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

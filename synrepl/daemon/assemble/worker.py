@@ -12,6 +12,7 @@ from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
+from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import WorkerConfig
@@ -57,6 +58,7 @@ class WorkerServices:
     :ivar bus: None over TCP
     :ivar rooms: None without ``rooms``
     :ivar reading: None without a listener for Matrix clients
+    :ivar federation_services: None without ``rooms.federation``
     :ivar factory: makes the connections over TCP
     """
 
@@ -79,6 +81,7 @@ class WorkerServices:
     access: Access
     rooms: RoomServices | None
     reading: ClientReading | None
+    federation_services: FederationServices | None
 
     @property
     def is_connected(self) -> bool:
@@ -274,6 +277,7 @@ def assemble_worker(
         ),
         rooms=rooms,
         reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens)),
+        federation_services=assemble_federation(config, ports, ports.database),
     )
     return services
 

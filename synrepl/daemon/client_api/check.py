@@ -14,7 +14,7 @@ class ClientApiNeedsDatabase(ConfigError):
 
 
 class WriterUrlMissing(ConfigError):
-    """rooms.writer_urls: {writer!r} persists events of rooms, and requests of clients are forwarded to its HTTP listener; give its URL"""
+    """rooms.writer_urls: {writer!r} persists events of rooms, and requests of clients and other servers are forwarded to its HTTP listener; give its URL"""
 
 
 def check_client_api(config: Config) -> None:
@@ -29,14 +29,22 @@ def check_client_api(config: Config) -> None:
         return
     if not config.has_database:
         raise ClientApiNeedsDatabase()
-    known = writer_urls(config)
-    for writer in rooms.writers:
-        if writer != config.instance_name and writer not in known:
-            raise WriterUrlMissing(writer=writer)
+    check_writer_urls(config)
     if rooms.clients.checker is None:
         read_users(users_path(config, rooms.clients), config.server_name)
     else:
         checker_class(rooms.clients)
+
+
+def check_writer_urls(config: Config) -> None:
+    """Check that requests of others can be forwarded to each process that persists rooms.
+
+    :raises WriterUrlMissing:
+    """
+    known = writer_urls(config)
+    for writer in () if config.rooms is None else config.rooms.writers:
+        if writer != config.instance_name and writer not in known:
+            raise WriterUrlMissing(writer=writer)
 
 
 def writer_urls(config: Config) -> dict[str, str]:

@@ -103,7 +103,7 @@ def open_client_api(
         checker,
         limiters,
         PositionWait(scheduler, waiting),
-        _forwarded_address if section.x_forwarded else _remote_address,
+        forwarded_address if section.x_forwarded else remote_address,
     )
     routes = [
         *session_routes(endpoints, checker, rooms.sending.changes.default_version),
@@ -170,11 +170,12 @@ def _limiters(scheduler: TwistedScheduler, section: ClientApiConfig) -> ClientRa
     )
 
 
-def _remote_address(request: HttpRequest) -> str:
+def remote_address(request: HttpRequest) -> str:
+    """The address of a connection."""
     return request.remote_address
 
 
-def _forwarded_address(request: HttpRequest) -> str:
+def forwarded_address(request: HttpRequest) -> str:
     """The address that the proxy in front has seen: the last one, since a client can send any before it."""
     values = request.headers.getRawHeaders("X-Forwarded-For", [])
     last = values[-1].rpartition(",")[2].strip() if values else ""

@@ -37,12 +37,14 @@ def serve_master(
     ports: Sequence[Any],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
+    servers: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a master.
 
     :param ports: the ports of the replication listeners
     :param started_at: time of the start in seconds, by the scheduler
     :param clients: returns the status of the listener for Matrix clients; None without one
+    :param servers: returns the status of federation; None without it
     :returns: a function to call before the master stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus = services.config, services.ports.scheduler, services.bus
@@ -77,6 +79,7 @@ def serve_master(
             ],
             "rooms": rooms_status(services.rooms),
             "client_api": clients(),
+            "other_servers": servers(),
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
         }
 

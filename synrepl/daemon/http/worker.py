@@ -38,6 +38,7 @@ def serve_worker(
     databases: Sequence[DatabaseHealth],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
+    servers: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a worker.
 
@@ -45,6 +46,7 @@ def serve_worker(
     :param databases: health of the databases that it reads or writes
     :param started_at: time of the start in seconds, by the scheduler
     :param clients: returns the status of the listener for Matrix clients; None without one
+    :param servers: returns the status of federation; None without it
     :returns: a function to call before the worker stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus, writer = (
@@ -72,6 +74,7 @@ def serve_worker(
         shown["http"] = http.status()
         shown["rooms"] = rooms_status(worker.rooms)
         shown["client_api"] = clients()
+        shown["other_servers"] = servers()
         shown |= worker.commands.status()
         if writer is not None:
             shown["writer"] = {"name": writer.writer, "open": writer.is_open}

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from synrepl.daemon.metric_families import counter, gauge
+from synrepl.daemon.metrics.federation import federation_metrics
 from synrepl.daemon.metrics.listeners import command_metrics, listener_metrics, state_metrics
 from synrepl.services.status.expected_followers import FollowerHealth
 
@@ -65,6 +66,7 @@ class _ProcessCollector(Collector):
         yield from _audits(status.get("audits", {}))
         yield from _rooms(status.get("rooms"))
         yield from _bus(status.get("bus"))
+        yield from federation_metrics(status.get("other_servers"))
         yield from listener_metrics(status)
         yield from state_metrics(status)
         yield from _master(status) if status["role"] == "master" else _worker(status)

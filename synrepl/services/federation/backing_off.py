@@ -16,13 +16,16 @@ from synrepl.federation.errors import (
     AnswerTooLarge,
     DestinationAway,
     DestinationBackedOff,
+    ServerNotAllowed,
 )
 from synrepl.federation.requests import FederationAnswer, FederationRequest
+from synrepl.federation.server_acl import ServerAcl
 from synrepl.federation.server_names import UnusableServerName, parse_server_name
 from synrepl.services.federation.interfaces import FederationTransport
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.destinations import (
     FailingDestination,
+    count_failing,
     delete_failure,
     failing_destinations,
     lock_failure,
@@ -35,6 +38,10 @@ REMEMBERED_S = 10.0
 
 #: Maximum number of destinations of which it is.
 MAX_DESTINATIONS = 20_000
+
+#: Seconds between two looks at which destinations are failing, and number of those that are shown.
+WATCH_S = 30.0
+SHOWN = 20
 
 _MAX_REASON = 300
 
@@ -49,14 +56,30 @@ class _Known(NamedTuple):
     until: float
 
 
+class FailingDestinations(NamedTuple):
+    """Destinations that have failed.
+
+    :ivar longest: those that fail for longest
+    """
+
+    number: int
+    longest: Sequence[FailingDestination]
+
+
+def _failing(txn: Transaction) -> FailingDestinations:
+    return FailingDestinations(count_failing(txn), failing_destinations(txn, SHOWN))
+
+
 class BackOffTransport:
     """A transport that refuses requests to destinations that have failed lately.
 
     Failures are in the database, so that all processes know of them. A success ends them, and so does anything that
     shows that the server is up: :meth:`server_is_up`.
 
+    :param acl: says which servers may be asked at all; None for all
     :ivar listeners: are called with the name of a server that is up again
     :ivar outcomes: numbers of requests by what came of them
+    :ivar failing: destinations that have failed; see :meth:`watch_failing`
     """
 
     def __init__(
@@ -65,19 +88,23 @@ class BackOffTransport:
         database: Database,
         transport: FederationTransport,
         log: Logger,
+        acl: ServerAcl | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._database = database
         self._transport = transport
         self._log = log
+        self._acl = acl
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self.listeners: list[Callable[[str], object]] = []
         self.outcomes: Counter[str] = Counter()
+        self.failing = FailingDestinations(0, ())
 
     async def send(self, request: FederationRequest) -> FederationAnswer:
         """See :meth:`.FederationTransport.send`.
 
         :raises DestinationBackedOff: it has failed lately
+        :raises ServerNotAllowed: the configuration does not allow it
         """
         server = request.destination
         try:
@@ -86,6 +113,8 @@ class BackOffTransport:
             raise DestinationAway(
                 destination=server[:300], subject=request.subject, reason=error
             ) from None
+        if self._acl is not None and not self._acl.allows(server):
+            raise ServerNotAllowed(destination=server)
         before = await self._failure(server)
         if before is not None and not request.ignores_back_off:
             self._check(server, before)
@@ -131,11 +160,16 @@ class BackOffTransport:
             for listener in self.listeners:
                 listener(server)
 
-    async def failing(self, limit: int) -> Sequence[FailingDestination]:
-        """Destinations that have failed, those that fail for longest first."""
-        return await self._database.run(
-            "failing destinations", lambda txn: failing_destinations(txn, limit), read_only=True
-        )
+    async def watch_failing(self) -> None:
+        """Keep :attr:`failing` up to date."""
+        while True:
+            try:
+                self.failing = await self._database.run(
+                    "failing destinations", _failing, read_only=True
+                )
+            except (StorageError, Unavailable) as error:
+                self._log.warn("cannot read which servers are failing: {error}", error=error)
+            await self._scheduler.sleep(WATCH_S)
 
     def _check(self, server: str, failure: DestinationFailure) -> None:
         now_ms = self._now_ms()

@@ -5,12 +5,11 @@ Source: https://spec.matrix.org/v1.16/server-server-api/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from synrepl.core import jsons
-from synrepl.core.errors import InputError
 from synrepl.core.slices import Slices
 from synrepl.federation import answers
 from synrepl.federation.answers import (
@@ -21,17 +20,14 @@ from synrepl.federation.answers import (
     SendJoinAnswer,
     StateIds,
 )
-from synrepl.federation.errors import BadFederationAnswer, RequestRefusedByServer
 from synrepl.federation.event_scanner import indexing
 from synrepl.federation.requests import MAX_READ, MAX_STATE_ANSWER, FederationRequest, SpooledBody
 from synrepl.federation.transactions import transaction_content
 from synrepl.rooms import Event, canonical_json
+from synrepl.services.federation.asking import V1, V2, Asking
 from synrepl.services.federation.interfaces import FederationTransport
 
 T = TypeVar("T")
-
-_V1 = "/_matrix/federation/v1"
-_V2 = "/_matrix/federation/v2"
 
 #: Seconds for answers that a server has to compute, and for large ones to arrive.
 SLOW_S = 60.0
@@ -41,12 +37,6 @@ LARGE_S = 600.0
 MAX_IDS_ANSWER = 64 * 2**20
 MAX_EVENTS_ANSWER = answers.MAX_EVENTS_BYTES
 MAX_DEVICES_ANSWER = 8 * 2**20
-
-#: Bytes that are examined for one unit of :class:`Slices`: some ten microseconds.
-_BYTES_OF_UNIT = 4096
-
-#: Refusals of an endpoint that a server does not have.
-_NO_SUCH_ENDPOINT = "M_UNRECOGNIZED"
 
 
 class FederationClient:
@@ -63,9 +53,8 @@ class FederationClient:
     def __init__(
         self, transport: FederationTransport, server_name: str, slices: Slices | None = None
     ) -> None:
-        self._transport = transport
+        self._asking = Asking(transport, slices)
         self._server_name = server_name
-        self._slices = slices
 
     # -- memberships --------------------------------------------------------------------------
 
@@ -84,10 +73,10 @@ class FederationClient:
         request = FederationRequest(
             "GET",
             destination,
-            _path(_V1, f"make_{action}", room_id, user_id),
+            _path(V1, f"make_{action}", room_id, user_id),
             query=[("ver", version) for version in versions],
         )
-        return await self._small(
+        return await self._asking.small(
             request, lambda data: answers.membership_template(data, action, room_id, user_id)
         )
 
@@ -108,8 +97,8 @@ class FederationClient:
                 max_bytes=MAX_STATE_ANSWER,
             )
 
-        return await self._either_version(
-            request, lambda asked: self._large(asked, _send_join_answer)
+        return await self._asking.either_version(
+            request, lambda asked: self._asking.large(asked, _send_join_answer)
         )
 
     async def send_knock(self, destination: str, event: Event) -> Sequence[bytes]:
@@ -120,11 +109,11 @@ class FederationClient:
         request = FederationRequest(
             "PUT",
             destination,
-            _path(_V1, "send_knock", event.room_id, event.event_id),
+            _path(V1, "send_knock", event.room_id, event.event_id),
             content=_canonical(event.raw),
             timeout_s=SLOW_S,
         )
-        return await self._events(request, "knock_room_state")
+        return await self._asking.events(request, "knock_room_state")
 
     async def send_leave(self, destination: str, event: Event) -> None:
         """Leave a room, or reject an invite."""
@@ -138,7 +127,9 @@ class FederationClient:
                 timeout_s=SLOW_S,
             )
 
-        await self._either_version(request, lambda asked: self._small(asked, lambda data: None))
+        await self._asking.either_version(
+            request, lambda asked: self._asking.small(asked, lambda data: None)
+        )
 
     async def invite(
         self,
@@ -159,7 +150,7 @@ class FederationClient:
         request = FederationRequest(
             "PUT",
             destination,
-            _path(_V2, "invite", event.room_id, event.event_id),
+            _path(V2, "invite", event.room_id, event.event_id),
             content=canonical_json(content),
             timeout_s=SLOW_S,
             max_bytes=MAX_READ,
@@ -168,7 +159,7 @@ class FederationClient:
         def read(body: SpooledBody) -> Generator[int, None, bytes]:
             return answers.signed_event((yield from indexing(body.open(), ("event",))))
 
-        return await self._read(request, read)
+        return await self._asking.read(request, read)
 
     # -- states and events --------------------------------------------------------------------
 
@@ -177,38 +168,38 @@ class FederationClient:
         request = FederationRequest(
             "GET",
             destination,
-            _path(_V1, "state_ids", room_id),
+            _path(V1, "state_ids", room_id),
             query=[("event_id", event_id)],
             timeout_s=LARGE_S,
             head_timeout_s=SLOW_S,
             max_bytes=MAX_IDS_ANSWER,
         )
-        return await self._read(request, answers.state_ids)
+        return await self._asking.read(request, answers.state_ids)
 
     async def state(self, destination: str, room_id: str, event_id: str) -> RoomStateAnswer:
         """The state before an event; the caller closes the answer."""
         request = FederationRequest(
             "GET",
             destination,
-            _path(_V1, "state", room_id),
+            _path(V1, "state", room_id),
             query=[("event_id", event_id)],
             timeout_s=LARGE_S,
             head_timeout_s=SLOW_S,
             max_bytes=MAX_STATE_ANSWER,
         )
-        return await self._large(request, _room_state_answer)
+        return await self._asking.large(request, _room_state_answer)
 
     async def event(self, destination: str, event_id: str) -> bytes:
         """An event."""
-        request = FederationRequest("GET", destination, _path(_V1, "event", event_id))
-        found = await self._events(request, "pdus")
-        return self._checked(request, lambda: answers.only_event(found))
+        request = FederationRequest("GET", destination, _path(V1, "event", event_id))
+        found = await self._asking.events(request, "pdus")
+        return self._asking.checked(request, lambda: answers.only_event(found))
 
     async def event_auth(self, destination: str, room_id: str, event_id: str) -> Sequence[bytes]:
         """The auth chain of an event."""
-        path = _path(_V1, "event_auth", room_id, event_id)
+        path = _path(V1, "event_auth", room_id, event_id)
         request = FederationRequest("GET", destination, path, timeout_s=SLOW_S)
-        return await self._events(request, "auth_chain")
+        return await self._asking.events(request, "auth_chain")
 
     async def backfill(
         self, destination: str, room_id: str, event_ids: Sequence[str], limit: int
@@ -217,11 +208,11 @@ class FederationClient:
         request = FederationRequest(
             "GET",
             destination,
-            _path(_V1, "backfill", room_id),
+            _path(V1, "backfill", room_id),
             query=[*(("v", event_id) for event_id in event_ids), ("limit", str(limit))],
             timeout_s=SLOW_S,
         )
-        return await self._events(request, "pdus")
+        return await self._asking.events(request, "pdus")
 
     async def missing_events(
         self,
@@ -242,11 +233,11 @@ class FederationClient:
         request = FederationRequest(
             "POST",
             destination,
-            _path(_V1, "get_missing_events", room_id),
+            _path(V1, "get_missing_events", room_id),
             content=canonical_json(content),
             timeout_s=SLOW_S,
         )
-        return await self._events(request, "events")
+        return await self._asking.events(request, "events")
 
     # -- transactions and queries -------------------------------------------------------------
 
@@ -269,34 +260,34 @@ class FederationClient:
         request = FederationRequest(
             "PUT",
             destination,
-            _path(_V1, "send", txn_id),
+            _path(V1, "send", txn_id),
             content=content,
             timeout_s=SLOW_S,
             max_bytes=MAX_READ,
         )
-        return await self._small(request, answers.transaction_result)
+        return await self._asking.small(request, answers.transaction_result)
 
     async def query_directory(self, destination: str, alias: str) -> DirectoryAnswer:
         """The room that an alias of a server stands for."""
         request = FederationRequest(
-            "GET", destination, f"{_V1}/query/directory", query=[("room_alias", alias)]
+            "GET", destination, f"{V1}/query/directory", query=[("room_alias", alias)]
         )
-        return await self._small(request, answers.directory_answer)
+        return await self._asking.small(request, answers.directory_answer)
 
     async def query_profile(
         self, destination: str, user_id: str, field: str | None = None
     ) -> Mapping[str, Any]:
         """The profile of a user, or a field of it."""
         query = [("user_id", user_id), *([] if field is None else [("field", field)])]
-        request = FederationRequest("GET", destination, f"{_V1}/query/profile", query=query)
-        return await self._small(request, answers.json_object)
+        request = FederationRequest("GET", destination, f"{V1}/query/profile", query=query)
+        return await self._asking.small(request, answers.json_object)
 
     async def user_devices(self, destination: str, user_id: str) -> Mapping[str, Any]:
         """The devices of a user and their keys."""
         request = FederationRequest(
-            "GET", destination, _path(_V1, "user/devices", user_id), max_bytes=MAX_DEVICES_ANSWER
+            "GET", destination, _path(V1, "user/devices", user_id), max_bytes=MAX_DEVICES_ANSWER
         )
-        return await self._small(
+        return await self._asking.small(
             request, lambda data: answers.device_list(data, user_id), MAX_DEVICES_ANSWER
         )
 
@@ -316,7 +307,7 @@ class FederationClient:
             ignores_back_off=ignores_back_off,
             is_signed=False,
         )
-        return await self._small(request, lambda data: data)
+        return await self._asking.small(request, lambda data: data)
 
     async def query_keys(
         self, notary: str, wanted: Mapping[str, Mapping[str, int]]
@@ -339,99 +330,7 @@ class FederationClient:
             max_bytes=8 * MAX_READ,
             is_signed=False,
         )
-        return await self._small(request, answers.key_documents, 8 * MAX_READ)
-
-    # -- answers ------------------------------------------------------------------------------
-
-    async def _either_version(
-        self,
-        request: Callable[[str], FederationRequest],
-        ask: Callable[[FederationRequest], Awaitable[T]],
-    ) -> T:
-        """Ask by version 2 of an endpoint, or by version 1 if the server has no other."""
-        try:
-            return await ask(request(_V2))
-        except RequestRefusedByServer as error:
-            if error.status not in (400, 404, 405) or error.errcode != _NO_SUCH_ENDPOINT:
-                raise
-        return await ask(request(_V1))
-
-    async def _events(self, request: FederationRequest, name: str) -> tuple[bytes, ...]:
-        return await self._read(request, lambda body: answers.events(body, name))
-
-    async def _small(
-        self, request: FederationRequest, parse: Callable[[bytes], T], most: int = MAX_READ
-    ) -> T:
-        """Ask, and parse an answer that is small."""
-        body = await self._ask(request)
-        try:
-            return self._checked(request, lambda: parse(body.read(most)))
-        finally:
-            body.close()
-
-    async def _read(
-        self,
-        request: FederationRequest,
-        read: Callable[[SpooledBody], Generator[int, None, T]],
-    ) -> T:
-        """Ask, and read an answer in steps."""
-        body = await self._ask(request)
-        try:
-            return await self._in_steps(request, read(body))
-        finally:
-            body.close()
-
-    async def _large(
-        self,
-        request: FederationRequest,
-        read: Callable[[SpooledBody], Generator[int, None, T]],
-    ) -> T:
-        """Ask, and make an answer that has the body, and closes it."""
-        body = await self._ask(request)
-        try:
-            return await self._in_steps(request, read(body))
-        except BaseException:
-            body.close()
-            raise
-
-    async def _in_steps(self, request: FederationRequest, steps: Generator[int, None, T]) -> T:
-        try:
-            while True:
-                size = next(steps)
-                if self._slices is not None:
-                    await self._slices.step(1 + size // _BYTES_OF_UNIT)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        except InputError as error:
-            raise _bad(request, error) from error
-
-    def _checked(self, request: FederationRequest, parse: Callable[[], T]) -> T:
-        try:
-            return parse()
-        except InputError as error:
-            raise _bad(request, error) from error
-
-    async def _ask(self, request: FederationRequest) -> SpooledBody:
-        """Send a request.
-
-        :raises RequestRefusedByServer: the status is not 200
-        """
-        answer = await self._transport.send(request)
-        if answer.status == 200:
-            return answer.body
-        try:
-            data = answer.body.read() if answer.body.size <= MAX_READ else b""
-        finally:
-            answer.body.close()
-        error = answers.server_error(data)
-        raise RequestRefusedByServer(
-            destination=request.destination,
-            subject=request.subject,
-            status=answer.status,
-            errcode=error.errcode,
-            message=error.message,
-            members=error.members,
-        )
+        return await self._asking.small(request, answers.key_documents, 8 * MAX_READ)
 
 
 def _send_join_answer(body: SpooledBody) -> Generator[int, None, SendJoinAnswer]:
@@ -442,12 +341,6 @@ def _send_join_answer(body: SpooledBody) -> Generator[int, None, SendJoinAnswer]
 def _room_state_answer(body: SpooledBody) -> Generator[int, None, RoomStateAnswer]:
     index = yield from indexing(body.open(), RoomStateAnswer.members)
     return RoomStateAnswer(body, index)
-
-
-def _bad(request: FederationRequest, error: InputError) -> BadFederationAnswer:
-    return BadFederationAnswer(
-        destination=request.destination, subject=request.subject, reason=error
-    )
 
 
 def _path(prefix: str, endpoint: str, *segments: str) -> str:

@@ -94,14 +94,24 @@ def _write_keys(txn: Transaction, document: KeyDocument, now_ms: int, is_direct:
     )
 
 
-def read_key_documents(txn: Transaction, servers: Collection[str]) -> Mapping[str, bytes]:
-    """The newest documents of servers, as they signed them; of one without, there is none."""
+class StoredDocument(NamedTuple):
+    """The keys of a server, as it signed them.
+
+    :ivar stated_until_ms: the end of their validity, as it states it
+    """
+
+    document: bytes
+    stated_until_ms: int
+
+
+def read_key_documents(txn: Transaction, servers: Collection[str]) -> Mapping[str, StoredDocument]:
+    """The newest documents of servers; of one without, there is none."""
     txn.execute(
-        "SELECT server_name, document FROM synrepl._server_key_documents"
+        "SELECT server_name, document, stated_until_ms FROM synrepl._server_key_documents"
         " WHERE server_name = ANY (%s::text[])",
         (list(servers),),
     )
-    return {server: bytes(document) for server, document in txn.fetchall()}
+    return {server: StoredDocument(bytes(text), until) for server, text, until in txn.fetchall()}
 
 
 # -- this server -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from synrepl.caches.load import Load
 from synrepl.core.clock import Scheduler
@@ -27,6 +28,7 @@ from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.server_keys import (
     KnownKey,
     KnownKeys,
+    StoredDocument,
     read_key_documents,
     read_keys,
     write_keys,
@@ -37,6 +39,17 @@ MAX_SERVERS = 20_000
 
 #: Seconds for which a server that was asked for keys is not asked again; the more, the more often nothing came of it.
 ASK_AGAIN = BackOff(first_s=30.0, longest_s=600.0)
+
+
+class NotaryQuery(NamedTuple):
+    """What a server wants to know of another one.
+
+    :ivar key_ids: keys that it needs; none for all
+    :ivar valid_until_ms: time at which its document must still be valid
+    """
+
+    key_ids: frozenset[str]
+    valid_until_ms: int
 
 
 class ServerKeyRing:
@@ -100,6 +113,12 @@ class ServerKeyRing:
             await self._fetch(missing, directly_first=False)
         return await self.known(wanted)
 
+    def remembered(self, server: str, key_id: str) -> ServerKey | None:
+        """A key of a server with which it may sign requests now, if it is in memory."""
+        now_ms = int(self._scheduler.seconds() * 1000)
+        known = self._known.get(server, {}).get(key_id)
+        return known.key if known is not None and _serves(known, now_ms, True) else None
+
     async def for_request(self, server: str, key_id: str) -> ServerKey | None:
         """A key of a server with which it may sign requests now; None if it has no such key.
 
@@ -111,21 +130,26 @@ class ServerKeyRing:
         found = (await self._read([server]))[server].get(key_id)
         return None if found is None or found.is_old else found.key
 
-    async def documents(self, wanted: WantedKeys) -> Mapping[str, bytes]:
-        """The documents of servers, as they signed them, for a server that asks this one as a notary."""
-        missing = {
-            server: keys
-            for server, keys in _missing(
-                await self._read(wanted), wanted, for_requests=False
-            ).items()
-            if server != self._own.server_name and _can_be_asked(server)
-        }
+    async def documents(self, wanted: Mapping[str, NotaryQuery]) -> Mapping[str, bytes]:
+        """The documents of servers, as they signed them, for a server that asks this one as a notary.
+
+        What is not valid long enough is better than nothing, if the server cannot be asked.
+        """
+        askable = {server: query for server, query in wanted.items() if _can_be_asked(server)}
+        known, stored = await self._read(askable), await self._documents(askable)
+        missing: dict[str, Mapping[str, int]] = {}
+        for server, query in askable.items():
+            is_valid = server in stored and stored[server].stated_until_ms >= query.valid_until_ms
+            if not is_valid or not query.key_ids <= known[server].keys():
+                missing[server] = dict.fromkeys(query.key_ids, 0)
         if missing:
             await self._fetch(missing, directly_first=True)
+            stored = await self._documents(askable)
+        return {server: found.document for server, found in stored.items()}
+
+    async def _documents(self, servers: Collection[str]) -> Mapping[str, StoredDocument]:
         return await self._database.run(
-            "documents with keys",
-            lambda txn: read_key_documents(txn, [each for each in wanted if "\0" not in each]),
-            read_only=True,
+            "documents with keys", lambda txn: read_key_documents(txn, servers), read_only=True
         )
 
     # -- memory and database ------------------------------------------------------------------

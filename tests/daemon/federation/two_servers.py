@@ -1,0 +1,127 @@
+"""Masters of several servers in this process, which reach one another over TLS."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+
+from synrepl.adapters.caches import make_caches
+from synrepl.daemon.assemble.federation import FederationServices
+from synrepl.daemon.config.config import load_master
+from synrepl.daemon.config.signing_key import new_signing_key
+from synrepl.daemon.master import MasterProcess, RunningMaster
+from synrepl.federation.requests import FederationRequest
+from synrepl.testing.postgres import fresh_database
+from tests.adapters.federation.authorities import Authority, CertificateFiles
+from tests.cli.cli_case import CliCase, free_port, reactor
+
+
+class OneServer:
+    """A server: its files, and its master while it runs."""
+
+    def __init__(self, directory: Path, dsn: str, certificate: CertificateFiles) -> None:
+        self.directory = directory
+        self.dsn = dsn
+        self.certificate = certificate
+        self.port, self.http = free_port(), free_port()
+        self.name = f"localhost:{self.port}"
+        self.process: MasterProcess | None = None
+        self.running: RunningMaster | None = None
+
+    @property
+    def federation(self) -> FederationServices:
+        """What it has to do with other servers."""
+        assert self.running is not None
+        services = self.running.services.federation_services
+        assert services is not None
+        return services
+
+    def configure(self, authorities: Path, **settings: Any) -> Path:
+        """Write its configuration, and a signing key if it has none."""
+        key = self.directory / "signing.key"
+        if not key.exists():
+            key.write_text(new_signing_key("1"))
+            key.chmod(0o600)
+        federation = {
+            "port": self.port,
+            "tls_certificate_path": str(self.certificate.certificate),
+            "tls_private_key_path": str(self.certificate.private_key),
+            "trusted_ca_files": [str(authorities)],
+            "trust_system_authorities": False,
+            "allow_private_addresses": ["127.0.0.0/8", "::1/128"],
+            **settings,
+        }
+        federation = {name: value for name, value in federation.items() if value is not None}
+        path = self.directory / "master.yaml"
+        # JSON is YAML.
+        document = {
+            "server_name": self.name,
+            "database": self.dsn,
+            "catalogue": ["events", "backfill", "caches"],
+            "http": {"port": self.http},
+            "rooms": {"signing_key": str(key), "federation": federation},
+        }
+        path.write_text(
+            "".join(f"{name}: {json.dumps(value)}\n" for name, value in document.items())
+        )
+        return path
+
+    async def start(self) -> None:
+        """Start its master."""
+        config = load_master([self.directory / "master.yaml"])
+        self.process = MasterProcess(reactor, config, make_caches())
+        self.running = await self.process.start()
+
+    async def stop(self) -> None:
+        """Stop its master, if it runs."""
+        process, self.process = self.process, None
+        if process is not None:
+            await process.stop()
+
+    async def ask(self, path: str) -> Any:
+        """What its own HTTP listener answers."""
+
+        def get() -> bytes:
+            with urlopen(Request(f"http://127.0.0.1:{self.http}{path}")) as answer:
+                data: bytes = answer.read()
+                return data
+
+        return await deferToThread(get)
+
+
+class ServersCase(CliCase):
+    """Servers that trust the authority of the tests."""
+
+    timeout = 120
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.authority = Authority(self.directory)
+
+    async def server(self, start: bool = True, **settings: Any) -> OneServer:
+        """A new server."""
+        directory = self.directory / f"server{len(list(self.directory.iterdir()))}"
+        directory.mkdir()
+        dsn = await fresh_database(self)
+        server = OneServer(directory, dsn, self.authority.certificate(["localhost"]))
+        server.configure(self.authority.path, **settings)
+        self.addCleanup(lambda: Deferred.fromCoroutine(server.stop()))
+        if start:
+            await server.start()
+        return server
+
+    async def fetch(
+        self, asking: OneServer, asked: OneServer, path: str, **more: Any
+    ) -> tuple[int, Any]:
+        """What one server answers another one."""
+        request = FederationRequest("GET", asked.name, path, **more)
+        answer = await asking.federation.transport.send(request)
+        with suppress(ValueError):
+            return answer.status, json.loads(answer.body.read())
+        return answer.status, answer.body.read()
