@@ -160,23 +160,26 @@ def put_off(txn: Transaction, job: ResyncJob, reason: str, wait_s: float, failur
     )
 
 
-def wake_jobs(txn: Transaction, server: str | None = None) -> int:
+def wake_jobs(txn: Transaction, server: str | None = None, room_no: int | None = None) -> int:
     """Let jobs that wait go on now; returns their number.
 
     :param server: only those that could not ask this server, which is back
+    :param room_no: only that of this room
     """
-    only = (
-        ""
-        if server is None
-        else (
+    only, params = "", dict[str, object]()
+    if server is not None:
+        only += (
             " AND EXISTS (SELECT FROM synrepl._resync_attempts a"
-            "  WHERE a.room_no = j.room_no AND a.destination = %s AND a.code <> 'ok')"
+            "  WHERE a.room_no = j.room_no AND a.destination = %(server)s AND a.code <> 'ok')"
         )
-    )
+        params["server"] = server
+    if room_no is not None:
+        only += " AND j.room_no = %(room)s"
+        params["room"] = room_no
     txn.execute(
         "UPDATE synrepl._resync_jobs j SET next_try = now()"
         f" WHERE j.ended_at IS NULL AND j.next_try > now(){only}",
-        () if server is None else (server,),
+        params,
     )
     return txn.rowcount
 

@@ -5,8 +5,8 @@ Source: seed "How do faster joins work?", "Approximation error".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from synrepl.core.errors import Unavailable
 from synrepl.rooms import Certainty, StateKey, certainty_of
@@ -15,6 +15,12 @@ from synrepl.storage.rooms.tables.partial_rooms import ResyncPhase
 
 #: What a phase does in a second, as long as nothing better is known: events that are fetched, stored or judged.
 USUAL_PER_S = 500
+
+#: A room that does not come forward for so long stands still, in seconds.
+STANDS_STILL_S = 900
+
+#: Rooms of which :func:`resync_figures` tells more than their number.
+SHOWN = 20
 
 #: For how long a reader is asked to wait before it tries again, in seconds, at least and at most.
 _RETRY_S = (1, 60)
@@ -58,9 +64,14 @@ class ResyncProgressRow(NamedTuple):
     wait_s: float
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the room is complete, or abandoned."""
+        return self.phase in (ResyncPhase.DONE, ResyncPhase.ABANDONED)
+
+    @property
     def eta_s(self) -> float | None:
         """Seconds until the room is likely to be complete; None if that cannot be said."""
-        if self.phase in (ResyncPhase.DONE, ResyncPhase.ABANDONED):
+        if self.has_ended:
             return 0.0
         if self.phase is ResyncPhase.IDS or self.reason is not None:
             return None
@@ -71,6 +82,11 @@ class ResyncProgressRow(NamedTuple):
         done, remain = self.fetched + 2 * self.stored, 2 * self.missing
         rate = done / self.phase_s if done and self.phase_s > 1 else USUAL_PER_S
         return max(remain - done, 0) / rate + to_judge + 1.0
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it has not come forward for long."""
+        return not self.has_ended and self.idle_s >= STANDS_STILL_S
 
     @property
     def sentence(self) -> str:
@@ -87,6 +103,24 @@ class ResyncProgressRow(NamedTuple):
             ResyncPhase.DONE: "done",
             ResyncPhase.ABANDONED: "abandoned, as all its users of this server left",
         }[self.phase]
+
+
+class ResyncFigures(NamedTuple):
+    """The partial rooms of a database.
+
+    :ivar standing_still: number of those that have not come forward for long
+    :ivar oldest_s: seconds since the first of them was joined; 0 if there is none
+    :ivar events: number of events in them that remain to be judged again
+    :ivar attempts: by code, numbers of servers of these rooms, by what came of asking them last
+    :ivar shown: those that have not come forward for longest
+    """
+
+    rooms: int
+    standing_still: int
+    oldest_s: float
+    events: int
+    attempts: Mapping[str, int]
+    shown: Sequence[ResyncProgressRow]
 
 
 _PROGRESS = """
@@ -125,6 +159,43 @@ def resyncs(txn: Transaction, limit: int, *, ended: bool = False) -> list[Resync
         f"{_PROGRESS}{where} ORDER BY j.ended_at DESC NULLS FIRST, j.began_at LIMIT %s", (limit,)
     )
     return [_progress(row) for row in txn.fetchall()]
+
+
+def resync_figures(txn: Transaction) -> ResyncFigures:
+    """The figures of all partial rooms."""
+    txn.execute(
+        "SELECT count(*), count(*) FILTER (WHERE progress_at < now() - make_interval(secs => %s)),"
+        " coalesce(extract(epoch FROM now() - min(began_at)), 0)::float8,"
+        " (SELECT count(*) FROM synrepl._resync_jobs j JOIN synrepl._resync_events e USING (room_no)"
+        "   WHERE j.ended_at IS NULL AND e.full_flags IS NULL)"
+        " FROM synrepl._resync_jobs WHERE ended_at IS NULL",
+        (STANDS_STILL_S,),
+    )
+    rooms, still, oldest_s, events = txn.fetchone()
+    txn.execute(
+        "SELECT a.code, count(*) FROM synrepl._resync_attempts a JOIN synrepl._resync_jobs j USING (room_no)"
+        " WHERE j.ended_at IS NULL GROUP BY 1 ORDER BY 1"
+    )
+    codes = {str(code): int(count) for code, count in txn.fetchall()}
+    shown: list[ResyncProgressRow] = []
+    if rooms:
+        txn.execute(
+            f"{_PROGRESS} WHERE j.ended_at IS NULL ORDER BY j.progress_at, j.room_no LIMIT %s",
+            (SHOWN,),
+        )
+        shown = [_progress(row) for row in txn.fetchall()]
+    return ResyncFigures(int(rooms), int(still), float(oldest_s), int(events), codes, shown)
+
+
+def progress_json(found: ResyncProgressRow) -> dict[str, Any]:
+    """The progress of a room as JSON, the same in the status and at the command line."""
+    return {
+        **found._asdict(),
+        "phase": found.phase.value,
+        "eta_s": found.eta_s,
+        "stands_still": found.stands_still,
+        "sentence": found.sentence,
+    }
 
 
 def state_certainty(

@@ -163,7 +163,8 @@ class LyingServers(ResyncCase):
         self.assertGreater(waits[-1], 2 * waits[0])
         self.assertEqual(self.sql("SELECT failures FROM synrepl._resync_jobs"), 4)
         self.federation.start("b")
-        await self.here.worker.server_is_back("b")
+        self.here.worker.server_is_up("b")
+        await self.until(lambda: bool(self.here.worker.rooms))
         await self.here.complete()
         await self.check_complete(room)
 
