@@ -31,6 +31,7 @@ from synrepl.daemon.federation.listener import (
     FederationListener,
     open_federation,
     start_federation,
+    start_partial_rooms,
 )
 from synrepl.daemon.federation.ports import federation_ports
 from synrepl.daemon.federation.status import federation_status
@@ -158,6 +159,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
             services.bus.start()
         stops.callback(services.waiters.stop)
         stops.callback(scheduler.stop)
+        start_partial_rooms(scheduler, services.partial_rooms, stops)
         if services.relay is not None:
             stops.push_async_callback(services.relay.stop)
         expiry = expire_idempotency_keys(scheduler, database.database, self.log)

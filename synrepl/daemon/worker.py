@@ -32,6 +32,7 @@ from synrepl.daemon.federation.listener import (
     FederationListener,
     open_federation,
     start_federation,
+    start_partial_rooms,
 )
 from synrepl.daemon.federation.ports import federation_ports
 from synrepl.daemon.federation.status import federation_status
@@ -149,6 +150,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             stops,
         )
         await start_federation(scheduler, services.federation_services)
+        start_partial_rooms(scheduler, services.partial_rooms, stops)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(

@@ -12,6 +12,10 @@ from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
+from synrepl.daemon.assemble.partial_rooms import (
+    PartialRoomServices,
+    assemble_partial_rooms,
+)
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import MasterConfig
@@ -58,6 +62,7 @@ class MasterServices:
     :ivar rooms: None without ``rooms``
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``
+    :ivar partial_rooms: None without it, and in a process that persists no room
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -87,6 +92,7 @@ class MasterServices:
     rooms: RoomServices | None
     reading: ClientReading | None
     federation_services: FederationServices | None
+    partial_rooms: PartialRoomServices | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -273,6 +279,7 @@ def assemble_master(
         bus.mirror.begin(announcer.states, stream_restarted)
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
     rooms = assemble_rooms(config, ports, database, writer)
+    servers = assemble_federation(config, ports, database)
     return MasterServices(
         config=config,
         ports=ports,
@@ -313,5 +320,6 @@ def assemble_master(
         ),
         rooms=rooms,
         reading=assemble_reading(ports, news, MasterGivenOut(announcer, writer)),
-        federation_services=assemble_federation(config, ports, database),
+        federation_services=servers,
+        partial_rooms=assemble_partial_rooms(config, ports, database, writer, rooms, servers),
     )

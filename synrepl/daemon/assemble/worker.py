@@ -13,6 +13,10 @@ from synrepl.core.log import Logger
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
+from synrepl.daemon.assemble.partial_rooms import (
+    PartialRoomServices,
+    assemble_partial_rooms,
+)
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.config.config import WorkerConfig
@@ -59,6 +63,7 @@ class WorkerServices:
     :ivar rooms: None without ``rooms``
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``
+    :ivar partial_rooms: None without it, and in a process that persists no room
     :ivar factory: makes the connections over TCP
     """
 
@@ -82,6 +87,7 @@ class WorkerServices:
     rooms: RoomServices | None
     reading: ClientReading | None
     federation_services: FederationServices | None
+    partial_rooms: PartialRoomServices | None
 
     @property
     def is_connected(self) -> bool:
@@ -246,6 +252,7 @@ def assemble_worker(
     is_ours = store is not None and not config.master.foreign
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
     rooms = assemble_rooms(config, ports, ports.database, writer)
+    servers = assemble_federation(config, ports, ports.database)
     services = WorkerServices(
         config=config,
         ports=ports,
@@ -277,7 +284,8 @@ def assemble_worker(
         ),
         rooms=rooms,
         reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens)),
-        federation_services=assemble_federation(config, ports, ports.database),
+        federation_services=servers,
+        partial_rooms=assemble_partial_rooms(config, ports, ports.database, writer, rooms, servers),
     )
     return services
 

@@ -20,6 +20,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.log import Logger
 from synrepl.daemon.assemble.federation import FederationServices
+from synrepl.daemon.assemble.partial_rooms import PartialRoomServices
 from synrepl.daemon.client_api.listener import forwarded_address, remote_address
 from synrepl.daemon.config.client_api import RateLimitConfig
 from synrepl.daemon.config.config import Config
@@ -148,6 +149,18 @@ async def start_federation(
     if services is not None:
         await services.own_keys.check()
         scheduler.spawn("watch failing servers", services.transport.watch_failing())
+
+
+def start_partial_rooms(
+    scheduler: TwistedScheduler, services: PartialRoomServices | None, stops: AsyncExitStack
+) -> None:
+    """Start to complete partial rooms; other processes go on when this one stops.
+
+    :param stops: gets a callback that ends it
+    """
+    if services is not None:
+        services.begin(scheduler)
+        stops.push_async_callback(services.stop)
 
 
 def version_routes(endpoints: FederationEndpoints, section: FederationConfig) -> Sequence[Route]:

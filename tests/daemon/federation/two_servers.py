@@ -63,7 +63,10 @@ class OneServer:
         document = {
             "server_name": self.name,
             "database": self.dsn,
-            "catalogue": ["events", "backfill", "caches"],
+            "catalogue": [
+                *("events", "backfill", "caches"),
+                *("un_partial_stated_room", "un_partial_stated_event"),
+            ],
             "http": {"port": self.http},
             "rooms": {"signing_key": str(key), "federation": federation},
         }
