@@ -9,7 +9,7 @@ import gc
 import json
 import tracemalloc
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -30,9 +30,12 @@ from synrepl.core.clock import Clock
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventBuilder, EventDraft, Room, room_version
+from synrepl.services.rooms.client_data.data import ClientData, DataRooms
+from synrepl.services.rooms.client_data.data_reader import ClientDataReader
+from synrepl.services.rooms.client_data.typing_users import TypingRooms
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
-from synrepl.services.rooms.news.news import NO_NEWS
+from synrepl.services.rooms.news.news import ANY_NEWS, NO_NEWS, News
 from synrepl.services.rooms.news.recent_changes import ChangeKind, RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.sync_token import SyncToken, server_tag
@@ -102,7 +105,9 @@ def run(scale: Scale) -> Iterator[Row]:
                 "last",
                 lambda txn: txn.execute("SELECT max(stream_id) FROM synrepl.events").fetchone()[0],
             )
-            yield from _timelines(database, ids, PositionVector(linear=int(last)), rooms)
+            upto = PositionVector(linear=int(last))
+            yield from _timelines(database, ids, upto, rooms)
+            yield from _data(database, ids, upto, rooms)
     yield from _checks()
     yield from _waits(scale)
 
@@ -203,6 +208,76 @@ def _timelines(
     yield from _measured(counted, f"/messages of {_PAGE} of {_LARGE:,}", page, 10, None)
 
 
+def _data(
+    database: BlockingDatabase, ids: list[str], upto: PositionVector, rooms: int
+) -> Iterator[Row]:
+    """What is told besides the events of rooms: receipts of ten users in each room, two entries of account data."""
+    database.run("fill", lambda txn: txn.execute(_FILL, {"reader": _USER}) and None)
+    database.run("analyze", lambda txn: txn.execute("ANALYZE") and None)
+    counted = _Counted(database)
+    last = PositionVector(linear=1 << 40)
+    position = SyncToken(server_tag(SERVER_NAME), upto, last, last, last, last, last)
+    timelines, reader = Timelines(counted, _Now()), TimelineReader(_USER, "DEVICE")  # type: ignore[arg-type]
+    wanted = ClientFilter(
+        room=RoomFilter(
+            timeline=RoomEventFilter(limit=_MESSAGES),
+            state=RoomEventFilter(lazy_load_members=True),
+        )
+    )
+    data = ClientDataReader(TypingRooms())
+
+    def read(since: SyncToken | None, news: News, told: DataRooms) -> ClientData:
+        return _done(
+            counted.run(
+                "client data", lambda txn: data.read(txn, reader, since, position, news, told)
+            )
+        )
+
+    def first(count: int) -> ClientData:
+        update = _done(timelines.initial(reader, upto, wanted, RoomPage(0, count)))
+        return read(None, ANY_NEWS, DataRooms(update.joined, update.joined))
+
+    page = first(_PAGE)
+    if {(len(r.account_data), len(r.receipts)) for r in page.rooms.values()} != {(2, 10)}:
+        raise AssertionError("account data or receipts are missing")
+    yield from _measured(
+        counted,
+        f"first page of {_PAGE} rooms of {rooms:,}, with data",
+        lambda: first(_PAGE),
+        180,
+        10,
+    )
+    mine = frozenset(ids)
+    whole = DataRooms(mine, mine)
+    yield from _measured(
+        counted,
+        f"data alone, of all {rooms:,} rooms",
+        lambda: read(None, ANY_NEWS, whole),
+        2_000,
+        1,
+    )
+    since = position.replace({"receipts": PositionVector(linear=(rooms + 1) * 10 - 1)})
+    news = News(receipts=frozenset(ids[-2:]))
+
+    def receipt() -> None:
+        found = read(since, news, DataRooms(mine))
+        if sum(len(room.receipts) for room in found.rooms.values()) != 1:
+            raise AssertionError("one receipt is new")
+
+    yield from _measured(counted, "one receipt, of a user in all rooms", receipt, 3, 1)
+
+
+_FILL = """
+    INSERT INTO synrepl._receipts (stream_id, ts, room_no, user_id, receipt_type, thread_id, event_id, writer)
+    SELECT row_number() OVER (ORDER BY r.room_no, n), 1, r.room_no, '@u' || n || ':x', 'm.read', '', '$e', 'master'
+      FROM synrepl._rooms r, generate_series(1, 10) AS n;
+    INSERT INTO synrepl._account_data (stream_id, user_id, room_id, type, content, writer)
+    SELECT row_number() OVER (), %(reader)s, r.room_id, t, '{"event_id":"$e"}', 'master'
+      FROM synrepl._rooms r, unnest(ARRAY['m.fully_read', 'm.tag']) AS t;
+    INSERT INTO synrepl._presence (stream_id, last_active_ts, currently_active, user_id, state, writer)
+    SELECT n, 1, true, '@p' || n || ':x', 'online', 'master' FROM generate_series(1, 5000) AS n"""
+
+
 def _measured(
     counted: _Counted, name: str, work: Callable[[], object], most_ms: float, most: int | None
 ) -> Iterator[Row]:
@@ -221,8 +296,8 @@ def _checks() -> Iterator[Row]:
     """Whether anything is new for a user in 5,000 rooms."""
     mine = frozenset(f"!{number}:{SERVER_NAME}" for number in range(5_000))
 
-    async def load(user_id: str) -> frozenset[str]:
-        return mine
+    async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
+        return dict.fromkeys(users, mine)
 
     recent = RecentChanges()
     check = ChangesCheck(recent, RoomsOfUsers(make_caches(), load))

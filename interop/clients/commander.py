@@ -76,12 +76,15 @@ def section(
     tail = theirs.run("--tail 5", "--tail", "5", "--room", room, "--plain")
     joined = theirs.run("--joined-rooms", "--joined-rooms")
     members = theirs.run("--joined-members", "--joined-members", room)
+    theirs.run("--set-presence", "--set-presence", "unavailable")
+    presence = theirs.run("--get-presence", "--get-presence")
     commands = [("alice", *each) for each in mine.done] + [("bob", *each) for each in theirs.done]
     found.tables.append(("The commands.", Table(("user", "command", "exit status"), commands)))
     found.check("every command ends with 0", not any(status for _, _, status in commands))
     found.check("the invitation is listed", room in invited)
     found.check("the message is shown to the other user", "Attention!" in tail)
     found.check("the room is listed", room in joined)
+    found.check("the presence that was set is shown", "unavailable" in presence)
     found.check("both members are listed", alice in members and bob in members)
     return found
 

@@ -42,6 +42,8 @@ class Talk(NamedTuple):
     name: str
     power: dict[str, int]
     missed: Sequence[str]
+    messages: dict[str, Sequence[int]]
+    data: dict[str, bool]
 
 
 def section(environments: ClientEnvironments, deployment: ClientDeployment) -> Section:
@@ -49,11 +51,11 @@ def section(environments: ClientEnvironments, deployment: ClientDeployment) -> S
     found = Section(
         "matrix-nio",
         (
-            "Two users, each on a worker of its own, sync all the time, and send messages to a private room at",
-            "once. Meanwhile the master is ended and started, then one worker, then the other is killed and",
+            "Two users, each on a worker of its own, sync all the time, and send messages to a private room and to",
+            "each other's devices at once. Meanwhile the master is ended and started, then one worker, then the other is killed and",
             "started, then the master is killed. A program that gets no answer sends the request again, with the",
-            "same transaction ID. Afterwards they page back through the room, redact, set the topic, and one is",
-            "kicked.",
+            "same transaction ID. Afterwards one types, reads and is present, they page back through the room, redact,",
+            "set the topic, and one is kicked.",
         ),
     )
     restarts: list[str] = []
@@ -79,6 +81,12 @@ def section(environments: ClientEnvironments, deployment: ClientDeployment) -> S
             f"{user} saw them in the order of the history",
             list(seen) == newest_first,
         )
+        found.check(
+            f"{user} got each message to the device once, in order",
+            list(talk.messages[user]) == list(range(_MESSAGES)),
+        )
+    for what, holds in talk.data.items():
+        found.check(what, holds)
     found.check("both saw them in one order", list(talk.seen[alice]) == list(talk.seen[bob]))
     found.check("/context has the event", talk.context)
     found.check("/joined_members names both", list(talk.members) == sorted(deployment.users))

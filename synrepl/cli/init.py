@@ -17,6 +17,7 @@ import yaml
 
 from synrepl.core import jsons, names
 from synrepl.core.errors import ConfigError, InputError, Refused
+from synrepl.daemon.config.client_streams import CLIENT_STREAMS
 from synrepl.daemon.config.signing_key import new_signing_key
 from synrepl.daemon.config.yaml import parse_yaml
 from synrepl.rooms import BadIdentifier, check_new_user_id
@@ -204,7 +205,7 @@ def command(
             others = " and ".join(options[:place])
             raise click.BadParameter(f"must differ from {others}", param_hint=options[place])
     names.server_name(server_name)
-    needed = {CACHES, *(stream.name for stream in ROOM_STREAMS if rooms)}
+    needed = {CACHES, *(stream.name for stream in (*ROOM_STREAMS, *CLIENT_STREAMS) if rooms)}
     built_in = [stream for stream in SYNAPSE_STREAMS if synapse or stream.name in needed]
     passwords = new_users(users or DEFAULT_USERS, server_name) if rooms else {}
     settings = {

@@ -71,11 +71,14 @@ def checked(config: C, document: Document) -> C:
         except ConfigError as error:
             note(("rooms",), error)
         include_working_directory()
-        for check in (check_client_api, check_federation):
-            try:
-                check(config)
-            except ConfigError as error:
-                note(("rooms",), error)
+        try:
+            check_client_api(config, known)
+        except ConfigError as error:
+            note(("rooms",), error)
+        try:
+            check_federation(config)
+        except ConfigError as error:
+            note(("rooms",), error)
         for index, item in enumerate(config.handlers):
             try:
                 check_handler(item, config, known)

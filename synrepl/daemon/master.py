@@ -13,6 +13,7 @@ from synrepl.adapters.postgres.listen import PostgresListener
 from synrepl.caches.registry import Caches
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble import MasterServices, Ports, assemble_master
+from synrepl.daemon.assemble.ports import FORWARDABLE_ERRORS
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.client_api.check import check_client_api
 from synrepl.daemon.client_api.listener import (
@@ -42,7 +43,6 @@ from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.daemon.replication_listener import open_listener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.forwarding import WriterActions
-from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.writing.periodic import expire_idempotency_keys
 
 
@@ -79,10 +79,10 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
-        check_client_api(config)
+        check_client_api(config, self._catalogue)
         check_federation(config)
         self._handlers = handlers.load(config)
-        self._actions = WriterActions(FORWARDED_ERRORS)
+        self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._shares = divide_for(config)
 
     async def begin(self, stops: AsyncExitStack) -> RunningMaster:
@@ -140,6 +140,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 config,
                 self._shares.clients,
                 services.rooms,
+                services.client_data,
                 services.reading,
                 services.waiting,
                 stops,

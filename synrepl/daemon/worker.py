@@ -14,6 +14,7 @@ from synrepl.adapters.postgres.database import DatabaseLimits, PostgresDatabase
 from synrepl.caches.registry import Caches
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble import WorkerPorts, WorkerServices, assemble_worker, worker_coherence
+from synrepl.daemon.assemble.ports import FORWARDABLE_ERRORS
 from synrepl.daemon.catalogue import catalogue
 from synrepl.daemon.client_api.check import check_client_api
 from synrepl.daemon.client_api.listener import (
@@ -43,7 +44,6 @@ from synrepl.daemon.redis_pubsub import bus_connector
 from synrepl.daemon.sources import handler_sources, source_of
 from synrepl.daemon.worker_tokens import possible_tokens, watch_positions
 from synrepl.services.forwarding import WriterActions
-from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.status.database_health import database_healths
 from synrepl.storage.incarnations import Incarnations
 
@@ -77,9 +77,9 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._catalogue = catalogue(config)
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
-        check_client_api(config)
+        check_client_api(config, self._catalogue)
         check_federation(config)
-        self._actions = WriterActions(FORWARDED_ERRORS)
+        self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
 
@@ -136,6 +136,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             config,
             limits.clients,
             services.rooms,
+            services.client_data,
             services.reading,
             services.waiting,
             stops,

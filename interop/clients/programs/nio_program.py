@@ -15,12 +15,16 @@ from typing import Any
 from nio import (
     AsyncClient,
     AsyncClientConfig,
+    FullyReadEvent,
     MessageDirection,
+    ReceiptEvent,
     RoomCreateResponse,
     RoomMessagesResponse,
     RoomPreset,
     RoomSendResponse,
     SyncResponse,
+    ToDeviceMessage,
+    TypingNoticeEvent,
 )
 
 #: Seconds between two attempts while a server is away, and for all of them together.
@@ -36,6 +40,10 @@ class Participant:
     :ivar redacted: events that a redaction was seen of
     :ivar invited: rooms with an invitation
     :ivar left: rooms that the user left
+    :ivar messages: numbers of messages to the user's device, in the order of their coming
+    :ivar receipts: of others and the user, by user and type: the event
+    :ivar typing: who types now, and everybody who did
+    :ivar fully_read: the event of the read marker
     :ivar position: the token of the last sync
     :ivar retries: number of requests that were made again
     """
@@ -49,6 +57,11 @@ class Participant:
         self.left: set[str] = set()
         self.redacted: set[str] = set()
         self.invited: set[str] = set()
+        self.messages: list[int] = []
+        self.receipts: dict[tuple[str, str], str] = {}
+        self.typing: list[str] = []
+        self.typed: set[str] = set()
+        self.fully_read = ""
         self.position = ""
         self.retries = 0
         self._stops = False
@@ -79,12 +92,24 @@ class Participant:
     async def _take(self, response: SyncResponse) -> None:
         self.invited.update(response.rooms.invite)
         self.left.update(response.rooms.leave)
+        for message in response.to_device_events:
+            self.messages.append(message.source["content"]["number"])
         for room_id, joined in response.rooms.join.items():
             if joined.timeline.limited and self.seen:
                 missed = await self.history(
                     room_id, joined.timeline.prev_batch or "", self.seen[-1]
                 )
                 self.seen += reversed(missed)
+            for ephemeral in joined.ephemeral:
+                if isinstance(ephemeral, ReceiptEvent):
+                    for each in ephemeral.receipts:
+                        self.receipts[each.user_id, each.receipt_type] = each.event_id
+                elif isinstance(ephemeral, TypingNoticeEvent):
+                    self.typing = ephemeral.users
+                    self.typed.update(ephemeral.users)
+            for data in joined.account_data:
+                if isinstance(data, FullyReadEvent):
+                    self.fully_read = data.event_id
             for event in joined.timeline.events:
                 kind = event.source["type"]
                 if kind == "m.room.message":
@@ -102,6 +127,13 @@ class Participant:
             RoomSendResponse,
         )
         return str(sent.event_id)
+
+    async def send_to(self, user: str, number: int) -> None:
+        """Send a message to all devices of a user, again with the same transaction ID while the server is away."""
+        message = ToDeviceMessage("org.example.number", user, "*", {"number": number})
+        await self._until_done(
+            lambda: self.client.to_device(message, tx_id=f"number{number}"), "send to a device"
+        )
 
     async def do(self, what: str, call: Any) -> Any:
         """Make a request that must succeed."""
@@ -158,6 +190,34 @@ async def until(what: str, holds: Any) -> None:
         await asyncio.sleep(0.05)
 
 
+async def tell(
+    alice: Participant, bob: Participant, room_id: str, event_id: str
+) -> dict[str, bool]:
+    """Bob reads, types and is there; what Alice is told of it, and of what she must not be told."""
+    await bob.do("type", lambda: bob.client.room_typing(room_id, True, 30_000))
+    await until("alice sees bob typing", lambda: bob.user in alice.typing)
+    await bob.do("cease to type", lambda: bob.client.room_typing(room_id, False))
+    await until("alice sees that bob ceased", lambda: bob.user not in alice.typing)
+    await bob.do(
+        "read",
+        lambda: bob.client.room_read_markers(room_id, event_id, event_id, event_id),
+    )
+    public, private = (bob.user, "m.read"), (bob.user, "m.read.private")
+    await until("alice sees what bob has read", lambda: alice.receipts.get(public) == event_id)
+    await until("bob has a read marker", lambda: bob.fully_read == event_id)
+    await until("bob has a private receipt", lambda: bob.receipts.get(private) == event_id)
+    await bob.do("be there", lambda: bob.client.set_presence("online", "Drinking tea"))
+    found: Any = await alice.do("look", lambda: alice.client.get_presence(bob.user))
+    return {
+        "the other user saw typing begin and end": bob.user in alice.typed,
+        "a public receipt is told to the other user": alice.receipts.get(public) == event_id,
+        "a private one and the read marker are not": private not in alice.receipts
+        and not alice.fully_read,
+        "the other user sees presence and its message": (found.presence, found.status_msg)
+        == ("online", "Drinking tea"),
+    }
+
+
 async def converse(given: dict[str, Any]) -> dict[str, Any]:
     """The whole conversation."""
     people = [
@@ -184,12 +244,19 @@ async def converse(given: dict[str, Any]) -> dict[str, Any]:
     async def talk(speaker: Participant, numbers: range) -> None:
         for number in numbers:
             sent.append(await speaker.say(room_id, number))
+            other = bob if speaker is alice else alice
+            await speaker.send_to(other.user, number)
             print(json.dumps({"sent": len(sent)}), flush=True)
 
     count = given["messages"]
     await asyncio.gather(talk(alice, range(count)), talk(bob, range(count)))
     for each in people:
         await until("all messages are seen", lambda each=each: set(sent) <= set(each.seen))
+        await until(
+            "all messages to the device have come",
+            lambda each=each: len(each.messages) >= count,
+        )
+    data = await tell(alice, bob, room_id, sent[-1])
     await alice.do("redact", lambda: alice.client.room_redact(room_id, sent[0], "spilt"))
     await until("bob sees the redaction", lambda: sent[0] in bob.redacted)
     topic = {"topic": "Black"}
@@ -208,6 +275,8 @@ async def converse(given: dict[str, Any]) -> dict[str, Any]:
         await each.client.close()
     return {
         "room": room_id,
+        "messages": {each.user: each.messages for each in people},
+        "data": data,
         "sent": sent,
         "seen": {each.user: each.seen for each in people},
         "histories": histories,

@@ -2,7 +2,9 @@
 import * as sdk from "matrix-js-sdk";
 
 const shown = { seen: [], ready: false, rooms: [], errors: [], states: [] };
+const told = { typing: {}, read: {}, messages: [] };
 window.shown = shown;
+window.told = told;
 
 function draw(client, room) {
     document.getElementById("room").textContent = room.name;
@@ -46,6 +48,17 @@ window.begin = async (baseUrl, user, password) => {
         if (!toStart && event.getType() === "m.room.message" && !event.status) shown.seen.push(event.getId());
         if (room) draw(client, room);
     });
+    client.on(sdk.RoomMemberEvent.Typing, (event, member) => {
+        told.typing[member.userId] = member.typing;
+    });
+    client.on(sdk.RoomEvent.Receipt, (event) => {
+        for (const [eventId, types] of Object.entries(event.getContent())) {
+            for (const [type, users] of Object.entries(types)) {
+                for (const user of Object.keys(users)) told.read[`${type} ${user}`] = eventId;
+            }
+        }
+    });
+    client.on(sdk.ClientEvent.ReceivedToDeviceMessage, ({ message }) => told.messages.push(message.content));
     await client.startClient({ initialSyncLimit: 5, lazyLoadMembers: true, pollTimeout: 2000 });
 };
 
@@ -68,3 +81,26 @@ window.say = async (roomId, body) => {
 };
 
 window.join = async (roomId) => (await window.client.joinRoom(roomId)).roomId;
+
+// Everything that a user sets besides events of rooms.
+window.change = async (roomId, other) => {
+    const { client } = window;
+    const room = client.getRoom(roomId);
+    const last = room.getLiveTimeline().getEvents().at(-1);
+    await client.setAccountData("org.example.test", { kept: "by the client" }); // waits until a sync tells it
+    await client.setRoomTag(roomId, "u.tea", { order: 0.5 });
+    await client.sendReadReceipt(last);
+    await client.setRoomReadMarkers(roomId, last.getId());
+    await client.sendTyping(roomId, true, 60000);
+    await client.sendToDevice("org.example.note", new Map([[other, new Map([["*", { note: "from the page" }]])]]));
+    return last.getId();
+};
+
+window.kept = (roomId) => {
+    const room = window.client.getRoom(roomId);
+    return {
+        account: window.client.getAccountData("org.example.test")?.getContent(),
+        tags: room.tags,
+        read: room.accountData.get("m.fully_read")?.getContent().event_id,
+    };
+};

@@ -10,6 +10,7 @@ from synrepl.core.backlog import AllOf
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
+from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.partial_rooms import (
@@ -59,7 +60,7 @@ class MasterServices:
     """The services of a master.
 
     :ivar bus: None without Redis
-    :ivar rooms: None without ``rooms``
+    :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``
     :ivar partial_rooms: None without it, and in a process that persists no room
@@ -90,6 +91,7 @@ class MasterServices:
     followers: ExpectedFollowers
     access: Access
     rooms: RoomServices | None
+    client_data: ClientDataServices | None
     reading: ClientReading | None
     federation_services: FederationServices | None
     partial_rooms: PartialRoomServices | None
@@ -116,6 +118,8 @@ class MasterServices:
             if self.reading is not None:
                 self.reading.applied.begin(name, state.positions, state.linear)
         scheduler.spawn("trim", self.trimmer.run())
+        if self.client_data is not None:
+            self.client_data.begin(scheduler)
         begin_sampling(self.ports, self.config, self.auditor)
         self.handler_commands.hold()  # on_start of one handler may send commands that another gets
         for handler in self.ports.handlers:
@@ -199,7 +203,7 @@ def assemble_master(
     throughput = Throughput()
     coherence = ports.coherence
     waiters = PositionWaiters(scheduler)
-    news = assemble_news(config, ports, database)
+    news = assemble_news(config, ports, database, catalogue)
     listeners: tuple[PositionListener, ...] = (
         # Caches drop stale entries before the position is announced to anyone (R4).
         CoherentPositionListener(coherence, name),
@@ -280,6 +284,7 @@ def assemble_master(
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
     rooms = assemble_rooms(config, ports, database, writer)
     servers = assemble_federation(config, ports, database)
+    client_data = assemble_client_data(config, ports, database, catalogue, writer)
     return MasterServices(
         config=config,
         ports=ports,
@@ -319,7 +324,8 @@ def assemble_master(
             changes,
         ),
         rooms=rooms,
-        reading=assemble_reading(ports, news, MasterGivenOut(announcer, writer)),
+        client_data=client_data,
+        reading=assemble_reading(ports, news, client_data, MasterGivenOut(announcer, writer)),
         federation_services=servers,
         partial_rooms=assemble_partial_rooms(config, ports, database, writer, rooms, servers),
     )

@@ -18,6 +18,7 @@ from synrepl.services.federation.interfaces import FederationTransport, RunsInTh
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.forwarding import ForwardsToWriter, NoOtherWriters, WriterActions
+from synrepl.services.rooms.client_data.forwarded_errors import CLIENT_DATA_ERRORS
 from synrepl.services.rooms.sending.forwarded_errors import FORWARDED_ERRORS
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
 from synrepl.services.sources import CatchUpSources, FactSource
@@ -35,6 +36,9 @@ from synrepl.tools.audit.missed_rows import MissedRows
 from synrepl.tools.audit.settlement import Settlement
 
 T = TypeVar("T")
+
+#: The errors of actions that the process which asked for them gets as they are.
+FORWARDABLE_ERRORS = (*FORWARDED_ERRORS, *CLIENT_DATA_ERRORS)
 
 
 class UntilDone(Protocol):
@@ -93,7 +97,7 @@ class Ports:
     handlers: Sequence[Subscription] = ()
     watched: Callable[[PositionListener], PositionListener] = unchanged
     sizes: Sizes = DEFAULT_SIZES
-    actions: WriterActions = field(default_factory=lambda: WriterActions(FORWARDED_ERRORS))
+    actions: WriterActions = field(default_factory=lambda: WriterActions(FORWARDABLE_ERRORS))
     forwarder: ForwardsToWriter = field(default_factory=NoOtherWriters)
     federation: FederationPorts | None = None
 

@@ -11,6 +11,7 @@ from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.daemon import handlers
+from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.partial_rooms import (
@@ -60,7 +61,7 @@ class WorkerServices:
     :ivar lease: None if it records no positions for its master
     :ivar auditor: None without a synrepl database
     :ivar bus: None over TCP
-    :ivar rooms: None without ``rooms``
+    :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``
     :ivar partial_rooms: None without it, and in a process that persists no room
@@ -85,6 +86,7 @@ class WorkerServices:
     auditor: Auditor | None
     access: Access
     rooms: RoomServices | None
+    client_data: ClientDataServices | None
     reading: ClientReading | None
     federation_services: FederationServices | None
     partial_rooms: PartialRoomServices | None
@@ -123,6 +125,8 @@ class WorkerServices:
             if self.writer is not None:
                 scheduler.spawn("skip idle", skip_idle(scheduler, self.writer, self.ports.log))
         scheduler.spawn("record positions", self._record())
+        if self.client_data is not None:
+            self.client_data.begin(scheduler)
         scheduler.spawn("replay dead letters", self.delivery.dead_letters.run())
         if self.auditor is not None:
             begin_sampling(self.ports, self.config, self.auditor)
@@ -168,7 +172,7 @@ def assemble_worker(
     waiters = PositionWaiters(scheduler)
     publisher = publisher_of(scheduler, catalogue)
     own_writer = OwnWriter(ports.watched(publisher))
-    news = assemble_news(config, ports, ports.database)
+    news = assemble_news(config, ports, ports.database, catalogue)
     delivery = Delivery(
         scheduler,
         ports.handlers,
@@ -253,6 +257,7 @@ def assemble_worker(
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
     rooms = assemble_rooms(config, ports, ports.database, writer)
     servers = assemble_federation(config, ports, ports.database)
+    client_data = assemble_client_data(config, ports, ports.database, catalogue, writer)
     services = WorkerServices(
         config=config,
         ports=ports,
@@ -283,7 +288,8 @@ def assemble_worker(
             changes,
         ),
         rooms=rooms,
-        reading=assemble_reading(ports, news, WorkerGivenOut(ports.tokens)),
+        client_data=client_data,
+        reading=assemble_reading(ports, news, client_data, WorkerGivenOut(ports.tokens)),
         federation_services=servers,
         partial_rooms=assemble_partial_rooms(config, ports, ports.database, writer, rooms, servers),
     )

@@ -21,7 +21,8 @@ from synrepl.rooms import check_user_id
 
 _MEDIA = ("/_matrix/media/v3", "/_matrix/media/r0", "/_matrix/client/v1/media")
 
-_NO_RULES: Mapping[str, Any] = {
+#: The push rules of every user.
+NO_PUSH_RULES: Mapping[str, Any] = {
     kind: [] for kind in ("override", "content", "room", "sender", "underride")
 }
 
@@ -72,9 +73,9 @@ def absent_routes(endpoints: Endpoints) -> list[Route]:
         *get("/keys/changes", _empty({"changed": [], "left": []})),
         *post("/keys/signatures/upload", _empty({"failures": {}})),
         *get("/room_keys/version", _missing("backup of keys")),
-        *get("/pushrules", _empty({"global": _NO_RULES})),
-        *get("/pushrules/", _empty({"global": _NO_RULES})),
-        *get("/pushrules/global/", _empty(_NO_RULES)),
+        *get("/pushrules", _empty({"global": NO_PUSH_RULES})),
+        *get("/pushrules/", _empty({"global": NO_PUSH_RULES})),
+        *get("/pushrules/global/", _empty(NO_PUSH_RULES)),
         *get("/pushers", _empty({"pushers": []})),
         *post("/pushers/set", _refused("push notifications")),
         *get("/notifications", _empty({"notifications": []})),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.client_api.checkers import checker_class, users_path
 from synrepl.daemon.client_api.users_file import read_users
+from synrepl.daemon.config.client_streams import client_stream_writers
 from synrepl.daemon.config.config import Config, WorkerConfig
 from synrepl.daemon.config.signing_key import signing_key_of
+from synrepl.streams.catalogue import Catalogue
 
 
 class ClientApiNeedsDatabase(ConfigError):
@@ -14,11 +19,13 @@ class ClientApiNeedsDatabase(ConfigError):
 
 
 class WriterUrlMissing(ConfigError):
-    """rooms.writer_urls: {writer!r} persists events of rooms, and requests of clients and other servers are forwarded to its HTTP listener; give its URL"""
+    """rooms.writer_urls: {writer!r} {does}, and requests of clients and other servers are forwarded to its HTTP listener; give its URL"""
 
 
-def check_client_api(config: Config) -> None:
+def check_client_api(config: Config, catalogue: Catalogue) -> None:
     """Check the ``client_api`` section, and what it needs.
+
+    :param catalogue: the streams of the process
 
     :raises ClientApiNeedsDatabase: :raises WriterUrlMissing:
     :raises ConfigError: the signing key, the users or the checker cannot be used
@@ -29,22 +36,29 @@ def check_client_api(config: Config) -> None:
         return
     if not config.has_database:
         raise ClientApiNeedsDatabase()
-    check_writer_urls(config)
+    check_writer_urls(config, client_stream_writers(config, catalogue))
     if rooms.clients.checker is None:
         read_users(users_path(config, rooms.clients), config.server_name)
     else:
         checker_class(rooms.clients)
 
 
-def check_writer_urls(config: Config) -> None:
+def check_writer_urls(
+    config: Config, stream_writers: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> None:
     """Check that requests of others can be forwarded to each process that persists rooms.
 
+    :param stream_writers: of streams whose facts are written for clients, too
     :raises WriterUrlMissing:
     """
     known = writer_urls(config)
-    for writer in () if config.rooms is None else config.rooms.writers:
+    writers = () if config.rooms is None else config.rooms.writers
+    needed = dict.fromkeys(writers, "persists events of rooms")
+    for stream, those in stream_writers.items():
+        needed |= {each: f"writes {stream!r}" for each in those if each not in needed}
+    for writer, does in needed.items():
         if writer != config.instance_name and writer not in known:
-            raise WriterUrlMissing(writer=writer)
+            raise WriterUrlMissing(writer=writer, does=does)
 
 
 def writer_urls(config: Config) -> dict[str, str]:

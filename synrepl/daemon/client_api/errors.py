@@ -11,8 +11,18 @@ from synrepl.daemon.client_api.absent import NothingFound
 from synrepl.rooms import BadEvent, BadIdentifier, NoCanonicalJson, UnknownRoomVersion
 from synrepl.services.clients.identity import UnsupportedLogin
 from synrepl.services.clients.known_users import BadLogin
+from synrepl.services.rooms.client_data.account_data import (
+    AccountDataTooLarge,
+    ControlledByServer,
+    NoAccountData,
+    TooManyTags,
+)
+from synrepl.services.rooms.client_data.stream_writers import StreamNotServed
+from synrepl.services.rooms.client_data.to_device import DeviceMessageTooLarge, TooManyRecipients
 from synrepl.services.rooms.sync.stored_filters import UnknownFilter
 from synrepl.services.rooms.timelines.updates import DamagedRoom, EventNotVisible, HasNoEntry
+from synrepl.storage.clients.account_data import TooMuchAccountData
+from synrepl.storage.clients.receipts import EventNotInRoom
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.rooms.persisting.limits import ResolutionTooLarge, TooManyExtremities
 from synrepl.storage.rooms.persisting.send_run import RedactedEventUnknown
@@ -30,6 +40,15 @@ CLIENT_API_ERRORS: ErrorTable = {
     EventNotVisible: MatrixCode(404, "M_NOT_FOUND"),
     HasNoEntry: MatrixCode(404, "M_NOT_FOUND"),
     UnknownFilter: MatrixCode(404, "M_NOT_FOUND"),
+    NoAccountData: MatrixCode(404, "M_NOT_FOUND"),
+    EventNotInRoom: MatrixCode(404, "M_NOT_FOUND"),
+    ControlledByServer: MatrixCode(405, "M_BAD_JSON"),
+    AccountDataTooLarge: MatrixCode(413, "M_TOO_LARGE"),
+    TooMuchAccountData: MatrixCode(413, "M_TOO_LARGE"),
+    TooManyTags: MatrixCode(413, "M_TOO_LARGE"),
+    DeviceMessageTooLarge: MatrixCode(413, "M_TOO_LARGE"),
+    TooManyRecipients: MatrixCode(413, "M_TOO_LARGE"),
+    StreamNotServed: MatrixCode(404, "M_UNRECOGNIZED"),
     DamagedRoom: MatrixCode(500, "M_UNKNOWN"),
     UnknownAlias: MatrixCode(404, "M_NOT_FOUND"),
     AliasInUse: MatrixCode(400, "M_ROOM_IN_USE"),

@@ -14,11 +14,13 @@ from synrepl.adapters.http.messages import HttpRequest
 from synrepl.adapters.http.server import HttpServer
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
+from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.clients import ClientReading
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.absent import absent_routes
 from synrepl.daemon.client_api.check import writer_urls
 from synrepl.daemon.client_api.checkers import make_checker
+from synrepl.daemon.client_api.client_data import ClientDataEndpoints, client_data_routes
 from synrepl.daemon.client_api.endpoints import ClientRateLimiters, Endpoints
 from synrepl.daemon.client_api.errors import CLIENT_API_ERRORS
 from synrepl.daemon.client_api.position_wait import PositionWait
@@ -83,6 +85,7 @@ def open_client_api(
     config: Config,
     connections: ConnectionLimits,
     rooms: RoomServices | None,
+    client_data: ClientDataServices | None,
     reading: ClientReading | None,
     waiting: WaitFor,
     stops: AsyncExitStack,
@@ -95,7 +98,9 @@ def open_client_api(
     :raises ConfigError: the users or the checker cannot be used
     """
     section = None if config.rooms is None else config.rooms.clients
-    if section is None or rooms is None or rooms.sending is None or reading is None:
+    if section is None or rooms is None or rooms.sending is None:
+        return None
+    if client_data is None or reading is None:
         return None
     checker = make_checker(scheduler, config, section)
     limiters = _limiters(scheduler, section)
@@ -106,8 +111,13 @@ def open_client_api(
         forwarded_address if section.x_forwarded else remote_address,
     )
     routes = [
-        *session_routes(endpoints, checker, rooms.sending.changes.default_version),
-        *sending_routes(endpoints, rooms.sending.sender),
+        *session_routes(
+            endpoints,
+            checker,
+            rooms.sending.changes.default_version,
+            reading.data.devices.forget,
+        ),
+        *sending_routes(endpoints, rooms.sending.sender, reading.data.presence.acts),
         *room_routes_of_clients(endpoints, rooms.sending),
         *directory_routes(endpoints, rooms.sending),
         *absent_routes(endpoints),
@@ -115,11 +125,15 @@ def open_client_api(
             endpoints,
             RoomReading(
                 reading.timelines,
+                reading.data,
                 reading.applied,
                 reading.covered,
                 reading.full_states,
                 config.server_name,
             ),
+        ),
+        *client_data_routes(
+            endpoints, ClientDataEndpoints(scheduler, client_data, reading.data.presence)
         ),
         *sync_routes(endpoints, reading.sync, reading.filters, config.server_name),
     ]

@@ -15,6 +15,7 @@ from synrepl.adapters.http.routes import Route
 from synrepl.core import jsons
 from synrepl.daemon.client_api.endpoints import BadParameter, ClientRequest, Endpoints
 from synrepl.positions.vector import PositionVector
+from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.timelines.client_filter import (
@@ -46,6 +47,13 @@ class CoversTokens(Protocol):
     async def until_covered(self, token: SyncToken) -> None: ...
 
 
+class KnowsReaders(Protocol):
+    """Knows whom users ignore."""
+
+    async def reader_of(self, identity: ClientIdentity) -> TimelineReader:
+        """Who reads, and whom the user ignores."""
+
+
 class RoomReading:
     """Answers the endpoints.
 
@@ -56,6 +64,7 @@ class RoomReading:
     def __init__(
         self,
         timelines: Timelines,
+        readers: KnowsReaders,
         positions: ReadingPositions,
         covers: CoversTokens,
         waits: FullStateWait,
@@ -63,6 +72,7 @@ class RoomReading:
     ) -> None:
         self._waits = waits
         self._timelines = timelines
+        self._readers = readers
         self._positions = positions
         self._covers = covers
         self._server = server
@@ -75,7 +85,7 @@ class RoomReading:
         start = await self._position(request, "from")
         end = await self._position(request, "to")
         page = await self._timelines.messages(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             self._upto(),
             start,
@@ -97,7 +107,7 @@ class RoomReading:
     async def context(self, request: ClientRequest) -> HttpAnswer:
         """An event and those around it."""
         found = await self._timelines.context(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             request.path["event"],
             self._upto(),
@@ -118,7 +128,7 @@ class RoomReading:
     async def event(self, request: ClientRequest) -> HttpAnswer:
         """One event."""
         found = await self._timelines.event(
-            self._reader(request),
+            await self._reader(request),
             request.path["room"],
             request.path["event"],
             self._upto(),
@@ -178,14 +188,14 @@ class RoomReading:
         read: Callable[[TimelineReader, str, PositionVector], Awaitable[T]],
     ) -> T:
         """Read something of the state of a room; of a partial one, once it is known."""
-        reader, room = self._reader(request), request.path["room"]
+        reader, room = await self._reader(request), request.path["room"]
         return await self._waits.read(room, lambda: read(reader, room, self._upto()))
 
     def _upto(self) -> PositionVector:
         return self._positions.current().events
 
-    def _reader(self, request: ClientRequest) -> TimelineReader:
-        return TimelineReader(*request.identity)
+    async def _reader(self, request: ClientRequest) -> TimelineReader:
+        return await self._readers.reader_of(request.identity)
 
     async def _position(self, request: ClientRequest, name: str) -> _Position:
         """A position in the URL: of this API's pages, or of a sync, which this process has to have reached."""

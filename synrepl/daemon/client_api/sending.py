@@ -5,6 +5,8 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#sending-events-to-a-roo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from synrepl.adapters.client_api.write_positions import with_positions
 from synrepl.adapters.http.messages import HttpAnswer, json_answer
 from synrepl.adapters.http.routes import Route
@@ -18,10 +20,16 @@ from synrepl.streams.synapse.events import EVENTS
 MAX_TXN_ID = 255
 
 
-def sending_routes(endpoints: Endpoints, sender: EventSender) -> list[Route]:
-    """The endpoints that send events."""
+def sending_routes(
+    endpoints: Endpoints, sender: EventSender, acts: Callable[[str], object]
+) -> list[Route]:
+    """The endpoints that send events.
+
+    :param acts: is told who does something
+    """
 
     async def send(request: ClientRequest) -> HttpAnswer:
+        acts(request.user_id)
         room_id, kind = request.path["room"], request.path["type"]
         sent = await sender.send(
             request.identity,
@@ -33,6 +41,7 @@ def sending_routes(endpoints: Endpoints, sender: EventSender) -> list[Route]:
         return sent_answer(sent)
 
     async def put_state(request: ClientRequest) -> HttpAnswer:
+        acts(request.user_id)
         sent = await sender.send(
             request.identity,
             request.path["room"],
@@ -43,6 +52,7 @@ def sending_routes(endpoints: Endpoints, sender: EventSender) -> list[Route]:
         return sent_answer(sent)
 
     async def redact(request: ClientRequest) -> HttpAnswer:
+        acts(request.user_id)
         room_id, event_id = request.path["room"], request.path["event"]
         reason = request.json().get("reason")
         sent = await sender.send(
@@ -76,8 +86,16 @@ def positioned(answer: HttpAnswer, sent: SentEvent | None) -> HttpAnswer:
 
 
 def _request_id(request: ClientRequest, endpoint: str) -> ClientRequestId:
+    return ClientRequestId(endpoint, checked_txn_id(request))
+
+
+def checked_txn_id(request: ClientRequest) -> str:
+    """The transaction ID in the path.
+
+    :raises BadParameter: it is too long, or has a NUL
+    """
     txn_id = request.path["txn"]
     if not txn_id or len(txn_id) > MAX_TXN_ID or "\0" in txn_id:
         reason = f"give 1 to {MAX_TXN_ID} characters without NUL"
         raise BadParameter(name="txnId", reason=reason)
-    return ClientRequestId(endpoint, txn_id)
+    return txn_id

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from synrepl.adapters.client_api.bodies import json_object
 from synrepl.adapters.client_api.errors import BadClientBody
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.routes import Route
 from synrepl.daemon.client_api.endpoints import ClientRequest, Endpoints
 from synrepl.rooms import ROOM_VERSIONS
-from synrepl.services.clients.identity import ClientChecker, UnsupportedLogin
+from synrepl.services.clients.identity import ClientChecker, ClientIdentity, UnsupportedLogin
 
 #: Versions of the specification whose endpoints are there.
 SPECIFICATION_VERSIONS = (
@@ -25,9 +27,14 @@ SPECIFICATION_VERSIONS = (
 
 
 def session_routes(
-    endpoints: Endpoints, checker: ClientChecker, default_room_version: str
+    endpoints: Endpoints,
+    checker: ClientChecker,
+    default_room_version: str,
+    forget_device: Callable[[ClientIdentity], Awaitable[object]],
 ) -> list[Route]:
     """The endpoints of a client's session.
+
+    :param forget_device: is called with a device that has logged out
 
     Source: https://spec.matrix.org/v1.16/client-server-api/#client-authentication
     """
@@ -68,6 +75,7 @@ def session_routes(
 
     async def log_out(request: ClientRequest) -> HttpAnswer:
         await checker.logout(request.identity, request.access_token)
+        await forget_device(request.identity)
         return json_answer({})
 
     async def who_am_i(request: ClientRequest) -> HttpAnswer:

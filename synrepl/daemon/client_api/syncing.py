@@ -9,6 +9,7 @@ from synrepl.adapters.http.messages import HttpAnswer, json_answer
 from synrepl.adapters.http.routes import Route
 from synrepl.core import jsons
 from synrepl.daemon.client_api.endpoints import ClientRequest, Endpoints
+from synrepl.services.rooms.client_data.presence import wanted_presence
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import LONGEST_WAIT_S, ClientSync, SyncRequest
@@ -43,6 +44,7 @@ def sync_routes(
             await _filter(request, filters),
             request.flag("full_state"),
             next((name for each, name in _STATE_AFTER.items() if request.flag(each)), None),
+            wanted_presence(query.get("set_presence")),
         )
         return json_answer(await sync.sync(request.identity, asked))
 

@@ -35,7 +35,7 @@ class RoomAssignment:
         moved_to = self._moved.get(room_id)
         if moved_to in self.writers:
             return moved_to
-        return max(self.writers, key=lambda writer: (_weight(writer, room_id), writer))
+        return by_weight(self.writers, room_id)[0]
 
     def check(self, room_id: str, instance: str) -> None:
         """Check that a room is assigned to an instance.
@@ -47,7 +47,12 @@ class RoomAssignment:
             raise OtherRoomWriter(room_id=room_id, assigned_to=writer, instance=instance)
 
 
-def _weight(writer: str, room_id: str) -> bytes:
+def by_weight(writers: Sequence[str], key: str) -> list[str]:
+    """Instances in the order in which a key belongs to them; all processes agree on it."""
+    return sorted(writers, key=lambda writer: (_weight(writer, key), writer), reverse=True)
+
+
+def _weight(writer: str, key: str) -> bytes:
     # A name of an instance has no NUL, so no two pairs have the same text.
-    text = f"{writer}\0{room_id}".encode("utf-8", "surrogatepass")
+    text = f"{writer}\0{key}".encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=16).digest()

@@ -6,6 +6,8 @@ which do not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
 from synrepl.streams.effects import Invalidates, Marks, columns_key, entity
 from synrepl.streams.row import Row
@@ -24,6 +26,15 @@ class AccountDataRow(Row, frozen=True):
     content: str | None = None
 
 
+#: The type of account data that lists the users whom a user ignores.
+IGNORED_USER_LIST = "m.ignored_user_list"
+
+
+def _ignored_users_key(row: AccountDataRow) -> Iterable[tuple[str]]:
+    is_list = row.data_type == IGNORED_USER_LIST and row.room_id is None
+    return ((row.user_id,),) if is_list else ()
+
+
 ACCOUNT_DATA = Stream(
     "account_data",
     {UNTAGGED: AccountDataRow},
@@ -36,6 +47,7 @@ ACCOUNT_DATA = Stream(
             Invalidates("get_global_account_data_for_user", columns_key("user_id")),
             Invalidates("get_room_account_data_for_user", columns_key("user_id")),
             Invalidates("get_account_data_for_room", columns_key("user_id", "room_id")),
+            Invalidates("ignored_users", _ignored_users_key),
             Marks("account_data", entity("user_id")),
         )
     },

@@ -95,6 +95,19 @@ class ClientApiSettings(TestCase):
         named = "{client_api: true, writers: [master, w1], writer_urls: {master: 'http://a:1'}}"
         checked_either([self.config(named, WORKER, more)])
 
+    def test_the_addresses_of_writers_of_clients_data_are_needed(self) -> None:
+        template = MASTER.replace("caches]", "caches, receipts, typing]")
+        more = "stream_writers: {{receipts: [master, w1]}}\n"
+        message = self.error("{client_api: true}", template + more)
+        self.assertIn("'w1' writes 'receipts'", message)
+        named = "{client_api: true, writer_urls: {w1: 'http://a:1'}}"
+        checked_either([self.config(named, template + more)])
+        worker = WORKER.replace("caches]", "caches, receipts]")
+        message = self.error(
+            "{client_api: true}", worker.replace("{{port: 9392{more}}}", "{{port: 9392}}")
+        )
+        self.assertIn("'master'", message)
+
     def test_connections_of_clients_have_a_share_of_the_descriptors(self) -> None:
         config = load([self.config("{client_api: {max_connections: 50}}")])
         self.assertLessEqual(divide_for(config).clients.total, 50)

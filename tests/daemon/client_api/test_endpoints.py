@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThread
 from synrepl.daemon.config.signing_key import new_signing_key
 from tests.cli.cli_case import CliCase, InProcessMaster, free_port
 from tests.daemon.client_api.http_client import ClientReply, HttpMatrixClient
+from tests.daemon.client_api.random_json import random_json
 
 USERS = "users:\n" + "".join(
     f'  "@{name}:example.com": password of {name}\n' for name in ("alice", "bob", "carol")
@@ -26,6 +27,7 @@ class ClientApiCase(CliCase):
     timeout = 120
     #: Settings of ``client_api``, as YAML.
     client_api = ""
+    catalogue = "[events, backfill, caches, account_data, receipts, typing, presence, to_device]"
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
@@ -35,7 +37,7 @@ class ClientApiCase(CliCase):
             path.chmod(0o600)
         self.clients_port = free_port()
         self.master_process: InProcessMaster = await self.master(
-            catalogue="[events, backfill, caches]",
+            catalogue=self.catalogue,
             data_dir=str(self.directory),
             rooms=f"{{client_api: {{port: {self.clients_port}{self.client_api}}}}}",
         )
@@ -291,36 +293,10 @@ class FuzzedBodies(ClientApiCase):
         )
         for count, (_, (method, path)) in enumerate(product(range(25), paths)):
             target = path.replace("%s", str(count)).replace("%%", "%")
-            reply = await self.alice.ask(method, target, json.dumps(_random(rng, 0)).encode())
+            reply = await self.alice.ask(method, target, json.dumps(random_json(rng)).encode())
             self.assertLess(reply.status, 500, (path, reply))
-
-
-_KEYS = (
-    *("type", "state_key", "content", "membership", "user_id", "room_id", "name", "topic"),
-    *("invite", "preset", "initial_state", "creation_content", "room_version", "users", "events"),
-    *("power_level_content_override", "join_rule", "allow", "identifier", "password", "user"),
-    *("new_version", "reason", "third_party_invite", "signed", "join_authorised_via_users_server"),
-    *("room_alias_name", "additional_creators", "users_default", "is_direct", "m.federate"),
-)
-_TEXTS = (
-    *("", "a", "\0", "é" * 300, "@bob:example.com", "!a:example.com", "$x", "12", "1", "99"),
-    *("m.room.create", "m.room.member", "join", "leave", "public_chat", "restricted", "\u2028"),
-    *("m.login.password", "m.login.token", "m.id.user", "syn_a_1_b"),
-)
 
 
 def _read(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=60) as answer:
         return bytes(answer.read())
-
-
-def _random(rng: Random, depth: int) -> Any:
-    """A JSON value."""
-    kind = rng.randrange(9) if depth else 0
-    if kind < 3 and depth < 5:
-        return {
-            rng.choice(_KEYS + _TEXTS): _random(rng, depth + 1) for _ in range(rng.randrange(8))
-        }
-    if kind < 4 and depth < 5:
-        return [_random(rng, depth + 1) for _ in range(rng.randrange(4))]
-    return rng.choice((*_TEXTS, None, True, False, 0, 1, -1, 100, 2**53, 2**70, 1.5, -0.0, 1e300))

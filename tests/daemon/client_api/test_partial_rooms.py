@@ -23,7 +23,7 @@ ALICE, US = "@alice:a", "@alice:example.com"
 
 
 class PartialRoomsOfProcesses(ProcessesCase):
-    room_streams = STREAMS
+    catalogue = STREAMS
     stream_writers = "{" + ", ".join(f"{each}: [master, w1, w2]" for each in STREAMS) + "}"
 
     async def test_who_waits_at_a_worker_is_answered_when_the_room_is_complete(self) -> None:

@@ -22,8 +22,8 @@ class ProcessesCase(WritersCase):
     """A master and two workers, all with a listener for clients; rooms are persisted by the workers."""
 
     timeout = 300
-    room_streams: Sequence[str] = STREAMS
     stream_writers = "{" + ", ".join(f"{each}: [master, w1, w2]" for each in STREAMS) + "}"
+    catalogue: Sequence[str] = STREAMS
     room_writers: Sequence[str] = ("w1", "w2")
     #: Handlers of the workers, as YAML.
     handlers = "[]"
@@ -57,7 +57,7 @@ class ProcessesCase(WritersCase):
         )
         process = self.process(
             name,
-            catalogue=f"[{', '.join(self.room_streams)}]",
+            catalogue=f"[{', '.join(self.catalogue)}]",
             streams="[]",
             data_dir=str(self.directory),
             http=f"{{port: {self.ports[name]}, secret_path: http.secret}}",

@@ -14,6 +14,7 @@ from synrepl.core.errors import Unavailable
 from synrepl.daemon.client_api.endpoints import ClientRequest
 from synrepl.daemon.client_api.session import session_routes
 from synrepl.positions.vector import PositionVector
+from synrepl.services.clients.identity import ClientIdentity
 from tests.daemon.client_api.matrix_case import MatrixCase
 
 V3 = "/_matrix/client/v3"
@@ -32,9 +33,13 @@ class AddressAway(Unavailable):
 class TransportCase(MatrixCase):
     """Endpoints of each kind."""
 
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.forgotten: list[ClientIdentity] = []
+        await super().setUp()
+
     def routes(self) -> Sequence[Route]:
         return [
-            *session_routes(self.endpoints, self.checker, "10"),
+            *session_routes(self.endpoints, self.checker, "10", self.forget_device),
             *self.endpoints.get("/rooms/<room>/echo", self.echo),
             *self.endpoints.put("/rooms/<room>/echo", self.echo),
             *self.endpoints.post("/typed", self.typed),
@@ -42,6 +47,9 @@ class TransportCase(MatrixCase):
             *self.endpoints.post("/fail", self.fail_),
             *self.endpoints.get("/user/<user>/own", self.own),
         ]
+
+    async def forget_device(self, identity: ClientIdentity) -> None:
+        self.forgotten.append(identity)
 
     async def echo(self, request: ClientRequest) -> HttpAnswer:
         return json_answer(
@@ -181,6 +189,7 @@ class MatrixTransport(TransportCase):
             self.assertEqual(who.json, {"user_id": "@a:test", "device_id": "D1", "is_guest": False})
         self.assertEqual((await self.ask("POST", f"{V3}/logout", token=token)).json, {})
         self.assertEqual(self.checker.logged_out, [("@a:test", "D1")])
+        self.assertEqual(self.forgotten, [("@a:test", "D1")])
 
     async def test_bad_logins_are_refused(self) -> None:
         path = f"{V3}/login"

@@ -16,7 +16,7 @@ from synrepl.services.rooms.news.sync_token import SyncToken
 _NONE: frozenset[str] | None = frozenset()
 
 #: Users whose presence has changed that are compared with a user's rooms; of more, some may share one.
-MAX_PRESENCE = 100
+MAX_PRESENCE = 500
 
 
 class ChangesCheck:
@@ -60,6 +60,7 @@ class ChangesCheck:
             ),
             await self._has_presence(user_id, since.presence, upto.presence),
             self._has_changed(ChangeKind.TO_DEVICE, user_id, since.to_device, upto.to_device),
+            self._has_changed(ChangeKind.PRIVATE_RECEIPTS, user_id, since.receipts, upto.receipts),
         )
 
     def _has_changed(
@@ -83,6 +84,12 @@ class ChangesCheck:
         if users is None or user_id in users:
             return True
         rooms = await self._rooms.rooms_of(user_id)
-        # Rooms that are not cached may be shared: not known is not no.
-        known = [self._rooms.known(other) for other in users]
-        return any(theirs is None or not rooms.isdisjoint(theirs) for theirs in known)
+        known = {other: self._rooms.known(other) for other in users}
+        if any(theirs is not None and not rooms.isdisjoint(theirs) for theirs in known.values()):
+            return True
+        # Read once for all who ask: otherwise everybody would have to look what concerns nobody.
+        unknown = [other for other, theirs in known.items() if theirs is None]
+        if not unknown:
+            return False
+        found = await self._rooms.rooms_of_all(unknown)
+        return any(not rooms.isdisjoint(theirs) for theirs in found.values())

@@ -19,6 +19,7 @@ class News(NamedTuple):
     :ivar account_data: of the user, in any room or in none
     :ivar presence: of anybody who shares a room with the user
     :ivar to_device: messages to devices of the user
+    :ivar private_receipts: receipts of the user that nobody else is told of
     """
 
     rooms: frozenset[str] | None = frozenset()
@@ -28,6 +29,7 @@ class News(NamedTuple):
     account_data: bool = False
     presence: bool = False
     to_device: bool = False
+    private_receipts: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -38,7 +40,7 @@ class News(NamedTuple):
 NO_NEWS = News()
 
 #: Everything may be new; the answer to a token from too long ago.
-ANY_NEWS = News(None, True, None, None, True, True, True)
+ANY_NEWS = News(None, True, None, None, True, True, True, True)
 
 
 class NewsSource(Protocol):

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from synrepl.core.tokens import Token
 from synrepl.services.rooms.news.recent_changes import ChangeKind
 from synrepl.services.rooms.news.sync_token import SYNC_STREAMS
+from synrepl.storage.clients.values import PRIVATE_RECEIPT
 from synrepl.streams.definition import Fact
 from synrepl.streams.effects import Marks
 from synrepl.streams.row import Row
+from synrepl.streams.synapse.receipts import ReceiptRow
 
 #: The changes of the index of each name that streams declare for their rows.
 _KINDS = {
     ("events", "room_events"): ChangeKind.ROOM,
     ("events", "room_state"): ChangeKind.ROOM,
     ("events", "membership"): ChangeKind.MEMBERSHIP,
-    ("receipts", "receipts"): ChangeKind.RECEIPTS,
     ("typing", "typing"): ChangeKind.TYPING,
     ("account_data", "account_data"): ChangeKind.ACCOUNT_DATA,
     ("presence", "presence"): ChangeKind.PRESENCE,
@@ -26,6 +27,23 @@ _KINDS = {
 }
 
 _Extract = tuple[ChangeKind, Callable[[Any], Iterable[Any]]]
+
+
+def _rooms_with_receipts(row: ReceiptRow) -> Iterable[str]:
+    return () if row.receipt_type == PRIVATE_RECEIPT else (row.room_id,)
+
+
+def _users_with_private_receipts(row: ReceiptRow) -> Iterable[str]:
+    return (row.user_id,) if row.receipt_type == PRIVATE_RECEIPT else ()
+
+
+#: Rows that change something else than their streams declare: a private receipt is news for its user alone.
+_OWN_EXTRACTS: Mapping[type[Row], tuple[_Extract, ...]] = {
+    ReceiptRow: (
+        (ChangeKind.RECEIPTS, _rooms_with_receipts),
+        (ChangeKind.PRIVATE_RECEIPTS, _users_with_private_receipts),
+    )
+}
 
 
 class ChangeListener(Protocol):
@@ -52,7 +70,9 @@ class NewsFeed:
         self._extracts: dict[str, dict[type[Row], tuple[_Extract, ...]]] = {}
         for stream in SYNC_STREAMS:
             self._extracts[stream.name] = {
-                row: tuple(
+                row: _OWN_EXTRACTS[row]
+                if row in _OWN_EXTRACTS
+                else tuple(
                     (_KINDS[stream.name, effect.index], effect.entities)
                     for effect in effects
                     if isinstance(effect, Marks)

@@ -16,11 +16,12 @@ MAX_ENTITIES = 100_000
 class ChangeKind(Enum):
     """What changes, with the stream that tells it.
 
-    Rooms are named in the first four, users in the others.
+    Rooms are named in the first three, users in the others.
     """
 
     #: New events of a room, or of its current state.
     ROOM = ("room", "events")
+    #: Receipts that everybody in the room is told of.
     RECEIPTS = ("receipts", "receipts")
     TYPING = ("typing", "typing")
     #: The membership of a user in any room.
@@ -28,6 +29,8 @@ class ChangeKind(Enum):
     ACCOUNT_DATA = ("account_data", "account_data")
     PRESENCE = ("presence", "presence")
     TO_DEVICE = ("to_device", "to_device")
+    #: Receipts that only their user is told of.
+    PRIVATE_RECEIPTS = ("private_receipts", "receipts")
 
     def __init__(self, label: str, stream: str) -> None:
         self.label = label

@@ -5,31 +5,23 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#syncing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import orjson
 
 from synrepl.core.clock import Clock
 from synrepl.core.log import Logger
 from synrepl.services.clients.identity import ClientIdentity
+from synrepl.services.rooms.client_data.data import NO_DATA, ClientData
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.news import NewsSource
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.news.token_wait import TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
+from synrepl.services.rooms.sync.answer import sync_answer
+from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.client_filter import NO_FILTER, ClientFilter
 from synrepl.services.rooms.timelines.timelines import Timelines
-from synrepl.services.rooms.timelines.updates import (
-    ClientEvent,
-    InvitedRoom,
-    JoinedRoom,
-    LeftRoom,
-    RoomSummary,
-    RoomsUpdate,
-    RoomTimeline,
-    TimelineReader,
-)
+from synrepl.services.rooms.timelines.updates import RoomsUpdate
+from synrepl.streams.synapse.to_device import TO_DEVICE
 
 #: The longest wait for news, in seconds.
 LONGEST_WAIT_S = 60.0
@@ -43,6 +35,7 @@ class SyncRequest(NamedTuple):
     :ivar full_state: whether all rooms are wanted with their whole state
     :ivar state_after: what the states at the end of timelines are called (MSC4222); None: those at their start
         are wanted
+    :ivar presence: what this makes of the user's presence; None: nothing
     """
 
     since: SyncToken | None = None
@@ -50,15 +43,20 @@ class SyncRequest(NamedTuple):
     wanted: ClientFilter = NO_FILTER
     full_state: bool = False
     state_after: str | None = None
+    presence: str | None = None
 
 
 class ClientSync:
-    """Answers ``/sync``. As long as nothing is new, it makes no query."""
+    """Answers ``/sync``. As long as nothing is new, it makes no query.
+
+    :param data: what is told besides the events of rooms
+    """
 
     def __init__(
         self,
         clock: Clock,
         timelines: Timelines,
+        data: UserData,
         applied: AppliedVectors,
         covered: TokenWait,
         news: NewsSource,
@@ -67,6 +65,7 @@ class ClientSync:
     ) -> None:
         self._clock = clock
         self._timelines = timelines
+        self._data = data
         self._applied = applied
         self._covered = covered
         self._news = news
@@ -78,116 +77,80 @@ class ClientSync:
 
         :raises SynreplError: the errors of waiting for the token, and of reading rooms
         """
-        if request.since is None:
-            upto = self._applied.current()
-            update = await self._timelines.initial(
-                TimelineReader(*identity),
-                upto.events,
-                request.wanted,
-                state_after=request.state_after is not None,
-            )
-            return self._answer(update, upto, request)
-        await self._covered.until_covered(request.since)
-        since = self._applied.readable_since(request.since)
+        with self._data.presence.syncing(identity.user_id, request.presence):
+            if request.since is None:
+                return await self._first(identity, request)
+            return await self._next(identity, request, request.since)
+
+    async def _first(self, identity: ClientIdentity, request: SyncRequest) -> dict[str, Any]:
+        await self._data.devices.begins(identity)
+        reader = await self._data.reader_of(identity)
+        upto = self._applied.current()
+        update = await self._timelines.initial(
+            reader, upto.events, request.wanted, state_after=request.state_after is not None
+        )
+        data = await self._data.first(reader, upto, update, request.wanted)
+        return self._answer(identity, update, data, upto, request)
+
+    async def _next(
+        self, identity: ClientIdentity, request: SyncRequest, asked_since: SyncToken
+    ) -> dict[str, Any]:
+        await self._covered.until_covered(asked_since)
+        since = self._applied.readable_since(asked_since)
+        self._data.devices.syncs(identity, since.to_device)
         until = self._clock.seconds() + min(request.timeout_s, LONGEST_WAIT_S)
         while True:
             upto = self._applied.current()
-            update = await self._update(identity, request, since, upto)
+            update, data = await self._changes(identity, request, since, upto)
             left = until - self._clock.seconds()
-            if not update.is_empty or left <= 0:
-                return self._answer(update, self._applied.next_token(since, upto), request)
+            if not (update.is_empty and data.is_empty) or left <= 0:
+                position = self._applied.next_token(since, upto)
+                return self._answer(identity, update, data, position, request)
             await self._waits.wait(identity.user_id, upto, left)
 
-    async def _update(
+    async def _changes(
         self,
         identity: ClientIdentity,
         request: SyncRequest,
         since: SyncToken,
         upto: SyncToken,
-    ) -> RoomsUpdate:
+    ) -> tuple[RoomsUpdate, ClientData]:
         news = await self._news.news_for(identity.user_id, since, upto)
-        if not (news.membership or news.rooms is None or news.rooms or request.full_state):
-            return RoomsUpdate()
-        return await self._timelines.since(
-            TimelineReader(*identity),
-            since.events,
-            upto.events,
-            news.rooms,
-            request.wanted,
-            full_state=request.full_state,
-            state_after=request.state_after is not None,
-        )
+        if news.is_empty and not request.full_state:
+            return RoomsUpdate(), NO_DATA
+        reader = await self._data.reader_of(identity)
+        update = RoomsUpdate()
+        if news.membership or news.rooms is None or news.rooms or request.full_state:
+            update = await self._timelines.since(
+                reader,
+                since.events,
+                upto.events,
+                news.rooms,
+                request.wanted,
+                full_state=request.full_state,
+                state_after=request.state_after is not None,
+            )
+        data = await self._data.since(reader, since, upto, news, update, request.wanted)
+        if data.has_acknowledged:
+            self._data.devices.delete(identity, since.to_device)
+        return update, data
 
     def _answer(
-        self, update: RoomsUpdate, position: SyncToken, request: SyncRequest
+        self,
+        identity: ClientIdentity,
+        update: RoomsUpdate,
+        data: ClientData,
+        position: SyncToken,
+        request: SyncRequest,
     ) -> dict[str, Any]:
         for room_id, reason in update.damaged.items():
             self._log.warn(
                 "room {room} is left out of a sync: {reason}", room=room_id, reason=reason
             )
-        state = request.state_after or "state"
-        rooms: dict[str, dict[str, Any]] = {
-            "join": {each: _joined(room, state) for each, room in update.joined.items()},
-            "invite": {
-                each: _stripped(room, "invite_state") for each, room in update.invited.items()
-            },
-            "knock": {
-                each: _stripped(room, "knock_state") for each, room in update.knocked.items()
-            },
-            "leave": {each: _left(room, state) for each, room in update.left.items()},
-        }
-        answer: dict[str, Any] = {
-            "next_batch": str(position),
-            "device_one_time_keys_count": {},
-            "device_unused_fallback_key_types": [],
-        }
-        told = {name: found for name, found in rooms.items() if found}
-        if told:
-            answer["rooms"] = told
-        return answer
-
-
-def _joined(room: JoinedRoom, state: str) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "timeline": _timeline(room.timeline),
-        state: {"events": _fragments(room.state)},
-        "account_data": {"events": []},
-        "ephemeral": {"events": []},
-        "unread_notifications": {"notification_count": 0, "highlight_count": 0},
-        "summary": {} if room.summary is None else _summary(room.summary),
-    }
-    return entry
-
-
-def _left(room: LeftRoom, state: str) -> dict[str, Any]:
-    return {
-        "timeline": _timeline(room.timeline),
-        state: {"events": _fragments(room.state)},
-        "account_data": {"events": []},
-    }
-
-
-def _stripped(room: InvitedRoom, name: str) -> dict[str, Any]:
-    return {name: {"events": [orjson.Fragment(each) for each in room.state]}}
-
-
-def _timeline(timeline: RoomTimeline) -> dict[str, Any]:
-    return {
-        "events": _fragments(timeline.events),
-        "limited": timeline.limited,
-        "prev_batch": str(timeline.prev_batch),
-    }
-
-
-def _summary(summary: RoomSummary) -> Mapping[str, Any]:
-    found: dict[str, Any] = {
-        "m.joined_member_count": summary.joined,
-        "m.invited_member_count": summary.invited,
-    }
-    if summary.heroes is not None:
-        found["m.heroes"] = list(summary.heroes)
-    return found
-
-
-def _fragments(events: Sequence[ClientEvent]) -> list[orjson.Fragment]:
-    return [orjson.Fragment(each.json) for each in events]
+        if data.to_device_upto is not None:
+            position = position.replace({TO_DEVICE.name: data.to_device_upto})
+        if data.to_device:
+            self._data.devices.told(identity, position.to_device)
+        return sync_answer(
+            update, data, position, request.state_after or "state", self._clock.seconds()
+        )

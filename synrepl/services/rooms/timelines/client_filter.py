@@ -36,14 +36,27 @@ class BadFilter(InputError):
 class EventFilter:
     """Which events are wanted; None as a list: all.
 
+    :ivar limit: maximum number of events; None: the filter does not say
     :ivar types: with ``*`` for any text
     """
 
-    limit: int = DEFAULT_EVENTS
+    limit: int | None = None
     types: Sequence[str] | None = None
     not_types: Sequence[str] = ()
     senders: Sequence[str] | None = None
     not_senders: Sequence[str] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of events to send of a timeline."""
+        return DEFAULT_EVENTS if self.limit is None else min(self.limit, MAX_EVENTS)
+
+    @property
+    def allows_anything(self) -> bool:
+        """Whether anything may be wanted at all."""
+        return not (
+            self.limit == 0 or self.types == () or self.senders == () or "*" in self.not_types
+        )
 
     def allows_type(self, kind: str) -> bool:
         """Whether events of a type are wanted."""
@@ -191,11 +204,11 @@ def _event_filter(fields: Mapping[str, Any], name: str, path: str) -> dict[str, 
     """The fields of an :class:`EventFilter`."""
     found = _object(fields.get(name, {}), path + name)
     inner = f"{path}{name}."
-    limit = found.get("limit", DEFAULT_EVENTS)
-    if type(limit) is not int or limit < 0:
+    limit = found.get("limit")
+    if "limit" in found and (type(limit) is not int or limit < 0):
         raise BadFilter(path=f"{inner}limit", reason="it must be a whole number from 0 on")
     return {
-        "limit": min(limit, MAX_EVENTS),
+        "limit": limit,
         "types": _names(found, "types", inner),
         "not_types": _names(found, "not_types", inner) or (),
         "senders": _names(found, "senders", inner),

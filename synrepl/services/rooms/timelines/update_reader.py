@@ -37,6 +37,7 @@ from synrepl.storage.rooms.timelines.room_entries import (
     current_entries,
     ends,
     entries_before,
+    senders_of,
     state_changes,
     state_changes_after,
 )
@@ -181,7 +182,7 @@ class UpdateReader:
                     self._timeline(room, part, made.events),
                     self._state(state, made.events, part),
                 )
-        invited, more = self._stripped(rooms.invited)
+        invited, more = self._stripped(self._not_by_ignored(rooms.invited))
         knocked, others = self._stripped(rooms.knocked)
         names = {r.room_no: r.room_id for r in (*told, *rooms.invited, *rooms.knocked)}
         reasons = {names[number]: text for number, text in {**damaged, **more, **others}.items()}
@@ -208,7 +209,7 @@ class UpdateReader:
         wanted = [each for each in windows if timeline.allows_room(each.room.room_id)]
         viewer = Viewer(self._reader.user_id, ignored=self._reader.ignored)
         found = newest_shown(
-            self._txn, viewer, wanted, self._since, self._upto, timeline.limit, timeline.sql()
+            self._txn, viewer, wanted, self._since, self._upto, timeline.count, timeline.sql()
         )
         nothing = ShownPart((), False)
         return {each.room.room_no: found.get(each.room.room_no, nothing) for each in windows}
@@ -394,6 +395,16 @@ class UpdateReader:
         ]
 
     # -- invitations ------------------------------------------------------------------
+
+    def _not_by_ignored(self, rooms: Sequence[UserRoom]) -> Sequence[UserRoom]:
+        """Invitations but those by users that the reader ignores.
+
+        Source: https://spec.matrix.org/v1.16/client-server-api/#ignoring-users
+        """
+        if not rooms or not self._reader.ignored:
+            return rooms
+        inviters = senders_of(self._txn, [each.member_no for each in rooms if each.member_no])
+        return [e for e in rooms if inviters.get(e.member_no) not in self._reader.ignored]
 
     def _stripped(self, rooms: Sequence[UserRoom]) -> tuple[dict[str, InvitedRoom], dict[int, str]]:
         if not rooms:

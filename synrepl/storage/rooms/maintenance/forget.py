@@ -40,6 +40,7 @@ ROOM_TABLES = (
     "_waiting_events",
     "_branch_memberships",
     "_removed_memberships",
+    "_receipts",
     "_state_group_lines",
     "_state_groups",
     "_room_keys",

@@ -206,3 +206,12 @@ def entries_before(
         ),
     )
     return {(room_no, (kind, key)): event_no for room_no, kind, key, event_no in txn.fetchall()}
+
+
+def senders_of(txn: Transaction, event_nos: Collection[int]) -> dict[int | None, str]:
+    """The senders of events, by number."""
+    txn.execute(
+        "SELECT event_no, sender FROM synrepl._room_events WHERE event_no = ANY (%s::bigint[])",
+        (list(event_nos),),
+    )
+    return {event_no: str(sender) for event_no, sender in txn.fetchall()}

@@ -15,6 +15,7 @@ from synrepl.streams.definition import Fact
 from synrepl.streams.row import Row
 from synrepl.streams.synapse.account_data import AccountDataRow
 from synrepl.streams.synapse.events import EventRow, StateRow
+from synrepl.streams.synapse.receipts import ReceiptRow
 from tests.services.world import manual_clock
 
 
@@ -66,6 +67,16 @@ class Waking(WaitingCase):
         self.assertTrue(self.successResultOf(two))
         self.assertNoResult(other)
         self.assertEqual(len(self.waits), 1)
+
+    def test_a_receipt_wakes_those_in_its_room_and_a_private_one_its_user_alone(self) -> None:
+        one, two = self.wait("@a:x"), self.wait("@b:x")
+        self.happen("receipts", 2, ReceiptRow("!2", "m.read.private", "@b:x", "$e", {"ts": 1}))
+        self.assertNoResult(one)
+        self.assertTrue(self.successResultOf(two))
+        two = self.wait("@b:x")
+        self.happen("receipts", 3, ReceiptRow("!1", "m.read", "@b:x", "$e", {"ts": 1}))
+        self.assertTrue(self.successResultOf(one))
+        self.assertNoResult(two)
 
     def test_nobody_is_woken_before_the_position_has_moved(self) -> None:
         waiting = self.wait("@a:x")

@@ -1,0 +1,117 @@
+"""The layout of an answer to ``/sync``.
+
+Source: https://spec.matrix.org/v1.16/client-server-api/#get_matrixclientv3sync
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from synrepl.services.rooms.client_data.data import NO_ROOM_DATA, ClientData, RoomData
+from synrepl.services.rooms.client_data.data_json import (
+    account_data_json,
+    ephemeral_json,
+    presence_event,
+)
+from synrepl.services.rooms.news.sync_token import SyncToken
+from synrepl.services.rooms.timelines.room_token import RoomToken
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    InvitedRoom,
+    JoinedRoom,
+    LeftRoom,
+    RoomSummary,
+    RoomsUpdate,
+    RoomTimeline,
+)
+
+
+def sync_answer(
+    update: RoomsUpdate, data: ClientData, position: SyncToken, state: str, now: float
+) -> dict[str, Any]:
+    """What is told, as JSON.
+
+    :param position: ``next_batch``
+    :param state: what the states of rooms are called
+    :param now: seconds since 1970
+    """
+    silent = RoomTimeline((), False, RoomToken(position.events))
+    joined = {
+        each: _joined(room, state, data.rooms.get(each, NO_ROOM_DATA))
+        for each, room in update.joined.items()
+    }
+    for room_id, more in data.rooms.items():
+        if room_id not in joined and room_id not in update.left:
+            joined[room_id] = _joined(JoinedRoom(silent, ()), state, more)
+    rooms: dict[str, dict[str, Any]] = {
+        "join": joined,
+        "invite": {each: _stripped(room, "invite_state") for each, room in update.invited.items()},
+        "knock": {each: _stripped(room, "knock_state") for each, room in update.knocked.items()},
+        "leave": {
+            each: _left(room, state, data.rooms.get(each, NO_ROOM_DATA))
+            for each, room in update.left.items()
+        },
+    }
+    told: dict[str, Any] = {
+        "rooms": {name: found for name, found in rooms.items() if found},
+        "account_data": account_data_json(data.account_data),
+        "presence": [presence_event(each, now) for each in data.presence],
+        "to_device": [orjson.Fragment(each) for each in data.to_device],
+    }
+    answer: dict[str, Any] = {
+        "next_batch": str(position),
+        "device_one_time_keys_count": {},
+        "device_unused_fallback_key_types": [],
+    }
+    for name, found in told.items():
+        if found:
+            answer[name] = found if name == "rooms" else {"events": found}
+    return answer
+
+
+def _joined(room: JoinedRoom, state: str, data: RoomData) -> dict[str, Any]:
+    return {
+        "timeline": _timeline(room.timeline),
+        state: {"events": _fragments(room.state)},
+        "account_data": {"events": account_data_json(data.account_data)},
+        "ephemeral": {"events": ephemeral_json(data)},
+        "unread_notifications": {"notification_count": 0, "highlight_count": 0},
+        "summary": {} if room.summary is None else _summary(room.summary),
+    }
+
+
+def _left(room: LeftRoom, state: str, data: RoomData) -> dict[str, Any]:
+    return {
+        "timeline": _timeline(room.timeline),
+        state: {"events": _fragments(room.state)},
+        "account_data": {"events": account_data_json(data.account_data)},
+    }
+
+
+def _stripped(room: InvitedRoom, name: str) -> dict[str, Any]:
+    return {name: {"events": [orjson.Fragment(each) for each in room.state]}}
+
+
+def _timeline(timeline: RoomTimeline) -> dict[str, Any]:
+    return {
+        "events": _fragments(timeline.events),
+        "limited": timeline.limited,
+        "prev_batch": str(timeline.prev_batch),
+    }
+
+
+def _summary(summary: RoomSummary) -> Mapping[str, Any]:
+    found: dict[str, Any] = {
+        "m.joined_member_count": summary.joined,
+        "m.invited_member_count": summary.invited,
+    }
+    if summary.heroes is not None:
+        found["m.heroes"] = list(summary.heroes)
+    return found
+
+
+def _fragments(events: Sequence[ClientEvent]) -> list[orjson.Fragment]:
+    return [orjson.Fragment(each.json) for each in events]
