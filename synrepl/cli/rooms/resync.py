@@ -67,7 +67,7 @@ def command(
 
     found = with_database(config, work)
     if as_json:
-        print_json({"rooms": [_json(*each) for each in found]})
+        print_json({"rooms": [progress_json(*each) for each in found]})
     elif room_id is not None and found:
         show(*_parts(*found[0]))
     elif room_id is not None:
@@ -81,10 +81,6 @@ def command(
 def _wake(txn: Transaction, room_id: str | None) -> int:
     room_no = None if room_id is None else require_room(txn, room_id).room_no
     return wake_jobs(txn, room_no=room_no)
-
-
-def _json(progress: ResyncProgressRow, attempts: Sequence[ServerAttempt]) -> dict[str, object]:
-    return {**progress_json(progress), "servers_asked": [each._asdict() for each in attempts]}
 
 
 def _table(found: Sequence[ResyncProgressRow]) -> RenderableType:

@@ -30,3 +30,10 @@ def partial_room_lines(rooms: Any) -> Iterable[Text]:
             f" ready in {duration(each.get('eta_s'))}",
             style="red" if each.get("stands_still") else "dim",
         )
+        for asked in each.get("servers_asked", []):
+            if asked.get("code") != "ok":
+                yield Text(
+                    f"    {cell(asked.get('destination'))}, {cell(asked.get('attempts'))} times,"
+                    f" {duration(asked.get('seconds_ago'))} ago: {cell(asked.get('reason'))}",
+                    style="dim",
+                )

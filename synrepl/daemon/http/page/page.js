@@ -197,16 +197,22 @@ function showNamed(followers) {
   );
 }
 
+// Which servers could not help with a partial room, and why.
+function refusals(asked) {
+  return asked.filter((s) => s.code !== "ok").map((s) => `${s.destination}: ${s.reason}`).join("; ");
+}
+
 function showPartialRooms(partial) {
   at("partial-section").hidden = !partial?.rooms;
   fill(
     at("partial"),
     [["room"], ["what is done"], ["servers", "number"], ["to judge", "number"], ["since", "number"],
-      ["ready in", "number"], ["worked on by"]],
+      ["ready in", "number"], ["worked on by"], ["could not help"]],
     (partial?.shown ?? []).map((r) => [
       r.room_id, [r.sentence, r.stands_still ? "bad" : r.reason ? "warn" : "soft"],
       number.format(r.servers), number.format(r.left), duration(r.age_s),
       r.eta_s === null ? "–" : duration(r.eta_s), r.owner ?? "",
+      refusals(r.servers_asked),
     ]),
   );
 }

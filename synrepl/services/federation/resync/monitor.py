@@ -28,7 +28,7 @@ class ResyncMonitor:
         self._scheduler = scheduler
         self._database = database
         self._log = log
-        self.figures = ResyncFigures(0, 0, 0.0, 0, {}, ())
+        self.figures = ResyncFigures(0, 0, 0.0, 0, {}, (), {})
         self._warned: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -77,5 +77,7 @@ class ResyncMonitor:
             "oldest_s": found.oldest_s,
             "events": found.events,
             "attempts": dict(found.attempts),
-            "shown": [progress_json(each) for each in found.shown],
+            "shown": [
+                progress_json(each, found.asked.get(each.room_id, ())) for each in found.shown
+            ],
         }

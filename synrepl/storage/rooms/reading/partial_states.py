@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from synrepl.core.errors import Unavailable
 from synrepl.rooms import Certainty, StateKey, certainty_of
 from synrepl.storage.database import Record, Transaction
+from synrepl.storage.rooms.partial.jobs import ServerAttempt, attempts_of_rooms
 from synrepl.storage.rooms.tables.partial_rooms import ResyncPhase
 
 #: What a phase does in a second, as long as nothing better is known: events that are fetched, stored or judged.
@@ -21,6 +22,9 @@ STANDS_STILL_S = 900
 
 #: Rooms of which :func:`resync_figures` tells more than their number.
 SHOWN = 20
+
+#: Servers of each of these rooms.
+SHOWN_SERVERS = 5
 
 #: For how long a reader is asked to wait before it tries again, in seconds, at least and at most.
 _RETRY_S = (1, 60)
@@ -113,6 +117,7 @@ class ResyncFigures(NamedTuple):
     :ivar events: number of events in them that remain to be judged again
     :ivar attempts: by code, numbers of servers of these rooms, by what came of asking them last
     :ivar shown: those that have not come forward for longest
+    :ivar asked: of each of these by its ID, what came of asking some of its servers
     """
 
     rooms: int
@@ -121,6 +126,7 @@ class ResyncFigures(NamedTuple):
     events: int
     attempts: Mapping[str, int]
     shown: Sequence[ResyncProgressRow]
+    asked: Mapping[str, Sequence[ServerAttempt]]
 
 
 _PROGRESS = """
@@ -184,17 +190,24 @@ def resync_figures(txn: Transaction) -> ResyncFigures:
             (SHOWN,),
         )
         shown = [_progress(row) for row in txn.fetchall()]
-    return ResyncFigures(int(rooms), int(still), float(oldest_s), int(events), codes, shown)
+    asked = attempts_of_rooms(txn, [each.room_id for each in shown], SHOWN_SERVERS)
+    return ResyncFigures(int(rooms), int(still), float(oldest_s), int(events), codes, shown, asked)
 
 
-def progress_json(found: ResyncProgressRow) -> dict[str, Any]:
-    """The progress of a room as JSON, the same in the status and at the command line."""
+def progress_json(
+    found: ResyncProgressRow, servers_asked: Iterable[ServerAttempt]
+) -> dict[str, Any]:
+    """The progress of a room as JSON, the same in the status and at the command line.
+
+    :param servers_asked: what came of asking its servers
+    """
     return {
         **found._asdict(),
         "phase": found.phase.value,
         "eta_s": found.eta_s,
         "stands_still": found.stands_still,
         "sentence": found.sentence,
+        "servers_asked": [each._asdict() for each in servers_asked],
     }
 
 
