@@ -35,7 +35,8 @@ class ResyncCommand(RoomsCase):
             rooms=f"{{signing_key: {key}, federation: {{server_acl: {{deny: ['*']}}}}}}",
         )
         rooms, partial = master.services.rooms, master.services.partial_rooms
-        assert rooms is not None and partial is not None
+        assert rooms is not None
+        assert partial is not None
         persister = rooms.persister
         assert persister is not None
         scheduler = TwistedScheduler(reactor)

@@ -52,16 +52,16 @@ class MonitoredRooms(ResyncCase):
         self.federation.stop("b")
         await self.here.complete()
         numbers = "SELECT room_no FROM synrepl._rooms"
+        self.sql(
+            "INSERT INTO synrepl._resync_attempts (room_no, destination, code, reason)"
+            f" VALUES (({numbers}), 'liar', 'bad-answer', 'it lies')"
+        )
         for number in range(9):
             self.sql(
                 "INSERT INTO synrepl._resync_attempts (room_no, destination, code, reason)"
                 f" VALUES (({numbers}), %s, 'ok', '')",
                 f"ok{number}",
             )
-        self.sql(
-            "INSERT INTO synrepl._resync_attempts (room_no, destination, code, reason)"
-            f" VALUES (({numbers}), 'liar', 'bad-answer', 'it lies')"
-        )
         self.sql("UPDATE synrepl._resync_jobs SET ended_at = NULL, phase = 'judge'")
         await self.monitor.look()
         (shown,) = self.monitor.status()["shown"]
