@@ -91,7 +91,7 @@ def rooms_with_news(
     was_hidden = _hidden(txn, rooms, wanted, since)
     was_joined -= was_hidden
     hidden = _hidden(txn, rooms, wanted, upto) if was_hidden else set()
-    joined = [e for e in rooms if e.membership == _JOINED and e.room_no not in hidden]
+    joined = most_recent(e for e in rooms if e.membership == _JOINED and e.room_no not in hidden)
     new = [
         each
         for each in joined

@@ -19,6 +19,7 @@ from synrepl.services.rooms.timelines.client_filter import (
     RoomEventFilter,
     RoomFilter,
 )
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import RoomsUpdate, TimelineReader
 from synrepl.storage.database import Transaction
@@ -51,7 +52,8 @@ class ReadingPartialRooms(ResyncCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.scheduler = self.one.process.scheduler
-        self.timelines = Timelines(self.database, self.scheduler)
+        tails = RoomTails(self.scheduler, self.database)
+        self.timelines = Timelines(self.database, self.scheduler, tails)
         self.waits = FullStateWait(self.scheduler)
         self.reader = TimelineReader(US)
 
