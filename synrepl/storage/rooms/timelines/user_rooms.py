@@ -116,9 +116,11 @@ _ROOM = planned(
     SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)}, v.slot, k.slot,
            coalesce(m.membership, CASE WHEN g.stream_id IS NOT NULL THEN 'leave' END), m.event_no,
            coalesce(m.stream_id, g.stream_id), coalesce(h.stream_id, 0), coalesce(h.topological, 0),
-           coalesce(h.state_stream_id, 0), coalesce(f.event_no = m.event_no, false)
+           coalesce(h.state_stream_id, 0), coalesce(f.event_no = m.event_no, false),
+           p.room_no IS NOT NULL, coalesce(h.completed_stream_id, 0)
       FROM synrepl._rooms r
       LEFT JOIN synrepl._room_heads h USING (room_no)
+      LEFT JOIN synrepl._partial_rooms p ON p.room_no = r.room_no
       LEFT JOIN synrepl._room_keys v ON v.room_no = r.room_no
        AND v.type = 'm.room.history_visibility' AND v.state_key = ''
       LEFT JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = 'm.room.member'
