@@ -32,6 +32,7 @@ from synrepl.daemon.federation.listener import (
     FederationListener,
     open_federation,
     start_federation,
+    start_partial_rooms,
     start_sending,
 )
 from synrepl.daemon.federation.ports import federation_ports
@@ -165,6 +166,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         stops.callback(services.waiters.stop)
         stops.callback(scheduler.stop)
         start_sending(services.sending, stops)
+        start_partial_rooms(scheduler, services.partial_rooms, stops)
         if services.relay is not None:
             stops.push_async_callback(services.relay.stop)
         expiry = expire_idempotency_keys(scheduler, database.database, self.log)

@@ -34,6 +34,7 @@ from synrepl.daemon.federation.listener import (
     FederationListener,
     open_federation,
     start_federation,
+    start_partial_rooms,
     start_sending,
 )
 from synrepl.daemon.federation.ports import federation_ports
@@ -157,6 +158,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         )
         await start_federation(scheduler, services.federation_services, services.inbound)
         start_sending(services.sending, stops)
+        start_partial_rooms(scheduler, services.partial_rooms, stops)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(

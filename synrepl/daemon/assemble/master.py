@@ -14,6 +14,10 @@ from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_cli
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
+from synrepl.daemon.assemble.partial_rooms import (
+    PartialRoomServices,
+    assemble_partial_rooms,
+)
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.assemble.sending import assemble_sending, sending_handlers
@@ -64,6 +68,7 @@ class MasterServices:
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``, as ``inbound``
     :ivar sending: None unless it sends to other servers
+    :ivar partial_rooms: None without it, and in a process that persists no room
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -96,6 +101,7 @@ class MasterServices:
     federation_services: FederationServices | None
     inbound: InboundServices | None
     sending: FederationSender | None
+    partial_rooms: PartialRoomServices | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -343,4 +349,5 @@ def assemble_master(
         federation_services=servers,
         inbound=inbound,
         sending=sending,
+        partial_rooms=assemble_partial_rooms(config, ports, database, writer, rooms, servers),
     )

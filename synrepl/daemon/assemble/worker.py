@@ -16,6 +16,10 @@ from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_cli
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
+from synrepl.daemon.assemble.partial_rooms import (
+    PartialRoomServices,
+    assemble_partial_rooms,
+)
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
 from synrepl.daemon.assemble.sending import assemble_sending, sending_handlers
@@ -64,6 +68,7 @@ class WorkerServices:
     :ivar reading: None without a listener for Matrix clients
     :ivar federation_services: None without ``rooms.federation``, as ``inbound``
     :ivar sending: None unless it sends to other servers
+    :ivar partial_rooms: None without it, and in a process that persists no room
     :ivar factory: makes the connections over TCP
     """
 
@@ -90,6 +95,7 @@ class WorkerServices:
     federation_services: FederationServices | None
     inbound: InboundServices | None
     sending: FederationSender | None
+    partial_rooms: PartialRoomServices | None
 
     @property
     def is_connected(self) -> bool:
@@ -312,6 +318,7 @@ def assemble_worker(
         federation_services=servers,
         inbound=inbound,
         sending=sending,
+        partial_rooms=assemble_partial_rooms(config, ports, ports.database, writer, rooms, servers),
     )
     return services
 

@@ -28,6 +28,7 @@ from synrepl.storage.database import CommitUnknown
 from synrepl.storage.rooms.persisting.limits import ResolutionTooLarge, TooManyExtremities
 from synrepl.storage.rooms.persisting.send_run import RedactedEventUnknown
 from synrepl.storage.rooms.reading.client_rooms import StillInRoom
+from synrepl.storage.rooms.reading.partial_states import StateNotKnownYet
 from synrepl.storage.rooms.tables.aliases import AliasInUse, UnknownAlias
 from synrepl.storage.rooms.tables.incoming import NotStorable
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
@@ -57,6 +58,7 @@ CLIENT_API_ERRORS: ErrorTable = {
     StillInRoom: MatrixCode(400, "M_UNKNOWN"),
     TooManyExtremities: MatrixCode(503, "M_UNKNOWN"),
     ResolutionTooLarge: MatrixCode(503, "M_UNKNOWN"),
+    StateNotKnownYet: MatrixCode(503, "M_UNKNOWN", ("retry_after_ms",)),
     CommitUnknown: MatrixCode(
         503, "M_UNKNOWN", is_private=True
     ),  # a repeated transaction ID gets the same event

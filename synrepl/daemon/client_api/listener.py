@@ -137,6 +137,7 @@ def open_client_api(
                 reading.data,
                 reading.applied,
                 reading.covered,
+                reading.full_states,
                 config.server_name,
                 None if inbound is None else inbound.backfiller,
             ),

@@ -5,8 +5,8 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#getting-events-for-a-ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -16,6 +16,7 @@ from synrepl.core import jsons
 from synrepl.daemon.client_api.endpoints import BadParameter, ClientRequest, Endpoints
 from synrepl.positions.vector import PositionVector
 from synrepl.services.clients.identity import ClientIdentity
+from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.sliding.sliding_pos import SlidingPos
 from synrepl.services.rooms.timelines.client_filter import (
@@ -25,6 +26,8 @@ from synrepl.services.rooms.timelines.client_filter import (
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
+
+T = TypeVar("T")
 
 #: Numbers of events on a page: by default, and at most.
 DEFAULT_PAGE, MAX_PAGE = 10, 1_000
@@ -65,6 +68,7 @@ class FetchesHistory(Protocol):
 class RoomReading:
     """Answers the endpoints.
 
+    :param waits: for the states of partial rooms
     :param server: name of this server
     :param history: None if this server asks no others
     """
@@ -75,9 +79,11 @@ class RoomReading:
         readers: KnowsReaders,
         positions: ReadingPositions,
         covers: CoversTokens,
+        waits: FullStateWait,
         server: str,
         history: FetchesHistory | None,
     ) -> None:
+        self._waits = waits
         self._timelines = timelines
         self._readers = readers
         self._positions = positions
@@ -154,9 +160,7 @@ class RoomReading:
 
     async def state(self, request: ClientRequest) -> HttpAnswer:
         """The current state."""
-        found = await self._timelines.state(
-            await self._reader(request), request.path["room"], self._upto()
-        )
+        found = await self._known(request, self._timelines.state)
         return HttpAnswer(200, orjson.dumps(_fragments(found)), JSON)
 
     async def state_entry(self, request: ClientRequest) -> HttpAnswer:
@@ -164,34 +168,32 @@ class RoomReading:
         wanted = request.query.get("format", "content")
         if wanted not in ("content", "event"):
             raise BadParameter(name="format", reason="give 'content' or 'event'")
-        found = await self._timelines.state_entry(
-            await self._reader(request),
-            request.path["room"],
-            request.path["type"],
-            request.path.get("state_key", ""),
-            self._upto(),
-        )
+        kind, key = request.path["type"], request.path.get("state_key", "")
+
+        async def read(reader: TimelineReader, room: str, upto: PositionVector) -> ClientEvent:
+            return await self._timelines.state_entry(reader, room, kind, key, upto)
+
+        found = await self._known(request, read)
         if wanted == "event":
             return HttpAnswer(200, found.json, JSON)
         return _json({**orjson.loads(found.json)["content"]})
 
     async def members(self, request: ClientRequest) -> HttpAnswer:
         """The memberships of a room."""
-        found = await self._timelines.members(
-            await self._reader(request),
-            request.path["room"],
-            self._upto(),
-            await self._position(request, "at"),
-            request.query.get("membership"),
-            request.query.get("not_membership"),
-        )
+        at = await self._position(request, "at")
+        with_, without = request.query.get("membership"), request.query.get("not_membership")
+
+        async def read(
+            reader: TimelineReader, room: str, upto: PositionVector
+        ) -> Sequence[ClientEvent]:
+            return await self._timelines.members(reader, room, upto, at, with_, without)
+
+        found = await self._known(request, read)
         return _json({"chunk": _fragments(found)})
 
     async def joined_members(self, request: ClientRequest) -> HttpAnswer:
         """The users in a room, with their names."""
-        found = await self._timelines.joined_members(
-            await self._reader(request), request.path["room"], self._upto()
-        )
+        found = await self._known(request, self._timelines.joined_members)
         joined: dict[str, Mapping[str, str | None]] = {
             each.user_id: {"display_name": each.display_name, "avatar_url": each.avatar_url}
             for each in found
@@ -202,6 +204,15 @@ class RoomReading:
         """The rooms of the user."""
         found = await self._timelines.joined_rooms(request.user_id, self._upto())
         return _json({"joined_rooms": list(found)})
+
+    async def _known(
+        self,
+        request: ClientRequest,
+        read: Callable[[TimelineReader, str, PositionVector], Awaitable[T]],
+    ) -> T:
+        """Read something of the state of a room; of a partial one, once it is known."""
+        reader, room = await self._reader(request), request.path["room"]
+        return await self._waits.read(room, lambda: read(reader, room, self._upto()))
 
     def _upto(self) -> PositionVector:
         return self._positions.current().events

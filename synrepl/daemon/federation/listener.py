@@ -21,6 +21,7 @@ from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.log import Logger
 from synrepl.daemon.assemble.federation import FederationServices
 from synrepl.daemon.assemble.inbound import InboundServices
+from synrepl.daemon.assemble.partial_rooms import PartialRoomServices
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.listener import forwarded_address, remote_address
 from synrepl.daemon.config.client_api import RateLimitConfig
@@ -194,6 +195,18 @@ def _room_routes(
         *RoomEndpoints(scheduler, inbound.reading, server_name).routes(endpoints),
         *directory.routes(endpoints),
     ]
+
+
+def start_partial_rooms(
+    scheduler: TwistedScheduler, services: PartialRoomServices | None, stops: AsyncExitStack
+) -> None:
+    """Start to complete partial rooms; other processes go on when this one stops.
+
+    :param stops: gets a callback that ends it
+    """
+    if services is not None:
+        services.begin(scheduler)
+        stops.push_async_callback(services.stop)
 
 
 def version_routes(endpoints: FederationEndpoints, section: FederationConfig) -> Sequence[Route]:

@@ -77,7 +77,7 @@ def serve_master(
                 {"port": port.getHost().port, **connections_status(port.factory.connections)}
                 for port in ports
             ],
-            "rooms": rooms_status(services.rooms),
+            "rooms": rooms_status(services.rooms, services.partial_rooms),
             "client_api": clients(),
             "other_servers": servers(),
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
@@ -91,6 +91,8 @@ def serve_master(
     warnings = [followers_healthy(services.followers)]
     if config.followers.required:
         checks, warnings = [*checks, *warnings], []
+    if services.partial_rooms is not None:
+        warnings.append(services.partial_rooms.monitor.check)
     ready = Readiness(checks, warnings)
     ready.started()
     metrics = ProcessMetrics(status, http.server.responses)

@@ -72,7 +72,7 @@ def serve_worker(
         )
         shown["bus"] = None if bus is None else bus.status().to_json()
         shown["http"] = http.status()
-        shown["rooms"] = rooms_status(worker.rooms)
+        shown["rooms"] = rooms_status(worker.rooms, worker.partial_rooms)
         shown["client_api"] = clients()
         shown["other_servers"] = servers()
         shown |= worker.commands.status()
@@ -95,7 +95,10 @@ def serve_worker(
         checks.append(bus_connected(bus.status))
     if writer is not None:
         checks.append(lease_is_held(writer))
-    ready = Readiness(checks, [none_refused(follower.tokens, scheduler.seconds)])
+    warnings = [none_refused(follower.tokens, scheduler.seconds)]
+    if worker.partial_rooms is not None:
+        warnings.append(worker.partial_rooms.monitor.check)
+    ready = Readiness(checks, warnings)
     ready.started()
     metrics = ProcessMetrics(status, http.server.responses)
     routes = common_routes(ready, status, metrics.render)

@@ -20,10 +20,11 @@ from synrepl.services.rooms.sending.new_room import NewRoom
 from synrepl.storage.clients.devices import Device, record_devices
 from synrepl.streams.synapse.federation import FEDERATION, FederationRow
 from tests.cli.cli_case import free_port, reactor
-from tests.daemon.federation.two_servers import OneServer, ServersCase
+from tests.daemon.federation.two_servers import ROOM_CATALOGUE, OneServer, ServersCase
 
 CATALOGUE = (
-    *("events", "backfill", "caches", "typing", "receipts", "presence", "to_device"),
+    *ROOM_CATALOGUE,
+    *("typing", "receipts", "presence", "to_device"),
     *("account_data", "device_lists", "federation"),
 )
 

@@ -24,6 +24,12 @@ from synrepl.testing.postgres import fresh_database
 from tests.adapters.federation.authorities import Authority, CertificateFiles
 from tests.cli.cli_case import CliCase, free_port, reactor
 
+#: The streams of a process that persists rooms.
+ROOM_CATALOGUE = (
+    *("events", "backfill", "caches"),
+    *("un_partial_stated_room", "un_partial_stated_event"),
+)
+
 
 class OneServer:
     """A server: its files, and its processes while they run."""
@@ -73,7 +79,7 @@ class OneServer:
         document = {
             "server_name": self.name,
             "database": self.dsn,
-            "catalogue": ["events", "backfill", "caches"],
+            "catalogue": list(ROOM_CATALOGUE),
             "http": {"port": self.http},
             "rooms": {"signing_key": str(key), "federation": federation},
             **(process or {}),

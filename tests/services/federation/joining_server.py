@@ -76,13 +76,15 @@ class JoiningServer:
         log: Logger,
         instance: str = "one",
         writers: Sequence[str] = ("one",),
+        server_name: str = HERE,
     ) -> None:
+        self.name = server_name
         self.federation = federation
-        self.client = FederationClient(federation.transport(HERE), HERE)
+        self.client = FederationClient(federation.transport(server_name), server_name)
         self.verifier = EventVerifier(scheduler, KnownKeys(federation.keys), NoThreads(), log)
         self.persister = persister
         self.joins = PartialJoins(persister, self._joined)
-        self.full_joins = FullJoins(database, persister, instance, HERE, self._joined)
+        self.full_joins = FullJoins(database, persister, instance, server_name, self._joined)
         self.parts = ResyncParts(
             scheduler=scheduler,
             database=database,
@@ -90,7 +92,7 @@ class JoiningServer:
             client=self.client,
             verifier=self.verifier,
             pusher=JoinPusher(scheduler, database, self.client),
-            server_name=HERE,
+            server_name=server_name,
             limits=DEFAULT_LIMITS,
             log=log,
         )
@@ -98,7 +100,7 @@ class JoiningServer:
         self.joined = 0
         #: The transactions that it received.
         self.received: list[Mapping[str, Any]] = []
-        federation.register(HERE, self)
+        federation.register(server_name, self)
 
     def _joined(self) -> None:
         self.joined += 1
@@ -126,9 +128,9 @@ class JoiningServer:
         made = room_version(version)
         fields = template | {"origin_server_ts": 1_000_000_000_000}
         if made.name in ("1", "2"):
-            fields["event_id"] = f"$join-{len(self.federation.requests)}:{HERE}"
-        key = self.federation.keys.signing_key(HERE)
-        return event_of(sign_event(fields, made, HERE, key), made)
+            fields["event_id"] = f"$join-{len(self.federation.requests)}:{self.name}"
+        key = self.federation.keys.signing_key(self.name)
+        return event_of(sign_event(fields, made, self.name, key), made)
 
     async def _verified(self, raws: Sequence[bytes], version: str, via: str) -> list[Event]:
         results = await self.verifier.verify(raws, room_version(version), origin=via)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from synrepl.core.clock import Clock
 from synrepl.services.federation.resync.interfaces import AsksForStates
 from synrepl.storage.database import Database, Transaction
@@ -28,7 +30,8 @@ class JoinPusher:
         )
         if joins:
             now_ms = int(self._clock.seconds() * 1000)
-            await self._client.send_transaction(destination, f"join-{now_ms}", now_ms, joins, ())
+            txn_id = f"join-{uuid4().hex}"
+            await self._client.send_transaction(destination, txn_id, now_ms, joins, ())
 
 
 def _join_of(txn: Transaction, room_id: str) -> list[bytes]:

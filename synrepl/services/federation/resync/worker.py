@@ -85,10 +85,19 @@ class ResyncWorker:
         if self._is_running:
             self._parts.scheduler.spawn("look for partial rooms", self.look())
 
-    async def server_is_back(self, server: str) -> None:
-        """Go on with the rooms that this server could not help with."""
-        await self._parts.database.run("wake jobs", lambda txn: wake_jobs(txn, server))
-        self.wake()
+    def server_is_up(self, server: str) -> None:
+        """Go on with the rooms that a server could not help with which is up again."""
+        if self._is_running:
+            self._parts.scheduler.spawn(f"go on by {server}", self._go_on(server))
+
+    async def _go_on(self, server: str) -> None:
+        try:
+            woken = await self._parts.database.run("wake jobs", lambda txn: wake_jobs(txn, server))
+        except SynreplError as error:
+            self._parts.log.warn("cannot wake jobs: {error}", error=error)
+            return
+        if woken:
+            await self.look()
 
     async def look(self) -> None:
         """Claim jobs as far as there are slots, and let go of rooms that no user is in any more."""

@@ -24,6 +24,7 @@ from synrepl.services.rooms.timelines.updates import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.reading.messages import missing_in_page
+from synrepl.storage.rooms.timelines.cited_members import cited_members
 from synrepl.storage.rooms.timelines.room_entries import MEMBER, entries_before
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent, of_seen
 from synrepl.storage.rooms.visibility.event_visibility import seen_by_viewer
@@ -206,6 +207,11 @@ class HistoryReader:
         entries = entries_before(
             self._txn, [(room.room_no, newest.group_before, (MEMBER, user)) for user in senders]
         )
+        if None in entries.values():  # the room is partial, or was so when its users left
+            cited = cited_members(self._txn, [each.event_no for each in shown])
+            for (_, user), number in cited.items():
+                key = room.room_no, (MEMBER, user)
+                entries[key] = number if entries.get(key) is None else entries[key]
         numbers = [each for each in entries.values() if each is not None]
         made = self._maker.make(
             (), [EntryOfRoom(room.room_no, room.version, each) for each in numbers]

@@ -1,4 +1,8 @@
-"""Which rooms of a user an update has."""
+"""Which rooms of a user an update has.
+
+A client that does not load members lazily gets no partial room: it would take the members that are known for all of them.
+When the room is complete, it gets it as one that the user has just joined. Source: the proposal on faster joins.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from synrepl.storage.rooms.timelines.user_rooms import (
     joined_once,
     memberships_at,
     most_recent,
+    partial_at,
     rooms_with_membership,
 )
 
@@ -37,7 +42,10 @@ def rooms_at_first(
         for each in rooms_with_membership(txn, user, upto, wanted.rooms)
         if wanted.allows_room(each.room_id) and not each.is_forgotten
     ]
-    joined = most_recent(each for each in rooms if each.membership == _JOINED)
+    hidden = _hidden(txn, rooms, wanted, upto)
+    joined = most_recent(
+        each for each in rooms if each.membership == _JOINED and each.room_no not in hidden
+    )
     if page is not None:
         joined = joined[page.first : page.first + page.limit]
         if page.first:
@@ -80,8 +88,16 @@ def rooms_with_news(
     before = memberships_at(txn, moved, since)
     was_joined = {number for number, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
-    joined = most_recent(each for each in rooms if each.membership == _JOINED)
-    new = [e for e in joined if e.room_no in moved_numbers and e.room_no not in was_joined]
+    was_hidden = _hidden(txn, rooms, wanted, since)
+    was_joined -= was_hidden
+    hidden = _hidden(txn, rooms, wanted, upto) if was_hidden else set()
+    joined = most_recent(e for e in rooms if e.membership == _JOINED and e.room_no not in hidden)
+    new = [
+        each
+        for each in joined
+        if each.room_no in was_hidden
+        or (each.room_no in moved_numbers and each.room_no not in was_joined)
+    ]
     new_numbers = {each.room_no for each in new}
     stayed = [each for each in joined if each.room_no not in new_numbers]
     if not full_state:
@@ -98,6 +114,13 @@ def rooms_with_news(
         invited=[each for each in moved if each.membership == "invite"],
         knocked=[each for each in moved if each.membership == "knock"],
     )
+
+
+def _hidden(
+    txn: Transaction, rooms: list[UserRoom], wanted: RoomFilter, vector: PositionVector
+) -> set[int]:
+    """Those of some rooms, by number, that a client did not get at a vector, because they were partial."""
+    return set() if wanted.lazy_load_members else partial_at(txn, rooms, vector)
 
 
 def _never_joined(txn: Transaction, rooms: list[UserRoom]) -> set[int]:

@@ -32,6 +32,7 @@ from synrepl.services.rooms.timelines.updates import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.federation.remote_memberships import shown_states
+from synrepl.storage.rooms.timelines.cited_members import cited_members
 from synrepl.storage.rooms.timelines.room_entries import (
     MEMBER,
     Boundary,
@@ -168,7 +169,9 @@ class UpdateReader:
             [
                 each.room_no
                 for each in members
-                if each.room_no in whole or _has_members(changes.get(each.room_no))
+                # What is known of the members of a partial room says nothing about it.
+                if not each.is_partial
+                and (each.room_no in whole or _has_members(changes.get(each.room_no)))
             ],
         )
         joined: dict[str, JoinedRoom] = {}
@@ -277,7 +280,26 @@ class UpdateReader:
             for number, entries in current.items()
         }
         self._roll_back(rooms, found, boundaries, parts, members)
+        if members is not None:
+            self._add_cited(rooms, parts, found)
         return found
+
+    def _add_cited(
+        self,
+        rooms: Sequence[UserRoom],
+        parts: Mapping[int, ShownPart],
+        states: Mapping[int, dict[StateKey, int]],
+    ) -> None:
+        """Add the memberships of senders that are in no state yet, because the room is partial."""
+        shown = {
+            each.event_no
+            for room in rooms
+            if room.is_partial
+            for each in parts[room.room_no].events
+        }
+        for (number, user), event_no in cited_members(self._txn, shown).items():
+            if event_no not in shown:
+                states[number].setdefault((MEMBER, user), event_no)
 
     def _roll_back(
         self,
@@ -343,6 +365,7 @@ class UpdateReader:
             shown = {each.event_no for each in parts[number].events}
             lacking = {e.key: e.event_no for e in listed if e.event_no not in shown}
             found[number] = {**lacking, **states.get(number, {})}
+        self._add_cited([each for each in rooms if each.room_no in found], parts, found)
         return found
 
     # -- invitations ------------------------------------------------------------------

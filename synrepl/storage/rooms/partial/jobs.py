@@ -160,23 +160,26 @@ def put_off(txn: Transaction, job: ResyncJob, reason: str, wait_s: float, failur
     )
 
 
-def wake_jobs(txn: Transaction, server: str | None = None) -> int:
+def wake_jobs(txn: Transaction, server: str | None = None, room_no: int | None = None) -> int:
     """Let jobs that wait go on now; returns their number.
 
     :param server: only those that could not ask this server, which is back
+    :param room_no: only that of this room
     """
-    only = (
-        ""
-        if server is None
-        else (
+    only, params = "", dict[str, object]()
+    if server is not None:
+        only += (
             " AND EXISTS (SELECT FROM synrepl._resync_attempts a"
-            "  WHERE a.room_no = j.room_no AND a.destination = %s AND a.code <> 'ok')"
+            "  WHERE a.room_no = j.room_no AND a.destination = %(server)s AND a.code <> 'ok')"
         )
-    )
+        params["server"] = server
+    if room_no is not None:
+        only += " AND j.room_no = %(room)s"
+        params["room"] = room_no
     txn.execute(
         "UPDATE synrepl._resync_jobs j SET next_try = now()"
         f" WHERE j.ended_at IS NULL AND j.next_try > now(){only}",
-        () if server is None else (server,),
+        params,
     )
     return txn.rowcount
 
@@ -207,6 +210,28 @@ def record_attempt(
         " code = excluded.code, reason = excluded.reason, attempted_at = now()",
         (job.room_no, destination, code, reason.replace("\0", "\ufffd")[:500]),
     )
+
+
+def attempts_of_rooms(
+    txn: Transaction, room_ids: Collection[str], limit: int
+) -> dict[str, list[ServerAttempt]]:
+    """By room, the last outcomes of asking its servers, first those of servers that could not help.
+
+    :param limit: servers of each room
+    """
+    txn.execute(
+        "SELECT r.room_id, a.destination, a.code, a.reason, a.attempts,"
+        " extract(epoch FROM now() - a.attempted_at)::float"
+        " FROM synrepl._rooms r CROSS JOIN LATERAL (SELECT * FROM synrepl._resync_attempts a"
+        "  WHERE a.room_no = r.room_no ORDER BY a.code = 'ok', a.attempted_at DESC, a.destination"
+        "  LIMIT %s) a WHERE r.room_id = ANY (%s::text[])"
+        " ORDER BY a.code = 'ok', a.attempted_at DESC, a.destination",
+        (limit, array_text(list(room_ids))),
+    )
+    found: dict[str, list[ServerAttempt]] = {}
+    for room_id, *attempt in txn.fetchall():
+        found.setdefault(room_id, []).append(ServerAttempt._make(attempt))
+    return found
 
 
 def attempts(txn: Transaction, room_no: int, limit: int = 1_000) -> list[ServerAttempt]:

@@ -13,6 +13,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Record, Transaction, planned
 from synrepl.storage.rooms.tables.numbers import RoomRow, UnknownRoom, room_row
 from synrepl.storage.rooms.tables.pending_rows import array_text
+from synrepl.storage.rooms.timelines.room_entries import covered_tokens
 from synrepl.storage.rooms.visibility.audience import JOIN, LEAVE, NEVER_BITS, membership_text
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
@@ -30,6 +31,8 @@ class UserRoom(NamedTuple):
     :ivar topological: the highest topological ordering in the room
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
     :ivar is_forgotten: whether the user does not want to see it any more
+    :ivar is_partial: whether it has partial state
+    :ivar completed: stream ID of the fact with which it became complete the last time; 0 if it was never partial
     """
 
     room_no: int
@@ -43,13 +46,16 @@ class UserRoom(NamedTuple):
     topological: int
     state_only: int
     is_forgotten: bool
+    is_partial: bool
+    completed: int
 
 
 _ROOMS = """
     SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.event_no, m.stream_id,
            coalesce(h.stream_id, 0), coalesce(h.topological, 0),
            coalesce(h.state_stream_id, 0),
-           coalesce(f.event_no = m.event_no, false)
+           coalesce(f.event_no = m.event_no, false), p.room_no IS NOT NULL,
+           coalesce(h.completed_stream_id, 0)
       FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
               FROM synrepl._memberships m WHERE m.user_id = %(user)s
                AND NOT EXISTS (SELECT FROM synrepl._remote_memberships o
@@ -72,6 +78,7 @@ _ROOMS = """
       JOIN synrepl._room_keys k ON k.room_no = m.room_no AND k.type = 'm.room.member'
        AND k.state_key = m.user_id
       LEFT JOIN synrepl._room_heads h ON h.room_no = m.room_no
+      LEFT JOIN synrepl._partial_rooms p ON p.room_no = m.room_no
       LEFT JOIN synrepl._forgotten_rooms f ON f.room_no = m.room_no AND f.user_id = m.user_id
      WHERE true"""
 
@@ -120,9 +127,11 @@ _ROOM = planned(
     SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)}, v.slot, k.slot,
            coalesce(m.membership, CASE WHEN g.stream_id IS NOT NULL THEN 'leave' END), m.event_no,
            coalesce(m.stream_id, g.stream_id), coalesce(h.stream_id, 0), coalesce(h.topological, 0),
-           coalesce(h.state_stream_id, 0), coalesce(f.event_no = m.event_no, false)
+           coalesce(h.state_stream_id, 0), coalesce(f.event_no = m.event_no, false),
+           p.room_no IS NOT NULL, coalesce(h.completed_stream_id, 0)
       FROM synrepl._rooms r
       LEFT JOIN synrepl._room_heads h USING (room_no)
+      LEFT JOIN synrepl._partial_rooms p ON p.room_no = r.room_no
       LEFT JOIN synrepl._room_keys v ON v.room_no = r.room_no
        AND v.type = 'm.room.history_visibility' AND v.state_key = ''
       LEFT JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = 'm.room.member'
@@ -181,6 +190,17 @@ def memberships_at(
     )
     found = {row[0]: row for row in txn.fetchall()}
     return {each.room_no: _as_of(each, found[each.room_no]) for each in rooms}
+
+
+def partial_at(txn: Transaction, rooms: Sequence[UserRoom], vector: PositionVector) -> set[int]:
+    """Those of some rooms, by number, that are partial, or were so at a vector."""
+    completed = {each.completed for each in rooms if each.completed}
+    covered = covered_tokens(txn, completed, vector)
+    return {
+        each.room_no
+        for each in rooms
+        if each.is_partial or (each.completed and each.completed not in covered)
+    }
 
 
 def joined_once(txn: Transaction, rooms: Sequence[UserRoom]) -> set[int]:

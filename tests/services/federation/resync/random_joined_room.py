@@ -50,13 +50,27 @@ class JoiningRoom(RestlessRoom):
         contents, more = super()._contents(kind, sender, follows)
         while contents[5] == USER:  # nothing of the room is completed when she is out of it
             contents, more = super()._contents("topic", sender, follows)
-        event_type, content, follows, cites, *rest = contents
+        event_type, content, follows, cites, sender, key = contents
         if self._rng.random() < 0.3:
             cites = [
                 self._rng.choice(self._earlier.get((each.type, each.state_key), [each]))
                 for each in cites
             ]
-        return (event_type, content, follows, cites, *rest), more
+        elif event_type != "m.room.member" and (joins := self._joins_of_who_left()):
+            cheat = self._rng.choice(joins)
+            sender = cheat.sender
+            cites = [each for each in cites if each.type != "m.room.member"] + [cheat]
+        return (event_type, content, follows, cites, sender, key), more
+
+    def _joins_of_who_left(self) -> list[Event]:
+        """Joins of users who are not in the room any more, as far as one of its branches tells."""
+        return [
+            each
+            for (kind, user), events in self._earlier.items()
+            if kind == "m.room.member" and self._last[kind, user].membership != "join"
+            for each in events
+            if each.membership == "join" and each.sender == user
+        ]
 
     def join(self) -> Event:
         """Erin's join, on top of some of the newest events."""
@@ -79,7 +93,9 @@ class JoiningRoom(RestlessRoom):
         return event
 
     def keep(self, event: Event) -> None:
-        """Let the next events follow an event that was made apart."""
+        """Let the next events follow an event that was made apart, mostly only that."""
+        if self._rng.random() < 0.7:
+            self.events.clear()
         self.events.append(event)
         self._note(event)
 
@@ -102,7 +118,7 @@ class RandomJoinedRoom:
         join = None
         while join is None:
             made = self._made = JoiningRoom(self.rng, version, f"joined{seed}")
-            made.more(self.rng.randint(5, 25))
+            made.more(self.rng.randint(5, 40))
             self.whole = Room(made.version)
             for each in made.events:
                 self.whole.receive(each, live=False)
@@ -118,7 +134,8 @@ class RandomJoinedRoom:
         for _ in range(10):
             join = self._made.join()
             (judged,) = self.whole.receive(join, live=False)
-            if judged.accepted:
+            has_levels = ("m.room.power_levels", "") in self.whole.state_before(join.event_id)
+            if judged.accepted and has_levels:  # others are not asked for, and would be refused
                 return join
             self._made.more(1)
             self.whole.receive(self._made.events[-1], live=False)
@@ -160,7 +177,8 @@ class RandomJoinedRoom:
         """Some of the events that wait, with what they need: their auth chains, or the states before them."""
         given: list[IncomingEvent] = []
         for _ in range(min(count, len(self.unsent))):
-            event = self.unsent.pop(self.rng.randrange(min(4, len(self.unsent))))
+            first = 1 if self.rng.random() < 0.8 else 4
+            event = self.unsent.pop(self.rng.randrange(min(first, len(self.unsent))))
             missing = [each for each in event.prev_event_ids if not self._has_state(each)]
             state: dict[StateKey, str] | None = None
             needed = [event]

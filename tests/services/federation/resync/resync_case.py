@@ -116,8 +116,13 @@ class ResyncCase(StoreCase):
         await self.check_nothing_is_wrong()
         return whole
 
+    @property
+    def verification(self) -> RoomVerification:
+        """What looks for damage."""
+        return RoomVerification(self.database)
+
     async def check_nothing_is_wrong(self) -> None:
-        verification = RoomVerification(self.database)
+        verification = self.verification
         for room_id in await verification.room_ids():
             findings = [str(each) async for each in verification.findings(room_id)]
             self.assertEqual(findings, [])

@@ -152,19 +152,19 @@ class LyingServers(ResyncCase):
             self.federation.stop(name)
         waits = []
         for _ in range(4):
+            self.try_again()
             await self.here.complete()
             waits.append(
                 self.sql(
                     "SELECT extract(epoch FROM next_try - now())::float FROM synrepl._resync_jobs"
                 )
             )
-            self.try_again()
         self.assertEqual(waits, sorted(waits))
         self.assertGreater(waits[-1], 2 * waits[0])
         self.assertEqual(self.sql("SELECT failures FROM synrepl._resync_jobs"), 4)
         self.federation.start("b")
-        await self.here.worker.server_is_back("b")
-        await self.here.complete()
+        self.here.worker.server_is_up("b")
+        await self.until(lambda: self.sql("SELECT phase = 'done' FROM synrepl._resync_jobs"))
         await self.check_complete(room)
 
     async def test_a_broken_answer_is_not_begun_anew(self) -> None:
