@@ -13,7 +13,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
 from synrepl.federation.answers import SendJoinAnswer
 from synrepl.federation.errors import BadFederationAnswer, RequestRefusedByServer
-from synrepl.rooms import Event, IncompleteAnswer, PartialJoin, ReceiptVerdict
+from synrepl.rooms import Event, IncompleteAnswer, PartialJoin, ReceiptVerdict, UnknownEvents
 from synrepl.services.federation.client import LARGE_S, FederationClient
 from synrepl.services.federation.full_joins import AnsweredEvents, FullJoins
 from synrepl.services.federation.joining.own_membership import (
@@ -99,7 +99,7 @@ class JoinHandshake:
             if error.status != 400 or error.errcode not in ("M_INVALID_PARAM", "M_UNRECOGNIZED"):
                 raise
             self._log.info("{server} leaves out no members: {error}", server=server, error=error)
-        except IncompleteAnswer as error:
+        except (IncompleteAnswer, UnknownEvents) as error:
             self._log.info("{server} leaves out too much: {error}", server=server, error=error)
         return await self._fully(asked_server, join, progress, until)
 
