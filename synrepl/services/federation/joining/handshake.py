@@ -175,9 +175,10 @@ class JoinHandshake:
 
         :raises BadTemplate: who authorises it has not signed it
         """
-        signed = self._maker.with_signatures_of(join, answer.event)
-        if authorising_server(signed) is None:
-            return signed
+        authorising = authorising_server(join)
+        if authorising is None:
+            return join
+        signed = self._maker.with_signature_of(authorising, join, answer.event)
         (result,) = await self._verifier.verify([signed.raw], signed.version, origin=server)
         if result.verdict is not ReceiptVerdict.ACCEPT:
             reason = "" if result.refusal is None else f": {result.refusal.sentence}"

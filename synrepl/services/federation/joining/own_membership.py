@@ -106,18 +106,17 @@ class MembershipMaker:
             fields["event_id"] = f"${urlsafe_b64encode(digest).decode()}:{self.server_name}"
         return event_of(sign_event(fields, version, self.server_name, self._key), version)
 
-    def with_signatures_of(self, event: Event, raw: bytes | None) -> Event:
-        """An event with the signatures that another server has added; nothing else of its copy counts.
+    def with_signature_of(self, server: str, event: Event, raw: bytes | None) -> Event:
+        """An event with the signature that another server has added; nothing else of its copy counts.
 
         :param raw: the event as the other server sent it back; None if it did not
         """
         copy = None if raw is None else jsons.decode_exactly(raw, "the event")[0]
         signatures = copy.get("signatures") if isinstance(copy, dict) else None
-        if not isinstance(signatures, dict):
+        if not isinstance(signatures, dict) or server not in signatures:
             return event
-        own = event.signatures[self.server_name]
-        fields = {**event.fields, "signatures": {**signatures, self.server_name: own}}
-        return event_of(fields, event.version)
+        signed = {**event.signatures, server: signatures[server]}
+        return event_of({**event.fields, "signatures": signed}, event.version)
 
 
 def authorising_server(event: Event) -> str | None:

@@ -25,7 +25,6 @@ from synrepl.rooms import (
     server_of,
     stripped_event,
 )
-from synrepl.services.federation.inbound.admission import AdmittedRoom
 from synrepl.services.federation.resident.room_access import RoomAccess
 from synrepl.services.federation.resident.templates import RemoteMembership, check_own_user
 from synrepl.services.federation.verifying import EventVerifier
@@ -142,7 +141,7 @@ class MembershipArrivals:
         servers = await self._database.run(
             "servers in a room", lambda txn: servers_in_room(txn, room_no), read_only=True
         )
-        await self._persist(admitted, event)
+        await self.persist(admitted.writer, event)
         self.outcomes[membership] += 1
         return Arrival(event, sorted(servers))
 
@@ -185,10 +184,14 @@ class MembershipArrivals:
             reason = "its hash is wrong" if result.refusal is None else result.refusal.sentence
             raise MembershipNotSigned(reason=reason)
 
-    # -- in the process that persists the room ----------------------------------------------
+    async def persist(self, writer: str, event: Event) -> None:
+        """Persist a membership event that is complete and verified, or refuse it, and store nothing.
 
-    async def _persist(self, admitted: AdmittedRoom, event: Event) -> None:
-        if admitted.writer == self._instance:
+        :param writer: the process that persists the room
+        :raises EventNotAllowed: :raises ParentsUnknown:
+        :raises SynreplError: the errors of :meth:`.RoomPersister.persist`
+        """
+        if writer == self._instance:
             await self._persist_here(event)
             return
         argument = {
@@ -196,7 +199,9 @@ class MembershipArrivals:
             "version": event.version.name,
             "event": event.raw.decode(),
         }
-        await self._forwarder.forward(admitted.writer, ARRIVAL_ACTION, argument)
+        await self._forwarder.forward(writer, ARRIVAL_ACTION, argument)
+
+    # -- in the process that persists the room ----------------------------------------------
 
     async def _perform(self, argument: dict[str, Any]) -> None:
         raw, version = argument["event"].encode(), room_version(argument["version"])
