@@ -146,6 +146,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 services.reading,
                 services.waiting,
                 services.inbound,
+                services.joining,
                 stops,
             ),
             servers=open_federation(

@@ -143,6 +143,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             services.reading,
             services.waiting,
             services.inbound,
+            services.joining,
             stops,
         )
         servers = open_federation(

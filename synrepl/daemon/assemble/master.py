@@ -14,6 +14,7 @@ from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_cli
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
+from synrepl.daemon.assemble.joining import JoiningServices, assemble_joining
 from synrepl.daemon.assemble.partial_rooms import (
     PartialRoomServices,
     assemble_partial_rooms,
@@ -69,6 +70,7 @@ class MasterServices:
     :ivar federation_services: None without ``rooms.federation``, as ``inbound``
     :ivar sending: None unless it sends to other servers
     :ivar partial_rooms: None without it, and in a process that persists no room
+    :ivar joining: None without ``rooms.federation``
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -102,6 +104,7 @@ class MasterServices:
     inbound: InboundServices | None
     sending: FederationSender | None
     partial_rooms: PartialRoomServices | None
+    joining: JoiningServices | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -305,6 +308,8 @@ def assemble_master(
     rooms = assemble_rooms(config, ports, database, writer)
     client_data = assemble_client_data(config, ports, database, catalogue, writer)
     inbound = assemble_inbound(config, ports, database, writer, rooms, client_data, servers)
+    partial_rooms = assemble_partial_rooms(config, ports, database, writer, rooms, servers)
+    joining = assemble_joining(config, ports, database, rooms, servers, inbound, partial_rooms)
     return MasterServices(
         config=config,
         ports=ports,
@@ -349,5 +354,6 @@ def assemble_master(
         federation_services=servers,
         inbound=inbound,
         sending=sending,
-        partial_rooms=assemble_partial_rooms(config, ports, database, writer, rooms, servers),
+        partial_rooms=partial_rooms,
+        joining=joining,
     )

@@ -15,6 +15,7 @@ from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
 from synrepl.services.federation.interfaces import FederationTransport, RunsInThreads
+from synrepl.services.federation.joining.errors import MEMBERSHIP_ERRORS
 from synrepl.services.federation.resident.arrivals import ARRIVAL_ERRORS
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
@@ -39,7 +40,12 @@ from synrepl.tools.audit.settlement import Settlement
 T = TypeVar("T")
 
 #: The errors of actions that the process which asked for them gets as they are.
-FORWARDABLE_ERRORS = (*FORWARDED_ERRORS, *CLIENT_DATA_ERRORS, *ARRIVAL_ERRORS)
+FORWARDABLE_ERRORS = (
+    *FORWARDED_ERRORS,
+    *CLIENT_DATA_ERRORS,
+    *ARRIVAL_ERRORS,
+    *MEMBERSHIP_ERRORS,
+)
 
 
 class UntilDone(Protocol):

@@ -16,6 +16,7 @@ from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_cli
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
 from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
 from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
+from synrepl.daemon.assemble.joining import JoiningServices, assemble_joining
 from synrepl.daemon.assemble.partial_rooms import (
     PartialRoomServices,
     assemble_partial_rooms,
@@ -69,6 +70,7 @@ class WorkerServices:
     :ivar federation_services: None without ``rooms.federation``, as ``inbound``
     :ivar sending: None unless it sends to other servers
     :ivar partial_rooms: None without it, and in a process that persists no room
+    :ivar joining: None without ``rooms.federation``
     :ivar factory: makes the connections over TCP
     """
 
@@ -96,6 +98,7 @@ class WorkerServices:
     inbound: InboundServices | None
     sending: FederationSender | None
     partial_rooms: PartialRoomServices | None
+    joining: JoiningServices | None
 
     @property
     def is_connected(self) -> bool:
@@ -283,6 +286,10 @@ def assemble_worker(
     rooms = assemble_rooms(config, ports, ports.database, writer)
     client_data = assemble_client_data(config, ports, ports.database, catalogue, writer)
     inbound = assemble_inbound(config, ports, ports.database, writer, rooms, client_data, servers)
+    partial_rooms = assemble_partial_rooms(config, ports, ports.database, writer, rooms, servers)
+    joining = assemble_joining(
+        config, ports, ports.database, rooms, servers, inbound, partial_rooms
+    )
     services = WorkerServices(
         config=config,
         ports=ports,
@@ -318,7 +325,8 @@ def assemble_worker(
         federation_services=servers,
         inbound=inbound,
         sending=sending,
-        partial_rooms=assemble_partial_rooms(config, ports, ports.database, writer, rooms, servers),
+        partial_rooms=partial_rooms,
+        joining=joining,
     )
     return services
 

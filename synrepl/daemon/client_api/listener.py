@@ -17,6 +17,7 @@ from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.clients import ClientReading
 from synrepl.daemon.assemble.inbound import InboundServices
+from synrepl.daemon.assemble.joining import JoiningServices
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.absent import absent_routes
 from synrepl.daemon.client_api.check import writer_urls
@@ -37,6 +38,7 @@ from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
+from synrepl.services.rooms.sending.memberships import ChangesMemberships, OwnMemberships
 from synrepl.services.waiting.wait_for import WaitFor
 
 #: Persistent connections to each process that requests are forwarded to.
@@ -97,6 +99,7 @@ def open_client_api(
     reading: ClientReading | None,
     waiting: WaitFor,
     inbound: InboundServices | None,
+    joining: JoiningServices | None,
     stops: AsyncExitStack,
 ) -> ClientApiListener | None:
     """Open the listener for Matrix clients; None if it is not configured.
@@ -119,6 +122,9 @@ def open_client_api(
         PositionWait(scheduler, waiting),
         forwarded_address if section.x_forwarded else remote_address,
     )
+    memberships: ChangesMemberships = OwnMemberships(rooms.sending.changes, rooms.sending.aliases)
+    if joining is not None:
+        memberships = joining.memberships
     routes = [
         *session_routes(
             endpoints,
@@ -127,8 +133,8 @@ def open_client_api(
             reading.data.devices.forget,
         ),
         *sending_routes(endpoints, rooms.sending.sender, reading.data.presence.acts),
-        *room_routes_of_clients(endpoints, rooms.sending),
-        *directory_routes(endpoints, rooms.sending),
+        *room_routes_of_clients(endpoints, rooms.sending, memberships),
+        *directory_routes(endpoints, rooms.sending, memberships),
         *absent_routes(endpoints),
         *reading_routes(
             endpoints,
