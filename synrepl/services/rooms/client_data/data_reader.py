@@ -102,15 +102,14 @@ class ClientDataReader:
         )
 
     def _changed_typing(self, news: News, rooms: DataRooms) -> dict[str, Sequence[str]]:
-        """Who types, in rooms where that may have changed, and in new rooms where anybody does."""
+        """Who types, in rooms where that may have changed, and in new ones where anybody does."""
         names: Collection[str] = self._typing.rooms() if news.typing is None else news.typing
         changed = {each: self._typing.users(each) for each in names if each in rooms.joined}
+        # Of a room that is new to this process, the client may have been told already.
         for room_id in rooms.whole:
             users = self._typing.users(room_id)
             if users:
                 changed[room_id] = users
-            else:
-                changed.pop(room_id, None)
         return changed
 
 

@@ -246,6 +246,9 @@ class Telling(ChangesCase):
         self.assertEqual(found, {self.room_id: ["@b:test"], other: []})
         data = await self.told(ALICE, *rooms, typing=typing)
         self.assertEqual(set(data.rooms), {self.room_id})
+        # The process may have told of a room before it told that it is new.
+        data = await self.told(ALICE, *rooms, news=news, typing=typing)
+        self.assertEqual({r: room.typing for r, room in data.rooms.items()}, found)
         # The writer starts again: nobody types any more, also where it cannot say so.
         typing.unknown_upto("typing", "w", 0)
         data = await self.told(ALICE, *rooms, since=since, news=News(typing=None), typing=typing)
