@@ -206,6 +206,15 @@ class WellKnown(TransportCase):
             self.assertIsNone(await self.delegated(), location)
             self.assertLessEqual(len(self.requests), well_known.MAX_REDIRECTS + 1)
 
+    async def test_nor_those_to_plain_http_even_where_there_is_https(self) -> None:
+        location = f"http://{HOST}:{self.well_known_port}/other"
+        self.documents = [
+            HttpAnswer(302, b"", headers=[("Location", location)]),
+            self.delegating(),
+        ]
+        self.assertIsNone(await self.delegated())
+        self.assertEqual(len(self.requests), 1)
+
     async def test_a_slow_one_ends(self) -> None:
         factory = ScriptedFactory(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{")
         self.well_known_port = self.serve(factory, [HOST])

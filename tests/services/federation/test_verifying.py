@@ -50,11 +50,13 @@ class KnownKeys:
 
     def __init__(self, known: Keys) -> None:
         self._keys = known
+        self.wanted: list[Any] = []
 
     async def known(self, servers: Any) -> Keys:
         return self._keys
 
     async def for_events(self, wanted: Any) -> Keys:
+        self.wanted.append(wanted)
         return self._keys
 
 
@@ -175,6 +177,12 @@ class Verifies(VerifyingCase):
         event = json.dumps(fields).encode()
         self.assertEqual(await self.verdicts(event), ["unknown-key"])
         self.assertEqual(self.servers.asked, ["a.example"])
+        nothing = KnownKeys({})
+        await EventVerifier(self.scheduler, nothing, self.threads, self).verify(
+            [event], room_version("11")
+        )
+        (wanted,) = nothing.wanted
+        self.assertEqual({name: len(keys) for name, keys in wanted.items()}, {"a.example": 5})
 
     async def test_nothing(self) -> None:
         self.assertEqual(await self.verdicts(), [])
