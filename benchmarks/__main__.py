@@ -31,7 +31,10 @@ from benchmarks import (
     ledger,
     receive,
     redis,
+    room_delivery,
     room_import,
+    room_news,
+    room_polls,
     room_purge,
     room_state,
     room_store,
@@ -40,6 +43,7 @@ from benchmarks import (
     room_workloads,
     rooms,
     soak,
+    synapse_requests,
 )
 from benchmarks.child import REPOSITORY
 from benchmarks.harness import FULL, QUICK, Row, Scale, cells, table
@@ -56,6 +60,9 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "room_store": room_store.run,
     "room_visibility": room_visibility.run,
     "room_sync": room_sync.run,
+    "room_news": room_news.run,
+    "room_polls": room_polls.run,
+    "room_delivery": room_delivery.run,
     "room_purge": room_purge.run,
     "room_state": room_state.run,
     "room_workloads": room_workloads.run,
@@ -77,6 +84,7 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_memory": lambda scale, options: lake_memory.run(scale),
     "lake_masters": lambda scale, options: lake_masters.run(scale),
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
+    "synapse_requests": lambda scale, options: synapse_requests.run(scale),
     "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
 }
 

@@ -57,6 +57,13 @@ class Child:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
+    def command(self, line: str) -> dict[str, Any]:
+        """Send a line; the report that follows."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self.receive()
+
     def __enter__(self) -> Child:
         return self
 

@@ -19,10 +19,13 @@ def postgres() -> Iterator[str]:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Run a temporary server that the benchmark may restart."""
+def postgres_server(*, prefer_system: bool = False) -> Iterator[PostgresServer]:
+    """Run a temporary server that the benchmark may restart.
+
+    :param prefer_system: run an installed PostgreSQL rather than the pip package's
+    """
     directory = Path(mkdtemp(prefix="synrepl-benchmark-"))
-    server = PostgresServer(directory)
+    server = PostgresServer(directory, prefer_system=prefer_system)
     try:
         server.start()
         yield server

@@ -12,7 +12,11 @@ One event in :data:`FORK` is on a short branch, so that the state after it is be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from synrepl.core.jsons import encode
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.tables.events import checksum
 from synrepl.storage.rooms.visibility.audience import (
     EXCEPTION_BIT,
     FIRST_BIT,
@@ -118,6 +122,39 @@ _BRANCHES = f"""
     INSERT INTO synrepl._state_group_lines (group_no, pos, room_no, line_no, slots, event_nos)
     SELECT %(events)s + i, i / {GROUP}, 1, 1, ARRAY[-2], ARRAY[1::bigint]
       FROM generate_series({GROUP}, %(events)s) AS i WHERE i %% {FORK} = 7"""
+
+
+def fill_for_clients(txn: Transaction, shown: Iterable[tuple[int, str]]) -> None:
+    """Add what clients are answered from: memberships, the end of the room, and JSON.
+
+    :param shown: numbers and IDs of the events that a client will be shown; the JSON of others is as large
+    """
+    txn.execute(
+        f"INSERT INTO synrepl._memberships (event_no, stream_id, room_no, user_id, membership)"
+        f" SELECT event_no, stream_id, 1, '{OFTEN}', 'join' FROM synrepl._room_events"
+        f" WHERE slot = {_OFTEN} ORDER BY event_no DESC LIMIT 1"
+    )
+    txn.execute(
+        "INSERT INTO synrepl._room_heads SELECT 1, 1, max(stream_id), 0, max(topological),"
+        " max(group_after), count(*), 0, 0, 0, 0 FROM synrepl._room_events"
+    )
+    txn.execute(
+        "INSERT INTO synrepl._room_event_json SELECT event_no, 0, convert_to(repeat('x', 400), 'UTF8')"
+        " FROM synrepl._room_events"
+    )
+    for event_no, event_id in shown:
+        event = {
+            "type": "m.room.message",
+            "sender": "@somebody:example.org",
+            "content": {"msgtype": "m.text", "body": "x" * 200},
+            "origin_server_ts": 1_700_000_000_000,
+        }
+        raw = encode(event)
+        txn.execute(
+            "UPDATE synrepl._room_event_json SET checksum = %s, raw = %s WHERE event_no = %s",
+            (checksum(event_id, raw), raw, event_no),
+        )
+
 
 #: The table of the seed: which users may see which events, in the order of a page.
 SEED_TABLE = """

@@ -27,6 +27,18 @@ def descendants(parent: int, name: str) -> list[int]:
     return found
 
 
+def process_cpu(pid: int) -> float:
+    """CPU seconds so far of the threads of a process and of its descendants."""
+    total = 0
+    for each in (pid, *descendants(pid, "")):
+        try:
+            for task in Path(f"/proc/{each}/task").iterdir():
+                total += int((task / "schedstat").read_text().split()[0])
+        except OSError:  # ended meanwhile
+            continue
+    return total / 1e9
+
+
 def peak_mib(pid: int) -> float:
     """Peak resident memory of a process in MiB; 0 when it has ended."""
     try:

@@ -11,14 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 from time import perf_counter
+from typing import Any, cast
+
+from twisted.internet import reactor
 
 from benchmarks import hidden_room
+from benchmarks.coroutines import result_of
+from benchmarks.counting_database import CountingDatabase
 from benchmarks.database import postgres
 from benchmarks.harness import Row, Scale, at_most, ratio
 from benchmarks.hidden_room import NEVER, OFTEN, ONCE, ROOM_ID
 from benchmarks.rows_read import RowCounter
+from benchmarks.server_cpu import ServerProcesses
+from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, Viewer
+from synrepl.services.rooms.timelines.room_tails import RoomTails
+from synrepl.services.rooms.timelines.room_token import RoomToken
+from synrepl.services.rooms.timelines.timelines import Timelines
+from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.database import Transaction
 from synrepl.storage.migrations import MigrationPhase, apply_next, load
 from synrepl.storage.rooms.visibility.pages import PageOrder, PageRequest, visible_page
@@ -84,6 +96,7 @@ def run(scale: Scale) -> Iterator[Row]:
         ):
             yield from _page(database, name, Viewer(user), request, scale)
         yield from _bytes(database, members)
+        yield from _messages(database, ServerProcesses(dsn), scale)
 
 
 def _page(
@@ -122,6 +135,49 @@ def _page(
             measured_in="ms",
             bound=None,
             scale=1e3,
+        )
+
+
+def _messages(database: BlockingDatabase, server: ServerProcesses, scale: Scale) -> Iterator[Row]:
+    """Pages of ``/messages``, with everything that is read for them, from the end and from the middle."""
+    older = EventOrdering(_events(database) // 10, _events(database) // 10)
+    starts = [None, older]
+    seen = database.run(
+        "seen",
+        lambda txn: [
+            (each.event_no, each.event_id)
+            for start in starts
+            for each in visible_page(
+                txn, ROOM_ID, Viewer(OFTEN), PageRequest(_PAGE, upto=start)
+            ).events
+        ],
+    )
+    database.run("fill", lambda txn: hidden_room.fill_for_clients(txn, seen))
+    for name in ("_room_event_json", "_memberships", "_room_heads"):
+        _vacuum(database, f"synrepl.{name}")
+    counted = CountingDatabase(database)
+    scheduler = TwistedScheduler(cast(Any, reactor))
+    timelines = Timelines(counted, scheduler, RoomTails(scheduler, counted))
+    upto = PositionVector(linear=_events(database) * 2)
+    for start in starts:
+        token = None if start is None else RoomToken(upto, start)
+
+        def page(token: RoomToken | None = token) -> int:
+            reader = TimelineReader(OFTEN)
+            found = timelines.messages(reader, ROOM_ID, upto, token, limit=_PAGE)
+            return len(result_of(found).events)
+
+        if page() != _PAGE:
+            raise AssertionError("a page of /messages is not full")
+        counted.statements = 0
+        times = [server.with_ours(page, _TIMES) * 1e3 for _ in range(scale.repetitions)]
+        yield Row(
+            f"/messages of {_PAGE} {'from the end' if start is None else 'further back'}: time",
+            median(times),
+            "ms of CPU",
+            _MILLISECONDS,
+            (min(times), max(times)),
+            f"with the database's; {counted.statements // (_TIMES * scale.repetitions)} statements",
         )
 
 

@@ -66,12 +66,12 @@ class User:
         registered = server.call("register", "POST", path, body)
         self.id: str = registered["user_id"]
         self.device: str = registered["device_id"]
-        self._token: str = registered["access_token"]
+        self.access_token: str = registered["access_token"]
         self._transactions = count(1)
 
     def call(self, action: str, method: str, path: str, body: object = None) -> Any:
         """Make a request to a path below the root of the client API."""
-        return self._server.call(action, method, API + path, body, self._token)
+        return self._server.call(action, method, API + path, body, self.access_token)
 
     def put(self, action: str, path: str, body: object) -> Any:
         """Make a PUT request."""

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from interop.clients import browser_client, commander, conversation
+from interop.clients import browser_client, commander, conversation, sliding_client
 from interop.clients.deployment import ClientDeployment
 from interop.clients.environments import ClientEnvironments
 from interop.report import Section, render
@@ -24,7 +24,7 @@ from synrepl.core.errors import SynreplError
 #: Names a directory that keeps what is installed.
 DIRECTORY = "SYNREPL_CLIENTS_DIR"
 
-PARTS = NIO, COMMANDER, BROWSER = "nio", "commander", "browser"
+PARTS = NIO, COMMANDER, BROWSER, SLIDING = "nio", "commander", "browser", "sliding"
 
 _REPORT = REPOSITORY / "docs" / "clients.md"
 _PICTURES = REPOSITORY / "docs"
@@ -64,6 +64,8 @@ def main(arguments: list[str]) -> int:
                     sections.append(commander.section(environments, deployment, directory))
                 if BROWSER in parts:
                     sections.append(browser_client.section(environments, deployment, pictures))
+                if SLIDING in parts:
+                    sections.append(sliding_client.section(environments, deployment, pictures))
             text = render(_facts(environments), sections, _HEAD)
     except SynreplError as error:
         print(f"interop.clients: {error}", file=sys.stderr)

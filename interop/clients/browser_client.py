@@ -58,7 +58,7 @@ def section(
     room, before = deployment.crowded_room(_BEFORE)
     browser = Browser(program)
     try:
-        with _served(environments.page) as page:
+        with served(environments.page) as page:
             _use(found, browser, page, deployment, room, before, pictures)
     finally:
         browser.close()
@@ -106,17 +106,7 @@ def _use(
     ):
         if name:
             deployment.restart(name, kill=kill)
-        said = json.dumps(f"after {what}")
-        # A person presses "send" again when it failed; the client keeps the transaction ID.
-        browser.value(
-            "window.said = null; (async () => { while (!window.said) { try {"
-            f" window.said = await window.say({quoted}, {said}); }} catch (e) {{"
-            " await new Promise((r) => setTimeout(r, 300)); } } })(); 1"
-        )
-        sent = browser.until("window.said")
-        heard = deployment.say(1, room, f"answer after {what}")
-        browser.until(f"window.shown.timeline.includes({json.dumps(heard)})")
-        browser.until(f"window.shown.timeline.includes({json.dumps(sent)})")
+        talk(browser, deployment, room, f"after {what}")
         rows.append((what, "yes", "yes"))
     found.tables.append(
         ("Live, after a restart of:", Table(("restarted", "sent", "received from the other"), rows))
@@ -127,11 +117,27 @@ def _use(
         "all messages are shown", len(browser.value("window.shown.timeline")) == _BEFORE + 6
     )
     browser.picture(pictures / "js-sdk-live.png")
-    _change(found, browser, deployment, room)
+    check_data(found, browser, deployment, room)
 
 
-def _change(found: Section, browser: Browser, deployment: ClientDeployment, room: str) -> None:
-    """What the client and the other user are told besides events of rooms."""
+def talk(browser: Browser, deployment: ClientDeployment, room: str, text: str) -> list[str]:
+    """The client and the other user send a message; the event IDs of both, which the client shows."""
+    quoted = json.dumps(room)
+    # A person presses "send" again when it failed; the client keeps the transaction ID.
+    browser.value(
+        "window.said = null; (async () => { while (!window.said) { try {"
+        f" window.said = await window.say({quoted}, {json.dumps(text)}); }} catch (e) {{"
+        " await new Promise((r) => setTimeout(r, 300)); } } })(); 1"
+    )
+    sent: str = browser.until("window.said")
+    heard = deployment.say(1, room, f"answer {text}")
+    browser.until(f"window.shown.timeline.includes({json.dumps(heard)})")
+    browser.until(f"window.shown.timeline.includes({json.dumps(sent)})")
+    return [sent, heard]
+
+
+def check_data(found: Section, browser: Browser, deployment: ClientDeployment, room: str) -> None:
+    """Check what the client and the other user are told besides events of rooms."""
     alice, bob = deployment.users
     quoted, event = json.dumps(room), deployment.say(1, room, "read this")
     since = deployment.ask(1, "GET", "/sync")["next_batch"]  # makes the device known, too
@@ -160,7 +166,7 @@ def _change(found: Section, browser: Browser, deployment: ClientDeployment, room
     deployment.ask(1, "POST", f"{own}/receipt/m.read/{quote(event)}", {})
     deployment.ask(1, "PUT", f"{own}/typing/{quote(bob)}", {"typing": True, "timeout": 60_000})
     content = {"messages": {alice: {"*": {"note": "to the page"}}}}
-    deployment.ask(1, "PUT", "/sendToDevice/org.example.note/1", content)
+    deployment.ask(1, "PUT", f"/sendToDevice/org.example.note/{quote(event)}", content)
     read = browser.until(f"window.told.read[{json.dumps(f'm.read {bob}')}]")
     found.check("the client is told what the other user has read", read == event)
     typing = browser.until(f"window.told.typing[{json.dumps(bob)}]")
@@ -190,7 +196,7 @@ def _told_until(deployment: ClientDeployment, since: str, room_id: str) -> dict[
 
 
 @contextmanager
-def _served(directory: Path) -> Iterator[str]:
+def served(directory: Path) -> Iterator[str]:
     """The URL of the page, served on a port of its own."""
     server = ThreadingHTTPServer((LOOPBACK, 0), partial(_Quiet, directory=directory))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -42,7 +42,8 @@ class PositionVector:
 
     def __getitem__(self, writer: str) -> Token:
         """The token up to which ``writer`` has been read, whether it is named or not."""
-        return max(self._writers.get(writer, 0), self._linear)
+        token = self._writers.get(writer, 0)
+        return token if token > self._linear else self._linear
 
     @property
     def highest(self) -> Token:

@@ -219,6 +219,11 @@ class Script(str):
         return made
 
 
+def planned(sql: str) -> Script:
+    """A statement that is run often; see :class:`PlannedOnce`."""
+    return Script([PlannedOnce(sql)])
+
+
 class DeferredScript(Script):
     """A script whose result nobody needs: it is sent with what follows, be that a statement or COMMIT.
 

@@ -1,7 +1,8 @@
 // A small client on matrix-js-sdk: log in, room list, timeline, page back, send, receive live.
 import * as sdk from "matrix-js-sdk";
+import { SlidingSync } from "matrix-js-sdk/lib/sliding-sync";
 
-const shown = { seen: [], ready: false, rooms: [], errors: [], states: [] };
+const shown = { seen: [], ready: false, rooms: [], errors: [], states: [], pos: [], refused: [] };
 const told = { typing: {}, read: {}, messages: [] };
 window.shown = shown;
 window.told = told;
@@ -23,7 +24,32 @@ function draw(client, room) {
     );
 }
 
-window.begin = async (baseUrl, user, password) => {
+// Each request of sliding sync goes to another server than the one before.
+function going_round(servers) {
+    let asked = 0;
+    return (resource, options) => {
+        const url = new URL(resource);
+        if (url.pathname.includes("simplified_msc3575")) {
+            url.host = new URL(servers[asked++ % servers.length]).host;
+            shown.pos.push(url.searchParams.get("pos"));
+        }
+        return window.fetch(url, options);
+    };
+}
+
+function sliding_sync(client, baseUrl) {
+    const everything = [["*", "*"], ["m.room.member", "$LAZY"]];
+    const lists = new Map([["all", { ranges: [[0, 3]], timeline_limit: 5, required_state: everything }]]);
+    const opened = { timeline_limit: 20, required_state: everything };
+    window.sliding = new SlidingSync(baseUrl, lists, opened, client, 2000);
+    window.sliding.on("SlidingSync.Lifecycle", (state, answer, error) => {
+        if (error) shown.refused.push(error.errcode ?? String(error));
+    });
+    return window.sliding;
+}
+
+// With servers, the client uses sliding sync, at each of them in turn.
+window.begin = async (baseUrl, user, password, servers) => {
     const login = await sdk.createClient({ baseUrl }).loginRequest({
         type: "m.login.password",
         identifier: { type: "m.id.user", user },
@@ -35,6 +61,7 @@ window.begin = async (baseUrl, user, password) => {
         accessToken: login.access_token,
         deviceId: login.device_id,
         timelineSupport: true,
+        ...(servers && { fetchFn: going_round(servers) }),
     });
     window.client = client;
     client.on(sdk.ClientEvent.Sync, (state, before, data) => {
@@ -59,7 +86,8 @@ window.begin = async (baseUrl, user, password) => {
         }
     });
     client.on(sdk.ClientEvent.ReceivedToDeviceMessage, ({ message }) => told.messages.push(message.content));
-    await client.startClient({ initialSyncLimit: 5, lazyLoadMembers: true, pollTimeout: 2000 });
+    const slidingSync = servers && sliding_sync(client, baseUrl);
+    await client.startClient({ initialSyncLimit: 5, lazyLoadMembers: true, pollTimeout: 2000, slidingSync });
 };
 
 window.open_room = (roomId) => {

@@ -11,13 +11,14 @@ refusal, no further input of the connection is processed.
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 from typing import Any, cast
 
 from twisted.python.failure import Failure
 from twisted.web import http
 
 from synrepl.adapters.http.limits import BadRequest, RequestTooSlow, TooBusy, TooManyConnections
-from synrepl.adapters.http.messages import answer_headers, phrase
+from synrepl.adapters.http.messages import answer_head
 from synrepl.adapters.http.request import ArrivingRequest, RequestServer
 from synrepl.core.clock import DelayedCall
 from synrepl.core.errors import SynreplError
@@ -56,7 +57,9 @@ class HttpChannel(http.HTTPChannel):
         self.factory = server
         self.local_address = ""
         self._phase = ChannelPhase.IDLE
-        self._deadline: DelayedCall | None = None
+        self._deadline = inf
+        self._timer: DelayedCall | None = None
+        self._timer_at = inf
         self._refused = False
 
     def request_line(self) -> tuple[bytes, bytes, bytes]:
@@ -75,6 +78,9 @@ class HttpChannel(http.HTTPChannel):
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """Leave the connection table."""
         self._begin(ChannelPhase.CLOSING, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self.server.admission.answer_read(self)
         self.server.connections.left(self)
         super().connectionLost(reason)
@@ -207,10 +213,7 @@ class HttpChannel(http.HTTPChannel):
             return
         answer = self.server.policy.error_answer(error, {})
         self.server.responses["-", answer.status] += 1
-        lines = [f"HTTP/1.1 {answer.status} {phrase(answer.status).decode()}"]
-        headers = [*answer_headers(answer), *self.server.policy.headers, ("Connection", "close")]
-        lines += [f"{name}: {value}" for name, value in headers]
-        head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+        head = answer_head(answer, self.server.policy.headers, version=b"HTTP/1.1", closes=True)
         self.transport.write(head + answer.body)
         self._close()
 
@@ -226,12 +229,32 @@ class HttpChannel(http.HTTPChannel):
     # -- deadlines ----------------------------------------------------------------------------
 
     def _begin(self, phase: ChannelPhase, seconds: float | None) -> None:
-        if self._deadline is not None and self._deadline.active():
-            self._deadline.cancel()
+        """Begin a phase; it must end before ``seconds`` have passed.
+
+        Most phases are short, so a timer that ends no later is kept, and looks at the deadline then.
+        """
         self._phase = phase
-        self._deadline = None
-        if seconds is not None:
-            self._deadline = self.server.scheduler.callLater(seconds, self._too_late)
+        if seconds is None:
+            self._deadline = inf
+            return
+        self._deadline = self.server.scheduler.seconds() + seconds
+        if self._timer is None or self._timer_at > self._deadline:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        scheduler = self.server.scheduler
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._deadline
+        self._timer = scheduler.callLater(self._deadline - scheduler.seconds(), self._look_at_phase)
+
+    def _look_at_phase(self) -> None:
+        self._timer = None
+        if self._deadline > self._timer_at:
+            if self._deadline < inf:
+                self._start_timer()
+            return
+        self._too_late()
 
     def _too_late(self) -> None:
         limits = self.server.limits

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
-from twisted.web.http_headers import Headers
+from twisted.web.http_headers import Headers as RequestHeaders
 
 from synrepl.core import jsons
 from synrepl.core.errors import InputError
 
 JSON = "application/json"
+
+#: Names and values of an answer's headers.
+Headers = Sequence[tuple[str, str]]
 
 #: Maximum number of query parameters; no request needs as many.
 MAX_PARAMETERS = 50
@@ -38,7 +42,7 @@ class HttpRequest:
 
     path: Mapping[str, str]
     query: Mapping[str, str]
-    headers: Headers
+    headers: RequestHeaders
     body: bytes
     remote_address: str = ""
     method: str = "GET"
@@ -59,7 +63,7 @@ class HttpAnswer:
     status: int
     body: bytes
     content_type: str = JSON
-    headers: Sequence[tuple[str, str]] = field(default=())
+    headers: Headers = field(default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,26 +84,38 @@ def json_answer(value: Any, status: int = 200) -> HttpAnswer:
     return HttpAnswer(status, jsons.encode(value))
 
 
-def answer_headers(answer: HttpAnswer) -> list[tuple[str, str]]:
-    """All headers of an answer."""
-    length = (
-        [] if isinstance(answer, StreamedAnswer) else [("Content-Length", str(len(answer.body)))]
-    )
-    return [
-        ("Content-Type", answer.content_type),
-        *length,
-        ("Cache-Control", "no-store"),
-        ("X-Content-Type-Options", "nosniff"),
-        *answer.headers,
-    ]
+def answer_head(answer: HttpAnswer, more: Headers, *, version: bytes, closes: bool) -> bytes:
+    """The head of an answer, up to the empty line.
+
+    :param more: further headers
+    :param version: of the request
+    :param closes: whether the connection is closed after it
+    """
+    most = _most_of_head(answer.status, answer.content_type, (*answer.headers, *more))
+    close = b"Connection: close\r\n" if closes else b""
+    if not isinstance(answer, StreamedAnswer):
+        size = b"Content-Length: %d\r\n" % len(answer.body)
+    else:  # others than HTTP/1.1 learn of the end when the connection is closed
+        size = b"Transfer-Encoding: chunked\r\n" if version == b"HTTP/1.1" else b""
+    return b"%b %b%b%b\r\n" % (version, most, close, size)
 
 
-def phrase(status: int) -> bytes:
-    """The reason phrase of a status."""
-    return HTTPStatus(status).phrase.encode()
+@lru_cache(256)
+def _most_of_head(status: int, content_type: str, headers: Headers) -> bytes:
+    """What is the same for many answers: from the status to the headers."""
+    fields = {
+        "Content-Type": content_type,
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        **dict(headers),
+    }
+    lines = [f"{status} {HTTPStatus(status).phrase}"]
+    # A line break in a value would begin another header.
+    lines += [f"{name}: {' '.join(value.splitlines())}" for name, value in fields.items()]
+    return "\r\n".join([*lines, ""]).encode("latin-1", "replace")
 
 
-def one_header(headers: Headers, name: str) -> str | None:
+def one_header(headers: RequestHeaders, name: str) -> str | None:
     """See :meth:`HttpRequest.header`."""
     values = headers.getRawHeaders(name.encode(), [])
     if not values:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.ports import Ports
+from synrepl.daemon.config.client_api import ClientApiConfig
 from synrepl.daemon.config.client_streams import client_stream_writers
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.client_data.data_reader import ClientDataReader
@@ -20,17 +20,25 @@ from synrepl.services.rooms.client_data.presence_tracker import PresenceTracker
 from synrepl.services.rooms.client_data.typing_users import TypingRooms
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
+from synrepl.services.rooms.news.news import NewsSource
 from synrepl.services.rooms.news.news_feed import NewsFeed
+from synrepl.services.rooms.news.news_lists import NewsLists
+from synrepl.services.rooms.news.presence_check import PresenceCheck
 from synrepl.services.rooms.news.recent_changes import RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
+from synrepl.services.rooms.news.rooms_reader import RoomsReader
 from synrepl.services.rooms.news.token_wait import GivenOutTokens, TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
+from synrepl.services.rooms.sliding.connections import SlidingConnections
+from synrepl.services.rooms.sliding.room_labels import LabelsOf, cached_labels, no_labels
+from synrepl.services.rooms.sliding.room_lists import RoomListCache
+from synrepl.services.rooms.sliding.sliding_sync import SlidingSync
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.sync.user_data import UserData
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
-from synrepl.storage.rooms.reading.rooms_of_user import rooms_of_users
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 
@@ -39,16 +47,20 @@ from synrepl.streams.synapse.account_data import ACCOUNT_DATA
 class ClientNews:
     """What a process knows of news for clients, from the streams.
 
+    :ivar server: name of the server
     :ivar applied: the positions of this process; has to hear of each that moves
     :ivar typing: who types where
     """
 
+    server: str
     database: Database
     applied: AppliedVectors
     rooms: RoomsOfUsers
     ignored_by: IgnoredBy
+    labels_of: LabelsOf
     typing: TypingRooms
-    check: ChangesCheck
+    tails: RoomTails
+    source: NewsSource
     waits: WaitingSyncs
 
 
@@ -65,6 +77,7 @@ class ClientReading:
     data: UserData
     waits: WaitingSyncs
     sync: ClientSync
+    sliding: SlidingSync
     filters: StoredFilters
 
 
@@ -75,24 +88,40 @@ def assemble_news(
     if config.rooms is None or config.rooms.clients is None or database is None:
         return None
     applied = AppliedVectors(ports.scheduler, config.server_name)
-
-    async def load(users: Collection[str]) -> Mapping[str, frozenset[str]]:
-        known = applied.current().events
-        return await database.run(
-            "rooms of users", lambda txn: rooms_of_users(txn, users, known), read_only=True
-        )
-
-    rooms = RoomsOfUsers(ports.coherence.caches, load)
-    check = ChangesCheck(RecentChanges(), rooms)
+    reader = RoomsReader(ports.scheduler, database, applied)
+    rooms = RoomsOfUsers(ports.coherence.caches, reader.rooms_of)
+    source = _news_source(config.rooms.clients, applied, rooms)
+    tails = RoomTails(ports.scheduler, database)
     waits = WaitingSyncs(ports.scheduler, applied, rooms.rooms_of)
-    feed = NewsFeed([check, waits])
+    feed = NewsFeed([source, tails, waits])
     typing = TypingRooms()
     ports.coherence.observers += [typing, feed]
     applied.listeners.append(feed.moved)
     ignored_by: IgnoredBy = nobody
+    labels_of: LabelsOf = no_labels
     if ACCOUNT_DATA.name in client_stream_writers(config, catalogue):
         ignored_by = cached_ignored_users(ports.coherence.caches, database)
-    return ClientNews(database, applied, rooms, ignored_by, typing, check, waits)
+        labels_of = cached_labels(ports.coherence.caches, database)
+    return ClientNews(
+        config.server_name,
+        database,
+        applied,
+        rooms,
+        ignored_by,
+        labels_of,
+        typing,
+        tails,
+        source,
+        waits,
+    )
+
+
+def _news_source(
+    section: ClientApiConfig, applied: AppliedVectors, rooms: RoomsOfUsers
+) -> ChangesCheck | NewsLists:
+    if section.news == "lists":
+        return NewsLists(applied, rooms, PresenceCheck(RecentChanges(), rooms))
+    return ChangesCheck(RecentChanges(), rooms)
 
 
 def assemble_reading(
@@ -106,7 +135,7 @@ def assemble_reading(
         return None
     scheduler, log, database = ports.scheduler, ports.log, news.database
     covered = TokenWait(scheduler, news.applied, given_out)
-    timelines = Timelines(database, scheduler)
+    timelines = Timelines(database, scheduler, news.tails)
     data = UserData(
         database,
         ClientDataReader(news.typing),
@@ -116,7 +145,20 @@ def assemble_reading(
         DeviceRegistry(scheduler, database, log),
     )
     sync = ClientSync(
-        scheduler, timelines, data, news.applied, covered, news.check, news.waits, log
+        scheduler, timelines, data, news.applied, covered, news.source, news.waits, log
+    )
+    sliding = SlidingSync(
+        news.server,
+        scheduler,
+        data,
+        SlidingConnections(database, scheduler, log),
+        RoomListCache(),
+        news.applied,
+        covered,
+        news.source,
+        news.waits,
+        news.labels_of,
+        log,
     )
     filters = StoredFilters(database)
-    return ClientReading(news.applied, covered, timelines, data, news.waits, sync, filters)
+    return ClientReading(news.applied, covered, timelines, data, news.waits, sync, sliding, filters)

@@ -19,6 +19,7 @@ from synrepl.services.rooms.client_data.account_data import (
 )
 from synrepl.services.rooms.client_data.stream_writers import StreamNotServed
 from synrepl.services.rooms.client_data.to_device import DeviceMessageTooLarge, TooManyRecipients
+from synrepl.services.rooms.sliding.sliding_pos import UnknownPosition
 from synrepl.services.rooms.sync.stored_filters import UnknownFilter
 from synrepl.services.rooms.timelines.updates import DamagedRoom, EventNotVisible, HasNoEntry
 from synrepl.storage.clients.account_data import TooMuchAccountData
@@ -39,6 +40,7 @@ CLIENT_API_ERRORS: ErrorTable = {
     EventNotVisible: MatrixCode(404, "M_NOT_FOUND"),
     HasNoEntry: MatrixCode(404, "M_NOT_FOUND"),
     UnknownFilter: MatrixCode(404, "M_NOT_FOUND"),
+    UnknownPosition: MatrixCode(400, "M_UNKNOWN_POS"),
     NoAccountData: MatrixCode(404, "M_NOT_FOUND"),
     EventNotInRoom: MatrixCode(404, "M_NOT_FOUND"),
     ControlledByServer: MatrixCode(405, "M_BAD_JSON"),

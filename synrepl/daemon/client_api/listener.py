@@ -29,12 +29,14 @@ from synrepl.daemon.client_api.reading import RoomReading, reading_routes
 from synrepl.daemon.client_api.rooms import directory_routes, room_routes_of_clients
 from synrepl.daemon.client_api.sending import sending_routes
 from synrepl.daemon.client_api.session import session_routes
+from synrepl.daemon.client_api.sliding import sliding_routes
 from synrepl.daemon.client_api.syncing import sync_routes
 from synrepl.daemon.config.client_api import ClientApiConfig, RateLimitConfig
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
+from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.waiting.wait_for import WaitFor
 
 #: Persistent connections to each process that requests are forwarded to.
@@ -44,11 +46,15 @@ FORWARDING_CONNECTIONS = 16
 class ClientApiListener:
     """The listener for Matrix clients.
 
+    :param waits: has the number of syncs that wait for news
     :ivar server: has the counters of its connections and requests
     """
 
-    def __init__(self, server: HttpServer, limiters: ClientRateLimiters, port: Any) -> None:
+    def __init__(
+        self, server: HttpServer, limiters: ClientRateLimiters, waits: WaitingSyncs, port: Any
+    ) -> None:
         self.server = server
+        self._waits = waits
         self._limiters = limiters
         self._port = port
 
@@ -58,7 +64,7 @@ class ClientApiListener:
         return int(self._port.getHost().port)
 
     def status(self) -> dict[str, Any]:
-        """Counts of connections and requests, and of requests refused by a rate limit."""
+        """Counts of connections, requests and waiting syncs, and of requests refused by a rate limit."""
         limiters = self._limiters
         answered: Counter[str] = Counter()
         for (_, status), count in self.server.responses.items():
@@ -66,6 +72,7 @@ class ClientApiListener:
         return {
             "port": self.port,
             **http_status(self.server),
+            "syncs_waiting": len(self._waits),
             "answered": dict(answered),
             "rate_limited": {
                 "logins": limiters.logins.refused,
@@ -138,13 +145,14 @@ def open_client_api(
             endpoints, ClientDataEndpoints(scheduler, client_data, reading.data.presence)
         ),
         *sync_routes(endpoints, reading.sync, reading.filters, config.server_name),
+        *sliding_routes(endpoints, reading.sliding),
     ]
     limits = HttpLimits(
         max_body=section.max_body, max_waiting=section.max_waiting, connections=connections
     )
     server = HttpServer(scheduler, routes, MatrixPolicy(CLIENT_API_ERRORS), limits, sliced=True)
     port = listen(reactor, "rooms.client_api", section.port, server, section.bind_address)
-    listener = ClientApiListener(server, limiters, port)
+    listener = ClientApiListener(server, limiters, reading.waits, port)
     stops.push_async_callback(listener.close)
     return listener
 

@@ -17,6 +17,7 @@ from synrepl.daemon.client_api.endpoints import BadParameter, ClientRequest, End
 from synrepl.positions.vector import PositionVector
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.rooms.news.sync_token import SyncToken
+from synrepl.services.rooms.sliding.sliding_pos import SlidingPos
 from synrepl.services.rooms.timelines.client_filter import (
     RoomEventFilter,
     parse_room_event_filter,
@@ -213,9 +214,12 @@ class RoomReading:
         text = request.query.get(name)
         if not text:
             return None
-        if not text.startswith("s"):
+        if text.startswith("p"):
+            token = SlidingPos.parse(text, self._server).token
+        elif text.startswith("s"):
+            token = SyncToken.parse(text, self._server)
+        else:
             return RoomToken.parse(text)
-        token = SyncToken.parse(text, self._server)
         await self._covers.until_covered(token)
         return token.events
 

@@ -9,6 +9,7 @@ from synrepl.adapters.client_api.errors import BadClientBody
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.routes import Route
 from synrepl.daemon.client_api.endpoints import ClientRequest, Endpoints
+from synrepl.daemon.client_api.sliding import SLIDING_FEATURE
 from synrepl.rooms import ROOM_VERSIONS
 from synrepl.services.clients.identity import ClientChecker, ClientIdentity, UnsupportedLogin
 
@@ -51,7 +52,8 @@ def session_routes(
     }
 
     async def versions(request: HttpRequest) -> HttpAnswer:
-        return json_answer({"versions": SPECIFICATION_VERSIONS, "unstable_features": {}})
+        features = {SLIDING_FEATURE: True}
+        return json_answer({"versions": SPECIFICATION_VERSIONS, "unstable_features": features})
 
     async def flows(request: HttpRequest) -> HttpAnswer:
         return json_answer({"flows": [{"type": each} for each in checker.flows()]})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from synrepl.adapters.http.messages import HttpAnswer, json_answer
 from synrepl.adapters.http.routes import Route
-from synrepl.core import jsons
 from synrepl.daemon.client_api.endpoints import ClientRequest, Endpoints
 from synrepl.services.rooms.client_data.presence import wanted_presence
 from synrepl.services.rooms.news.sync_token import SyncToken
@@ -16,7 +15,7 @@ from synrepl.services.rooms.sync.sync import LONGEST_WAIT_S, ClientSync, SyncReq
 from synrepl.services.rooms.timelines.client_filter import (
     NO_FILTER,
     ClientFilter,
-    parse_filter,
+    parse_filter_text,
 )
 
 #: Parameters for the state at the end of timelines (MSC4222), each with the name that this state has in answers.
@@ -72,5 +71,5 @@ async def _filter(request: ClientRequest, filters: StoredFilters) -> ClientFilte
     if not text:
         return NO_FILTER
     if text.startswith("{"):
-        return parse_filter(jsons.decode(text.encode(), "the filter"))
-    return parse_filter(await filters.get(request.user_id, text))
+        return parse_filter_text(text.encode())
+    return await filters.wanted(request.user_id, text)

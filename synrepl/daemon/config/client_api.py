@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from synrepl.core.loopback import LOOPBACK, is_loopback
 from synrepl.daemon.config import values
@@ -51,6 +51,8 @@ class ClientApiConfig(Section):
     :ivar checker: class that decides who may log in, instead of ``users``
     :ivar checker_config: its keyword arguments
     :ivar default_room_version: of rooms whose creators do not choose one
+    :ivar news: what decides whether anything is new for a user: the last changes of rooms and users, or a list for
+        each user; see docs/adr/0026-what-is-new-for-a-user.md
     :ivar max_body: maximum size of a request body, in bytes
     :ivar max_waiting: maximum number of requests that wait for news
     :ivar max_connections: maximum number of connections; ``max_connections_per_address`` from one address, which
@@ -64,6 +66,7 @@ class ClientApiConfig(Section):
     checker: values.ObjectPath | None = None
     checker_config: Mapping[str, Any] = field(default_factory=dict)
     default_room_version: str = DEFAULT_ROOM_VERSION
+    news: Literal["changes", "lists"] = "changes"
     max_body: values.Size = 2**20
     max_waiting: values.Count = 10_000
     max_connections: values.Count = 12_000

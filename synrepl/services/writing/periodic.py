@@ -10,6 +10,7 @@ from synrepl.core.log import Logger
 from synrepl.services.writing.stream_writer import StreamWriter
 from synrepl.storage import idempotency
 from synrepl.storage.clients.devices import forget_old_devices
+from synrepl.storage.clients.sliding_positions import end_unused
 from synrepl.storage.clients.to_device import forget_requests
 from synrepl.storage.database import Database
 from synrepl.storage.rooms.tables.sent_events import forget_sent
@@ -22,6 +23,9 @@ KEEP_SENT_S = 2 * 24 * 3600.0
 
 #: Seconds for which messages are kept for a device of a Matrix client that does not sync.
 KEEP_DEVICES_S = 60 * 24 * 3600.0
+
+#: Seconds after which a connection of sliding sync that is not used ends.
+KEEP_CONNECTIONS_S = 30 * 24 * 3600.0
 
 #: Seconds between two rounds of deleting expired keys.
 EXPIRE_KEYS_EVERY_S = 60.0
@@ -37,15 +41,16 @@ SKIP_IDLE_EVERY_S = 1.0
 
 
 async def expire_idempotency_keys(scheduler: Scheduler, database: Database, log: Logger) -> None:
-    """Delete expired keys, transaction IDs and devices, a bounded number at a time, for as long as the process runs."""
+    """Delete expired keys, transaction IDs, connections and devices, a bounded number at a time, for as long as the process runs."""
     keys = partial(idempotency.forget, older_than_s=KEEP_KEYS_S, at_most=KEYS_AT_ONCE)
     sent = partial(forget_sent, older_than_s=KEEP_SENT_S, at_most=KEYS_AT_ONCE)
+    unused = partial(end_unused, older_than_s=KEEP_CONNECTIONS_S, at_most=KEYS_AT_ONCE)
     requests = partial(forget_requests, older_than_s=KEEP_SENT_S, at_most=KEYS_AT_ONCE)
     devices = partial(forget_old_devices, older_than_s=KEEP_DEVICES_S, at_most=DEVICES_AT_ONCE)
     while True:
         await scheduler.sleep(EXPIRE_KEYS_EVERY_S)
         try:
-            for work in (keys, sent, requests):
+            for work in (keys, sent, requests, unused):
                 while await database.run("forget_keys", work) == KEYS_AT_ONCE:
                     await scheduler.sleep(0)
             await database.run("forget devices", devices)

@@ -65,6 +65,16 @@ def read_account_data(
     return StoredAccountData(bytes(content), StoredFact(writer, stream_id))
 
 
+def read_in_rooms(txn: Transaction, user_id: str, kind: str) -> dict[str, bytes]:
+    """The contents of one type of account data, as JSON, by room ID."""
+    txn.execute(
+        "SELECT room_id, content FROM synrepl._account_data"
+        " WHERE user_id = %s AND room_id <> '' AND type = %s",
+        (user_id, kind),
+    )
+    return {str(room_id): bytes(content) for room_id, content in txn.fetchall()}
+
+
 def write_account_data(
     txn: Transaction,
     outbox: Outbox,

@@ -47,6 +47,7 @@ class ValuesToRead(NamedTuple):
     :ivar account_data: in any room, and in none
     :ivar presence: of those who share a room with the user
     :ivar to_device: to the device
+    :ivar max_messages: number of these that are told at once
     """
 
     user_id: str
@@ -61,6 +62,7 @@ class ValuesToRead(NamedTuple):
     account_data: TokenSpan | None = None
     presence: TokenSpan | None = None
     to_device: TokenSpan | None = None
+    max_messages: int = MAX_DEVICE_MESSAGES
     wants_account_data: bool = True
     wants_receipts: bool = True
     wants_presence: bool = True
@@ -126,7 +128,7 @@ def read_values(txn: Transaction, wanted: ValuesToRead) -> Values:
     if not parts:
         return Values((), (), (), ())
     txn.execute(" UNION ALL ".join(f"({each})" for each in parts), params)
-    return _collected(txn.fetchall())
+    return _collected(txn.fetchall(), _most_messages(wanted))
 
 
 def _account_data(wanted: ValuesToRead, params: dict[str, object]) -> list[str]:
@@ -213,7 +215,7 @@ def _to_device(wanted: ValuesToRead, params: dict[str, object]) -> list[str]:
     messages = (
         f"SELECT {_MESSAGE}, t.stream_id, {nothing}, t.message, t.place::bigint, NULL::boolean{mine}"
         f" AND {_in_span(wanted.to_device, 'to_device', params)}"
-        f" ORDER BY t.stream_id, t.place LIMIT {MAX_DEVICE_MESSAGES + 1}"
+        f" ORDER BY t.stream_id, t.place LIMIT {_most_messages(wanted) + 1}"
     )
     acknowledged = (
         f"SELECT {_ACKNOWLEDGED}, t.stream_id, {nothing}, NULL::bytea, NULL::bigint, NULL::boolean{mine}"
@@ -228,7 +230,12 @@ def _in_span(span: TokenSpan, name: str, params: dict[str, object]) -> str:
     return f"{uncovered(span.since, f'{name}_since')} AND {covered(span.upto, f'{name}_upto')}"
 
 
-def _collected(rows: Sequence[Record]) -> Values:
+def _most_messages(wanted: ValuesToRead) -> int:
+    """Messages that are told at once: at least one, so that there is an end."""
+    return max(1, min(wanted.max_messages, MAX_DEVICE_MESSAGES))
+
+
+def _collected(rows: Sequence[Record], most_messages: int) -> Values:
     account: dict[tuple[str, str], AccountData] = {}
     receipts: dict[tuple[str, ...], Receipt] = {}
     presence: dict[str, Presence] = {}
@@ -248,7 +255,7 @@ def _collected(rows: Sequence[Record]) -> Values:
         else:
             has_acknowledged = True
     messages.sort()
-    has_more = len(messages) > MAX_DEVICE_MESSAGES
+    has_more = len(messages) > most_messages
     return Values(
         list(account.values()),
         list(receipts.values()),
@@ -266,4 +273,4 @@ def _whole_facts(
     if not has_more:
         return messages
     last = messages[-1][0]
-    return [each for each in messages if each[0] != last]
+    return [each for each in messages if each[0] != last] or messages

@@ -30,9 +30,18 @@ class AccountDataRow(Row, frozen=True):
 IGNORED_USER_LIST = "m.ignored_user_list"
 
 
+#: The types of account data that say which rooms are direct chats, and how a room is tagged.
+DIRECT_ROOMS, ROOM_TAGS = "m.direct", "m.tag"
+
+
 def _ignored_users_key(row: AccountDataRow) -> Iterable[tuple[str]]:
     is_list = row.data_type == IGNORED_USER_LIST and row.room_id is None
     return ((row.user_id,),) if is_list else ()
+
+
+def _room_labels_key(row: AccountDataRow) -> Iterable[tuple[str]]:
+    is_label = row.data_type == (DIRECT_ROOMS if row.room_id is None else ROOM_TAGS)
+    return ((row.user_id,),) if is_label else ()
 
 
 ACCOUNT_DATA = Stream(
@@ -48,6 +57,7 @@ ACCOUNT_DATA = Stream(
             Invalidates("get_room_account_data_for_user", columns_key("user_id")),
             Invalidates("get_account_data_for_room", columns_key("user_id", "room_id")),
             Invalidates("ignored_users", _ignored_users_key),
+            Invalidates("room_labels", _room_labels_key),
             Marks("account_data", entity("user_id")),
         )
     },

@@ -98,7 +98,10 @@ class Syncing(SyncCase):
         first = await self.sync(self.bob)
         created = await self.carol.ask("POST", "/createRoom", {})
         self.assert_code(created, 200)
-        since = (await self.sync(self.bob, first["next_batch"]))["next_batch"]
+        path = f"/user/{quote(self.bob.user_id)}/filter"
+        stored = (await self.bob.ask("POST", path, {"room": {}})).json["filter_id"]
+        answer = await self.sync(self.bob, first["next_batch"], filter=stored)
+        since = answer["next_batch"]
         database = self.master_process.running.services.reading.timelines.database
         asked: list[str] = []
         run = database.run
@@ -111,7 +114,7 @@ class Syncing(SyncCase):
         self.patch(database, "run", counting)
         await self.carol.say(created.json["room_id"], "not for Bob", "1")
         asked.clear()
-        answer = await self.sync(self.bob, since)
+        answer = await self.sync(self.bob, since, filter=stored)
         self.assertNotIn("rooms", answer)
         self.assertEqual(asked, [])
 
@@ -252,6 +255,39 @@ def _mutated(rng: Random, text: str) -> str:
         )
         letters = [each for each in letters if each] or ["s"]
     return "".join(letters)
+
+
+class SyncingByLists(SyncCase):
+    """``/sync`` of a process that keeps a list of news for each user."""
+
+    client_api = ", news: lists"
+
+    async def test_what_is_new_is_told_once(self) -> None:
+        first = await self.sync(self.bob)
+        await self.say(self.alice, "one")
+        answer = await self.sync(self.bob, first["next_batch"])
+        self.assertEqual(self.bodies(answer), ["one"])
+        await self.say(self.alice, "two")
+        again = await self.sync(self.bob, answer["next_batch"])
+        self.assertEqual(self.bodies(again), ["two"])
+        self.assertNotIn("rooms", await self.sync(self.bob, again["next_batch"]))
+        both = await self.sync(self.bob, first["next_batch"])
+        self.assertEqual(self.bodies(both), ["one", "two"])
+
+    async def test_a_room_is_new_when_it_is_joined_and_left(self) -> None:
+        first = await self.sync(self.carol)
+        since = (await self.sync(self.carol, first["next_batch"]))["next_batch"]
+        self.assert_code(await self.carol.ask("POST", f"/join/{quote(self.room_id)}", {}), 200)
+        joined = await self.sync(self.carol, since)
+        room = self.joined(joined)
+        told = [*room["state"]["events"], *room["timeline"]["events"]]
+        self.assertIn("m.room.create", {each["type"] for each in told})
+        self.assert_code(await self.carol.ask("POST", f"{self.room}/leave", {}), 200)
+        await self.say(self.alice, "among us")
+        left = await self.sync(self.carol, joined["next_batch"])
+        self.assertEqual(list(left["rooms"]), ["leave"])
+        timeline = left["rooms"]["leave"][self.room_id]["timeline"]["events"]
+        self.assertEqual([each["type"] for each in timeline], ["m.room.member"])
 
 
 class Reading(SyncCase):

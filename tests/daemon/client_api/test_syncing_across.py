@@ -12,10 +12,8 @@ from tests.daemon.client_api.test_processes import ProcessesCase
 FILTER = quote('{"room":{"timeline":{"limit":100}}}')
 
 
-class SyncsAcrossProcesses(ProcessesCase):
-    """Alice sends through any process, and Bob syncs at any."""
-
-    timeout = 300
+class AskingCase(ProcessesCase):
+    """Requests at processes that may be away."""
 
     async def ask(self, client: HttpMatrixClient, method: str, path: str, body: Any) -> ClientReply:
         """A request that is made again while its process is away."""
@@ -28,6 +26,12 @@ class SyncsAcrossProcesses(ProcessesCase):
             if reply.status not in (502, 503):
                 return reply
             await self.scheduler.sleep(0.05)
+
+
+class SyncsAcrossProcesses(AskingCase):
+    """Alice sends through any process, and Bob syncs at any."""
+
+    timeout = 300
 
     async def test_every_message_is_told_once_whatever_is_restarted(self) -> None:
         names = ("master", "w1", "w2")

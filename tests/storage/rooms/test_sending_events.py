@@ -24,8 +24,8 @@ from synrepl.storage.rooms.tables.sent_events import (
     SentRequest,
     find_sent,
     forget_sent,
-    transaction_ids,
 )
+from synrepl.storage.rooms.timelines.event_sources import read_answer_rows
 from synrepl.storage.short_work import Opening
 from tests.rooms.auth_rooms import ALICE, CAROL
 from tests.rooms.small_rooms import SmallRoom
@@ -235,11 +235,15 @@ class TransactionIds(SendingCase):
             found = await self.read(lambda txn, request=request: find_sent(txn, request))
             assert found is not None
             self.assertEqual(found, (sent.event_id, sent.stream_id, "one"))
-        ids = await self.read(lambda txn: transaction_ids(txn, ALICE, "D", [sent.event_id, "$x"]))
+        number = "SELECT event_no FROM synrepl._room_events WHERE event_id = %s"
+
+        def transaction_ids(txn: Transaction, device_id: str) -> Mapping[str, str]:
+            event_no = txn.execute(number, (sent.event_id,)).fetchone()[0]
+            return read_answer_rows(txn, [], [event_no], ALICE, device_id).sent
+
+        ids = await self.read(lambda txn: transaction_ids(txn, "D"))
         self.assertEqual(ids, {sent.event_id: "1"})
-        self.assertEqual(
-            await self.read(lambda txn: transaction_ids(txn, ALICE, "E", [sent.event_id])), {}
-        )
+        self.assertEqual(await self.read(lambda txn: transaction_ids(txn, "E")), {})
 
     async def test_a_second_event_for_a_request_is_not_stored(self) -> None:
         first = await self.send({"body": "1"}, request=self.request)

@@ -24,7 +24,13 @@ from synrepl.services.rooms.timelines.client_filter import (
 )
 from synrepl.services.rooms.timelines.room_token import lowered
 from synrepl.services.rooms.timelines.updates import TimelineReader
-from synrepl.storage.clients.reading import TokenSpan, Values, ValuesToRead, read_values
+from synrepl.storage.clients.reading import (
+    MAX_DEVICE_MESSAGES,
+    TokenSpan,
+    Values,
+    ValuesToRead,
+    read_values,
+)
 from synrepl.storage.clients.values import AccountData, Presence, Receipt
 from synrepl.storage.database import Transaction
 
@@ -79,6 +85,7 @@ class ClientDataReader:
         news: News,
         rooms: DataRooms,
         wanted: ClientFilter = NO_FILTER,
+        max_messages: int = MAX_DEVICE_MESSAGES,
     ) -> ClientData:
         """What is new above ``since`` for a device.
 
@@ -86,11 +93,12 @@ class ClientDataReader:
         :param since: what the client knows; None: nothing, so everything is told
         :param upto: the positions of this process
         :param news: what may be new; nothing else is read. Kinds that are not wanted may be masked
+        :param max_messages: to the device
         """
         data = _WantedData(reader, wanted)
         allowed = _allowed(rooms, wanted.room)
         asked = _values_to_read(reader, since, upto, news, allowed, data)
-        values = read_values(txn, asked)
+        values = read_values(txn, asked._replace(max_messages=max_messages))
         typing = self._changed_typing(news, allowed)
         return ClientData(
             data.global_account_data(values.account_data),

@@ -127,8 +127,10 @@ class AppliedVectors:
         ahead = {
             name: at.merge(mine)
             for name, at, mine in zip(_NAMES, since[1:], upto[1:], strict=True)
-            if not mine.covers(at) and name not in _IN_MEMORY
+            if at != mine and name not in _IN_MEMORY and not mine.covers(at)
         }
+        if not ahead:
+            return upto
         merged = {
             name: PositionVector({w: at for w, at in v.writers.items() if at > v.linear}, v.linear)
             for name, v in ahead.items()

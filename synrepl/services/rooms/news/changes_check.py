@@ -9,14 +9,12 @@ from __future__ import annotations
 from synrepl.core.tokens import Token
 from synrepl.positions.vector import PositionVector
 from synrepl.services.rooms.news.news import NO_NEWS, News
+from synrepl.services.rooms.news.presence_check import PresenceCheck
 from synrepl.services.rooms.news.recent_changes import ChangeKind, RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.sync_token import SyncToken
 
 _NONE: frozenset[str] | None = frozenset()
-
-#: Users whose presence has changed that are compared with a user's rooms; of more, some may share one.
-MAX_PRESENCE = 500
 
 
 class ChangesCheck:
@@ -28,6 +26,7 @@ class ChangesCheck:
     def __init__(self, recent: RecentChanges, rooms: RoomsOfUsers) -> None:
         self._recent = recent
         self._rooms = rooms
+        self._presence = PresenceCheck(recent, rooms)
 
     def changed(self, kind: ChangeKind, writer: str, token: Token, entity: str | None) -> None:
         """Remember a change."""
@@ -42,10 +41,18 @@ class ChangesCheck:
         if since == upto:
             return NO_NEWS
         changed = self._recent.any_since
-        membership = self._has_changed(ChangeKind.MEMBERSHIP, user_id, since.events, upto.events)
         rooms = receipts = typing = _NONE
+        is_moving = False
         if since.events != upto.events and changed(ChangeKind.ROOM, since.events):
-            rooms = await self._changed_rooms(ChangeKind.ROOM, user_id, since.events)
+            mine = await self._rooms.memberships_of(user_id)
+            rooms = self._recent.changed_among(ChangeKind.ROOM, mine.rooms, since.events)
+            if rooms and mine.moving:
+                is_moving = mine.is_moving(rooms, upto.events)
+                rooms = mine.joined_among(rooms, upto.events)
+        # After the rooms, so that these are right if it says no.
+        membership = is_moving or self._has_changed(
+            ChangeKind.MEMBERSHIP, user_id, since.events, upto.events
+        )
         if since.receipts != upto.receipts and changed(ChangeKind.RECEIPTS, since.receipts):
             receipts = await self._changed_rooms(ChangeKind.RECEIPTS, user_id, since.receipts)
         if since.typing != upto.typing and changed(ChangeKind.TYPING, since.typing):
@@ -58,7 +65,7 @@ class ChangesCheck:
             self._has_changed(
                 ChangeKind.ACCOUNT_DATA, user_id, since.account_data, upto.account_data
             ),
-            await self._has_presence(user_id, since.presence, upto.presence),
+            await self._presence.has_changed(user_id, since.presence, upto.presence),
             self._has_changed(ChangeKind.TO_DEVICE, user_id, since.to_device, upto.to_device),
             self._has_changed(ChangeKind.PRIVATE_RECEIPTS, user_id, since.receipts, upto.receipts),
         )
@@ -73,23 +80,3 @@ class ChangesCheck:
     ) -> frozenset[str] | None:
         rooms = await self._rooms.rooms_of(user_id)
         return self._recent.changed_among(kind, rooms, since)
-
-    async def _has_presence(
-        self, user_id: str, since: PositionVector, upto: PositionVector
-    ) -> bool:
-        """Whether the presence of the user has changed, or may have of somebody in the same room."""
-        if since == upto or not self._recent.any_since(ChangeKind.PRESENCE, since):
-            return False
-        users = self._recent.all_since(ChangeKind.PRESENCE, since, MAX_PRESENCE)
-        if users is None or user_id in users:
-            return True
-        rooms = await self._rooms.rooms_of(user_id)
-        known = {other: self._rooms.known(other) for other in users}
-        if any(theirs is not None and not rooms.isdisjoint(theirs) for theirs in known.values()):
-            return True
-        # Read once for all who ask: otherwise everybody would have to look what concerns nobody.
-        unknown = [other for other, theirs in known.items() if theirs is None]
-        if not unknown:
-            return False
-        found = await self._rooms.rooms_of_all(unknown)
-        return any(not rooms.isdisjoint(theirs) for theirs in found.values())

@@ -13,7 +13,8 @@ class News(NamedTuple):
     Rooms that are named may turn out to have nothing that the user sees.
 
     :ivar rooms: joined rooms with events, or changes of the state; None: any, the tables have to be asked
-    :ivar membership: whether a membership of the user has changed
+    :ivar membership: whether a membership of the user has changed, or may have; if not, the user is in each of
+        ``rooms``, and was when the first of the tokens was given out
     :ivar receipts: joined rooms with receipts; None: any
     :ivar typing: joined rooms where users began or ceased to type; None: any
     :ivar account_data: of the user, in any room or in none
@@ -39,7 +40,7 @@ class News(NamedTuple):
 
 NO_NEWS = News()
 
-#: Everything may be new; the answer to a token from too long ago.
+#: A resync: everything may be new, so the tables have to be asked. The answer to a token from too long ago.
 ANY_NEWS = News(None, True, None, None, True, True, True, True)
 
 

@@ -37,6 +37,10 @@ class ChangeKind(Enum):
         self.stream = stream
 
 
+#: Changes that are named by rooms.
+ROOM_KINDS = frozenset({ChangeKind.ROOM, ChangeKind.RECEIPTS, ChangeKind.TYPING})
+
+
 class RecentChanges:
     """The last change of each entity, for questions that are position vectors.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ _TAG = re.compile(rf"s[0-9a-f]{{{_TAG_CHARS}}}")
 _SEPARATOR = re.compile("(?<!_)_(?!_)")
 
 _START = PositionVector()
+
+#: Parsed tokens that are kept, and the length up to which they are: that of a token with ten writers.
+_KEPT, _USUAL_CHARS = 4_096, 512
 
 
 class BadSyncToken(InputError):
@@ -84,6 +88,10 @@ class SyncToken(NamedTuple):
         """
         if len(text) > MAX_TOKEN_CHARS:
             raise _bad(text, f"it has more than {MAX_TOKEN_CHARS:,} characters")
+        return _parsed(text, server) if len(text) <= _USUAL_CHARS else cls._parse(text, server)
+
+    @classmethod
+    def _parse(cls, text: str, server: str) -> SyncToken:
         tag, *fields = _SEPARATOR.split(text)
         if not _TAG.fullmatch(tag):
             raise _bad(text, "it does not begin with 's' and the tag of a server")
@@ -98,6 +106,13 @@ class SyncToken(NamedTuple):
         return cls(tag[1:], *vectors)
 
 
+@lru_cache(_KEPT)
+def _parsed(text: str, server: str) -> SyncToken:
+    """Tokens of many clients are the same, and take as much time and memory as one."""
+    return SyncToken._parse(text, server)
+
+
+@lru_cache(16)
 def server_tag(server: str) -> str:
     """A short tag that tells the tokens of servers apart; it is no secret."""
     return sha256(server.encode()).hexdigest()[:_TAG_CHARS]

@@ -6,7 +6,7 @@ users in it. So an idle poll costs nothing for each of the user's rooms, and a c
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from synrepl.core.clock import Promise, Scheduler
@@ -14,8 +14,9 @@ from synrepl.core.errors import Unavailable
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
-from synrepl.services.rooms.news.recent_changes import ChangeKind
+from synrepl.services.rooms.news.recent_changes import ROOM_KINDS, ChangeKind
 from synrepl.services.rooms.news.sync_token import SyncToken
+from synrepl.services.rooms.news.users_by_room import UsersByRoom
 
 #: Maximum number of syncs that wait, and of entries in the index from rooms to watched users.
 MAX_WAITING = 50_000
@@ -23,8 +24,6 @@ MAX_INDEXED = 2_000_000
 
 #: Units of :class:`.Slices` for waking a sync, which then reads and answers.
 _COST = 20
-
-_OF_ROOMS = (ChangeKind.ROOM, ChangeKind.RECEIPTS, ChangeKind.TYPING)
 
 
 class TooManySyncs(Unavailable):
@@ -34,14 +33,12 @@ class TooManySyncs(Unavailable):
 class _Watched:
     """A watched user.
 
-    :ivar rooms: those in the index
     :ivar waiting: the promises of the user's waits
     """
 
-    __slots__ = ("rooms", "waiting")
+    __slots__ = ("waiting",)
 
-    def __init__(self, rooms: frozenset[str]) -> None:
-        self.rooms = rooms
+    def __init__(self) -> None:
         self.waiting: set[Promise[bool]] = set()
 
 
@@ -66,8 +63,7 @@ class WaitingSyncs:
         self._max_waiting = max_waiting
         self._max_indexed = max_indexed
         self._watched: OrderedDict[str, _Watched] = OrderedDict()
-        self._by_room: defaultdict[str, set[str]] = defaultdict(set)
-        self._indexed = 0
+        self._users = UsersByRoom()
         self._waiting = 0
         self._woken: dict[Promise[bool], None] = {}
         self._is_waking = False
@@ -79,7 +75,7 @@ class WaitingSyncs:
     @property
     def indexed(self) -> int:
         """Number of entries in the index from rooms to watched users."""
-        return self._indexed
+        return self._users.indexed
 
     async def wait(self, user_id: str, upto: SyncToken, timeout_s: float) -> bool:
         """Wait until something may be new for a user. It may be cancelled.
@@ -120,10 +116,8 @@ class WaitingSyncs:
             # Otherwise a membership may have changed meanwhile, without anybody noticing.
             if self._applied.current() is before and user_id not in self._watched:
                 break
-        watched = self._watched[user_id] = _Watched(rooms)
-        for room_id in rooms:
-            self._by_room[room_id].add(user_id)
-        self._indexed += len(rooms)
+        watched = self._watched[user_id] = _Watched()
+        self._users.add(user_id, rooms)
         self._make_room()
         return watched
 
@@ -139,16 +133,11 @@ class WaitingSyncs:
 
     @property
     def _is_full(self) -> bool:
-        return self._indexed > self._max_indexed or len(self._watched) > self._max_waiting
+        return self._users.indexed > self._max_indexed or len(self._watched) > self._max_waiting
 
     def _cease(self, user_id: str) -> None:
-        watched = self._watched.pop(user_id)
-        for room_id in watched.rooms:
-            users = self._by_room[room_id]
-            users.discard(user_id)
-            if not users:
-                del self._by_room[room_id]
-        self._indexed -= len(watched.rooms)
+        del self._watched[user_id]
+        self._users.remove(user_id)
 
     # -- changes ----------------------------------------------------------------------
 
@@ -157,8 +146,8 @@ class WaitingSyncs:
         if entity is None:
             for user_id in list(self._watched):
                 self._wake_user(user_id, is_moved=kind is ChangeKind.MEMBERSHIP)
-        elif kind in _OF_ROOMS:
-            for user_id in self._by_room.get(entity, ()):
+        elif kind in ROOM_KINDS:
+            for user_id in self._users.users_in(entity):
                 self._woken.update(dict.fromkeys(self._watched[user_id].waiting))
         elif entity in self._watched:
             self._wake_user(entity, is_moved=kind is ChangeKind.MEMBERSHIP)

@@ -5,7 +5,7 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#get_matrixclientv3sync
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -19,13 +19,13 @@ from synrepl.services.rooms.client_data.data_json import (
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.updates import (
-    ClientEvent,
     InvitedRoom,
     JoinedRoom,
     LeftRoom,
     RoomSummary,
     RoomsUpdate,
     RoomTimeline,
+    fragments,
 )
 
 
@@ -73,9 +73,10 @@ def sync_answer(
 
 
 def _joined(room: JoinedRoom, state: str, data: RoomData) -> dict[str, Any]:
+    timeline, entries = room.to_json()
     return {
-        "timeline": _timeline(room.timeline),
-        state: {"events": _fragments(room.state)},
+        "timeline": timeline,
+        state: entries,
         "account_data": {"events": account_data_json(data.account_data)},
         "ephemeral": {"events": ephemeral_json(data)},
         "unread_notifications": {"notification_count": 0, "highlight_count": 0},
@@ -85,22 +86,14 @@ def _joined(room: JoinedRoom, state: str, data: RoomData) -> dict[str, Any]:
 
 def _left(room: LeftRoom, state: str, data: RoomData) -> dict[str, Any]:
     return {
-        "timeline": _timeline(room.timeline),
-        state: {"events": _fragments(room.state)},
+        "timeline": room.timeline.to_json(),
+        state: {"events": fragments(room.state)},
         "account_data": {"events": account_data_json(data.account_data)},
     }
 
 
 def _stripped(room: InvitedRoom, name: str) -> dict[str, Any]:
     return {name: {"events": [orjson.Fragment(each) for each in room.state]}}
-
-
-def _timeline(timeline: RoomTimeline) -> dict[str, Any]:
-    return {
-        "events": _fragments(timeline.events),
-        "limited": timeline.limited,
-        "prev_batch": str(timeline.prev_batch),
-    }
 
 
 def _summary(summary: RoomSummary) -> Mapping[str, Any]:
@@ -111,7 +104,3 @@ def _summary(summary: RoomSummary) -> Mapping[str, Any]:
     if summary.heroes is not None:
         found["m.heroes"] = list(summary.heroes)
     return found
-
-
-def _fragments(events: Sequence[ClientEvent]) -> list[orjson.Fragment]:
-    return [orjson.Fragment(each.json) for each in events]

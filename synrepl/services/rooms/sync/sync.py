@@ -127,6 +127,7 @@ class ClientSync:
                 upto.events,
                 news.rooms,
                 request.wanted,
+                memberships_changed=news.membership,
                 full_state=request.full_state,
                 state_after=request.state_after is not None,
             )

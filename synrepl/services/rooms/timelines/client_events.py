@@ -20,13 +20,13 @@ from synrepl.rooms import (
 )
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.sent_events import transaction_ids
 from synrepl.storage.rooms.timelines.event_sources import (
+    EventAtState,
     EventSource,
-    ReplacedEntry,
     WantedEvent,
+    read_answer_rows,
     read_sources,
-    replaced_entries,
+    sources_from,
 )
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent
 
@@ -57,8 +57,87 @@ class MadeEvents(NamedTuple):
     damaged: Mapping[int, str]
 
 
+class AnswerSources(NamedTuple):
+    """What events for one client are made of.
+
+    :ivar events: stored events by number, with the redactions that apply to them
+    :ivar replaced: by the number of a state event, that of the event that it replaced
+    :ivar sent: by event ID, the transaction IDs under which the client's device sent events
+    """
+
+    events: Mapping[int, EventSource]
+    replaced: Mapping[int, int]
+    sent: Mapping[str, str]
+
+
+class ClientEventForms:
+    """Makes events for clients from what was read of them.
+
+    :param now_ms: milliseconds since 1970
+    :param fields: paths of the fields that events have; None: all
+    :param room_ids: IDs of rooms by number, where events name their room
+    """
+
+    def __init__(
+        self,
+        now_ms: int,
+        fields: Sequence[str] | None = None,
+        room_ids: Mapping[int, str] | None = None,
+    ) -> None:
+        self._now_ms = now_ms
+        self._paths = None if fields is None else [field_path(each) for each in fields]
+        self._room_ids = room_ids or {}
+
+    def shown(self, event: EventOfRoom, sources: AnswerSources) -> ClientEvent:
+        """An event of a timeline.
+
+        :raises KeyError: its JSON was not read
+        """
+        room_no, version, shown = event
+        source = sources.events[shown.event_no]
+        unsigned = self._unsigned(source, version, sources)
+        unsigned.membership = shown.membership
+        if shown.event_id in sources.sent:
+            unsigned.transaction_id = sources.sent[shown.event_id]
+        old = sources.events.get(sources.replaced.get(shown.event_no, 0))
+        if old is not None:
+            unsigned.prev_content = Raw(content_json(old.json))
+            unsigned.replaces_state = old.event_id
+        return self._event(room_no, version, source, unsigned)
+
+    def entry(self, entry: EntryOfRoom, sources: AnswerSources) -> ClientEvent:
+        """A state event.
+
+        :raises KeyError: its JSON was not read
+        """
+        source = sources.events[entry.event_no]
+        unsigned = self._unsigned(source, entry.version, sources)
+        return self._event(entry.room_no, entry.version, source, unsigned)
+
+    def _unsigned(
+        self, source: EventSource, version: str, sources: AnswerSources
+    ) -> ClientUnsigned:
+        unsigned = ClientUnsigned(age=self._now_ms - source.sent_at)
+        redaction = sources.events.get(source.redacted_by or 0)
+        if redaction is not None:
+            form = client_form(redaction.json, redaction.event_id, room_version(version))
+            unsigned.redacted_because = Raw(form.json)
+        return unsigned
+
+    def _event(
+        self, room_no: int, version: str, source: EventSource, unsigned: ClientUnsigned
+    ) -> ClientEvent:
+        form: ClientForm = client_form(source.json, source.event_id, room_version(version))
+        json = with_unsigned(form.json, unsigned, self._room_ids.get(room_no))
+        if self._paths is not None:
+            json = selected_fields(json, self._paths)
+        return ClientEvent(
+            form.event_id, form.type, form.sender, form.state_key, source.stream_id, json
+        )
+
+
 class ClientEventMaker:
-    """Makes the events of one answer.
+    """Reads and makes the events of one answer.
 
     :param now_ms: milliseconds since 1970
     :param fields: paths of the fields that events have; None: all
@@ -75,94 +154,44 @@ class ClientEventMaker:
     ) -> None:
         self._txn = txn
         self._reader = reader
-        self._now_ms = now_ms
-        self._paths = None if fields is None else [field_path(each) for each in fields]
-        self._room_ids = room_ids or {}
+        self._forms = ClientEventForms(now_ms, fields, room_ids)
 
     def make(
         self, shown: Sequence[EventOfRoom], entries: Collection[EntryOfRoom] = ()
     ) -> MadeEvents:
         """Events of timelines, and state events; each by its number."""
-        replaced = replaced_entries(
+        rows = read_answer_rows(
             self._txn,
-            [
-                ReplacedEntry(s.event_no, room_no, s.group_before, s.slot)
-                for room_no, _, s in shown
-                if s.slot is not None
-            ],
+            [EventAtState(s.event_no, room_no, s.group_before, s.slot) for room_no, _, s in shown],
+            {each.event_no for each in entries},
+            self._reader.user_id,
+            self._reader.device_id,
         )
-        wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
+        versions = {each.room_no: each.version for each in entries}
+        versions |= {each.room_no: each.version for each in shown}
+        wanted = {
+            number: WantedEvent(number, versions[room_no]) for number, room_no in rows.rooms.items()
+        }
+        wanted |= {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
         for _, version, event in shown:
             wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
-        for _, version, event in shown:
-            for number in (event.redacted_by, replaced.get(event.event_no)):
-                if number is not None:
-                    wanted.setdefault(number, WantedEvent(number, version))
-        sources = read_sources(self._txn, wanted.values())
-        redactions = {
-            each.redacted_by: wanted[each.event_no].version
-            for each in sources.events.values()
-            if each.redacted_by is not None and each.redacted_by not in wanted
-        }
-        more = read_sources(
-            self._txn, [WantedEvent(number, version) for number, version in redactions.items()]
-        )
-        found = {**sources.events, **more.events}
-        sent = self._transaction_ids(shown)
+        read = sources_from(rows.rows, wanted)
+        sources = AnswerSources(read.events, rows.replaced, rows.sent)
         events: dict[int, ClientEvent] = {}
         damaged: dict[int, str] = {}
-        for room_no, version, event in shown:
-            source = found.get(event.event_no)
-            if source is None:
-                damaged[room_no] = str(sources.damaged[event.event_no])
-                continue
-            unsigned = self._unsigned(source, version, found)
-            unsigned.membership = event.membership
-            if event.event_id in sent:
-                unsigned.transaction_id = sent[event.event_id]
-            old = found.get(replaced.get(event.event_no, 0))
-            if old is not None:
-                unsigned.prev_content = Raw(content_json(old.json))
-                unsigned.replaces_state = old.event_id
-            events[event.event_no] = self._event(room_no, version, source, unsigned)
+        for each in shown:
+            if each.shown.event_no in sources.events:
+                events[each.shown.event_no] = self._forms.shown(each, sources)
+            else:
+                damaged[each.room_no] = str(read.damaged[each.shown.event_no])
         for entry in entries:
             if entry.event_no in events:
                 continue
-            source = found.get(entry.event_no)
-            if source is None:
-                damaged[entry.room_no] = str(sources.damaged[entry.event_no])
-                continue
-            unsigned = self._unsigned(source, entry.version, found)
-            events[entry.event_no] = self._event(entry.room_no, entry.version, source, unsigned)
+            if entry.event_no in sources.events:
+                events[entry.event_no] = self._forms.entry(entry, sources)
+            else:
+                damaged[entry.room_no] = str(read.damaged[entry.event_no])
         return MadeEvents(events, damaged)
-
-    def _transaction_ids(self, shown: Iterable[EventOfRoom]) -> Mapping[str, str]:
-        device_id = self._reader.device_id
-        mine = [e.shown.event_id for e in shown if e.shown.sender == self._reader.user_id]
-        if device_id is None or not mine:
-            return {}
-        return transaction_ids(self._txn, self._reader.user_id, device_id, mine)
-
-    def _unsigned(
-        self, source: EventSource, version: str, found: Mapping[int, EventSource]
-    ) -> ClientUnsigned:
-        unsigned = ClientUnsigned(age=self._now_ms - source.sent_at)
-        redaction = found.get(source.redacted_by) if source.redacted_by is not None else None
-        if redaction is not None:
-            form = client_form(redaction.json, redaction.event_id, room_version(version))
-            unsigned.redacted_because = Raw(form.json)
-        return unsigned
-
-    def _event(
-        self, room_no: int, version: str, source: EventSource, unsigned: ClientUnsigned
-    ) -> ClientEvent:
-        form: ClientForm = client_form(source.json, source.event_id, room_version(version))
-        json = with_unsigned(form.json, unsigned, self._room_ids.get(room_no))
-        if self._paths is not None:
-            json = selected_fields(json, self._paths)
-        return ClientEvent(
-            form.event_id, form.type, form.sender, form.state_key, source.stream_id, json
-        )
 
 
 def stripped_events(

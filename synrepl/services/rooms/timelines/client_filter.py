@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from synrepl.core.errors import InputError
+from synrepl.core.jsons import decode
 from synrepl.storage.rooms.visibility.event_filter import EventFilterSql
 
 #: Maximum number of names in one list of a filter, and of bytes in each.
@@ -26,6 +28,9 @@ MAX_EVENTS = 100
 
 #: The same if a filter does not say it.
 DEFAULT_EVENTS = 10
+
+#: Texts of filters that are kept with their filters, and the bytes up to which one is.
+_KEPT, KEPT_BYTES = 256, 4_096
 
 
 class BadFilter(InputError):
@@ -159,6 +164,21 @@ def parse_filter(value: object) -> ClientFilter:
         account_data=EventFilter(**_event_filter(fields, "account_data", "")),
         room=_room_filter(fields),
     )
+
+
+def parse_filter_text(text: bytes) -> ClientFilter:
+    """The same from JSON as text. Clients with the same text get the same object.
+
+    :raises BadJson: :raises BadFilter:
+    """
+    return _kept_filter(text) if len(text) <= KEPT_BYTES else _filter_of(text)
+
+
+def _filter_of(text: bytes) -> ClientFilter:
+    return parse_filter(decode(text, "the filter"))
+
+
+_kept_filter = lru_cache(_KEPT)(_filter_of)
 
 
 def parse_room_event_filter(value: object) -> RoomEventFilter:

@@ -26,12 +26,12 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.reading.messages import missing_in_page
 from synrepl.storage.rooms.timelines.room_entries import MEMBER, entries_before
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent, of_seen
-from synrepl.storage.rooms.visibility.event_visibility import seen_by_user
+from synrepl.storage.rooms.visibility.event_visibility import seen_by_viewer
 from synrepl.storage.rooms.visibility.pages import (
     PageOrder,
     PageRequest,
     VisiblePage,
-    visible_page,
+    page_for,
 )
 
 _Position = RoomToken | PositionVector | None
@@ -64,8 +64,8 @@ class HistoryReader:
             request = self._backwards(_token(start, upto), end, limit)
         else:
             request = self._forwards(start, end, limit)
-        page = visible_page(self._txn, self._view.room.room_id, self._view.viewer, request)
-        shown = of_seen(self._txn, page.events)
+        page = page_for(self._view.user, request)
+        shown = of_seen(page.events)
         gaps: Sequence[str] = ()
         following = self._next(request, page)
         if backwards:
@@ -167,8 +167,8 @@ class HistoryReader:
         request = (
             self._backwards(start, None, limit) if backwards else self._forwards(start, None, limit)
         )
-        page = visible_page(self._txn, self._view.room.room_id, self._view.viewer, request)
-        return of_seen(self._txn, page.events)
+        page = page_for(self._view.user, request)
+        return of_seen(page.events)
 
     def event(self, event_id: str) -> ClientEvent:
         """One event.
@@ -179,11 +179,11 @@ class HistoryReader:
 
     def _shown(self, event_id: str) -> ShownEvent:
         named = [event_id] if "\0" not in event_id else []
-        room_id, viewer = self._view.room.room_id, self._view.viewer
-        seen = seen_by_user(self._txn, room_id, viewer, named).get(event_id)
+        room_id, user = self._view.room.room_id, self._view.user
+        seen = seen_by_viewer(user, named).get(event_id)
         if seen is None or not seen.verdict.reason.shows or not self._is_readable(seen.ordering):
-            raise EventNotVisible(event_id=event_id, room_id=room_id, user=viewer.user)
-        return of_seen(self._txn, [seen])[0]
+            raise EventNotVisible(event_id=event_id, room_id=room_id, user=user.viewer.user)
+        return of_seen([seen])[0]
 
     def _is_readable(self, ordering: EventOrdering) -> bool:
         """Whether an event is in the part that the user may read."""

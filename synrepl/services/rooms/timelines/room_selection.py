@@ -80,7 +80,7 @@ def rooms_with_news(
     before = memberships_at(txn, moved, since)
     was_joined = {number for number, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
-    joined = [each for each in rooms if each.membership == _JOINED]
+    joined = most_recent(each for each in rooms if each.membership == _JOINED)
     new = [e for e in joined if e.room_no in moved_numbers and e.room_no not in was_joined]
     new_numbers = {each.room_no for each in new}
     stayed = [each for each in joined if each.room_no not in new_numbers]

@@ -55,7 +55,7 @@ class RoomToken:
         if kind == "v":
             return cls(_vector(rest, text))
         if kind != "t":
-            raise _bad(text, "it must begin with t, v or s")
+            raise _bad(text, "it must begin with t, v, s or p")
         topological, _, rest = rest.partition("_")
         stream, has_ceiling, ceiling = rest.partition("_")
         position = EventOrdering(_number(topological, text), _number(stream, text))

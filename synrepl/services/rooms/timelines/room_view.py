@@ -9,13 +9,14 @@ from synrepl.rooms import HistoryVisibility, RoomVersion, Viewer, room_version
 from synrepl.services.rooms.timelines.room_token import lowered
 from synrepl.services.rooms.timelines.updates import NotInRoom, TimelineReader
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
+from synrepl.storage.rooms.tables.numbers import RoomRow
 from synrepl.storage.rooms.timelines.user_rooms import (
     UserRoom,
     joined_once,
-    rooms_with_membership,
+    room_of_user,
 )
 from synrepl.storage.rooms.visibility.audience import visibility_set
+from synrepl.storage.rooms.visibility.room_viewer import RoomViewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,14 @@ class UserRoomView:
     """A room as a user may read it.
 
     :ivar member: the user's membership; None for a room that the user only looks at
-    :ivar viewer: by whom events are seen
+    :ivar user: by whom events are seen
     :ivar upto: the part of the room that may be read: for a user who left, up to the leave
     """
 
     room: RoomRow
     member: UserRoom | None
     reader: TimelineReader
-    viewer: Viewer
+    user: RoomViewer
     upto: PositionVector
 
     @property
@@ -52,16 +53,18 @@ def room_view(
     :raises UnknownRoom: it is not in the store
     :raises NotInRoom: the user was never in it, and not everybody may read it
     """
-    room = require_room(txn, room_id)
-    found = rooms_with_membership(txn, reader.user_id, upto, [room_id])
+    room, member, slots = room_of_user(txn, room_id, reader.user_id, upto)
     viewer = Viewer(reader.user_id, ignored=reader.ignored)
-    member = found[0] if found and not found[0].is_forgotten else None
+    user = RoomViewer(txn, room, viewer, slots)
+    if member is not None and member.is_forgotten:
+        member = None
     if member is not None and member.membership == "join":
-        return UserRoomView(room, member, reader, viewer, upto)
+        return UserRoomView(room, member, reader, user, upto)
     if member is not None and joined_once(txn, [member]):
-        return UserRoomView(room, member, reader, viewer, lowered(upto, member.stream_id))
+        return UserRoomView(room, member, reader, user, lowered(upto, member.stream_id))
     if _is_world_readable(txn, room.room_no):
-        return UserRoomView(room, None, reader, viewer._replace(is_peeking=True), upto)
+        peeking = RoomViewer(txn, room, viewer._replace(is_peeking=True), slots)
+        return UserRoomView(room, None, reader, peeking, upto)
     raise NotInRoom(user=reader.user_id, room_id=room_id)
 
 

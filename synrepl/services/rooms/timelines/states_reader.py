@@ -82,8 +82,7 @@ class StatesReader:
             upto = at
         if not self._view.is_joined and not self._view.upto.covers(upto):
             upto = self._view.upto
-        entries = self._entries(upto)
-        found = self._events([number for key, number in entries.items() if key[0] == MEMBER])
+        found = self._events(self._entries(upto, only_members=True).values())
         return [
             each
             for each in found
@@ -103,12 +102,14 @@ class StatesReader:
             found.append(JoinedMember(each.state_key or "", name, avatar))
         return found
 
-    def _entries(self, upto: PositionVector) -> Mapping[StateKey, int]:
-        """The state of the part of the room that a vector covers."""
+    def _entries(
+        self, upto: PositionVector, *, only_members: bool = False
+    ) -> Mapping[StateKey, int]:
+        """The state of the part of the room that a vector covers, or the memberships in it."""
         room = self._view.room
-        entries = current_entries(self._txn, [room.room_no], None)[room.room_no]
-        found = {each.key: each.event_no for each in entries}
-        boundary: Boundary | None = ends(self._txn, [room.room_no], upto).get(room.room_no)
+        entries = current_entries(self._txn, [room.room_no], None, only_members=only_members)
+        found = {each.key: each.event_no for each in entries[room.room_no]}
+        boundary = self._boundary(upto)
         if boundary is None:
             return found
         after = (room.room_no, room.room_id, boundary.stream_id - 1)
@@ -117,13 +118,24 @@ class StatesReader:
         member = self._view.member
         if changed.is_many or (member is not None and member.state_only >= boundary.stream_id):
             keys |= found.keys()
-        wanted = [(room.room_no, boundary.group_before, key) for key in keys]
+        wanted = [
+            (room.room_no, boundary.group_before, key)
+            for key in keys
+            if key[0] == MEMBER or not only_members
+        ]
         for (_, key), number in entries_before(self._txn, wanted).items():
             if number is None:
                 found.pop(key, None)
             else:
                 found[key] = number
         return found
+
+    def _boundary(self, upto: PositionVector) -> Boundary | None:
+        """Where the part ends that a vector covers; None if that is the whole room."""
+        member, room_no = self._view.member, self._view.room.room_no
+        if member is not None and member.newest <= upto.linear:
+            return None
+        return ends(self._txn, [room_no], upto).get(room_no)
 
     def _events(self, numbers: Collection[int]) -> list[ClientEvent]:
         room = self._view.room

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from synrepl.core.clock import Clock
@@ -15,14 +16,17 @@ from synrepl.services.rooms.timelines.client_filter import (
 )
 from synrepl.services.rooms.timelines.history_reader import HistoryReader
 from synrepl.services.rooms.timelines.room_selection import rooms_at_first, rooms_with_news
+from synrepl.services.rooms.timelines.room_tail import NotInTail
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import room_view
 from synrepl.services.rooms.timelines.states_reader import StatesReader
-from synrepl.services.rooms.timelines.update_reader import UpdateReader
+from synrepl.services.rooms.timelines.update_reader import RoomsToRead, UpdateReader
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
     EventContext,
     JoinedMember,
+    JoinedRoom,
     MessagesPage,
     RoomPage,
     RoomsUpdate,
@@ -33,6 +37,12 @@ from synrepl.storage.rooms.timelines.user_rooms import rooms_with_membership
 
 T = TypeVar("T")
 
+#: Rooms of one update that are read as tails, which others may share.
+MAX_TAILS = 32
+
+#: Joined rooms that are read in one transaction.
+ROOMS_AT_ONCE = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Timelines:
@@ -40,10 +50,13 @@ class Timelines:
 
     All answers are as of a vector of the stream ``events``: what the process has applied. The database
     may have more, which is left out.
+
+    :ivar tails: has to hear of changes of rooms
     """
 
     database: Database
     clock: Clock
+    tails: RoomTails
 
     async def initial(
         self,
@@ -60,13 +73,15 @@ class Timelines:
         :param state_after: whether states are those at the end of timelines (MSC4222)
         """
 
-        def work(txn: Transaction) -> RoomsUpdate:
-            rooms = rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
+        def select(txn: Transaction) -> RoomsToRead:
+            return rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
+
+        def read(rooms: RoomsToRead, txn: Transaction) -> RoomsUpdate:
             return UpdateReader(
                 txn, reader, upto, upto, wanted, self._now_ms(), state_after=state_after
             ).read(rooms)
 
-        return await self._read("initial sync", work)
+        return await self._read_in_parts("initial sync", select, read)
 
     async def since(
         self,
@@ -76,6 +91,7 @@ class Timelines:
         changed_rooms: Collection[str] | None = None,
         wanted: ClientFilter = NO_FILTER,
         *,
+        memberships_changed: bool = True,
         full_state: bool = False,
         state_after: bool = False,
     ) -> RoomsUpdate:
@@ -83,11 +99,19 @@ class Timelines:
 
         :param changed_rooms: the rooms of the user in which something may be new; None: find out. Rooms in
             which the user's membership changed need not be named
+        :param memberships_changed: False: it is known that the user's memberships are those as of ``since``, also
+            now, and that the user is in each of ``changed_rooms``
         :param full_state: give all joined rooms with their whole state
         """
+        if changed_rooms is not None and not (memberships_changed or full_state):
+            shared = await self._of_tails(
+                reader, since, upto, changed_rooms, wanted, state_after=state_after
+            )
+            if shared is not None:
+                return shared
 
-        def work(txn: Transaction) -> RoomsUpdate:
-            rooms = rooms_with_news(
+        def select(txn: Transaction) -> RoomsToRead:
+            return rooms_with_news(
                 txn,
                 reader.user_id,
                 since,
@@ -96,11 +120,38 @@ class Timelines:
                 None if full_state else changed_rooms,
                 full_state=full_state,
             )
+
+        def read(rooms: RoomsToRead, txn: Transaction) -> RoomsUpdate:
             return UpdateReader(
                 txn, reader, since, upto, wanted, self._now_ms(), state_after=state_after
             ).read(rooms)
 
-        return await self._read("sync", work)
+        return await self._read_in_parts("sync", select, read)
+
+    async def _of_tails(
+        self,
+        reader: TimelineReader,
+        since: PositionVector,
+        upto: PositionVector,
+        changed_rooms: Collection[str],
+        wanted: ClientFilter,
+        *,
+        state_after: bool,
+    ) -> RoomsUpdate | None:
+        """What is new in rooms that the user was in all the time; None if that does not follow from their tails."""
+        room_ids = [each for each in changed_rooms if wanted.room.allows_room(each)]
+        if len(room_ids) > MAX_TAILS:
+            return None
+        tails = await self.tails.tails_of(room_ids, since)
+        joined: dict[str, JoinedRoom] = {}
+        try:
+            for tail in sorted(tails.values(), key=lambda each: (-each.newest, each.room_id)):
+                room = tail.joined_room(reader, since, upto, wanted, state_after=state_after)
+                if room is not None:
+                    joined[tail.room_id] = room
+        except NotInTail:
+            return None
+        return RoomsUpdate(joined)
 
     async def messages(
         self,
@@ -251,6 +302,23 @@ class Timelines:
 
     def _now_ms(self) -> int:
         return int(self.clock.seconds() * 1000)
+
+    async def _read_in_parts(
+        self,
+        name: str,
+        select: Callable[[Transaction], RoomsToRead],
+        read: Callable[[RoomsToRead, Transaction], RoomsUpdate],
+    ) -> RoomsUpdate:
+        """Read :data:`ROOMS_AT_ONCE` at a time, so that what is needed to read them stays small."""
+
+        def begin(txn: Transaction) -> tuple[RoomsUpdate, list[RoomsToRead]]:
+            first, *others = select(txn).parts(ROOMS_AT_ONCE)
+            return read(first, txn), others
+
+        update, others = await self._read(name, begin)
+        for part in others:
+            update = update.merged(await self._read(name, partial(read, part)))
+        return update
 
     async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
         return await self.database.run(

@@ -7,22 +7,25 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
-from synrepl.rooms import EventOrdering, StateKey, Viewer, stripped_event
+from synrepl.rooms import StateKey, Viewer, stripped_event
 from synrepl.services.rooms.timelines.client_events import (
     ClientEventMaker,
     EntryOfRoom,
     EventOfRoom,
-    in_order,
     stripped_events,
 )
 from synrepl.services.rooms.timelines.client_filter import ClientFilter
-from synrepl.services.rooms.timelines.room_token import RoomToken, lowered
+from synrepl.services.rooms.timelines.room_answers import (
+    changed_entries,
+    room_timeline,
+    summary_for,
+    wanted_entries,
+)
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
     InvitedRoom,
     JoinedRoom,
     LeftRoom,
-    RoomSummary,
     RoomsUpdate,
     RoomTimeline,
     TimelineReader,
@@ -78,6 +81,18 @@ class RoomsToRead(NamedTuple):
     invited: Sequence[UserRoom] = ()
     knocked: Sequence[UserRoom] = ()
 
+    def parts(self, most: int) -> list[RoomsToRead]:
+        """The same in parts of up to ``most`` new and as many changed rooms; all others are in the first."""
+        starts = range(0, max(len(self.new), len(self.changed), 1), most)
+        parts = [
+            RoomsToRead(
+                self.changed[start : start + most], self.new[start : start + most], self.whole
+            )
+            for start in starts
+        ]
+        parts[0] = self._replace(changed=parts[0].changed, new=parts[0].new)
+        return parts
+
 
 class UpdateReader:
     """Reads one update, in a transaction.
@@ -117,10 +132,11 @@ class UpdateReader:
                 *((r.room_no, r.room_id) for r in rooms.left if r.room_no in rooms.left_since),
             ],
             self._since,
+            self._upto,
         )
         last = {r.room_no: r.stream_id for r in rooms.left}
         changes = {
-            number: _upto(each, last.get(number, self._upto.highest))
+            number: _upto(each, last[number]) if number in last else each
             for number, each in changes.items()
         }
         whole = {r.room_no for r in rooms.new} | set(rooms.whole)
@@ -128,7 +144,7 @@ class UpdateReader:
         told = [*members, *rooms.left]
         states = self._states([each for each in members if each.room_no in whole], parts)
         states |= {
-            room.room_no: self._changed_state(room, parts[room.room_no], changes[room.room_no])
+            room.room_no: self._changed_state(parts[room.room_no], changes[room.room_no])
             for room in (*rooms.changed, *rooms.left)
             if room.room_no in changes and room.room_no not in whole
         }
@@ -149,7 +165,6 @@ class UpdateReader:
         damaged = dict(made.damaged)
         summaries = room_summaries(
             self._txn,
-            self._reader.user_id,
             [
                 each.room_no
                 for each in members
@@ -164,11 +179,10 @@ class UpdateReader:
             is_silent = not part.events and not part.is_limited and not state
             if number in damaged or (is_silent and number not in whole):
                 continue
-            summary = summaries.get(number)
             joined[room.room_id] = JoinedRoom(
                 self._timeline(room, part, made.events),
-                self._state(state, made.events, part),
-                None if summary is None else RoomSummary(*summary),
+                wanted_entries(state, made.events, self._wanted.room.state),
+                summary_for(self._reader.user_id, summaries.get(number)),
                 is_new=number in new,
             )
         left: dict[str, LeftRoom] = {}
@@ -178,7 +192,7 @@ class UpdateReader:
                 state = states.get(room.room_no, {})
                 left[room.room_id] = LeftRoom(
                     self._timeline(room, part, made.events),
-                    self._state(state, made.events, part),
+                    wanted_entries(state, made.events, self._wanted.room.state),
                 )
         invited, more = self._stripped(self._not_by_ignored(rooms.invited))
         knocked, others = self._stripped(rooms.knocked)
@@ -215,16 +229,8 @@ class UpdateReader:
     def _timeline(
         self, room: UserRoom, part: ShownPart, events: Mapping[int, ClientEvent]
     ) -> RoomTimeline:
-        stream_id = self._upto.highest if room.membership == "join" else room.stream_id
-        if part.events:
-            stream_id = part.events[0].ordering.stream - 1
-        ceiling = lowered(self._upto, stream_id)
-        position = EventOrdering(room.topological, stream_id)
-        return RoomTimeline(
-            in_order(events, [each.event_no for each in part.events]),
-            part.is_limited,
-            RoomToken(ceiling, position),
-        )
+        last = self._upto.highest if room.membership == "join" else room.stream_id
+        return room_timeline(part, events, self._upto, last, room.topological)
 
     # -- states -----------------------------------------------------------------------
 
@@ -308,32 +314,12 @@ class UpdateReader:
         for (number, key), event_no in entries_before(self._txn, wanted).items():
             _set(states[number], key, event_no)
 
-    def _changed_state(
-        self, room: UserRoom, part: ShownPart, changes: StateChanges
-    ) -> dict[StateKey, int]:
+    def _changed_state(self, part: ShownPart, changes: StateChanges) -> dict[StateKey, int]:
         """What a client has to learn of a state besides the timeline."""
-        lazy = self._wanted.room.lazy_load_members
-        senders = {each.sender for each in part.events} | {self._reader.user_id}
-        shown = {each.event_no for each in part.events}
-        first = part.events[0].ordering.stream if part.events else None
-        before: dict[StateKey, int | None] = {}
-        final: dict[StateKey, int | None] = {}
-        for stream_id, key, event_no in changes.changes:
-            if lazy and key[0] == MEMBER and key[1] not in senders and part.is_limited:
-                continue
-            final[key] = event_no
-            if first is not None and stream_id < first:
-                before[key] = event_no
-        found: dict[StateKey, int] = {}
-        if self._state_after:
-            return {key: event_no for key, event_no in final.items() if event_no is not None}
-        for key, event_no in before.items():
-            if event_no is not None:
-                found[key] = event_no
-        for key, event_no in final.items():
-            if event_no is not None and event_no not in shown:
-                found[key] = event_no
-        return found
+        members = None
+        if self._wanted.room.lazy_load_members:
+            members = {self._reader.user_id, *(each.sender for each in part.events)}
+        return changed_entries(part, changes.changes, members, state_after=self._state_after)
 
     def _lazy_members(
         self,
@@ -358,19 +344,6 @@ class UpdateReader:
             lacking = {e.key: e.event_no for e in listed if e.event_no not in shown}
             found[number] = {**lacking, **states.get(number, {})}
         return found
-
-    def _state(
-        self,
-        state: Mapping[StateKey, int],
-        events: Mapping[int, ClientEvent],
-        part: ShownPart,
-    ) -> list[ClientEvent]:
-        wanted = self._wanted.room.state
-        return [
-            each
-            for each in in_order(events, state.values())
-            if wanted.allows(each.type, each.sender)
-        ]
 
     # -- invitations ------------------------------------------------------------------
 

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from orjson import Fragment
 
 from synrepl.core.errors import InputError, Refused, StorageError
+from synrepl.core.jsons import encode
 from synrepl.services.rooms.timelines.room_token import RoomToken
 
 
@@ -60,6 +65,11 @@ class ClientEvent:
     json: bytes
 
 
+def fragments(events: Sequence[ClientEvent]) -> list[Fragment]:
+    """Events for :func:`~.jsons.encode`."""
+    return [Fragment(each.json) for each in events]
+
+
 @dataclass(frozen=True, slots=True)
 class RoomTimeline:
     """The newest events of a room, in stream order.
@@ -71,6 +81,14 @@ class RoomTimeline:
     events: Sequence[ClientEvent]
     limited: bool
     prev_batch: RoomToken
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``/sync`` has it."""
+        return {
+            "events": fragments(self.events),
+            "limited": self.limited,
+            "prev_batch": str(self.prev_batch),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +103,7 @@ class RoomSummary:
     invited: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JoinedRoom:
     """A room that the user is in.
 
@@ -93,12 +111,26 @@ class JoinedRoom:
         state at its end (MSC4222)
     :ivar summary: None if it did not change
     :ivar is_new: whether the user was not in the room at the last time; the state is whole then
+    :ivar is_shared: whether the answers to many users have it, so that its JSON is kept
     """
 
     timeline: RoomTimeline
     state: Sequence[ClientEvent]
     summary: RoomSummary | None = None
     is_new: bool = False
+    is_shared: bool = field(default=False, compare=False)
+
+    def to_json(self) -> tuple[object, object]:
+        """Timeline and state, as ``/sync`` has them, for :func:`~.jsons.encode`."""
+        return self._shared_json if self.is_shared else self._made_json()
+
+    @cached_property
+    def _shared_json(self) -> tuple[object, object]:
+        timeline, state = self._made_json()
+        return Fragment(encode(timeline)), Fragment(encode(state))
+
+    def _made_json(self) -> tuple[object, object]:
+        return self.timeline.to_json(), {"events": fragments(self.state)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +164,16 @@ class RoomsUpdate:
     knocked: Mapping[str, InvitedRoom] = field(default_factory=dict)
     left: Mapping[str, LeftRoom] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+
+    def merged(self, other: RoomsUpdate) -> RoomsUpdate:
+        """What both say, about different rooms."""
+        return RoomsUpdate(
+            {**self.joined, **other.joined},
+            {**self.invited, **other.invited},
+            {**self.knocked, **other.knocked},
+            {**self.left, **other.left},
+            {**self.damaged, **other.damaged},
+        )
 
     @property
     def is_empty(self) -> bool:

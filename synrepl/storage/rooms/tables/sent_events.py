@@ -6,12 +6,11 @@ written in the transaction of its event, so there is never one without the other
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from hashlib import sha256
 from typing import NamedTuple
 
 from synrepl.storage.database import PlannedOnce, Script, Transaction
-from synrepl.storage.rooms.tables.pending_rows import RoomTable, RowCells, array_text
+from synrepl.storage.rooms.tables.pending_rows import RoomTable, RowCells
 
 SENT_TABLE = RoomTable("synrepl._sent_events", "request, event_id, user_id, device_id, txn_id")
 
@@ -68,18 +67,6 @@ def find_sent(txn: Transaction, request: SentRequest) -> SentEvent | None:
     """The event of a request that was made before; None if there is none."""
     found = txn.execute(_FIND, (request.digest,)).fetchone_or_none()
     return None if found is None else SentEvent(*found)
-
-
-def transaction_ids(
-    txn: Transaction, user_id: str, device_id: str, event_ids: Collection[str]
-) -> dict[str, str]:
-    """The transaction IDs under which a device sent some events, by event ID; the others are left out."""
-    txn.execute(
-        "SELECT event_id, txn_id FROM synrepl._sent_events"
-        " WHERE event_id = ANY (%s::text[]) AND user_id = %s AND device_id = %s",
-        (array_text(event_ids), user_id, device_id),
-    )
-    return {str(event_id): str(txn_id) for event_id, txn_id in txn.fetchall()}
 
 
 def forget_sent(txn: Transaction, older_than_s: float, at_most: int) -> int:

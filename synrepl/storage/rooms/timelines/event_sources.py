@@ -5,12 +5,12 @@ A damaged event is named and left out, so that the other rooms of an answer are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.rooms import BadEvent, RoomVersion, canonical_json, parse_event, redact, room_version
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.tables.events import CorruptEvent, MissingJson, checksum
 from synrepl.storage.rooms.tables.pending_rows import array_text
 
@@ -53,22 +53,34 @@ class EventSources(NamedTuple):
     damaged: Mapping[int, StorageError]
 
 
+#: What :func:`sources_from` wants of an event ``e`` and its JSON ``j``, before ``j.raw``.
+SOURCE_CELLS = (
+    "e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, j.checksum"
+)
+
+
 def read_sources(txn: Transaction, wanted: Collection[WantedEvent]) -> EventSources:
     """The JSON of events."""
     if not wanted:
         return EventSources({}, {})
     versions = {each.event_no: each for each in wanted}
-    txn.execute(
-        "SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by,"
-        " j.checksum, j.raw FROM synrepl._room_events e"
-        " LEFT JOIN synrepl._room_event_json j USING (event_no)"
-        " WHERE e.event_no = ANY (%s::bigint[])",
-        (array_text(versions),),
-    )
+    txn.execute(_SOURCES, (array_text(versions),))
+    return sources_from(txn.fetchall(), versions)
+
+
+_SOURCES = planned(
+    f"SELECT {SOURCE_CELLS}, j.raw FROM synrepl._room_events e"
+    " LEFT JOIN synrepl._room_event_json j USING (event_no)"
+    " WHERE e.event_no = ANY (%s::bigint[])"
+)
+
+
+def sources_from(rows: Iterable[Sequence[Any]], wanted: Mapping[int, WantedEvent]) -> EventSources:
+    """Events from rows of :data:`SOURCE_CELLS` and ``raw``; those of ``wanted`` without a row are damaged."""
     events: dict[int, EventSource] = {}
     damaged: dict[int, StorageError] = {}
-    for event_no, event_id, sender, sent_at, stream_id, redacted_by, stored, raw in txn.fetchall():
-        each = versions[event_no]
+    for event_no, event_id, sender, sent_at, stream_id, redacted_by, stored, raw in rows:
+        each = wanted[event_no]
         try:
             json = _checked(event_no, event_id, stored, raw)
             if not each.is_whole or redacted_by is not None:
@@ -79,7 +91,7 @@ def read_sources(txn: Transaction, wanted: Collection[WantedEvent]) -> EventSour
         events[event_no] = EventSource(
             event_no, event_id, sender, sent_at, stream_id, redacted_by, json
         )
-    for event_no in versions.keys() - events.keys() - damaged.keys():
+    for event_no in wanted.keys() - events.keys() - damaged.keys():
         damaged[event_no] = MissingJson(event_id="?", event_no=event_no)
     return EventSources(events, damaged)
 
@@ -101,26 +113,101 @@ def _redacted(event_no: int, event_id: str, json: bytes, version: RoomVersion) -
         raise CorruptEvent(event_id=event_id, event_no=event_no, reason=str(error)) from error
 
 
-class ReplacedEntry(NamedTuple):
-    """A state event, by where it stands in its room's states.
+class EventAtState(NamedTuple):
+    """An event of a timeline, by where it stands in its room's states.
 
     :ivar group_before: the state before it
+    :ivar slot: of its state key; None for a message event
     """
 
     event_no: int
     room_no: int
     group_before: int
-    slot: int
+    slot: int | None
 
 
-def replaced_entries(txn: Transaction, entries: Sequence[ReplacedEntry]) -> dict[int, int]:
-    """The numbers of the events that state events replaced, by their own; those that replaced none are left out."""
-    if not entries:
-        return {}
+class AnswerRows(NamedTuple):
+    """What events for one client are made of.
+
+    :ivar rooms: by number of each event, including those that others replaced and the redactions that apply, its room
+    :ivar rows: for :func:`sources_from`
+    :ivar replaced: by the number of a state event, that of the event that it replaced
+    :ivar sent: by event ID, the transaction IDs under which the client's device sent events
+    """
+
+    rooms: Mapping[int, int]
+    rows: Sequence[Sequence[Any]]
+    replaced: Mapping[int, int]
+    sent: Mapping[str, str]
+
+
+def read_answer_rows(
+    txn: Transaction,
+    shown: Sequence[EventAtState],
+    entries: Collection[int],
+    user_id: str,
+    device_id: str | None,
+) -> AnswerRows:
+    """Read everything for the events of an answer, in one statement.
+
+    :param shown: events of timelines
+    :param entries: numbers of state events besides
+    :param device_id: of the client; None: transaction IDs are not wanted
+    """
+    if not shown and not entries:
+        return AnswerRows({}, (), {}, {})
+    numbers, room_nos, groups, slots = zip(*shown, strict=True) if shown else ((), (), (), ())
     txn.execute(
-        "SELECT w.event_no, synrepl.state_entry(w.room_no, w.group_before, w.slot)"
-        " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::int[])"
-        " AS w (event_no, room_no, group_before, slot)",
-        tuple(map(list, zip(*entries, strict=True))),
+        _ANSWER,
+        {
+            "numbers": array_text(numbers),
+            "rooms": array_text(room_nos),
+            "groups": array_text(groups),
+            "slots": array_text(slots),
+            "entries": array_text(entries),
+            "user": user_id,
+            "device": device_id,
+        },
     )
-    return {int(new): int(old) for new, old in txn.fetchall() if old is not None}
+    rooms: dict[int, int] = {}
+    rows: list[Sequence[Any]] = []
+    replaced: dict[int, int] = {}
+    sent: dict[str, str] = {}
+    for *row, room_no, old_no, txn_id in txn.fetchall():
+        rows.append(row)
+        rooms[row[0]] = room_no
+        if old_no is not None:
+            replaced[row[0]] = old_no
+        if txn_id is not None:
+            sent[row[1]] = txn_id
+    return AnswerRows(rooms, rows, replaced, sent)
+
+
+_ANSWER = planned(
+    f"""
+    WITH shown AS MATERIALIZED (
+        SELECT w.event_no,
+               CASE WHEN w.slot IS NOT NULL
+                    THEN synrepl.state_entry(w.room_no, w.group_before, w.slot) END AS old_no
+          FROM unnest(%(numbers)s::bigint[], %(rooms)s::int[], %(groups)s::bigint[], %(slots)s::int[])
+               AS w (event_no, room_no, group_before, slot)
+    ), named AS MATERIALIZED (
+        SELECT event_no, old_no FROM shown
+        UNION ALL SELECT old_no, NULL FROM shown WHERE old_no IS NOT NULL
+        UNION ALL SELECT unnest(%(entries)s::bigint[]), NULL
+    ), needed AS MATERIALIZED (
+        SELECT each.event_no, max(each.old_no) AS old_no
+          FROM (SELECT event_no, old_no FROM named
+                UNION ALL
+                SELECT e.redacted_by, NULL FROM named JOIN synrepl._room_events e USING (event_no)
+                 WHERE e.redacted_by IS NOT NULL) AS each
+         GROUP BY each.event_no
+    )
+    SELECT {SOURCE_CELLS}, j.raw, e.room_no, n.old_no, t.txn_id
+      FROM needed n JOIN synrepl._room_events e USING (event_no)
+      LEFT JOIN synrepl._room_event_json j USING (event_no)
+      LEFT JOIN LATERAL (
+           SELECT t.txn_id FROM synrepl._sent_events t
+            WHERE t.event_id = e.event_id AND t.user_id = %(user)s AND t.device_id = %(device)s
+            LIMIT 1) AS t ON e.sender = %(user)s"""
+)

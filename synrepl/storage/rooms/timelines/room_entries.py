@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import StateKey
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.covered_sql import (
     covered_params,
@@ -55,17 +55,21 @@ def current_entries(
     :param members: the memberships that are wanted, by room and user; None: all
     :param only_members: whether nothing else is wanted
     """
-    where, params = "", dict[str, object](rooms=list(room_nos))
-    if members is not None:
+    where, params = "", dict[str, object](rooms=array_text(room_nos))
+    if members is None and only_members:
+        where = f" AND k.type = '{MEMBER}'"
+    elif members is not None:
         is_wanted = f"k.type = '{MEMBER}' AND (k.room_no, k.state_key) IN ({_PAIRS})"
         where = (
             f" AND {is_wanted}" if only_members else f" AND (k.type <> '{MEMBER}' OR {is_wanted})"
         )
         params |= _pairs(members)
     txn.execute(
-        "SELECT c.room_no, c.slot, k.type, k.state_key, c.event_no FROM synrepl._current_state c"
-        " JOIN synrepl._room_keys k USING (room_no, slot)"
-        f" WHERE c.room_no = ANY (%(rooms)s::int[]){where}",
+        planned(
+            "SELECT c.room_no, c.slot, k.type, k.state_key, c.event_no FROM synrepl._current_state c"
+            " JOIN synrepl._room_keys k USING (room_no, slot)"
+            f" WHERE c.room_no = ANY (%(rooms)s::int[]){where}"
+        ),
         params,
     )
     found: dict[int, list[StateEntry]] = {room_no: [] for room_no in room_nos}
@@ -81,15 +85,18 @@ _PAIRS = (
 
 def _pairs(members: Collection[tuple[int, str]]) -> dict[str, object]:
     return {
-        "of": [room_no for room_no, _ in members],
+        "of": array_text([room_no for room_no, _ in members]),
         "users": array_text([user for _, user in members]),
     }
 
 
 def state_changes(
-    txn: Transaction, rooms: Sequence[tuple[int, str]], since: PositionVector
+    txn: Transaction,
+    rooms: Sequence[tuple[int, str]],
+    since: PositionVector,
+    upto: PositionVector,
 ) -> dict[int, StateChanges]:
-    """What changed of the current states of rooms after a vector, up to now.
+    """What changed of the current states of rooms between two vectors.
 
     :param rooms: numbers and IDs
     """
@@ -99,8 +106,13 @@ def state_changes(
     txn.execute(
         f"SELECT w.room_no, {_CHANGE} FROM unnest(%(rooms)s::int[], %(ids)s::text[]) AS w (room_no, room_id)"
         " JOIN synrepl._room_events e ON e.room_no = w.room_no AND e.stream_id > 0"
-        f" AND {not_covered_sql(since, 'since')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
-        {"rooms": numbers, "ids": array_text(ids), **covered_params(since, "since")},
+        f" AND {not_covered_sql(since, 'since')} AND {covered_sql(upto, 'upto')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
+        {
+            "rooms": array_text(numbers),
+            "ids": array_text(ids),
+            **covered_params(since, "since"),
+            **covered_params(upto, "upto"),
+        },
     )
     return _collected(txn.fetchall(), numbers)
 
@@ -118,7 +130,7 @@ def state_changes_after(
         " AS w (room_no, room_id, after)"
         " JOIN synrepl._room_events e ON e.room_no = w.room_no AND e.stream_id > w.after AND e.stream_id > 0"
         f" {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
-        (numbers, array_text(ids), after),
+        (array_text(numbers), array_text(ids), array_text(after)),
     )
     return _collected(txn.fetchall(), numbers)
 
@@ -156,7 +168,7 @@ def covered_tokens(
         return below
     txn.execute(
         f"SELECT e.stream_id FROM unnest(%(ids)s::bigint[]) AS e (stream_id) WHERE {covered_sql(vector, 'at')}",
-        {"ids": above, **covered_params(vector, "at")},
+        {"ids": array_text(above), **covered_params(vector, "at")},
     )
     return below | {int(each) for (each,) in txn.fetchall()}
 
@@ -179,7 +191,7 @@ def ends(txn: Transaction, room_nos: Collection[int], upto: PositionVector) -> d
         " CROSS JOIN LATERAL (SELECT e.stream_id, e.group_before FROM synrepl._room_events e"
         f"  WHERE e.room_no = w.room_no AND e.stream_id > 0 AND {not_covered_sql(upto, 'upto')}"
         "  ORDER BY e.stream_id LIMIT 1) AS e",
-        {"rooms": list(room_nos), **covered_params(upto, "upto")},
+        {"rooms": array_text(room_nos), **covered_params(upto, "upto")},
     )
     return {row[0]: Boundary(row[1], row[2]) for row in txn.fetchall()}
 
@@ -199,8 +211,8 @@ def entries_before(
         " LEFT JOIN synrepl._room_keys k ON k.room_no = w.room_no AND k.type = w.type"
         " AND k.state_key = w.state_key",
         (
-            [room_no for room_no, _, _ in wanted],
-            [group for _, group, _ in wanted],
+            array_text([room_no for room_no, _, _ in wanted]),
+            array_text([group for _, group, _ in wanted]),
             array_text([key[0] for _, _, key in wanted]),
             array_text([key[1] for _, _, key in wanted]),
         ),

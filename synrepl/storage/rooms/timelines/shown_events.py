@@ -2,18 +2,19 @@
 
 Rows are read from the end of each room. What the user may not see is left out by the rules of
 :mod:`~synrepl.storage.rooms.visibility.audience_sql`; a room where too few rows are left is read again by
-:func:`~synrepl.storage.rooms.visibility.pages.visible_page`, whose cost goes with what is shown.
+:func:`~synrepl.storage.rooms.visibility.pages.page_for`, whose cost goes with what is shown.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, Sight, Viewer
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import Record, Transaction, planned
+from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.user_rooms import UserRoom
 from synrepl.storage.rooms.visibility.audience import LEAVE, NEVER_BITS, membership_text
 from synrepl.storage.rooms.visibility.audience_sql import SIGHTS, ViewerSql, membership_set
@@ -21,6 +22,7 @@ from synrepl.storage.rooms.visibility.covered_sql import (
     covered_params,
     covered_sql,
     not_covered_sql,
+    writers_above,
 )
 from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 from synrepl.storage.rooms.visibility.event_filter import EventFilterSql
@@ -28,8 +30,9 @@ from synrepl.storage.rooms.visibility.pages import (
     MAX_PAGE,
     PageOrder,
     PageRequest,
-    visible_page,
+    page_for,
 )
+from synrepl.storage.rooms.visibility.room_viewer import RoomViewer
 from synrepl.storage.rooms.visibility.viewer_sql import SeenEvent
 
 #: Rows read of each room beyond those that are shown, because a few may be hidden.
@@ -144,8 +147,7 @@ def _rows(
     )
     own = "coalesce(e.slot = w.slot, false)"
     # OFFSET keeps the planner from computing an input wherever it is used.
-    txn.execute(
-        f"""
+    statement = f"""
         SELECT found.*, {sql.sight("found.reason")}
           FROM (SELECT found.*, {sql.reason()} AS reason
                   FROM (SELECT w.room_no, e.event_no, e.event_id, e.topological, e.stream_id, t.type,
@@ -159,20 +161,24 @@ def _rows(
                                SELECT e.* FROM synrepl._room_events e
                                 WHERE e.room_no = w.room_no AND e.stream_id IS NOT NULL
                                   AND e.stream_id <= w.last AND e.audience & {NEVER_BITS} = 0
-                                  AND e.stream_id > CASE WHEN w.is_new THEN %(start)s ELSE %(since_linear)s END
+                                  AND e.stream_id > CASE WHEN w.is_new THEN (%(start)s)::bigint ELSE %(since_linear)s END
                                   AND {covered_sql(upto, "upto")}
                                   AND (w.is_new OR {not_covered_sql(since, "since")}){wanted.predicate}
                                 ORDER BY e.stream_id DESC LIMIT %(limit)s) AS e
                           JOIN synrepl._event_types t USING (type_no)
                         OFFSET 0) AS found
                 OFFSET 0) AS found
-         ORDER BY found.room_no, found.stream_id DESC""",
+         ORDER BY found.room_no, found.stream_id DESC"""
+    # With filters, or several vectors of writers, there would be many texts.
+    is_plain = not (wanted.predicate or writers_above(since) or writers_above(upto))
+    txn.execute(
+        planned(statement) if is_plain else statement,
         {
-            "rooms": [each.room.room_no for each in windows],
-            "slots": [each.room.slot for each in windows],
-            "new": [each.is_new for each in windows],
-            "last": [each.last for each in windows],
-            "peeking": [each.is_peeking for each in windows],
+            "rooms": array_text([each.room.room_no for each in windows]),
+            "slots": array_text([each.room.slot for each in windows]),
+            "new": array_text([each.is_new for each in windows]),
+            "last": array_text([each.last for each in windows]),
+            "peeking": array_text([each.is_peeking for each in windows]),
             "ignored": sorted(viewer.ignored),
             "start": _BEFORE_ALL,
             "limit": rows,
@@ -228,40 +234,31 @@ def _page(
         floor=None if window.is_new else since,
         wanted=wanted,
     )
+    user = RoomViewer.find(txn, window.room.room_id, viewer)
     found: list[SeenEvent] = []
     while True:
-        page = visible_page(txn, window.room.room_id, viewer, request)
+        page = page_for(user, request)
         found += page.events
         if page.next is None or len(found) >= limit:
-            return of_seen(txn, found[:limit])
+            return of_seen(found[:limit])
         request = request._replace(upto=page.next, limit=limit - len(found))
 
 
-def of_seen(txn: Transaction, seen: Sequence[SeenEvent]) -> list[ShownEvent]:
-    """Events of a page, with what else is needed to show them."""
-    txn.execute(
-        "SELECT e.event_no, t.type, e.slot, e.sender, e.origin_server_ts, e.group_before"
-        " FROM synrepl._room_events e JOIN synrepl._event_types t USING (type_no)"
-        " WHERE e.event_no = ANY (%s::bigint[])",
-        ([each.event_no for each in seen],),
-    )
-    rows = {row[0]: row for row in txn.fetchall()}
-    found = []
-    for each in seen:
-        _, kind, slot, sender, sent_at, group_before = rows[each.event_no]
-        found.append(
-            ShownEvent(
-                each.event_no,
-                each.event_id,
-                each.ordering,
-                kind,
-                slot,
-                sender,
-                sent_at,
-                each.redacted_by,
-                group_before,
-                each.membership,
-                each.is_whole,
-            )
+def of_seen(seen: Iterable[SeenEvent]) -> list[ShownEvent]:
+    """Events of a page."""
+    return [
+        ShownEvent(
+            each.event_no,
+            each.event_id,
+            each.ordering,
+            each.type,
+            each.slot,
+            each.sender,
+            each.sent_at,
+            each.redacted_by,
+            each.group_before,
+            each.membership,
+            each.is_whole,
         )
-    return found
+        for each in seen
+    ]

@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.database import Record, Transaction
+from synrepl.storage.database import Record, Transaction, planned
+from synrepl.storage.rooms.tables.numbers import RoomRow, UnknownRoom, room_row
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.visibility.audience import JOIN, LEAVE, NEVER_BITS, membership_text
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
+from synrepl.storage.rooms.visibility.viewers import NO_SLOT, ViewerSlots
 
 
 class UserRoom(NamedTuple):
@@ -95,11 +97,65 @@ def rooms_with_membership(
             params["since"] = since.linear
             where = f"({where} OR m.stream_id > %(since)s)"
         where = f" AND {where}"
-    txn.execute(_ROOMS + where, params)
+    txn.execute(planned(_ROOMS + where), params)
     rooms = [UserRoom._make(row) for row in txn.fetchall()]
     ahead = [each for each in rooms if each.stream_id > upto.linear]
     earlier = memberships_at(txn, ahead, upto)
     return [earlier.get(each.room_no, each) for each in rooms]
+
+
+class RoomOfUser(NamedTuple):
+    """One room, as it is to a user.
+
+    :ivar member: the user's membership; None if the user never had one
+    """
+
+    room: RoomRow
+    member: UserRoom | None
+    slots: ViewerSlots
+
+
+_ROOM = planned(
+    f"""
+    SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)}, v.slot, k.slot,
+           coalesce(m.membership, CASE WHEN g.stream_id IS NOT NULL THEN 'leave' END), m.event_no,
+           coalesce(m.stream_id, g.stream_id), coalesce(h.stream_id, 0), coalesce(h.topological, 0),
+           coalesce(h.state_stream_id, 0), coalesce(f.event_no = m.event_no, false)
+      FROM synrepl._rooms r
+      LEFT JOIN synrepl._room_heads h USING (room_no)
+      LEFT JOIN synrepl._room_keys v ON v.room_no = r.room_no
+       AND v.type = 'm.room.history_visibility' AND v.state_key = ''
+      LEFT JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = 'm.room.member'
+       AND k.state_key = %(user)s
+      LEFT JOIN synrepl._memberships m ON m.room_no = r.room_no AND m.user_id = %(user)s
+      LEFT JOIN synrepl._removed_memberships g ON g.room_no = r.room_no AND g.user_id = %(user)s
+      LEFT JOIN synrepl._forgotten_rooms f ON f.room_no = r.room_no AND f.user_id = %(user)s
+     WHERE r.room_id = %(room)s"""
+)
+
+
+def room_of_user(txn: Transaction, room_id: str, user: str, upto: PositionVector) -> RoomOfUser:
+    """One room, and the membership of a user in it as of a vector.
+
+    :raises UnknownRoom: it is not in the store
+    """
+    found = None
+    if "\0" not in room_id:  # no text in PostgreSQL has it
+        found = txn.execute(_ROOM, {"room": room_id, "user": user}).fetchone_or_none()
+    if found is None:
+        raise UnknownRoom(room_id=room_id.replace("\0", "\ufffd"))
+    count = len(RoomRow._fields)
+    room = room_row(found[:count])
+    visibility_slot, slot, membership, *rest = found[count:]
+    slots = ViewerSlots(
+        NO_SLOT if slot is None else slot, NO_SLOT if visibility_slot is None else visibility_slot
+    )
+    if membership is None or slot is None:
+        return RoomOfUser(room, None, slots)
+    member = UserRoom(room.room_no, room.room_id, room.version, slot, membership, *rest)
+    if member.stream_id > upto.linear:
+        member = memberships_at(txn, [member], upto)[room.room_no]
+    return RoomOfUser(room, member, slots)
 
 
 def memberships_at(
@@ -118,8 +174,8 @@ def memberships_at(
                  AND e.audience & {NEVER_BITS} = 0 AND {covered_sql(vector, "at")}
                ORDER BY e.stream_id DESC LIMIT 1) AS e ON true""",
         {
-            "rooms": [each.room_no for each in rooms],
-            "slots": [each.slot for each in rooms],
+            "rooms": array_text([each.room_no for each in rooms]),
+            "slots": array_text([each.slot for each in rooms]),
             **covered_params(vector, "at"),
         },
     )
@@ -138,7 +194,7 @@ def joined_once(txn: Transaction, rooms: Sequence[UserRoom]) -> set[int]:
                         WHERE e.room_no = w.room_no AND e.slot = w.slot AND e.stream_id IS NOT NULL
                           AND e.audience & {NEVER_BITS} = 0
                           AND {membership_set("e.audience")} = {JOIN})""",
-        ([each.room_no for each in rooms], [each.slot for each in rooms]),
+        (array_text([each.room_no for each in rooms]), array_text([each.slot for each in rooms])),
     )
     return {int(room_no) for (room_no,) in txn.fetchall()}
 

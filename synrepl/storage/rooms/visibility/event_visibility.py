@@ -13,9 +13,10 @@ from synrepl.rooms import (
     visible_to_server,
 )
 from synrepl.storage.database import Transaction
-from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
+from synrepl.storage.rooms.tables.numbers import RoomRow
 from synrepl.storage.rooms.visibility.audience import NOBODY_BIT, membership_text, unpack_audience
 from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
+from synrepl.storage.rooms.visibility.room_viewer import RoomViewer
 from synrepl.storage.rooms.visibility.server_memberships import server_memberships
 from synrepl.storage.rooms.visibility.viewer_sql import (
     SeenEvent,
@@ -23,7 +24,6 @@ from synrepl.storage.rooms.visibility.viewer_sql import (
     viewer_params,
     viewer_sql,
 )
-from synrepl.storage.rooms.visibility.viewers import viewer_history
 
 
 class ServedEvent(NamedTuple):
@@ -52,11 +52,16 @@ def seen_by_user(
 
     :raises UnknownRoom: the room is not in the store
     """
-    history = viewer_history(txn, require_room(txn, room_id), viewer.user)
+    return seen_by_viewer(RoomViewer.find(txn, room_id, viewer), event_ids)
+
+
+def seen_by_viewer(user: RoomViewer, event_ids: Collection[str]) -> Mapping[str, SeenEvent]:
+    """The same for a user in a room."""
+    history, viewer = user.history(), user.viewer
     params = viewer_params(history, viewer) | {"events": list(event_ids)}
     source = "SELECT event_no FROM synrepl._room_events WHERE event_id = ANY (%(events)s::text[])"
     sql = viewer_sql(history, viewer)
-    seen = seen_events(txn, source, params, sql, "found.event_no", planned_once=True)
+    seen = seen_events(user.txn, source, params, sql, "found.event_no", planned_once=True)
     return {each.event_id: each for each in seen}
 
 

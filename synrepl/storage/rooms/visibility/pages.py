@@ -23,8 +23,7 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, HistoryVisibility, Viewer
-from synrepl.storage.database import PlannedOnce, Script, Transaction
-from synrepl.storage.rooms.tables.numbers import require_room
+from synrepl.storage.database import DeferredScript, PlannedOnce, Script, Transaction
 from synrepl.storage.rooms.visibility.audience import (
     EXCEPTION_BIT,
     INVITE,
@@ -41,6 +40,7 @@ from synrepl.storage.rooms.visibility.covered_sql import (
     writers_above,
 )
 from synrepl.storage.rooms.visibility.event_filter import ALL_EVENTS, EventFilterSql
+from synrepl.storage.rooms.visibility.room_viewer import RoomViewer
 from synrepl.storage.rooms.visibility.viewer_sql import (
     IS_BESIDE,
     IS_DIFFERENT,
@@ -58,9 +58,7 @@ from synrepl.storage.rooms.visibility.viewers import (
     START,
     Span,
     ViewerHistory,
-    history_part,
     ranges,
-    viewer_history,
 )
 
 #: Largest number of events on a page.
@@ -131,23 +129,28 @@ def visible_page(
     :raises BadPageSize: the limit is not from 1 to :data:`MAX_PAGE`
     :raises TooManyIgnored: see :class:`~synrepl.storage.rooms.visibility.viewer_sql.TooManyIgnored`
     """
+    return page_for(RoomViewer.find(txn, room_id, viewer), request)
+
+
+def page_for(user: RoomViewer, request: PageRequest) -> VisiblePage:
+    """The same for a user in a room.
+
+    :raises BadPageSize: :raises TooManyIgnored:
+    """
     if not 1 <= request.limit <= MAX_PAGE:
         raise BadPageSize(limit=request.limit, most=MAX_PAGE)
-    room = require_room(txn, room_id)
+    txn, viewer = user.txn, user.viewer
     txn.execute(_IN_ORDER)
     window = _window(request)
     by_stream = request.order is PageOrder.STREAM
     edge = window.high if request.backwards else window.low
-    part = history_part(
-        txn, room, viewer.user, edge, backwards=request.backwards, by_stream=by_stream
-    )
+    part = user.part(edge, backwards=request.backwards, by_stream=by_stream)
     tried = window.within(part.low, part.high, by_stream)
     if tried.low < tried.high:
         page = _page(txn, part.history, viewer, request, tried)
         if tried == window or len(page.events) == request.limit:
             return page
-    history = viewer_history(txn, room, viewer.user)
-    return _page(txn, history, viewer, request, window)
+    return _page(txn, user.history(), viewer, request, window)
 
 
 def _page(
@@ -436,7 +439,9 @@ def _widest(visibility: int | str) -> str:
 # PostgreSQL expects the filters to leave next to nothing, and would read and sort whole ranges to find it. Each part
 # has an index in its order, so that it can stop when the page is full. For the same reason it expects costs for which
 # it compiles expressions, which takes longer than the page.
-_IN_ORDER = "SELECT set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"
+_IN_ORDER = DeferredScript(
+    ["SELECT set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"]
+)
 
 # Whether the user ever had a membership that shows more than none.
 _WAS_IN_THE_ROOM = (

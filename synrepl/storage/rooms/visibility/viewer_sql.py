@@ -66,6 +66,9 @@ class SeenEvent(NamedTuple):
 
     :ivar membership: the user's membership after the event
     :ivar redacted_by: number of the redaction that applies to it; None if there is none
+    :ivar type: event type
+    :ivar slot: of its state key; None for a message event
+    :ivar sent_at: ``origin_server_ts``, in milliseconds
     """
 
     event_no: int
@@ -74,6 +77,11 @@ class SeenEvent(NamedTuple):
     verdict: VisibilityVerdict
     membership: str
     redacted_by: int | None
+    type: str
+    slot: int | None
+    sender: str
+    sent_at: int
+    group_before: int
 
     @property
     def is_whole(self) -> bool:
@@ -163,22 +171,26 @@ def seen_events(
     statement = f"""
         SELECT found.event_no, found.event_id, found.topological, found.stream_id,
                found.redacted_by, found.membership, found.reason, found.erased,
-               {known.sight("found.reason")}
+               {known.sight("found.reason")}, t.type, found.slot, found.sender, found.origin_server_ts,
+               found.group_before
           FROM (SELECT found.*, {known.reason()} AS reason
                   FROM (SELECT e.event_no, e.event_id, e.topological, e.stream_id, e.redacted_by,
+                               e.type_no, e.slot, e.origin_server_ts, e.group_before,
                                e.sender, e.audience, {sql.membership} AS membership,
                                {sql.erased} AS erased, {sql.own} AS own
                           FROM ({source}) AS wanted JOIN synrepl._room_events e USING (event_no)
                          WHERE e.room_no = %(room)s AND e.audience & {NOBODY_BIT} = 0
                         OFFSET 0) AS found
                 OFFSET 0) AS found
+          JOIN synrepl._event_types t USING (type_no)
          ORDER BY {order}"""
     txn.execute(Script([PlannedOnce(statement)]) if planned_once else statement, params)
     return [_seen(row) for row in txn.fetchall()]
 
 
 def _seen(row: Record) -> SeenEvent:
-    event_no, event_id, topological, stream_id, redacted_by, membership, reason, erased, sight = row
+    event_no, event_id, topological, stream_id, redacted_by, membership, *rest = row
+    reason, erased, sight, *more = rest
     verdict = VisibilityVerdict(SIGHTS[sight], REASONS[reason], erased)
     return SeenEvent(
         event_no,
@@ -187,4 +199,5 @@ def _seen(row: Record) -> SeenEvent:
         verdict,
         membership_text(membership),
         redacted_by,
+        *more,
     )

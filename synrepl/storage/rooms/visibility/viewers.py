@@ -97,14 +97,29 @@ def multirange(ranges: Iterable[tuple[int, int | None]]) -> str:
     return "{" + ",".join(texts) + "}"
 
 
-def viewer_history(txn: Transaction, room: RoomRow, user: str) -> ViewerHistory:
-    """Read what a user was in a room when."""
+class ViewerSlots(NamedTuple):
+    """The slots of a room that decide what a user sees; :data:`NO_SLOT` for a key that the room never had.
+
+    :ivar member: that of the user's membership
+    :ivar visibility: that of the history visibility
+    """
+
+    member: int = NO_SLOT
+    visibility: int = NO_SLOT
+
+
+def slots_of_viewer(txn: Transaction, room: RoomRow, user: str) -> ViewerSlots:
+    """The slots for a user."""
     keys = (MEMBER, user), (HISTORY_VISIBILITY, "")
     slots = slots_of(txn, room.room_no, keys)
-    slot, visibility_slot = (slots.get(key, NO_SLOT) for key in keys)
-    txn.execute(_VERSIONS, {"room": room.room_no, "slots": [slot, visibility_slot]})
-    spans = _spans(txn.fetchall(), visibility_slot)
-    return ViewerHistory(room, slot, visibility_slot, spans)
+    return ViewerSlots(*(slots.get(key, NO_SLOT) for key in keys))
+
+
+def viewer_history(txn: Transaction, room: RoomRow, slots: ViewerSlots) -> ViewerHistory:
+    """Read what a user was in a room when."""
+    txn.execute(_VERSIONS, {"room": room.room_no, "slots": list(slots)})
+    spans = _spans(txn.fetchall(), slots.visibility)
+    return ViewerHistory(room, *slots, spans)
 
 
 class HistoryPart(NamedTuple):
@@ -122,7 +137,7 @@ class HistoryPart(NamedTuple):
 def history_part(
     txn: Transaction,
     room: RoomRow,
-    user: str,
+    slots: ViewerSlots,
     edge: EventOrdering,
     *,
     backwards: bool,
@@ -133,16 +148,13 @@ def history_part(
     :param backwards: whether events before the ordering are meant; otherwise those that are not before it
     :param by_stream: whether the stream ordering is meant
     """
-    keys = (MEMBER, user), (HISTORY_VISIBILITY, "")
-    slots = slots_of(txn, room.room_no, keys)
-    slot, visibility_slot = (slots.get(key, NO_SLOT) for key in keys)
-    params = {"room": room.room_no, "slots": [slot, visibility_slot], "limit": RECENT_VERSIONS}
+    params = {"room": room.room_no, "slots": list(slots), "limit": RECENT_VERSIONS}
     statement = _PARTS[backwards, by_stream]
     txn.execute(statement, {**params, "topological": edge.topological, "stream": edge.stream})
     versions = txn.fetchall()
-    history = ViewerHistory(room, slot, visibility_slot, _spans(versions, visibility_slot))
+    history = ViewerHistory(room, *slots, _spans(versions, slots.visibility))
     low, high = START, END
-    for each in slot, visibility_slot:
+    for each in slots:
         found = [version for version in versions if version[0] == each]
         if len(found) < RECENT_VERSIONS:
             continue

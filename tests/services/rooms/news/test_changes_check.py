@@ -15,6 +15,7 @@ from synrepl.services.rooms.news.news import NO_NEWS, News
 from synrepl.services.rooms.news.recent_changes import ChangeKind, RecentChanges
 from synrepl.services.rooms.news.rooms_of_users import RoomsOfUsers
 from synrepl.services.rooms.news.sync_token import SyncToken, server_tag
+from synrepl.storage.rooms.reading.rooms_of_user import RoomsOfUser
 
 ROOMS = {"@a:x": {"!1"}, "@b:x": {"!1", "!2"}, "@c:x": {"!2"}, "@d:x": {"!3"}}
 
@@ -29,9 +30,9 @@ class Checking(SynchronousTestCase):
         for stream in ("receipts", "presence", "account_data"):
             self.recent.begin(stream, "w", 0)
 
-    async def load(self, users: Collection[str]) -> Mapping[str, frozenset[str]]:
+    async def load(self, users: Collection[str]) -> Mapping[str, RoomsOfUser]:
         self.loads.append(sorted(users))
-        return {each: frozenset(ROOMS.get(each, ())) for each in users}
+        return {each: RoomsOfUser(frozenset(ROOMS.get(each, ()))) for each in users}
 
     def news(self, user_id: str, stream: str, since: int, upto: int) -> News:
         """What may be new of a stream."""

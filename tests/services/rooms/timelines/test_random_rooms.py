@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from simulator.rooms.random_rooms import USERS, RestlessRoom
 from simulator.rooms.room_model import receive
+from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import Room, Sight, StateKey, Viewer
 from synrepl.services.rooms.timelines.client_filter import (
@@ -16,12 +18,20 @@ from synrepl.services.rooms.timelines.client_filter import (
     RoomEventFilter,
     RoomFilter,
 )
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.timelines import Timelines
-from synrepl.services.rooms.timelines.updates import ClientEvent, RoomTimeline, TimelineReader
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    RoomsUpdate,
+    RoomTimeline,
+    TimelineReader,
+)
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.rooms.tables.numbers import require_room
+from tests.services.rooms.timelines.gated_database import GatedDatabase
+from tests.services.world import manual_clock
 from tests.storage.rooms.rooms_as_stored import as_stored
 from tests.storage.rooms.store_case import StoreCase
 from tests.storage.rooms.test_visibility import expected_verdict
@@ -33,6 +43,7 @@ ROOMS = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "30"))
 class ModelClient:
     """A client of one user, who keeps what it is told of one room.
 
+    :ivar shared: number of answers that were made of tails
     :ivar events: IDs of the events that it was told of since it saw the room first, in the order of their telling
     :ivar state: the room's state as it knows it
     """
@@ -41,10 +52,12 @@ class ModelClient:
         self, timelines: Timelines, user: str, room_id: str, limit: int, *, state_after: bool
     ) -> None:
         self._timelines = timelines
+        self._scheduler: Any = timelines.clock
         self._room_id = room_id
         self._state_after = state_after
         self.reader = TimelineReader(user)
         self.since: PositionVector | None = None
+        self.shared = 0
         self.wanted = ClientFilter(
             room=RoomFilter(include_leave=True, timeline=RoomEventFilter(limit=limit))
         )
@@ -53,7 +66,7 @@ class ModelClient:
         self.overridden: set[StateKey] = set()
         self.is_in = False
 
-    async def sync(self, upto: PositionVector) -> None:
+    async def sync(self, upto: PositionVector, *, memberships_changed: bool = True) -> None:
         """Sync once, and fill the gap if there is one."""
         since, self.since = self.since, upto
         if since is None:
@@ -64,6 +77,8 @@ class ModelClient:
             update = await self._timelines.since(
                 self.reader, since, upto, None, self.wanted, state_after=self._state_after
             )
+            if not memberships_changed:
+                await self._compare_shared(since, upto, update)
         assert not update.damaged, update.damaged
         joined = update.joined.get(self._room_id)
         if joined is not None:
@@ -74,6 +89,27 @@ class ModelClient:
         if left is not None:
             await self._take(left.timeline, left.state, upto, since if self.is_in else None)
             self.is_in = False
+
+    async def _compare_shared(
+        self, since: PositionVector, upto: PositionVector, expected: RoomsUpdate
+    ) -> None:
+        """An answer made of a tail is that made of the tables."""
+        database: Any = GatedDatabase(self._timelines.database)
+        timelines = replace(
+            self._timelines, database=database, tails=RoomTails(self._scheduler, database)
+        )
+        for _ in range(2):
+            found = await timelines.since(
+                self.reader,
+                since,
+                upto,
+                [self._room_id],
+                self.wanted,
+                memberships_changed=False,
+                state_after=self._state_after,
+            )
+            assert found == expected, (found, expected)
+        self.shared += "sync" not in database.names
 
     async def _take(
         self,
@@ -125,23 +161,26 @@ class ModelClient:
 class RandomRooms(StoreCase):
     """Random rooms, persisted by two processes while clients sync."""
 
-    timeout = 900
+    timeout = 900 + 5 * ROOMS
 
     async def test_clients_learn_everything_that_they_may_see_once(self) -> None:
         two = await self.start_process("two")
-        seen = 0
+        seen = shared = 0
         for seed in range(ROOMS):
-            seen += await self.check(seed, [self.one, two])
+            count, from_tails = await self.check(seed, [self.one, two])
+            seen += count
+            shared += from_tails
         self.assertGreater(seen, ROOMS)
+        self.assertGreater(shared, ROOMS)
 
-    async def check(self, seed: int, processes: Sequence[Any]) -> int:
-        """One room; the number of events that clients saw."""
+    async def check(self, seed: int, processes: Sequence[Any]) -> tuple[int, int]:
+        """One room; the number of events that clients saw, and that of answers made of tails."""
         rng = Random(seed)
         version = rng.choice(["1", "6", "10", "11"])
         made = RestlessRoom(rng, version, f"room{seed}")
         room = Room(made.version)
-        clock: Any = self.one.process.scheduler
-        timelines = Timelines(self.database, clock)
+        clock = TwistedScheduler(manual_clock())
+        timelines = Timelines(self.database, clock, RoomTails(clock, self.database))
         clients = [
             ModelClient(timelines, user, made.room_id, rng.choice([1, 2, 5, 50]), state_after=after)
             for user in USERS
@@ -159,7 +198,8 @@ class RandomRooms(StoreCase):
             upto = await self.vector(rng, last)
             for client in clients:
                 if rng.random() < 0.6:
-                    await client.sync(upto)
+                    has_moved = await self.has_moved(made.room_id, client)
+                    await client.sync(upto, memberships_changed=has_moved)
         upto = await self.vector(rng, last, everything=True)
         count = 0
         expected = await self.read(lambda txn: as_stored(txn, room))
@@ -168,7 +208,29 @@ class RandomRooms(StoreCase):
             if client.reader.user_id not in reset:
                 await client.sync(upto)
                 count += await self.compare(seed, client, upto, expected, room)
-        return count
+        return count, sum(client.shared for client in clients)
+
+    async def has_moved(self, room_id: str, client: ModelClient) -> bool:
+        """Whether a user may not have been in the room all the time since the last sync."""
+        user, since = client.reader.user_id, client.since
+        facts = await self.read(
+            lambda txn: txn.execute(
+                "SELECT stream_id, writer FROM synrepl.events WHERE room_id = %s AND kind <> 'ev'"
+                " AND (kind = 'state-all' OR type = 'm.room.member' AND state_key = %s)",
+                (room_id, user),
+            ).fetchall()
+        )
+        is_in = await self.read(
+            lambda txn: (
+                txn.execute(
+                    "SELECT membership FROM synrepl._memberships JOIN synrepl._rooms USING (room_no)"
+                    " WHERE room_id = %s AND user_id = %s",
+                    (room_id, user),
+                ).fetchall()
+                == [("join",)]
+            )
+        )
+        return since is None or not is_in or any(token > since[by] for token, by in facts)
 
     async def vector(
         self, rng: Random, last: dict[str, int], *, everything: bool = False
