@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from synrepl.core.clock import DelayedCall, Promise, Scheduler
+from synrepl.core.clock import Promise, Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
@@ -19,8 +19,8 @@ from synrepl.storage.federation.event_servers import EventServers, event_servers
 from synrepl.storage.federation.outgoing_events import events_to_send
 from synrepl.storage.federation.room_servers import ServersAtState
 
-#: Events of one page.
-PAGE_EVENTS = 200
+#: Maximum number of events of one page, and of stream IDs that it covers: there may be millions of events for nobody.
+PAGE_EVENTS, PAGE_IDS = 200, 100_000
 
 #: Seconds after which the stream is looked at though nothing was heard of it.
 POLL_S = 5.0
@@ -67,7 +67,7 @@ class EventFanOut:
         self._wanted: Token = 0
         self._is_due = self._is_polling = False
         self._sleeping: Promise[None] | None = None
-        self._timer: DelayedCall | None = None
+        self._is_stopped = False
         self.passed_on = 0
         self.last_error: SynreplError | None = None
 
@@ -77,8 +77,13 @@ class EventFanOut:
         self._is_due = True
         self._awake()
 
+    def stop(self) -> None:
+        """Pass on no more."""
+        self._is_stopped = True
+        self._awake()
+
     def _poll(self) -> None:
-        self._is_polling = True
+        self._is_due = self._is_polling = True
         self._awake()
 
     def _awake(self) -> None:
@@ -87,11 +92,12 @@ class EventFanOut:
             sleeping.callback(None)
 
     async def run(self) -> None:
-        """Follow, until the scheduler stops."""
+        """Follow, until it is stopped."""
         away, unsettled = (Retry(each, self._scheduler.random) for each in (_AWAY, _UNSETTLED))
-        while True:
+        while not self._is_stopped:
             if not self._is_due:
                 await self._sleep()
+                continue
             self._is_due = False
             wanted = self._wanted
             try:
@@ -132,7 +138,7 @@ class EventFanOut:
             await self._page(min(behind), upto)
 
     async def _page(self, after: Token, upto: Token) -> None:
-        known = self._rooms.known
+        known, upto = self._rooms.known, min(upto, after + PAGE_IDS)
 
         def work(
             txn: Transaction,

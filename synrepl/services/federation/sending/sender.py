@@ -154,6 +154,7 @@ class FederationSender:
     async def stop(self) -> None:
         """Finish what is under way, and give the partitions back."""
         self._is_stopped = True
+        self.events.stop()
         is_quiet = await self.dispatcher.stop(STOP_S)
         await self.journal.finish()
         await self.owner.stop(is_quiet=is_quiet)
