@@ -10,6 +10,7 @@ from urllib.parse import quote
 from simulator.federation.hosted_room import HostedRoom
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import Event, canonical_json
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import RoomsUpdate, TimelineReader
 from tests.daemon.federation.listener_case import (
@@ -41,7 +42,11 @@ class Invites(FederationListenerCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        self.timelines = Timelines(self.database, self.one.process.scheduler)
+        self.timelines = Timelines(
+            self.database,
+            self.one.process.scheduler,
+            RoomTails(self.one.process.scheduler, self.database),
+        )
         self.room = self.remote.create_room("10", BOB, name="far", join_rule="invite")
 
     def invited(self, user_id: str = DORA, room: HostedRoom | None = None) -> Event:

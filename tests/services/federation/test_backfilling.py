@@ -24,6 +24,7 @@ from synrepl.services.federation.backfilling import (
 )
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.room_writers import RoomWriters
+from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
@@ -100,7 +101,11 @@ class Backfilling(InboundCase):
         identity = ClientIdentity(ALICE, "A")
         request = ClientRequest(identity, "", {"room": self.room.room_id}, query, b"")
         reading = RoomReading(
-            Timelines(self.database, self.one.process.scheduler),
+            Timelines(
+                self.database,
+                self.one.process.scheduler,
+                RoomTails(self.one.process.scheduler, self.database),
+            ),
             OnlyReader(),
             AllPositions(self.sql("SELECT max(stream_id) FROM synrepl.events")),
             AllPositions(0),
