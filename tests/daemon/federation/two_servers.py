@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from synrepl.federation.requests import FederationRequest
 from synrepl.testing.postgres import fresh_database
 from tests.adapters.federation.authorities import Authority, CertificateFiles
 from tests.cli.cli_case import CliCase, free_port, reactor
+from tests.daemon.client_api.http_client import HttpMatrixClient
 
 #: The streams of a process that persists rooms.
 ROOM_CATALOGUE = (
@@ -38,7 +39,7 @@ class OneServer:
         self.directory = directory
         self.dsn = dsn
         self.certificate = certificate
-        self.port, self.http = free_port(), free_port()
+        self.port, self.http, self.clients = free_port(), free_port(), free_port()
         self.name = f"localhost:{self.port}"
         self.process: MasterProcess | None = None
         self.running: RunningMaster | None = None
@@ -54,11 +55,16 @@ class OneServer:
         return services
 
     def configure(
-        self, authorities: Path, process: Mapping[str, Any] | None = None, **settings: Any
+        self,
+        authorities: Path,
+        process: Mapping[str, Any] | None = None,
+        users: Sequence[str] = (),
+        **settings: Any,
     ) -> Path:
         """Write its configuration, and a signing key if it has none.
 
         :param process: settings of the master
+        :param users: names of users who may log in, with a listener for their clients
         :param settings: of federation
         """
         key = self.directory / "signing.key"
@@ -76,16 +82,30 @@ class OneServer:
         }
         federation = {name: value for name, value in federation.items() if value is not None}
         path = self.directory / "master.yaml"
+        rooms: dict[str, Any] = {"signing_key": str(key), "federation": federation}
+        if users:
+            passwords = {f"@{each}:{self.name}": f"password of {each}" for each in users}
+            known = self.directory / "users.yaml"
+            known.write_text(_yaml({"users": passwords}))
+            known.chmod(0o600)
+            rooms["client_api"] = {"port": self.clients, "users": str(known)}
         document = {
             "server_name": self.name,
             "database": self.dsn,
             "catalogue": list(ROOM_CATALOGUE),
             "http": {"port": self.http},
-            "rooms": {"signing_key": str(key), "federation": federation},
+            "rooms": rooms,
             **(process or {}),
         }
         path.write_text(_yaml(document))
         return path
+
+    async def client(self, user: str) -> HttpMatrixClient:
+        """A client of a user, who is logged in."""
+        client = HttpMatrixClient(self.clients)
+        reply = await client.log_in(user, f"password of {user}")
+        assert reply.status == 200, reply
+        return client
 
     async def start(self) -> None:
         """Start its master."""
