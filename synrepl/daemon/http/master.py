@@ -10,6 +10,7 @@ from synrepl.daemon.assemble import MasterServices
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
+from synrepl.daemon.http.joins import join_routes
 from synrepl.daemon.http.listener import HttpListener, connections_status
 from synrepl.daemon.http.rooms import room_routes, rooms_status
 from synrepl.daemon.metrics.metrics import ProcessMetrics
@@ -104,6 +105,7 @@ def serve_master(
     rooms = room_routes(services.rooms)
     if services.rooms is not None:
         rooms += action_routes(services.ports.actions)
+        rooms += join_routes(services.joining, services.config.server_name)
     http.started([*routes, wait_route(services.waiting), *caches, *rooms])
 
     def stop() -> None:

@@ -11,6 +11,7 @@ from synrepl.daemon.assemble import WorkerServices
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import append_route, common_routes, memory_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
+from synrepl.daemon.http.joins import join_routes
 from synrepl.daemon.http.listener import HttpListener
 from synrepl.daemon.http.rooms import room_routes, rooms_status
 from synrepl.daemon.metrics.metrics import ProcessMetrics
@@ -112,6 +113,7 @@ def serve_worker(
     rooms = room_routes(worker.rooms)
     if worker.rooms is not None:
         rooms += action_routes(worker.ports.actions)
+        rooms += join_routes(worker.joining, worker.config.server_name)
     http.started([*routes, wait_route(worker.waiting), *caches, *rooms])
 
     def stop() -> None:

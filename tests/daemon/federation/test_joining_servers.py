@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+from synrepl.core import jsons
 from tests.daemon.client_api.http_client import HttpMatrixClient
 from tests.daemon.federation.test_sending_servers import SendingServersCase
 from tests.daemon.federation.two_servers import OneServer
@@ -82,6 +83,44 @@ class JoiningServers(JoiningServersCase):
         self.check_equal(room_id)
         synced = await self.alice_of_two.ask("GET", "/sync?timeout=0")
         self.assertIn(room_id, synced.json["rooms"]["join"])
+
+    async def test_join_with_the_whole_state_of_a_room(self) -> None:
+        room_id = await self.room()
+        client = self.two.federation.client
+        send_join = client.send_join
+
+        async def whole(*given: Any, omit_members: bool, **more: Any) -> Any:
+            return await send_join(*given, omit_members=False, **more)
+
+        self.patch(client, "send_join", whole)
+        await self.enter(self.alice_of_two, room_id, self.one)
+        self.assertEqual(self.rows(self.two, "SELECT 1 FROM synrepl._resync_jobs"), [])
+        await self.until_there(self.one, await self.say(self.two, room_id, "from two"))
+        await self.until_there(self.two, await self.say(self.one, room_id, "from one"))
+        self.check_equal(room_id)
+
+    async def test_join_by_a_command(self) -> None:
+        room_id = await self.room(room_alias_name="lobby")
+        config, user_id = str(self.two.directory / "master.yaml"), self.alice_of_two.user_id
+        join = ("join", "-c", config, "--user")
+        named = (user_id, f"#lobby:{self.one.name}")
+        done = await self.run_command(*join, *named, "--reason", "curious")
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertRegex(done.out, f"{user_id} joined {room_id} in .* s\\.\n.*rooms resync")
+        await self.until_complete(self.two)
+        self.check_equal(room_id)
+        again = await self.run_command(*join, user_id, room_id, "--via", self.one.name, "--json")
+        found = jsons.decode(again.out, "done")
+        self.assertEqual((found["joined"], found["event_id"]), (True, None))
+        other = f"@bob:{self.two.name}"
+        refused = await self.run_command(*join, other, "!no:x.invalid", "--via", self.one.name)
+        self.assertEqual(refused.code, 1)
+        self.assertRegex(refused.err, f"^synrepl: error: .*{self.one.name}: 404 M_NOT_FOUND")
+        for user, expected in (("@bob:other", "no user of"), ("bob", "not acceptable")):
+            refused = await self.run_command(*join, user, room_id)
+            self.assertEqual(refused.code, 1)
+            self.assertRegex(refused.err, f"^synrepl: error: .*{expected}")
+        self.assertEqual(jsons.decode(await self.two.ask("/joins"), "joins"), {"joins": []})
 
     async def test_join_by_alias_and_find_it(self) -> None:
         room_id = await self.room(room_alias_name="lobby")
