@@ -1,9 +1,9 @@
-"""Work on many items, some of them at the same time."""
+"""Work on many items, some of them at the same time, and work that goes on without who asked for it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from synrepl.core.clock import Promise, Scheduler
 
@@ -53,3 +53,29 @@ async def map_concurrently(
     if errors:
         raise errors[0]
     return [results[number] for number in sorted(results)]
+
+
+async def uncancelled(scheduler: Scheduler, name: str, work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that is done to its end, also if who waits for it is cancelled.
+
+    :param name: under which an error is logged that nobody waits for
+    """
+    done: Promise[T] = scheduler.promise()
+    is_waiting = True
+
+    async def run() -> None:
+        try:
+            result = await work
+        except Exception as error:
+            if not is_waiting:
+                raise
+            done.errback(error)
+        else:
+            if is_waiting:
+                done.callback(result)
+
+    scheduler.spawn(name, run())
+    try:
+        return await done
+    finally:
+        is_waiting = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
@@ -111,7 +111,7 @@ class ClientRequest:
             raise NotOwnUser(user_id=self.path[placeholder][:255])
 
 
-ClientHandle = Callable[[ClientRequest], Awaitable[HttpAnswer]]
+ClientHandle = Callable[[ClientRequest], Coroutine[Any, Any, HttpAnswer]]
 
 
 class WaitsForPositions(Protocol):
@@ -174,10 +174,15 @@ class Endpoints:
         return _routes("PUT", path, prefixes, self._writing(handle))
 
     def post(
-        self, path: str, handle: ClientHandle, prefixes: Sequence[str] = CLIENT
+        self,
+        path: str,
+        handle: ClientHandle,
+        prefixes: Sequence[str] = CLIENT,
+        *,
+        waits: bool = False,
     ) -> list[Route]:
-        """An endpoint that writes."""
-        return _routes("POST", path, prefixes, self._writing(handle))
+        """An endpoint that writes; with ``waits``, one whose requests may wait for other servers."""
+        return _routes("POST", path, prefixes, self._writing(handle), waits=waits)
 
     def post_query(
         self,

@@ -133,7 +133,7 @@ def open_client_api(
             reading.data.devices.forget,
         ),
         *sending_routes(endpoints, rooms.sending.sender, reading.data.presence.acts),
-        *room_routes_of_clients(endpoints, rooms.sending, memberships),
+        *room_routes_of_clients(endpoints, rooms.sending, memberships, scheduler),
         *directory_routes(endpoints, rooms.sending, memberships),
         *absent_routes(endpoints),
         *reading_routes(

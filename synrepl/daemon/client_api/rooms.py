@@ -12,6 +12,8 @@ import msgspec
 
 from synrepl.adapters.http.messages import HttpAnswer, json_answer
 from synrepl.adapters.http.routes import Route
+from synrepl.core.clock import Scheduler
+from synrepl.core.concurrent import uncancelled
 from synrepl.daemon.assemble.rooms import RoomSending
 from synrepl.daemon.client_api.endpoints import ClientHandle, ClientRequest, Endpoints
 from synrepl.daemon.client_api.sending import positioned
@@ -52,10 +54,21 @@ class _AliasTarget(msgspec.Struct):
 
 
 def room_routes_of_clients(
-    endpoints: Endpoints, rooms: RoomSending, memberships: ChangesMemberships
+    endpoints: Endpoints,
+    rooms: RoomSending,
+    memberships: ChangesMemberships,
+    scheduler: Scheduler,
 ) -> list[Route]:
     """The endpoints that change rooms."""
     changes = rooms.changes
+
+    def asks_others(path: str, handle: ClientHandle) -> list[Route]:
+        """An endpoint that may ask other servers; what it has begun it ends, also if the client is gone."""
+
+        async def to_the_end(request: ClientRequest) -> HttpAnswer:
+            return await uncancelled(scheduler, f"POST {path}", handle(request))
+
+        return endpoints.post(path, to_the_end, waits=True)
 
     async def create(request: ClientRequest) -> HttpAnswer:
         room_id, last = await memberships.create(request.identity, request.body_as(NewRoom))
@@ -110,14 +123,14 @@ def room_routes_of_clients(
         return handle
 
     return [
-        *endpoints.post("/createRoom", create),
-        *endpoints.post("/join/<room>", join),
-        *endpoints.post("/knock/<room>", knock),
-        *endpoints.post("/rooms/<room>/join", join),
-        *endpoints.post("/rooms/<room>/leave", leave),
+        *asks_others("/createRoom", create),
+        *asks_others("/join/<room>", join),
+        *asks_others("/knock/<room>", knock),
+        *asks_others("/rooms/<room>/join", join),
+        *asks_others("/rooms/<room>/leave", leave),
         *endpoints.post("/rooms/<room>/forget", forget),
         *endpoints.post("/rooms/<room>/upgrade", upgrade),
-        *endpoints.post("/rooms/<room>/invite", invite),
+        *asks_others("/rooms/<room>/invite", invite),
         *endpoints.post("/rooms/<room>/kick", sets("leave", ("join", "invite", "knock"))),
         *endpoints.post("/rooms/<room>/ban", sets("ban")),
         *endpoints.post("/rooms/<room>/unban", sets("leave", ("ban",))),
