@@ -185,6 +185,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                         services.federation_services,
                         services.inbound,
                         services.sending,
+                        services.joining,
                         running.servers,
                     ),
                 )

@@ -171,7 +171,11 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
                     self._started_at,
                     lambda: None if clients is None else clients.status(),
                     federation_status(
-                        services.federation_services, services.inbound, services.sending, servers
+                        services.federation_services,
+                        services.inbound,
+                        services.sending,
+                        services.joining,
+                        servers,
                     ),
                 )
             )

@@ -72,6 +72,7 @@ def assemble_joining(
     joins = RunningJoins(scheduler, joiner, rooms.writers, ports.forwarder, instance, log)
     joins.add_actions(ports.actions)
     memberships = UserMemberships(
+        scheduler,
         database,
         sending.sender,
         sending.changes,

@@ -7,6 +7,7 @@ from typing import Any
 
 from synrepl.daemon.assemble.federation import FederationServices
 from synrepl.daemon.assemble.inbound import InboundServices
+from synrepl.daemon.assemble.joining import JoiningServices
 from synrepl.daemon.federation.inbound_status import inbound_status
 from synrepl.daemon.federation.listener import FederationListener
 from synrepl.services.federation.sending.sender import FederationSender
@@ -19,6 +20,7 @@ def federation_status(
     services: FederationServices | None,
     inbound: InboundServices | None,
     sending: FederationSender | None,
+    joining: JoiningServices | None,
     listener: FederationListener | None,
 ) -> FederationStatus:
     """A function that shows what became of requests, which servers fail, and what the listener does."""
@@ -47,6 +49,7 @@ def federation_status(
             },
             "answers": services.ports.usage(),
             "inbound": None if inbound is None else inbound_status(inbound),
+            "joins": None if joining is None else joining.joins.status(),
             "sending": None if sending is None else sending.status(),
             "listener": None if listener is None else listener.status(),
         }

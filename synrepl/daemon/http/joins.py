@@ -77,7 +77,7 @@ def join_routes(joining: JoiningServices | None, server_name: str) -> list[Route
         )
 
     async def running(request: HttpRequest) -> HttpAnswer:
-        return json_answer({"joins": joins.status()})
+        return json_answer(joins.status())
 
     return [
         Route("POST", "/joins", join, takes_body=True, statuses=_STATUSES),

@@ -46,6 +46,18 @@ def federation_metrics(status: Mapping[str, Any] | None) -> Iterable[Metric]:
         "Bytes of answers of other servers that are in files now.",
         float(answers["spooled"]),
     )
+    if status["joins"] is not None:
+        yield gauge(
+            "federation_joins_running",
+            "Joins of rooms that run in this process.",
+            float(len(status["joins"]["running"])),
+        )
+        yield counter(
+            "federation_joins",
+            "Joins of rooms that ended in this process, by outcome.",
+            status["joins"]["outcomes"],
+            "outcome",
+        )
     if status["inbound"] is not None:
         yield from inbound_metrics(status["inbound"])
     if status["sending"] is not None:

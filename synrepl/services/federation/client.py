@@ -289,10 +289,17 @@ class FederationClient:
         )
         return await self._asking.small(request, answers.transaction_result)
 
-    async def query_directory(self, destination: str, alias: str) -> DirectoryAnswer:
+    async def query_directory(
+        self, destination: str, alias: str, timeout_s: float = ANSWER_S
+    ) -> DirectoryAnswer:
         """The room that an alias of a server stands for."""
         request = FederationRequest(
-            "GET", destination, f"{V1}/query/directory", query=[("room_alias", alias)]
+            "GET",
+            destination,
+            f"{V1}/query/directory",
+            query=[("room_alias", alias)],
+            timeout_s=timeout_s,
+            ignores_back_off=True,
         )
         return await self._asking.small(request, answers.directory_answer)
 

@@ -120,7 +120,12 @@ class JoiningServers(JoiningServersCase):
             refused = await self.run_command(*join, user, room_id)
             self.assertEqual(refused.code, 1)
             self.assertRegex(refused.err, f"^synrepl: error: .*{expected}")
-        self.assertEqual(jsons.decode(await self.two.ask("/joins"), "joins"), {"joins": []})
+        joins = jsons.decode(await self.two.ask("/joins"), "joins")
+        self.assertEqual(joins["running"], [])
+        self.assertEqual(joins["outcomes"], {"partial": 1, "whole": 1, "RoomNotAtServers": 1})
+        metrics = (await self.two.ask("/metrics")).decode()
+        self.assertIn('synrepl_federation_joins_total{outcome="partial"} 1.0', metrics)
+        self.assertIn("synrepl_federation_joins_running 0.0", metrics)
 
     async def test_join_by_alias_and_find_it(self) -> None:
         room_id = await self.room(room_alias_name="lobby")

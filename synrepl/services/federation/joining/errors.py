@@ -39,6 +39,9 @@ _REASONS: dict[type[SynreplError], str] = {
 
 _INCOMPATIBLE = "M_INCOMPATIBLE_ROOM_VERSION"
 
+#: Refusals of servers that cannot let anybody into a restricted room; another one may.
+_UNABLE = ("M_UNABLE_TO_AUTHORISE_JOIN", "M_UNABLE_TO_GRANT_JOIN")
+
 
 class NoServerToAsk(InputError):
     """no server is known that is in {room_id}; name one of them, as the parameter 'via'"""
@@ -61,7 +64,7 @@ class ServersDidNotHelp(Unavailable):
 
 
 class TooManyJoins(Unavailable):
-    """{number} users are joining rooms of other servers now; try again later"""
+    """{number} rooms of other servers are being joined now, {own} of them by this user; try again later"""
 
 
 class JoinGoesOn(Unavailable):
@@ -124,7 +127,8 @@ def failure_of(room_id: str, outcomes: Sequence[ServerOutcome]) -> SynreplError:
     statuses = {each.status for each in outcomes if each.status}
     if statuses == {404}:
         return RoomNotAtServers(room_id=room_id, outcomes=listed)
-    # One that says no counts for more than those that are away.
-    if 403 in statuses and statuses <= {400, 403, 404}:
+    # One that says no counts for more than those that do not know.
+    says_no = any(each.status == 403 or each.errcode in _UNABLE for each in outcomes)
+    if says_no and statuses <= {400, 403, 404}:
         return RefusedByServers(room_id=room_id, outcomes=listed)
     return ServersDidNotHelp(room_id=room_id, outcomes=listed)

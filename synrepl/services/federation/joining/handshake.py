@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.log import Logger
+from synrepl.core.semaphore import Semaphore
 from synrepl.federation.answers import SendJoinAnswer
 from synrepl.federation.errors import BadFederationAnswer, RequestRefusedByServer
 from synrepl.rooms import Event, IncompleteAnswer, PartialJoin, ReceiptVerdict, UnknownEvents
@@ -39,6 +40,9 @@ TEMPLATE_S, PARTIAL_S = 15.0, 30.0
 
 #: Bytes of the events of a partial answer, which are in memory until they are stored.
 MAX_PARTIAL_BYTES = 64 * 2**20
+
+#: Partial answers that are in memory at the same time.
+MAX_ANSWERS = 4
 
 #: How often an answer is stored whose commit nobody can tell.
 _ATTEMPTS = 3
@@ -70,6 +74,7 @@ class JoinHandshake:
         self._partial_joins = partial_joins
         self._full_joins = full_joins
         self._log = log
+        self._answers = Semaphore(scheduler, MAX_ANSWERS)
 
     async def join(
         self, server: str, asked: AskedMembership, progress: JoinProgress, until: float
@@ -118,16 +123,23 @@ class JoinHandshake:
             join = await self._signed(server, join, answer)
             if not answer.members_omitted:
                 return await self._store_whole(server, join, answer, progress)
-            state, chain = [
-                await self._verified(server, join, raws, progress)
-                for raws in (
-                    _bounded(server, join, answer.state()),
-                    _bounded(server, join, answer.auth_chain()),
-                )
-            ]
-            servers = frozenset(answer.servers_in_room or ())
+            async with self._answers:
+                return await self._store_part(server, join, answer, progress, position)
+
+    async def _store_part(
+        self,
+        server: str,
+        join: Event,
+        answer: SendJoinAnswer,
+        progress: JoinProgress,
+        position: int,
+    ) -> PersistedJoin:
+        state, chain = [
+            await self._verified(server, join, _bounded(server, join, raws), progress)
+            for raws in (answer.state(), answer.auth_chain())
+        ]
         progress.at(JoinPhase.STORING, server)
-        given = PartialJoin(join, state, chain, servers)
+        given = PartialJoin(join, state, chain, frozenset(answer.servers_in_room or ()))
         return await self._certainly(lambda: self._partial_joins.persist(given, server, position))
 
     async def _fully(
@@ -166,7 +178,10 @@ class JoinHandshake:
         found: list[Event] = []
         for part in in_parts(raws, VERIFIED):
             results = await self._verifier.verify(part, join.version, origin=server)
-            found += [each.event for each in results if each.event is not None]
+            passed = [each.event for each in results if each.event is not None]
+            for each in passed:
+                _check_version(server, each)
+            found += passed
             progress.events += len(part)
         return found
 
@@ -214,3 +229,17 @@ def _bounded(server: str, join: Event, raws: Iterator[bytes]) -> Iterator[bytes]
                 reason=f"its part of the state has more than {MAX_PARTIAL_BYTES} bytes",
             )
         yield raw
+
+
+def _check_version(server: str, event: Event) -> None:
+    """Check that the room has the version that its server says.
+
+    :raises BadTemplate:
+    """
+    if event.type == "m.room.create" and event.state_key == "":
+        version = event.content.get("room_version", "1")
+        if version != event.version.name:
+            said = event.version.name
+            raise BadTemplate(
+                reason=f"{server} says version {said}, and the room has {version!s:.50}"
+            )

@@ -27,7 +27,7 @@ from synrepl.storage.rooms.persisting.send_run import EventNotAllowed
 from synrepl.storage.rooms.tables.sent_events import SentEvent
 
 #: Seconds in which servers are asked.
-ASK_S = 45.0
+ASK_S = 40.0
 
 #: Joins of a user in a room that this server can judge: user, room and content of the event.
 JoinsLocally = Callable[[str, str, Mapping[str, Any]], Awaitable[SentEvent | None]]

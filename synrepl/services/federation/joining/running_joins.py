@@ -5,7 +5,7 @@ A join goes on when nobody waits any more: it may be in the room already, as oth
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -25,10 +25,10 @@ from synrepl.storage.rooms.tables.sent_events import SentEvent
 JOIN_ACTION = "join room of other servers"
 
 #: Seconds that a client waits for a join, and one request between processes.
-CLIENT_WAIT_S, FORWARD_WAIT_S = 55.0, 20.0
+CLIENT_WAIT_S, FORWARD_WAIT_S = 45.0, 20.0
 
-#: Joins that run at most in a process, and of which it is remembered how they ended.
-MAX_RUNNING, MAX_ENDED = 200, 500
+#: Joins that run at most in a process, of one user, and of which it is remembered how they ended.
+MAX_RUNNING, MAX_OF_USER, MAX_ENDED = 200, 20, 500
 
 
 class JoinState(NamedTuple):
@@ -77,6 +77,7 @@ class RunningJoins:
 
     :param joiner: None in a process that persists no room
     :param instance: this process
+    :ivar outcomes: number of joins that ended here: ``partial``, ``whole``, or the name of the error
     """
 
     def __init__(
@@ -96,18 +97,20 @@ class RunningJoins:
         self._log = log
         self._running: dict[tuple[str, str], _Run] = {}
         self._ended: OrderedDict[str, _Run] = OrderedDict()
+        self.outcomes: Counter[str] = Counter()
 
     def add_actions(self, actions: WriterActions) -> None:
         """Let other processes have rooms joined here."""
         actions.add(JOIN_ACTION, self._perform)
 
-    def status(self) -> list[dict[str, Any]]:
-        """The joins that run here."""
+    def status(self) -> dict[str, Any]:
+        """The joins that run here, and how others ended."""
         now = self._scheduler.seconds()
-        return [
+        running = [
             {"room_id": room_id, "user_id": user_id, **run.progress.to_json(now)}
-            for (room_id, user_id), run in sorted(self._running.items())
+            for (room_id, user_id), run in list(self._running.items())
         ]
+        return {"running": running, "outcomes": dict(self.outcomes)}
 
     async def join(self, asked: JoinRequest, patience_s: float = CLIENT_WAIT_S) -> JoinedRoomResult:
         """Join a room, or wait for the same join if it runs.
@@ -166,8 +169,9 @@ class RunningJoins:
         joiner = self._joiner
         if joiner is None:
             raise NoRoomWriter(writers="those of stream_writers")
-        if len(self._running) >= MAX_RUNNING:
-            raise TooManyJoins(number=len(self._running))
+        own = sum(user_id == asked.user_id for _, user_id in self._running)
+        if own >= MAX_OF_USER or len(self._running) >= MAX_RUNNING:
+            raise TooManyJoins(number=len(self._running), own=own)
         run = _Run(JoinProgress(self._scheduler.seconds()))
         self._running[asked.room_id, asked.user_id] = run
         self._scheduler.spawn(f"join {asked.room_id}", self._run(joiner, asked, run))
@@ -176,7 +180,9 @@ class RunningJoins:
     async def _run(self, joiner: RoomJoiner, asked: JoinRequest, run: _Run) -> None:
         try:
             run.joined = await joiner.join(asked, run.progress)
+            self.outcomes["partial" if run.joined.is_partial else "whole"] += 1
         except SynreplError as error:
+            self.outcomes[type(error).__name__] += 1
             run.error = error
         except Exception:
             run.error = JoinGoesOn(room_id=asked.room_id, phase="after an unexpected error")

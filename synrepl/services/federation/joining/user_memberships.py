@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from synrepl.core.clock import Scheduler
+from synrepl.core.concurrent import map_concurrently
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.rooms import BadIdentifier, server_of
@@ -30,6 +32,12 @@ from synrepl.storage.federation.membership_facts import MembershipFacts, members
 from synrepl.storage.rooms.persisting.send_run import EventNotAllowed
 from synrepl.storage.rooms.tables.aliases import UnknownAlias
 
+#: Seconds that a server has to say which room an alias stands for.
+ALIAS_S = 10.0
+
+#: Users of other servers that are invited at the same time when a room is created.
+INVITED_AT_ONCE = 50
+
 
 class RemoteAliases:
     """Finds rooms by their IDs and aliases, at this server and at others.
@@ -51,7 +59,7 @@ class RemoteAliases:
         if server == self._server_name:
             return await self._own.find(named)
         try:
-            answer = await self._client.query_directory(server, named)
+            answer = await self._client.query_directory(server, named, ALIAS_S)
         except SERVER_FAULTS as error:
             outcome = outcome_of(server, error)
             if outcome.status == 404:
@@ -71,6 +79,7 @@ class UserMemberships:
 
     def __init__(
         self,
+        scheduler: Scheduler,
         database: Database,
         sender: EventSender,
         changes: RoomChanges,
@@ -80,6 +89,7 @@ class UserMemberships:
         invites: RemoteInvites,
         log: Logger,
     ) -> None:
+        self._scheduler = scheduler
         self._database = database
         self._sender = sender
         self._changes = changes
@@ -102,12 +112,15 @@ class UserMemberships:
         new.check()
         others = [each for each in dict.fromkeys(new.invite) if not self._is_own(each)]
         created = await self._changes.create(identity, new, others)
-        for user_id in others:
+
+        async def invite(user_id: str) -> None:
             asked = AskedMembership(created.room_id, user_id, new.invite_content)
             try:
                 await self._invites.invite(identity.user_id, asked)
             except SynreplError as error:
                 self._log.info("{user_id} is not invited: {error}", user_id=user_id, error=error)
+
+        await map_concurrently(self._scheduler, invite, others, INVITED_AT_ONCE)
         return created
 
     async def join(

@@ -29,7 +29,7 @@ from synrepl.storage.federation.remote_memberships import RemoteMembership
 T = TypeVar("T")
 
 #: Seconds in which servers are asked, and that one of them has.
-ASK_S, SERVER_S = 30.0, 10.0
+ASK_S, SERVER_S = 25.0, 10.0
 
 
 class MembershipsWithoutJoin:

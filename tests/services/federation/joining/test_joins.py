@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.federation.faults import FaultKind, ServerFault
 from simulator.federation.hosted_room import HostedRoom
+from synrepl.services.federation.joining import running_joins
+from synrepl.services.federation.joining.candidates import candidates
 from synrepl.services.federation.joining.errors import (
     JoinGoesOn,
     NoServerToAsk,
@@ -11,8 +15,10 @@ from synrepl.services.federation.joining.errors import (
     RoomNotAtServers,
     RoomVersionNotSpoken,
     ServersDidNotHelp,
+    TooManyJoins,
 )
 from synrepl.services.federation.joining.join import JoinRequest
+from synrepl.storage.federation.membership_facts import MembershipFacts
 from tests.services.federation.joining.joining_case import THEM, JoiningCase
 from tests.services.federation.joining_server import US
 from tests.services.federation.resync.resync_case import ALICE, BOB
@@ -155,11 +161,51 @@ class RefusedJoins(JoiningCase):
         state = await self.running.follow(JoinRequest(room.room_id, US, {}, ["a"]), 0.0)
         self.assertIsNone(state.joined)
         self.assertEqual((state.progress["phase"], state.progress["server"]), ("asking", "a"))
-        self.assertEqual([each["room_id"] for each in self.running.status()], [room.room_id])
+        self.assertEqual(
+            [each["room_id"] for each in self.running.status()["running"]], [room.room_id]
+        )
         for _ in range(2):
             with self.assertRaises(ServersDidNotHelp):
                 await self.running.follow(JoinRequest(room.room_id, US, {}, ["a"]), 5.0, state.run)
-        self.assertEqual(self.running.status(), [])
+        self.assertEqual(
+            self.running.status(), {"running": [], "outcomes": {"ServersDidNotHelp": 1}}
+        )
+
+    async def test_of_a_room_whose_server_names_another_version_are_refused(self) -> None:
+        room = self.made_room("10")
+        send = self.here.client.make_membership
+
+        async def lies(*given: Any, **more: Any) -> Any:
+            return (await send(*given, **more))._replace(room_version="9")
+
+        self.patch(self.here.client, "make_membership", lies)
+        # The hash of an event is the same in both versions.
+        with self.assertRaisesRegex(ServersDidNotHelp, "a says version 9, and the room has 10"):
+            await self.enter(room, "a")
+        self.check_nothing_is_left()
+
+    async def test_of_one_user_are_bounded(self) -> None:
+        self.patch(running_joins, "MAX_OF_USER", 1)
+        one, other = (self.a.create_room("10", ALICE, name=each) for each in ("one", "other"))
+        self.a.faults = [ServerFault("make_join", FaultKind.NO_ANSWER)]
+        await self.running.follow(JoinRequest(one.room_id, US, {}, ["a"]), 0.0)
+        with self.assertRaisesRegex(TooManyJoins, "1 of them by this user"):
+            await self.enter(other, "a")
+        await self.running.follow(JoinRequest(other.room_id, THEM, {}, ["a"]), 0.0)
+        while self.running.status()["running"]:
+            await self.one.process.scheduler.sleep(0.05)
+
+    async def test_are_asked_for_in_the_order_that_promises_most(self) -> None:
+        room = self.a.create_room("10", ALICE, join_rule="invite")
+        content = {"membership": "invite"}
+        event = self.a.send(room.room_id, "m.room.member", "@x:c", content, US)
+        facts = MembershipFacts(
+            "10", True, True, "invite", event, ["shown"], False, "via", ["known", "a"]
+        )
+        servers = candidates(room.room_id, ["named", "no name", "here"], ["alias"], facts, "here")
+        self.assertEqual(servers, ["c", "named", "alias", "via", "shown", "a", "known"])
+        many = candidates(room.room_id, [f"s{each}" for each in range(99)], [], facts, "here")
+        self.assertEqual(len(many), 10)
 
 
 class FurtherJoins(JoiningCase):

@@ -57,6 +57,7 @@ class MembershipsCase(JoiningCase):
             scheduler, self.writers, self.one.writer, self.forwarder, "one"
         )
         self.memberships = UserMemberships(
+            scheduler,
             self.database,
             self.sender,
             self.changes,
