@@ -19,12 +19,8 @@ from synrepl.federation.errors import (
 )
 from synrepl.services.federation.resync.interfaces import PushesJoins
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.rooms.partial.jobs import (
-    ResyncJob,
-    ServerAttempt,
-    attempts,
-    record_attempt,
-)
+from synrepl.storage.rooms.partial.jobs import ResyncJob, record_attempt
+from synrepl.storage.rooms.reading.resync_attempts import ServerAttempt, attempts
 from synrepl.storage.rooms.tables.partial_rooms import partial_room, servers_in_room
 
 T = TypeVar("T")

@@ -69,7 +69,9 @@ class World:
         """The list of the rooms."""
         rooms = [
             ListedRoom(
-                UserRoom(n, f"!{n}", "10", 0, "join", n, 1, self.events[n][-1], 1, 0, False, False, 0),
+                UserRoom(
+                    n, f"!{n}", "10", 0, "join", n, 1, self.events[n][-1], 1, 0, False, False, 0
+                ),
                 self.events[n][-1],
                 False,
             )
