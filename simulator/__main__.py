@@ -1,4 +1,5 @@
-"""``python -m simulator``: replay one seed, or run many; with ``--rooms``, of rooms in a real PostgreSQL."""
+"""``python -m simulator``: replay one seed, or run many; with ``--rooms``, of rooms in a real PostgreSQL, and with ``--sending``, of events and
+EDUs that a server sends to others."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from simulator.federation.sending_simulation import SENDING_STEPS, simulate_sending
 from simulator.interfaces import ServiceFactory
 from simulator.rooms.simulation import ROOM_STEPS, simulate_rooms
 from simulator.simulation import STEPS, Result, simulate
@@ -27,9 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit status is 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.rooms and options.lose_commits:
-        parser.error("--lose-commits is for simulations without --rooms")
-    run = _rooms(options) if options.rooms else _deployment(options)
+    if options.lose_commits and (options.rooms or options.sending):
+        parser.error("--lose-commits is for simulations without --rooms and --sending")
+    if options.rooms:
+        run = _rooms(options)
+    else:
+        run = _sending(options) if options.sending else _deployment(options)
     return _replay(run(options.seed), options) if options.seeds is None else _many(run, options)
 
 
@@ -44,6 +49,11 @@ def _deployment(options: argparse.Namespace) -> Simulate:
 
 def _rooms(options: argparse.Namespace) -> Simulate:
     return partial(simulate_rooms, steps=ROOM_STEPS if options.steps is None else options.steps)
+
+
+def _sending(options: argparse.Namespace) -> Simulate:
+    steps = SENDING_STEPS if options.steps is None else options.steps
+    return partial(simulate_sending, steps=steps)
 
 
 def _replay(result: Result, options: argparse.Namespace) -> int:
@@ -99,12 +109,20 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seed", type=int, help="replay this seed and print its transcript")
     which.add_argument("--seeds", type=_range, metavar="A..B", help="run all seeds of this range")
     parser.add_argument(
-        "--steps", type=int, help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS})"
+        "--steps",
+        type=int,
+        help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS}; with --sending, {SENDING_STEPS})",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--rooms",
         action="store_true",
         help="let processes persist and maintain random rooms in a real PostgreSQL, which is started",
+    )
+    what.add_argument(
+        "--sending",
+        action="store_true",
+        help="let a server with a real PostgreSQL, which is started, send events and EDUs to others that fail",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="print the transcript even when no rule was broken"

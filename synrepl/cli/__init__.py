@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Compare what a real server announces with its database.",
     ),
     "rooms": ("synrepl.cli.rooms.command", "Show, import, check and maintain stored rooms."),
+    "federation": ("synrepl.cli.federation.command", "Show other servers, as this one sees them."),
     "lake": ("synrepl.cli.lake.command", "Land streams in a lake with Spark, and query it."),
     "demo": (
         "synrepl.cli.demo.command",

@@ -33,6 +33,7 @@ from synrepl.daemon.federation.listener import (
     open_federation,
     start_federation,
     start_partial_rooms,
+    start_sending,
 )
 from synrepl.daemon.federation.ports import federation_ports
 from synrepl.daemon.federation.status import federation_status
@@ -80,7 +81,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
         check_client_api(config, self._catalogue)
-        check_federation(config)
+        check_federation(config, self._catalogue)
         self._handlers = handlers.load(config)
         self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._shares = divide_for(config)
@@ -105,6 +106,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 handlers=self._handlers,
                 actions=self._actions,
                 forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+                open_session=database.open_session,
                 federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             ),
             database.store,
@@ -143,6 +145,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 services.client_data,
                 services.reading,
                 services.waiting,
+                services.inbound,
                 stops,
             ),
             servers=open_federation(
@@ -151,16 +154,19 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 config,
                 self._shares.federation,
                 services.federation_services,
+                services.inbound,
+                services.rooms,
                 self.log,
                 stops,
             ),
         )
-        await start_federation(scheduler, services.federation_services)
+        await start_federation(scheduler, services.federation_services, services.inbound)
         if services.bus is not None:
             services.bus.start()
         stops.callback(services.waiters.stop)
         stops.callback(scheduler.stop)
         start_partial_rooms(scheduler, services.partial_rooms, stops)
+        start_sending(services.sending, stops)
         if services.relay is not None:
             stops.push_async_callback(services.relay.stop)
         expiry = expire_idempotency_keys(scheduler, database.database, self.log)
@@ -174,7 +180,12 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                     running.ports,
                     self._started_at,
                     lambda: None if running.clients is None else running.clients.status(),
-                    federation_status(services.federation_services, running.servers),
+                    federation_status(
+                        services.federation_services,
+                        services.inbound,
+                        services.sending,
+                        running.servers,
+                    ),
                 )
             )
         self.log.info(

@@ -25,6 +25,7 @@ from synrepl.daemon.client_api.listener import (
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.config.room_writers import check_room_writers
+from synrepl.daemon.config.senders import check_sender
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_for
@@ -34,6 +35,7 @@ from synrepl.daemon.federation.listener import (
     open_federation,
     start_federation,
     start_partial_rooms,
+    start_sending,
 )
 from synrepl.daemon.federation.ports import federation_ports
 from synrepl.daemon.federation.status import federation_status
@@ -78,7 +80,8 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
         check_client_api(config, self._catalogue)
-        check_federation(config)
+        check_federation(config, self._catalogue)
+        check_sender(config, self._catalogue)
         self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
@@ -139,6 +142,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             services.client_data,
             services.reading,
             services.waiting,
+            services.inbound,
             stops,
         )
         servers = open_federation(
@@ -147,11 +151,14 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             config,
             limits.federation,
             services.federation_services,
+            services.inbound,
+            services.rooms,
             self.log,
             stops,
         )
-        await start_federation(scheduler, services.federation_services)
+        await start_federation(scheduler, services.federation_services, services.inbound)
         start_partial_rooms(scheduler, services.partial_rooms, stops)
+        start_sending(services.sending, stops)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(
@@ -162,7 +169,9 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
                     databases,
                     self._started_at,
                     lambda: None if clients is None else clients.status(),
-                    federation_status(services.federation_services, servers),
+                    federation_status(
+                        services.federation_services, services.inbound, services.sending, servers
+                    ),
                 )
             )
         return RunningWorker(services=services, http=http, clients=clients, servers=servers)
@@ -199,6 +208,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             ),
             actions=self._actions,
             forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+            open_session=None if own is None else own.open_session,
             federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             tokens=possible_tokens(scheduler, config, store, foreign, client, self.log),
         )

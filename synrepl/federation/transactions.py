@@ -44,12 +44,14 @@ class ReceivedTransaction(NamedTuple):
     :ivar pdus: the JSON of events, as received
     :ivar edus: those that are EDUs
     :ivar ignored: number of PDUs and EDUs that are not
+    :ivar bad_pdus: places of PDUs that are no objects, from 0
     """
 
     origin_server_ts: int
     pdus: tuple[bytes, ...]
     edus: tuple[Edu, ...]
     ignored: int
+    bad_pdus: tuple[int, ...] = ()
 
 
 class _Form(msgspec.Struct):
@@ -76,9 +78,10 @@ def parse_transaction(body: bytes) -> ReceivedTransaction:
         if len(values) > most:
             raise BadTransaction(reason=f"it has {len(values)} {name}, more than {most}")
     pdus = tuple(bytes(each) for each in form.pdus if bytes(each).startswith(b"{"))
+    bad = tuple(at for at, each in enumerate(form.pdus) if not bytes(each).startswith(b"{"))
     edus = tuple(each for each in map(_edu, form.edus) if each is not None)
     ignored = len(form.pdus) - len(pdus) + len(form.edus) - len(edus)
-    return ReceivedTransaction(_time(form.origin_server_ts), pdus, edus, ignored)
+    return ReceivedTransaction(_time(form.origin_server_ts), pdus, edus, ignored, bad)
 
 
 def _edu(raw: msgspec.Raw) -> Edu | None:

@@ -15,6 +15,7 @@ from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
 from synrepl.services.federation.interfaces import FederationTransport, RunsInThreads
+from synrepl.services.federation.resident.arrivals import ARRIVAL_ERRORS
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.forwarding import ForwardsToWriter, NoOtherWriters, WriterActions
@@ -25,7 +26,7 @@ from synrepl.services.sources import CatchUpSources, FactSource
 from synrepl.services.waiting.applied_positions import AppliedPositions
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.database import Database
+from synrepl.storage.database import Database, DatabaseSession
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
@@ -38,7 +39,7 @@ from synrepl.tools.audit.settlement import Settlement
 T = TypeVar("T")
 
 #: The errors of actions that the process which asked for them gets as they are.
-FORWARDABLE_ERRORS = (*FORWARDED_ERRORS, *CLIENT_DATA_ERRORS)
+FORWARDABLE_ERRORS = (*FORWARDED_ERRORS, *CLIENT_DATA_ERRORS, *ARRIVAL_ERRORS)
 
 
 class UntilDone(Protocol):
@@ -87,6 +88,7 @@ class Ports:
     :ivar forwarder: has other processes do what only they can
     :ivar watched: wraps the listener of announced positions in an observer
     :ivar federation: None for a process that asks no other servers
+    :ivar open_session: opens a connection to the database for locks; None without a database
     """
 
     scheduler: Scheduler
@@ -100,6 +102,7 @@ class Ports:
     actions: WriterActions = field(default_factory=lambda: WriterActions(FORWARDABLE_ERRORS))
     forwarder: ForwardsToWriter = field(default_factory=NoOtherWriters)
     federation: FederationPorts | None = None
+    open_session: Callable[[], Awaitable[DatabaseSession]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

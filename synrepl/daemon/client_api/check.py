@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
-
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.client_api.checkers import checker_class, users_path
 from synrepl.daemon.client_api.users_file import read_users
@@ -36,26 +33,24 @@ def check_client_api(config: Config, catalogue: Catalogue) -> None:
         return
     if not config.has_database:
         raise ClientApiNeedsDatabase()
-    check_writer_urls(config, client_stream_writers(config, catalogue))
+    check_writer_urls(config, catalogue)
     if rooms.clients.checker is None:
         read_users(users_path(config, rooms.clients), config.server_name)
     else:
         checker_class(rooms.clients)
 
 
-def check_writer_urls(
-    config: Config, stream_writers: Mapping[str, Collection[str]] = MappingProxyType({})
-) -> None:
-    """Check that requests of others can be forwarded to each process that persists rooms.
+def check_writer_urls(config: Config, catalogue: Catalogue) -> None:
+    """Check that requests of others can be forwarded to each process that persists rooms or writes clients' data.
 
-    :param stream_writers: of streams whose facts are written for clients, too
     :raises WriterUrlMissing:
     """
+    if config.rooms is None:
+        return
     known = writer_urls(config)
-    writers = () if config.rooms is None else config.rooms.writers
-    needed = dict.fromkeys(writers, "persists events of rooms")
-    for stream, those in stream_writers.items():
-        needed |= {each: f"writes {stream!r}" for each in those if each not in needed}
+    needed = dict.fromkeys(config.rooms.writers, "persists events of rooms")
+    for stream, writers in client_stream_writers(config, catalogue).items():
+        needed |= {each: f"writes {stream!r}" for each in writers if each not in needed}
     for writer, does in needed.items():
         if writer != config.instance_name and writer not in known:
             raise WriterUrlMissing(writer=writer, does=does)

@@ -16,6 +16,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.clients import ClientReading
+from synrepl.daemon.assemble.inbound import InboundServices
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.absent import absent_routes
 from synrepl.daemon.client_api.check import writer_urls
@@ -95,6 +96,7 @@ def open_client_api(
     client_data: ClientDataServices | None,
     reading: ClientReading | None,
     waiting: WaitFor,
+    inbound: InboundServices | None,
     stops: AsyncExitStack,
 ) -> ClientApiListener | None:
     """Open the listener for Matrix clients; None if it is not configured.
@@ -137,6 +139,7 @@ def open_client_api(
                 reading.covered,
                 reading.full_states,
                 config.server_name,
+                None if inbound is None else inbound.backfiller,
             ),
         ),
         *client_data_routes(

@@ -32,6 +32,9 @@ T = TypeVar("T")
 #: Numbers of events on a page: by default, and at most.
 DEFAULT_PAGE, MAX_PAGE = 10, 1_000
 
+#: How often other servers are asked for the history of one page.
+MAX_BACKFILLS = 2
+
 #: A position in a room's history, as a parameter has it.
 _Position = RoomToken | PositionVector | None
 
@@ -55,11 +58,19 @@ class KnowsReaders(Protocol):
         """Who reads, and whom the user ignores."""
 
 
+class FetchesHistory(Protocol):
+    """Fetches history that other servers have."""
+
+    async def fetch(self, room_id: str, missing: Sequence[str]) -> bool:
+        """Have events of a room fetched; returns whether any has come in time."""
+
+
 class RoomReading:
     """Answers the endpoints.
 
     :param waits: for the states of partial rooms
     :param server: name of this server
+    :param history: None if this server asks no others
     """
 
     def __init__(
@@ -70,6 +81,7 @@ class RoomReading:
         covers: CoversTokens,
         waits: FullStateWait,
         server: str,
+        history: FetchesHistory | None,
     ) -> None:
         self._waits = waits
         self._timelines = timelines
@@ -77,6 +89,7 @@ class RoomReading:
         self._positions = positions
         self._covers = covers
         self._server = server
+        self._history = history
 
     async def messages(self, request: ClientRequest) -> HttpAnswer:
         """A page of a room's history."""
@@ -85,16 +98,25 @@ class RoomReading:
             raise BadParameter(name="dir", reason="give 'b' or 'f'")
         start = await self._position(request, "from")
         end = await self._position(request, "to")
-        page = await self._timelines.messages(
-            await self._reader(request),
-            request.path["room"],
-            self._upto(),
-            start,
-            end,
-            backwards=direction == "b",
-            limit=request.number("limit", DEFAULT_PAGE, 1, MAX_PAGE),
-            wanted=_filter(request),
-        )
+        reader, room_id = await self._reader(request), request.path["room"]
+        limit, wanted = request.number("limit", DEFAULT_PAGE, 1, MAX_PAGE), _filter(request)
+        asked = 0
+        while True:
+            page = await self._timelines.messages(
+                reader,
+                room_id,
+                self._upto(),
+                start,
+                end,
+                backwards=direction == "b",
+                limit=limit,
+                wanted=wanted,
+            )
+            if not page.gaps or self._history is None or asked == MAX_BACKFILLS:
+                break
+            asked += 1
+            if not await self._history.fetch(room_id, page.gaps):
+                break
         answer: dict[str, Any] = {
             "chunk": _fragments(page.events),
             "start": request.query.get("from") or str(page.start),
@@ -217,7 +239,7 @@ def reading_routes(endpoints: Endpoints, reading: RoomReading) -> list[Route]:
     """The endpoints that read rooms."""
     room = "/rooms/<room>"
     return [
-        *endpoints.get(f"{room}/messages", reading.messages),
+        *endpoints.get(f"{room}/messages", reading.messages, waits=True),
         *endpoints.get(f"{room}/context/<event>", reading.context),
         *endpoints.get(f"{room}/event/<event>", reading.event),
         *endpoints.get(f"{room}/state", reading.state),

@@ -8,6 +8,7 @@ from synrepl.daemon.client_api.check import check_writer_urls
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.config.signing_key import signing_key_of
 from synrepl.federation.server_names import UnusableServerName, parse_server_name
+from synrepl.streams.catalogue import Catalogue
 
 
 class FederationNeedsDatabase(ConfigError):
@@ -22,8 +23,10 @@ class BadSpoolDirectory(ConfigError):
     """rooms.federation.spool_dir: {path} is no directory; make it, or leave the setting out"""
 
 
-def check_federation(config: Config) -> None:
+def check_federation(config: Config, catalogue: Catalogue) -> None:
     """Check the ``federation`` section, and what it needs.
+
+    :param catalogue: the streams of the process
 
     :raises FederationNeedsDatabase: :raises UnreachableServerName: :raises BadSpoolDirectory:
     :raises ConfigError: the signing key, the certificate or the authorities cannot be used
@@ -45,4 +48,4 @@ def check_federation(config: Config) -> None:
     if section.spool_dir is not None and not section.spool_dir.is_dir():
         raise BadSpoolDirectory(path=section.spool_dir)
     if section.port is not None:
-        check_writer_urls(config)
+        check_writer_urls(config, catalogue)

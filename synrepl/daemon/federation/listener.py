@@ -20,15 +20,22 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.log import Logger
 from synrepl.daemon.assemble.federation import FederationServices
+from synrepl.daemon.assemble.inbound import InboundServices
 from synrepl.daemon.assemble.partial_rooms import PartialRoomServices
+from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.listener import forwarded_address, remote_address
 from synrepl.daemon.config.client_api import RateLimitConfig
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.config.federation import FederationConfig
 from synrepl.daemon.federation.certificate import served_certificate
+from synrepl.daemon.federation.directory import DirectoryEndpoints
 from synrepl.daemon.federation.errors import FEDERATION_ERRORS
 from synrepl.daemon.federation.keys import KeyEndpoints
+from synrepl.daemon.federation.memberships import MembershipEndpoints
+from synrepl.daemon.federation.rooms import RoomEndpoints
+from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.daemon.http.listener import http_status, listen
+from synrepl.services.federation.sending.sender import FederationSender
 
 
 class FederationListener:
@@ -86,6 +93,8 @@ def open_federation(
     config: Config,
     connections: ConnectionLimits,
     services: FederationServices | None,
+    inbound: InboundServices | None,
+    rooms: RoomServices | None,
     log: Logger,
     stops: AsyncExitStack,
 ) -> FederationListener | None:
@@ -117,6 +126,7 @@ def open_federation(
     routes = [
         *KeyEndpoints(scheduler, services.own_keys, services.keys).routes(endpoints),
         *version_routes(endpoints, section),
+        *_room_routes(scheduler, config.server_name, endpoints, inbound, rooms),
     ]
     server = HttpServer(
         scheduler,
@@ -140,7 +150,9 @@ def open_federation(
 
 
 async def start_federation(
-    scheduler: TwistedScheduler, services: FederationServices | None
+    scheduler: TwistedScheduler,
+    services: FederationServices | None,
+    inbound: InboundServices | None,
 ) -> None:
     """Check the key of this process, and start what it does for federation in the background.
 
@@ -149,6 +161,40 @@ async def start_federation(
     if services is not None:
         await services.own_keys.check()
         scheduler.spawn("watch failing servers", services.transport.watch_failing())
+    if inbound is not None:
+        inbound.begin(scheduler)
+
+
+def start_sending(sending: FederationSender | None, stops: AsyncExitStack) -> None:
+    """Start to send to other servers, if this process does.
+
+    :param stops: gets a callback that finishes what is under way
+    """
+    if sending is not None:
+        sending.start()
+        stops.push_async_callback(sending.stop)
+
+
+def _room_routes(
+    scheduler: TwistedScheduler,
+    server_name: str,
+    endpoints: FederationEndpoints,
+    inbound: InboundServices | None,
+    rooms: RoomServices | None,
+) -> Sequence[Route]:
+    """The endpoints about rooms."""
+    if inbound is None or rooms is None or rooms.sending is None:
+        return []
+    memberships = MembershipEndpoints(
+        inbound.templates, inbound.arrivals, inbound.invites, inbound.streams, server_name
+    )
+    directory = DirectoryEndpoints(rooms.sending.aliases.room_with_servers, server_name)
+    return [
+        *transaction_routes(endpoints, inbound.receiver),
+        *memberships.routes(endpoints),
+        *RoomEndpoints(scheduler, inbound.reading, server_name).routes(endpoints),
+        *directory.routes(endpoints),
+    ]
 
 
 def start_partial_rooms(

@@ -6,14 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from synrepl.daemon.assemble.federation import FederationServices
+from synrepl.daemon.assemble.inbound import InboundServices
+from synrepl.daemon.federation.inbound_status import inbound_status
 from synrepl.daemon.federation.listener import FederationListener
+from synrepl.services.federation.sending.sender import FederationSender
 
 #: Shows the state of federation; None where it is not configured.
 FederationStatus = Callable[[], Mapping[str, Any] | None]
 
 
 def federation_status(
-    services: FederationServices | None, listener: FederationListener | None
+    services: FederationServices | None,
+    inbound: InboundServices | None,
+    sending: FederationSender | None,
+    listener: FederationListener | None,
 ) -> FederationStatus:
     """A function that shows what became of requests, which servers fail, and what the listener does."""
 
@@ -40,6 +46,8 @@ def federation_status(
                 "dropped": services.verifier.dropped,
             },
             "answers": services.ports.usage(),
+            "inbound": None if inbound is None else inbound_status(inbound),
+            "sending": None if sending is None else sending.status(),
             "listener": None if listener is None else listener.status(),
         }
 

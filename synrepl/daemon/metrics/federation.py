@@ -8,6 +8,8 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 
 from synrepl.daemon.metric_families import counter, gauge
+from synrepl.daemon.metrics.federation_inbound import inbound_metrics
+from synrepl.daemon.metrics.federation_sending import sending_metrics
 
 
 def federation_metrics(status: Mapping[str, Any] | None) -> Iterable[Metric]:
@@ -44,6 +46,10 @@ def federation_metrics(status: Mapping[str, Any] | None) -> Iterable[Metric]:
         "Bytes of answers of other servers that are in files now.",
         float(answers["spooled"]),
     )
+    if status["inbound"] is not None:
+        yield from inbound_metrics(status["inbound"])
+    if status["sending"] is not None:
+        yield from sending_metrics(status["sending"])
     listener = status["listener"]
     if listener is None:
         return

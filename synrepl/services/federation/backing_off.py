@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from synrepl.core.clock import Scheduler
@@ -30,6 +30,7 @@ from synrepl.storage.federation.destinations import (
     failing_destinations,
     lock_failure,
     read_failure,
+    read_failures,
     write_failure,
 )
 
@@ -159,6 +160,28 @@ class BackOffTransport:
             self._log.info("{server} is up again", server=server)
             for listener in self.listeners:
                 listener(server)
+
+    async def failures(self, servers: Collection[str]) -> Mapping[str, DestinationFailure]:
+        """The failures of those of some servers that have failed lately.
+
+        Requests to them are made without another look into the database, for as long as it is remembered.
+        """
+        now = self._scheduler.seconds()
+        unknown = [
+            each for each in servers if each not in self._known or now >= self._known[each].until
+        ]
+        if unknown:
+            found = await self._database.run(
+                "failures of destinations", lambda txn: read_failures(txn, unknown), read_only=True
+            )
+            for server in unknown:
+                self._remember(server, found.get(server))
+        known = {each: self._known.get(each) for each in servers}
+        return {
+            server: each.failure
+            for server, each in known.items()
+            if each is not None and each.failure is not None
+        }
 
     async def watch_failing(self) -> None:
         """Keep :attr:`failing` up to date."""

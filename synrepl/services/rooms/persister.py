@@ -21,7 +21,11 @@ from synrepl.storage.rooms.persisting.limits import (
     RoomLimits,
     TooManyExtremities,
 )
-from synrepl.storage.rooms.persisting.persist_run import PersistRun, RoomNotAsRemembered
+from synrepl.storage.rooms.persisting.persist_run import (
+    AlsoWrite,
+    PersistRun,
+    RoomNotAsRemembered,
+)
 from synrepl.storage.rooms.persisting.room_memory import MAX_ROOMS, RoomMemories
 from synrepl.storage.rooms.persisting.send_run import OutgoingEvent, SendRun
 from synrepl.storage.rooms.states.state_groups import CorruptState
@@ -77,11 +81,13 @@ class IncomingBatch(NamedTuple):
     """Events of one room.
 
     :ivar version: of the room
+    :ivar also: adds what else is written in the transaction, or in each of several
     """
 
     room_id: str
     version: str
     events: Sequence[IncomingEvent]
+    also: AlsoWrite | None = None
 
 
 class _Persisted(NamedTuple):
@@ -129,7 +135,11 @@ class RoomPersister:
         return {**self._refused, **self.queues.refused}
 
     async def persist(
-        self, room_id: str, version: str, events: Sequence[IncomingEvent]
+        self,
+        room_id: str,
+        version: str,
+        events: Sequence[IncomingEvent],
+        also: AlsoWrite | None = None,
     ) -> PersistedBatch:
         """Persist events of one room, in their order.
 
@@ -142,6 +152,7 @@ class RoomPersister:
         ``ResolutionTooLarge`` as its error.
 
         :param version: of the room
+        :param also: adds what else is written in the transaction, or in each of several; what it raises, this does
         :returns: the outcome of each event, and of the others that waited for them
         :raises UnknownRoomVersion: there is no such room version
         :raises OtherRoomVersion: the room is stored with another version
@@ -150,7 +161,7 @@ class RoomPersister:
         :raises SynreplError: the errors of :meth:`.StreamWriter.transact`; after ``CommitUnknown``, give the
             events again
         """
-        batch = IncomingBatch(room_id, version, events)
+        batch = IncomingBatch(room_id, version, events, also)
         with self.queues.entered({room_id: _size(batch)}) as (turn,):
             done = await self._persist_parts(turn, batch)
         if done.error is not None:
@@ -268,7 +279,7 @@ class RoomPersister:
                 return done.result
 
     async def _persist_parts(self, turn: Semaphore, batch: IncomingBatch) -> _Persisted:
-        room_id, version, events = batch
+        room_id, version, events, also = batch
         given: list[PersistedEvent] = []
         judged: list[PersistedEvent] = []
         parts = [events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)]
@@ -279,7 +290,7 @@ class RoomPersister:
                 while todo:
                     part = todo.popleft()
                     try:
-                        last = await self._persist(room_id, version, part)
+                        last = await self._persist(room_id, version, part, also=also)
                     except ResolutionTooLarge as error:
                         if len(part) > 1:
                             todo.extendleft([part[len(part) // 2 :], part[: len(part) // 2]])
@@ -325,6 +336,7 @@ class RoomPersister:
         version: str,
         events: Sequence[IncomingEvent],
         released_by: Sequence[str] = (),
+        also: AlsoWrite | None = None,
     ) -> PersistedBatch:
         def make(reserves_early: bool) -> PersistRun:
             return PersistRun(
@@ -336,6 +348,7 @@ class RoomPersister:
                 self._limits,
                 released_by,
                 reserves_early,
+                also,
             )
 
         return (await self._commit(room_id, _streams_of(events), make))[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from synrepl.federation.back_off import DestinationFailure
@@ -25,6 +25,17 @@ def read_failure(txn: Transaction, server_name: str) -> DestinationFailure | Non
     )
     row = txn.fetchone_or_none()
     return None if row is None else DestinationFailure(*row)
+
+
+def read_failures(
+    txn: Transaction, server_names: Collection[str]
+) -> Mapping[str, DestinationFailure]:
+    """The failures of those of some destinations that have any."""
+    txn.execute(
+        f"SELECT server_name, {_COLUMNS} FROM synrepl._destinations WHERE server_name = ANY (%s::text[])",
+        (list(server_names),),
+    )
+    return {row[0]: DestinationFailure(*row[1:]) for row in txn.fetchall()}
 
 
 def lock_failure(txn: Transaction, server_name: str) -> DestinationFailure | None:

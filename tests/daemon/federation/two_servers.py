@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import yaml
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.caches import make_caches
 from synrepl.daemon.assemble.federation import FederationServices
-from synrepl.daemon.config.config import load_master
+from synrepl.daemon.config.config import load_master, load_worker
 from synrepl.daemon.config.signing_key import new_signing_key
 from synrepl.daemon.master import MasterProcess, RunningMaster
+from synrepl.daemon.worker import RunningWorker, WorkerProcess
 from synrepl.federation.requests import FederationRequest
 from synrepl.testing.postgres import fresh_database
 from tests.adapters.federation.authorities import Authority, CertificateFiles
@@ -23,7 +26,7 @@ from tests.cli.cli_case import CliCase, free_port, reactor
 
 
 class OneServer:
-    """A server: its files, and its master while it runs."""
+    """A server: its files, and its processes while they run."""
 
     def __init__(self, directory: Path, dsn: str, certificate: CertificateFiles) -> None:
         self.directory = directory
@@ -33,6 +36,8 @@ class OneServer:
         self.name = f"localhost:{self.port}"
         self.process: MasterProcess | None = None
         self.running: RunningMaster | None = None
+        self.workers: dict[str, WorkerProcess] = {}
+        self._https: dict[str, int] = {}
 
     @property
     def federation(self) -> FederationServices:
@@ -42,8 +47,14 @@ class OneServer:
         assert services is not None
         return services
 
-    def configure(self, authorities: Path, **settings: Any) -> Path:
-        """Write its configuration, and a signing key if it has none."""
+    def configure(
+        self, authorities: Path, process: Mapping[str, Any] | None = None, **settings: Any
+    ) -> Path:
+        """Write its configuration, and a signing key if it has none.
+
+        :param process: settings of the master
+        :param settings: of federation
+        """
         key = self.directory / "signing.key"
         if not key.exists():
             key.write_text(new_signing_key("1"))
@@ -59,7 +70,6 @@ class OneServer:
         }
         federation = {name: value for name, value in federation.items() if value is not None}
         path = self.directory / "master.yaml"
-        # JSON is YAML.
         document = {
             "server_name": self.name,
             "database": self.dsn,
@@ -69,10 +79,9 @@ class OneServer:
             ],
             "http": {"port": self.http},
             "rooms": {"signing_key": str(key), "federation": federation},
+            **(process or {}),
         }
-        path.write_text(
-            "".join(f"{name}: {json.dumps(value)}\n" for name, value in document.items())
-        )
+        path.write_text(_yaml(document))
         return path
 
     async def start(self) -> None:
@@ -81,21 +90,51 @@ class OneServer:
         self.process = MasterProcess(reactor, config, make_caches())
         self.running = await self.process.start()
 
+    async def start_worker(self, name: str, **settings: Any) -> RunningWorker:
+        """Start a worker, with the settings that it has in common with the master."""
+        master = yaml.safe_load((self.directory / "master.yaml").read_text())
+        common = ("server_name", "database", "catalogue", "rooms", "federation_sender_instances")
+        document = {
+            **{key: master[key] for key in common if key in master},
+            "instance_name": name,
+            "http": {"port": self._https.setdefault(name, free_port())},
+            "master": {
+                "port": master["listeners"][0]["port"],
+                "http_url": f"http://127.0.0.1:{self.http}",
+            },
+            **settings,
+        }
+        federation = document["rooms"]["federation"]
+        for key in ("port", "tls_certificate_path", "tls_private_key_path"):
+            federation.pop(key)
+        path = self.directory / f"{name}.yaml"
+        path.write_text(_yaml(document))
+        process = self.workers[name] = WorkerProcess(reactor, load_worker([path]), make_caches())
+        return await process.start()
+
     async def stop(self) -> None:
-        """Stop its master, if it runs."""
+        """Stop its processes that run."""
+        while self.workers:
+            await self.workers.popitem()[1].stop()
         process, self.process = self.process, None
         if process is not None:
             await process.stop()
 
-    async def ask(self, path: str) -> Any:
-        """What its own HTTP listener answers."""
+    async def ask(self, path: str, worker: str | None = None) -> Any:
+        """What the HTTP listener of its master answers, or of a worker."""
+        port = self.http if worker is None else self._https[worker]
 
         def get() -> bytes:
-            with urlopen(Request(f"http://127.0.0.1:{self.http}{path}")) as answer:
+            with urlopen(Request(f"http://127.0.0.1:{port}{path}")) as answer:
                 data: bytes = answer.read()
                 return data
 
         return await deferToThread(get)
+
+
+def _yaml(document: Mapping[str, Any]) -> str:
+    # JSON is YAML.
+    return "".join(f"{name}: {json.dumps(value)}\n" for name, value in document.items())
 
 
 class ServersCase(CliCase):
@@ -108,7 +147,10 @@ class ServersCase(CliCase):
         self.authority = Authority(self.directory)
 
     async def server(self, start: bool = True, **settings: Any) -> OneServer:
-        """A new server."""
+        """A new server.
+
+        :param settings: see :meth:`OneServer.configure`
+        """
         directory = self.directory / f"server{len(list(self.directory.iterdir()))}"
         directory.mkdir()
         dsn = await fresh_database(self)

@@ -45,6 +45,10 @@ TABLES = (
     "_fetched_events",
     "_room_joins",
     "_device_list_pokes",
+    "_staged_events",
+    "_failed_fetches",
+    "_remote_memberships",
+    "_received_transactions",
 )
 
 #: Forgets all rooms. With so few rows it is many times faster than TRUNCATE, which makes new files.

@@ -68,13 +68,16 @@ class HistoryReader:
         page = page_for(self._view.user, request)
         shown = of_seen(page.events)
         gaps: Sequence[str] = ()
+        following = self._next(request, page)
         if backwards:
             gaps = missing_in_page(self._txn, self._view.room, page, request)
+            if gaps and following is None:
+                following = _below(request, shown)
         return MessagesPage(
             self._events(shown),
             self._members(shown),
             _token(start, upto),
-            self._next(request, page),
+            following,
             gaps,
         )
 
@@ -221,6 +224,14 @@ def _token(position: _Position, upto: PositionVector) -> RoomToken:
     if isinstance(position, RoomToken):
         return position
     return RoomToken(upto if position is None else position)
+
+
+def _below(request: PageRequest, shown: Sequence[ShownEvent]) -> RoomToken:
+    """Where a page begins that has what is missing now, if it comes later."""
+    if not shown:
+        return RoomToken(request.ceiling, request.upto)
+    topological, stream = shown[-1].ordering
+    return RoomToken(request.ceiling, EventOrdering(topological, stream - 1))
 
 
 def _least(ceiling: PositionVector, view: UserRoomView) -> PositionVector:

@@ -46,6 +46,9 @@ ROOM_TABLES = (
     "_room_keys",
     "_room_heads",
     *PARTIAL_TABLES,
+    "_staged_events",
+    "_failed_fetches",
+    "_remote_memberships",
 )
 
 

@@ -63,6 +63,7 @@ MAX_RELEASED = 2_000
 MAX_PREFETCHED_STATES = 8
 
 _PARTIAL = int(EventFlags.PARTIAL)
+_OUTGOING = int(EventFlags.OUTGOING)
 
 
 class RoomBatch:
@@ -344,7 +345,7 @@ class RoomBatch:
             self.view,
             state,
             partial=incoming.partial or None,
-            live=incoming.live and state is None,
+            live=incoming.live and (state is None or incoming.checked_by_room),
             cache=self.memory.resolutions,
         )
         if incoming.soft_failure is not None and judged.passed_all_checks:
@@ -376,6 +377,8 @@ class RoomBatch:
         old = self.memory.rows.get(event_id)
         event_no = self._next_event_no() if old is None else old.event_no
         row = self.event_rows.row(judged, event_no, old, self.partial > 0)
+        if incoming.outgoing:
+            row = row._replace(flags=row.flags | _OUTGOING)
         if old is not None and old.is_rejected != row.is_rejected:
             # Resolutions depend on which events are rejected.
             self.memory.resolutions.clear()

@@ -15,7 +15,8 @@ _OUTLIER = int(EventFlags.OUTLIER)
 _REJECTED = int(EventFlags.REJECTED)
 _SOFT_FAILED = int(EventFlags.SOFT_FAILED)
 _PARTIAL = int(EventFlags.PARTIAL)
-_ERASED = int(EventFlags.ERASED)
+#: What stays when an event is judged again.
+_STAYING = int(EventFlags.ERASED | EventFlags.OUTGOING)
 _UNCONFIRMED = int(EventFlags.UNCONFIRMED)
 
 
@@ -43,7 +44,7 @@ class EventRows:
         """
         event = judged.event
         # What is erased stays erased when an outlier gets its state.
-        flags = 0 if old is None else old.flags & _ERASED
+        flags = 0 if old is None else old.flags & _STAYING
         before = after = None
         slot = self._states.slot_of(event)
         prev_nos: list[int] = []

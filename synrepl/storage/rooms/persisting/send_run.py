@@ -115,7 +115,7 @@ class SendRun(PersistRun):
         if memory is not None and draft.redacts is None and memberships is None:
             event = _built_on_memory(memory, self._room_id, self._builder, draft)
         self._built_on = memory
-        self._incoming = () if event is None else (IncomingEvent(event),)
+        self._incoming = () if event is None else (_outgoing(event),)
         self._new_ids = [each.event.event_id for each in self._incoming]
 
     def _open(self, txn: Transaction, new_ids: Sequence[str]) -> OpenedRoom:
@@ -142,7 +142,7 @@ class SendRun(PersistRun):
             return ()
         except NoRoomToBuildIn:
             raise UnknownRoom(room_id=self._room_id) from None
-        return () if event is None else (IncomingEvent(event),)
+        return () if event is None else (_outgoing(event),)
 
     def _built(self, batch: RoomBatch) -> Event | None:
         """Build and judge the event, before anything of the room is changed; None if it is refused.
@@ -220,6 +220,10 @@ class SendRun(PersistRun):
                 raise EventNotAllowed(reason=sentence)
             if self._outgoing.request is not None:
                 batch.rows.add(SENT_TABLE, self._outgoing.request.row(each.event_id))
+
+
+def _outgoing(event: Event) -> IncomingEvent:
+    return IncomingEvent(event, outgoing=True)
 
 
 def _built_on_memory(

@@ -65,17 +65,33 @@ def read_messages(txn: Transaction, room_id: str, viewer: Viewer, request: PageR
 def missing_in_page(
     txn: Transaction, room: RoomRow, page: VisiblePage, request: PageRequest
 ) -> list[str]:
-    """Missing prev events of events in the part of the room that a page covers."""
-    low = page.next or request.since or START
+    """Missing prev events of events in the part of the room that a page covers.
+
+    A page that comes to the end of what is here, although the room begins earlier, covers everything above it, too: what is
+    missing there may be older than all that is here.
+    """
+    low, high = page.next or request.since or START, request.upto or END
+    if page.next is None and not _begins_here(txn, room):
+        high = END
     txn.execute(
         "SELECT b.missing_id FROM synrepl._backward_extremities b"
         " JOIN synrepl._room_events e ON e.event_no = b.child_no"
         " WHERE b.room_no = %s AND (e.topological, e.stream_id) > (%s, %s)"
         " AND (e.topological, e.stream_id) <= (%s, %s)"
         " GROUP BY b.missing_id ORDER BY max(e.topological) DESC, b.missing_id LIMIT %s",
-        (room.room_no, *low, *(request.upto or END), MAX_GAPS),
+        (room.room_no, *low, *high, MAX_GAPS),
     )
     return [missing_id for (missing_id,) in txn.fetchall()]
+
+
+def _begins_here(txn: Transaction, room: RoomRow) -> bool:
+    """Whether the first event of a room is here."""
+    txn.execute(
+        "SELECT EXISTS (SELECT FROM synrepl._room_events"
+        " WHERE room_no = %s AND topological = 1 AND stream_id IS NOT NULL)",
+        (room.room_no,),
+    )
+    return bool(txn.fetchone()[0])
 
 
 def read_backfill(

@@ -27,8 +27,9 @@ class EventFlags(IntFlag):
     An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it. The
     JSON of an erased event is in the redacted form, so that its content does not fit its content hash. An unconfirmed
     event is judged again when the room has its full state, though it has no partial state itself: its verdict
-    may lean on events that have. An abandoned event had partial state when the last users of this server left: nothing is
-    built on it until somebody joins the room again, when it is partial again.
+    may lean on events that have. An outgoing event is sent to the other servers in the room. An abandoned event had
+    partial state when the last users of this server left: nothing is built on it until somebody joins the room again,
+    when it is partial again.
     """
 
     OUTLIER = 1
@@ -37,7 +38,8 @@ class EventFlags(IntFlag):
     PARTIAL = 8
     ERASED = 16
     UNCONFIRMED = 32
-    ABANDONED = 64
+    OUTGOING = 64
+    ABANDONED = 128
 
 
 # Operations on members of an enumeration are slow, and these are looked at all the time.

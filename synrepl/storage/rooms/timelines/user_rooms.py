@@ -1,7 +1,7 @@
 """The rooms of a user, with the user's membership as of a vector.
 
 ``_memberships`` has the current membership. Where a vector does not cover it, the newest membership event that it
-covers counts.
+covers counts. Of rooms that this server is not in, ``_remote_memberships`` has invites and knocks; the later one counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UserRoom(NamedTuple):
 
     :ivar slot: of the user's membership in the room's states
     :ivar membership: as of a vector; ``leave`` also if there was none
-    :ivar member_no: number of the event that set it; None if there was none
+    :ivar member_no: number of the event that set it; None if there was none, or if this server is not in the room
     :ivar stream_id: stream ID of the fact that made it the membership; 0 if there was none
     :ivar newest: stream ordering of the newest event of the room
     :ivar topological: the highest topological ordering in the room
@@ -58,11 +58,22 @@ _ROOMS = """
            coalesce(h.completed_stream_id, 0)
       FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
               FROM synrepl._memberships m WHERE m.user_id = %(user)s
+               AND NOT EXISTS (SELECT FROM synrepl._remote_memberships o
+                                WHERE o.user_id = %(user)s AND o.room_no = m.room_no
+                                  AND o.stream_id > m.stream_id)
+            UNION ALL
+            SELECT o.room_no, o.user_id, o.membership, NULL, o.stream_id
+              FROM synrepl._remote_memberships o WHERE o.user_id = %(user)s
+               AND NOT EXISTS (SELECT FROM synrepl._memberships m
+                                WHERE m.room_no = o.room_no AND m.user_id = o.user_id
+                                  AND m.stream_id > o.stream_id)
             UNION ALL
             SELECT g.room_no, g.user_id, 'leave', NULL, g.stream_id
               FROM synrepl._removed_memberships g WHERE g.user_id = %(user)s
                AND NOT EXISTS (SELECT FROM synrepl._memberships m
-                                WHERE m.room_no = g.room_no AND m.user_id = g.user_id)) AS m
+                                WHERE m.room_no = g.room_no AND m.user_id = g.user_id)
+               AND NOT EXISTS (SELECT FROM synrepl._remote_memberships o
+                                WHERE o.user_id = %(user)s AND o.room_no = g.room_no)) AS m
       JOIN synrepl._rooms r USING (room_no)
       JOIN synrepl._room_keys k ON k.room_no = m.room_no AND k.type = 'm.room.member'
        AND k.state_key = m.user_id
