@@ -33,8 +33,15 @@ from synrepl.core.garbage import collect_after_batches
 from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.federation.transactions import transaction_content
 from synrepl.federation.x_matrix import sign_request
-from synrepl.rooms import Event, EventBuilder, EventDraft, Keys, ServerKey, room_version
-from synrepl.rooms.identifiers import server_part
+from synrepl.rooms import (
+    Event,
+    EventBuilder,
+    EventDraft,
+    Keys,
+    ServerKey,
+    room_version,
+    server_of,
+)
 from synrepl.services.announcing.announcer import Announcer
 from synrepl.services.announcing.publisher import Publisher
 from synrepl.services.federation.inbound.admission import InboundAdmission
@@ -109,7 +116,7 @@ class SignedRoom:
     ) -> Event:
         self._time += 1
         draft = EventDraft(kind, sender, content, self._time, key)
-        builder = self._builders[server_part(sender)]
+        builder = self._builders[server_of(sender)]
         if kind == "m.room.create":
             return builder.create(draft, self.room_id)
         return builder.assemble(draft, self.room_id, [self.first[-1]], cited)
@@ -129,7 +136,7 @@ class SignedRoom:
     def message(self, origin: str) -> Event:
         """The next message of a server."""
         self._time += 1
-        own = [each for each in self._users if server_part(each) == origin]
+        own = [each for each in self._users if server_of(each) == origin]
         user = own[self._time % len(own)]
         content = {"msgtype": "m.text", "body": f"message number {self._time} of this room"}
         draft = EventDraft("m.room.message", user, content, self._time)

@@ -31,7 +31,7 @@ from synrepl.daemon.federation.certificate import served_certificate
 from synrepl.daemon.federation.directory import DirectoryEndpoints
 from synrepl.daemon.federation.errors import FEDERATION_ERRORS
 from synrepl.daemon.federation.keys import KeyEndpoints
-from synrepl.daemon.federation.memberships import MembershipEndpoints
+from synrepl.daemon.federation.memberships import ServedMemberships
 from synrepl.daemon.federation.rooms import RoomEndpoints
 from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.daemon.http.listener import http_status, listen
@@ -185,7 +185,7 @@ def _room_routes(
     """The endpoints about rooms."""
     if inbound is None or rooms is None or rooms.sending is None:
         return []
-    memberships = MembershipEndpoints(
+    memberships = ServedMemberships(
         inbound.templates, inbound.arrivals, inbound.invites, inbound.streams, server_name
     )
     directory = DirectoryEndpoints(rooms.sending.aliases.room_with_servers, server_name)

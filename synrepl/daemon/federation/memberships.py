@@ -26,7 +26,7 @@ from synrepl.services.federation.resident.templates import MembershipTemplates, 
 _V1, _V2 = "/_matrix/federation/v1", "/_matrix/federation/v2"
 
 
-class MembershipEndpoints:
+class ServedMemberships:
     """Answers the handshakes of memberships."""
 
     def __init__(

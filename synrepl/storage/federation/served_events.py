@@ -44,20 +44,20 @@ class EventAtTime(NamedTuple):
     origin_server_ts: int
 
 
-class PlacedEvent(NamedTuple):
+class PlaceOfEvent(NamedTuple):
     """Where an event is, and whose it is."""
 
     room_id: str
     sender: str
 
 
-def place_of_event(txn: Transaction, event_id: str) -> PlacedEvent:
+def place_of_event(txn: Transaction, event_id: str) -> PlaceOfEvent:
     """The room and the sender of an event.
 
     :raises EventNotStored:
     """
     event = require_event(txn, event_id)
-    return PlacedEvent(room_by_number(txn, event.room_no).room_id, event.sender)
+    return PlaceOfEvent(room_by_number(txn, event.room_no).room_id, event.sender)
 
 
 def event_for_server(txn: Transaction, event_id: str, server: str) -> bytes:

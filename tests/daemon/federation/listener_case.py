@@ -19,7 +19,7 @@ from synrepl.adapters.http.server import HttpServer
 from synrepl.core.errors import SynreplError
 from synrepl.daemon.federation.directory import DirectoryEndpoints
 from synrepl.daemon.federation.errors import FEDERATION_ERRORS
-from synrepl.daemon.federation.memberships import MembershipEndpoints
+from synrepl.daemon.federation.memberships import ServedMemberships
 from synrepl.daemon.federation.rooms import RoomEndpoints
 from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.federation.errors import DestinationAway
@@ -189,7 +189,7 @@ class FederationListenerCase(InboundCase):
             heard_of,
             lambda request: request.remote_address,
         )
-        memberships = MembershipEndpoints(
+        memberships = ServedMemberships(
             process.templates, process.arrivals, process.invites, process.streams, HERE
         )
         routes = [

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.pure_server import PureServer
-from synrepl.rooms import Event, Keys
+from synrepl.rooms import Event, Keys, StateKey
 from synrepl.services.federation.client import FederationClient
 from synrepl.services.federation.inbound.admission import InboundAdmission
 from synrepl.services.federation.inbound.edus import (
@@ -240,15 +240,18 @@ class InboundCase(StoreCase):
 
     def assert_same_state(self, room: HostedRoom) -> None:
         """The current state of a room is what another server has."""
-        rows = self.sql(
+        self.assertEqual(self.current_state(room), named(room.room.current_state().as_dict()))
+
+    def current_state(self, room: HostedRoom) -> dict[str, str]:
+        """The current state of a room here."""
+        found: dict[str, str] = self.sql(
             "SELECT coalesce(json_object_agg(k.type || ' ' || k.state_key, e.event_id), '{}')"
             " FROM synrepl._rooms r JOIN synrepl._current_state c USING (room_no)"
             " JOIN synrepl._room_keys k USING (room_no, slot)"
             " JOIN synrepl._room_events e USING (event_no) WHERE r.room_id = %s",
             room.room_id,
         )
-        theirs = {f"{kind} {key}": e for (kind, key), e in room.room.current_state().items()}
-        self.assertEqual(rows, theirs)
+        return found
 
     def stored(self, event: Event) -> str | None:
         """What this server has of an event."""
@@ -261,3 +264,8 @@ class InboundCase(StoreCase):
         names = {1: "outlier", 2: "rejected", 4: "soft-failed", 8: "partial"}
         found = [name for bit, name in names.items() if flags & bit]
         return ", ".join(found) or "accepted"
+
+
+def named(state: Mapping[StateKey, str]) -> dict[str, str]:
+    """A state by types and state keys."""
+    return {f"{kind} {key}": event_id for (kind, key), event_id in state.items()}

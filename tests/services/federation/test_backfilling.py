@@ -11,12 +11,18 @@ from simulator.federation.hosted_room import HostedRoom
 from simulator.federation.pure_server import PureServer
 from synrepl.adapters.http.messages import HttpAnswer
 from synrepl.daemon.client_api.endpoints import ClientRequest
-from synrepl.daemon.client_api.reading import RoomReading
+from synrepl.daemon.client_api.reading import MAX_BACKFILLS, RoomReading
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import Event, topological_sort
 from synrepl.rooms import auth_dependencies as cites
 from synrepl.services.clients.identity import ClientIdentity
-from synrepl.services.federation.backfilling import Backfiller, RoomBackfill
+from synrepl.services.federation.backfilling import (
+    MAX_ASKED,
+    MAX_STATES,
+    Backfiller,
+    RoomBackfill,
+)
+from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.room_writers import RoomWriters
 from synrepl.services.rooms.timelines.room_tails import RoomTails
@@ -101,6 +107,7 @@ class Backfilling(InboundCase):
             OnlyReader(),
             AllPositions(self.sql("SELECT max(stream_id) FROM synrepl.events")),
             AllPositions(0),
+            FullStateWait(clock),
             HERE,
             history,
         )
@@ -200,6 +207,56 @@ class Backfilling(InboundCase):
                 self.assertEqual(chunk[:3], ["m.room.member", "m.room.member", "29"], kind)
                 liar.faults = []
                 self.sql("DELETE FROM synrepl._failed_fetches")
+
+    async def test_islands_are_joined_and_what_is_here_is_not_fetched_again(self) -> None:
+        leave = self.remote.send(
+            self.room.room_id, "m.room.member", ALICE, {"membership": "leave"}, ALICE
+        )
+        await self.here.receive([leave])
+        between = [self.say(self.room, f"{number}") for number in range(30, 45)]
+        content = {"membership": "join"}
+        back = self.remote.send(self.room.room_id, "m.room.member", ALICE, content, ALICE)
+        await self.join_late(self.room, back)
+        history = self.backfiller(self.here)
+        chunk, end = await self.page(history, limit=17)
+        bodies = [f"{number}" for number in reversed(range(30, 45))]
+        self.assertEqual(chunk, ["m.room.member", *bodies, "m.room.member"])
+        self.assertEqual([self.stored(each) for each in between], ["accepted"] * 15)
+        self.assertEqual(len(self.federation.asked("backfill")), 1)
+        self.assertEqual(self.federation.asked("state"), [], "the leave is here")
+        chunk, _ = await self.page(history, end, limit=40)
+        self.assertEqual(
+            [each for each in chunk if each.isdigit()],
+            [f"{number}" for number in reversed(range(30))],
+        )
+        self.assertEqual(self.sql("SELECT count(*) FROM synrepl._backward_extremities"), 0)
+        self.assert_same_state(self.room)
+
+    async def test_a_bounded_number_of_servers_is_asked(self) -> None:
+        liars = [self.remote]
+        for number in range(MAX_ASKED + 3):
+            liars.append(PureServer(f"s{number}.test", self.federation))
+            user = f"@dave:s{number}.test"
+            await liars[-1].join(self.room.room_id, user, REMOTE)
+            join = self.room.current(("m.room.member", user))
+            assert join is not None
+            await self.here.receive([join])
+        for each in liars:
+            each.faults = [ServerFault("backfill", FaultKind.FORBIDDEN)]
+        history = self.backfiller(self.here)
+        chunk, end = await self.page(history, limit=50)
+        self.assertEqual(chunk, ["m.room.member"] * (MAX_ASKED + 4))
+        asked = self.federation.asked("backfill")
+        self.assertEqual(len(asked), MAX_ASKED)
+        self.assertEqual(await self.page(history, end), ([], end))
+        self.assertEqual(len(self.federation.asked("backfill")), MAX_ASKED, "nor again at once")
+
+    async def test_states_of_a_bounded_number_of_events_are_asked_for(self) -> None:
+        self.remote.faults = [ServerFault("backfill", FaultKind.HALF_THE_EVENTS)]
+        await self.page(self.backfiller(self.here), limit=50)
+        self.assertEqual(len(self.federation.asked("backfill")), MAX_BACKFILLS)
+        asked = len(self.federation.asked("state_ids"))
+        self.assertEqual(asked, MAX_BACKFILLS * MAX_STATES)
 
 
 class OnlyReader:

@@ -10,7 +10,7 @@ from synrepl.rooms import Event
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.reading.state_reading import StateAtEvent, locate_states, read_state
 from synrepl.storage.rooms.states.named_entries import NamedEntries
-from tests.services.federation.inbound_case import BOB, OTHER, REMOTE, InboundCase
+from tests.services.federation.inbound_case import BOB, OTHER, REMOTE, InboundCase, named
 
 SEEDS = range(int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "20")) // 2)
 
@@ -19,6 +19,11 @@ class RandomDeliveries(InboundCase):
     """The room of the other server is the truth: it has seen everything in the order of its causes."""
 
     timeout = 900
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.two = self.inbound(await self.start_process("two"), persists=False)
+        self.two.others["one"] = self.here
 
     def random_event(self, room: HostedRoom, rng: Random, number: int, sent: list[Event]) -> Event:
         """An event on some earlier ones."""
@@ -49,16 +54,23 @@ class RandomDeliveries(InboundCase):
         return self.remote.send(room.room_id, kind, sender, content, key, follows=follows)
 
     async def deliver(self, rng: Random, events: list[Event]) -> None:
-        """Send events in transactions, out of order, some of them twice and some not at all."""
+        """Send events in transactions, out of order, some of them twice and some not at all, to either process."""
         sent = [each for each in events if rng.random() < 0.6]
         sent += rng.sample(sent, len(sent) // 5)
         rng.shuffle(sent)
         while sent:
             size = rng.randint(1, 8)
             part, sent = sent[:size], sent[size:]
-            await self.here.receive(part, origin=rng.choice([REMOTE, OTHER]))
+            process = rng.choice([self.here, self.two])
+            await process.receive(part, origin=rng.choice([REMOTE, OTHER]))
             if rng.random() < 0.3:
-                await self.settled()
+                await self.all_judged()
+
+    async def all_judged(self) -> None:
+        """Wait until nothing is under way, nor staged."""
+        staged = "SELECT count(*) FROM synrepl._staged_events"
+        await self.until(lambda: self.sql(staged) == 0)
+        await self.settled(self.here, self.two)
 
     async def test_rooms_end_with_equal_verdicts_and_states(self) -> None:
         for seed in SEEDS:
@@ -69,7 +81,7 @@ class RandomDeliveries(InboundCase):
             for number in range(40):
                 events.append(self.random_event(room, rng, number, events))
             await self.deliver(rng, events)
-            await self.settled()
+            await self.all_judged()
             last = self.say(room)
             await self.here.receive([last])
             await self.settled()
@@ -79,6 +91,19 @@ class RandomDeliveries(InboundCase):
             self.assertEqual(self.sql("SELECT count(*) FROM synrepl._waiting_events"), 0, seed)
             for event in [*events, last]:
                 await self.compare(room, event, seed)
+            self.compare_current_state(room, seed)
+
+    def compare_current_state(self, room: HostedRoom, seed: int) -> None:
+        """The current state is what the rules make of the ends that are here. Which these are depends on what is soft-failed."""
+        ends = self.sql(
+            "SELECT array_agg(e.event_id) FROM synrepl._rooms r"
+            " JOIN synrepl._forward_extremities f USING (room_no)"
+            " JOIN synrepl._room_events e USING (event_no) WHERE r.room_id = %s",
+            room.room_id,
+        )
+        self.assertEqual(
+            self.current_state(room), named(room.room.state_after(ends).as_dict()), seed
+        )
 
     async def compare(self, room: HostedRoom, event: Event, seed: int) -> None:
         """An event has the same verdict and the same state before it. Whether it is soft-failed depends on when it came."""

@@ -122,6 +122,19 @@ class Staging(InboundCase):
         self.patch(self.one.persister, "persist", recorded)
         return found
 
+    async def test_events_that_are_staged_while_others_are_judged_come_next(self) -> None:
+        room = await self.shared_room()
+        batches = self.batches()
+        sent = [self.say(room, f"{number}") for number in range(2)]
+        with self.one.persister.queues.entered({room.room_id: 1}) as (lock,):
+            async with lock:
+                await self.two.receive(sent[:1])
+                await self.until(lambda: batches == [(room.room_id, 1)])
+                await self.two.receive(sent[1:])
+                await self.until(lambda: len(self.two.forwarded) == 2)
+        await self.settled()
+        self.assertEqual((self.staged(), self.verdicts(sent)), (0, ["accepted"] * 2))
+
     async def test_staged_events_with_missing_parents_wait(self) -> None:
         room = await self.shared_room()
         sent = [self.say(room, f"{number}") for number in range(3)]

@@ -207,7 +207,8 @@ class RoomInboxes:
     async def _judge_next(self, room_id: str, inbox: _Inbox) -> None:
         if inbox.has_staged:
             inbox.has_staged = False
-            inbox.has_staged |= await self._judge_staged(room_id)
+            if await self._judge_staged(room_id):
+                inbox.has_staged = True  # it may have become so meanwhile, too
         offers = inbox.take()
         if offers:
             await self._judge_offers(room_id, offers)
