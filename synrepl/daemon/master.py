@@ -166,8 +166,8 @@ class MasterProcess(DaemonProcess[RunningMaster]):
             services.bus.start()
         stops.callback(services.waiters.stop)
         stops.callback(scheduler.stop)
-        start_sending(services.sending, stops)
         start_partial_rooms(scheduler, services.partial_rooms, stops)
+        start_sending(services.sending, stops)
         if services.relay is not None:
             stops.push_async_callback(services.relay.stop)
         expiry = expire_idempotency_keys(scheduler, database.database, self.log)

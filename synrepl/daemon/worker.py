@@ -158,8 +158,8 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             stops,
         )
         await start_federation(scheduler, services.federation_services, services.inbound)
-        start_sending(services.sending, stops)
         start_partial_rooms(scheduler, services.partial_rooms, stops)
+        start_sending(services.sending, stops)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(

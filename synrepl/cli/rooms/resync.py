@@ -16,8 +16,9 @@ from synrepl.cli.terminal import duration, plain_table, show
 from synrepl.daemon.config.config import Config
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.rooms.partial.jobs import ServerAttempt, wake_jobs
+from synrepl.storage.rooms.partial.jobs import wake_jobs
 from synrepl.storage.rooms.reading.partial_states import ResyncProgressRow, progress_json
+from synrepl.storage.rooms.reading.resync_attempts import ServerAttempt
 from synrepl.storage.rooms.reading.room_overview import MAX_PAGE
 from synrepl.storage.rooms.tables.numbers import require_room
 

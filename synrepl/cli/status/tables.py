@@ -44,8 +44,8 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
         parts += named_follower_tables(status.get("named_followers", []))
         parts += slow_client_lines(status.get("slow_clients", {}))
     parts += _states(status)
-    parts += sending_lines(status.get("other_servers"))
     parts += partial_room_lines(status.get("rooms"))
+    parts += sending_lines(status.get("other_servers"))
     parts += _caches(status.get("caches", {}))
     return rich.console.Group(*parts)
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from synrepl.rooms import Certainty, StateKey, Viewer
 from synrepl.storage.database import Database, Isolation, Transaction
-from synrepl.storage.rooms.partial.jobs import ServerAttempt, attempts
 from synrepl.storage.rooms.reading.auth_reading import (
     ChainMemory,
     auth_chain,
@@ -42,6 +41,7 @@ from synrepl.storage.rooms.reading.partial_states import (
     resyncs,
     state_certainty,
 )
+from synrepl.storage.rooms.reading.resync_attempts import ServerAttempt, attempts
 from synrepl.storage.rooms.reading.room_overview import (
     RoomEnds,
     RoomFigures,

@@ -26,6 +26,7 @@ CATALOGUE = (
     *ROOM_CATALOGUE,
     *("typing", "receipts", "presence", "to_device"),
     *("account_data", "device_lists", "federation"),
+    *("un_partial_stated_room", "un_partial_stated_event"),
 )
 
 

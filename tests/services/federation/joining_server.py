@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+from twisted.internet.defer import CancelledError
+
 from simulator.federation.in_memory import InMemoryFederation
 from simulator.federation.server_keys import SimulatedKeys
 from synrepl.core.clock import Scheduler
@@ -136,20 +138,29 @@ class JoiningServer:
         results = await self.verifier.verify(raws, room_version(version), origin=via)
         return [each.event for each in results if each.event is not None]
 
-    async def join_fully(self, room_id: str, via: str, user_id: str = US) -> PersistedJoin:
-        """Join a room with its whole state."""
+    async def join_fully(
+        self, room_id: str, via: str, user_id: str = US, *, ends_within: bool = False
+    ) -> PersistedJoin:
+        """Join a room with its whole state.
+
+        :param ends_within: the process ends when the state is there, and the auth chain is not
+        """
         versions = [str(number) for number in range(1, 13)]
         template = await self.client.make_membership(via, "join", room_id, user_id, versions)
         join = self._signed(template.room_version, template.event)
         with await self.client.send_join(via, join, omit_members=False) as answer:
-            return await self.full_joins.persist(join, self._parts_of(answer, join, via), via)
+            return await self.full_joins.persist(
+                join, self._parts_of(answer, join, via, ends_within), via
+            )
 
     async def _parts_of(
-        self, answer: SendJoinAnswer, join: Event, via: str
+        self, answer: SendJoinAnswer, join: Event, via: str, ends_within: bool
     ) -> AsyncIterator[AnsweredEvents]:
         version = join.version.name
         for raws in in_parts(answer.state(), 7):
             yield AnsweredEvents(state=await self._verified(raws, version, via))
+        if ends_within:
+            raise CancelledError
         for raws in in_parts(answer.auth_chain(), 7):
             yield AnsweredEvents(auth_chain=await self._verified(raws, version, via))
 

@@ -22,6 +22,7 @@ from synrepl.services.federation.backfilling import (
     Backfiller,
     RoomBackfill,
 )
+from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.room_writers import RoomWriters
 from synrepl.services.rooms.timelines.room_tails import RoomTails
@@ -106,6 +107,7 @@ class Backfilling(InboundCase):
             OnlyReader(),
             AllPositions(self.sql("SELECT max(stream_id) FROM synrepl.events")),
             AllPositions(0),
+            FullStateWait(clock),
             HERE,
             history,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import CancelledError
+
 from simulator.federation.faults import FaultKind, ServerFault
-from synrepl.rooms import IncompleteAnswer
 from synrepl.storage.rooms.partial.full_joins import JoinUnderWay, begin_full_join
 from tests.services.federation.joining_server import US
 from tests.services.federation.resync.resync_case import ALICE, ResyncCase
@@ -63,16 +64,9 @@ class FullyJoinedRooms(ResyncCase):
     async def test_an_interrupted_join_is_removed_and_can_be_made_again(self) -> None:
         room = self.made_room()
         room_id = room.room_id
-        self.a.faults.append(ServerFault("send_join", FaultKind.NO_POWER_LEVELS, times=1))
-
-        async def forgets(*_: object) -> None:
-            raise IncompleteAnswer(room_id=room_id, reason="the process ends here")
-
-        keep, self.here.full_joins._remove = self.here.full_joins._remove, forgets  # type: ignore[method-assign]
         await self.assertFailure(
-            self.deferred(self.here.join_fully(room_id, "a")), IncompleteAnswer
+            self.deferred(self.here.join_fully(room_id, "a", ends_within=True)), CancelledError
         )
-        self.here.full_joins._remove = keep  # type: ignore[method-assign]
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl._room_joins"), 1)
         await self.assertFailure(self.deferred(self.here.join_fully(room_id, "a")), JoinUnderWay)
         await self.here.full_joins.remove_unfinished()

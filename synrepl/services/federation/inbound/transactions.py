@@ -54,7 +54,7 @@ class TooManyTransactions(Unavailable):
     """{count} transactions of {origin} are being taken in already; send one after the other"""
 
 
-class _Head(msgspec.Struct):
+class _HeadOfPdu(msgspec.Struct):
     room_id: str | None = None
 
 
@@ -68,7 +68,7 @@ class _Pdu(NamedTuple):
     event: Event
 
 
-_HEAD = msgspec.json.Decoder(_Head)
+_HEAD = msgspec.json.Decoder(_HeadOfPdu)
 
 
 class TransactionReceiver:

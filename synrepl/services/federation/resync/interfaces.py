@@ -10,7 +10,7 @@ from synrepl.federation.answers import StateIds
 from synrepl.rooms import ReceiptResult, RoomVersion
 
 
-class StateAnswer(Protocol):
+class StateWithAuthChain(Protocol):
     """The state before an event with its auth chain; see :class:`.RoomStateAnswer`."""
 
     def state(self) -> Iterator[bytes]: ...
@@ -25,7 +25,7 @@ class AsksForStates(Protocol):
 
     async def state(
         self, destination: str, room_id: str, event_id: str
-    ) -> AbstractContextManager[StateAnswer]: ...
+    ) -> AbstractContextManager[StateWithAuthChain]: ...
 
     async def event(self, destination: str, event_id: str) -> bytes: ...
 

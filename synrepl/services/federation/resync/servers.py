@@ -19,12 +19,8 @@ from synrepl.federation.errors import (
 )
 from synrepl.services.federation.resync.interfaces import PushesJoins
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.rooms.partial.jobs import (
-    ResyncJob,
-    ServerAttempt,
-    attempts,
-    record_attempt,
-)
+from synrepl.storage.rooms.partial.jobs import ResyncJob, record_attempt
+from synrepl.storage.rooms.reading.resync_attempts import ServerAttempt, attempts
 from synrepl.storage.rooms.tables.partial_rooms import partial_room, servers_in_room
 
 T = TypeVar("T")
@@ -50,7 +46,7 @@ _CODES: Mapping[type[SynreplError], str] = {
 ASKING_ERRORS = (Unavailable, ProtocolError, Refused)
 
 
-class _Known(NamedTuple):
+class _AskableServers(NamedTuple):
     joined_via: str
     servers: frozenset[str]
     attempts: Mapping[str, ServerAttempt]
@@ -111,12 +107,12 @@ class RoomServers:
             ordered = [first, *[each for each in ordered if each != first]]
         return ordered[:MAX_ASKED]
 
-    def _known(self, txn: Transaction) -> _Known:
+    def _known(self, txn: Transaction) -> _AskableServers:
         room_no = self._job.room_no
         row = partial_room(txn, room_no)
         tried = {each.destination: each for each in attempts(txn, room_no)}
         via = "" if row is None else row.joined_via
-        return _Known(via, servers_in_room(txn, room_no) | {via}, tried)
+        return _AskableServers(via, servers_in_room(txn, room_no) | {via}, tried)
 
     async def ask(self, server: str, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask a server; None if it could not help, which is recorded.

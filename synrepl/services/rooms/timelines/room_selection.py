@@ -42,9 +42,10 @@ def rooms_at_first(
         for each in rooms_with_membership(txn, user, upto, wanted.rooms)
         if wanted.allows_room(each.room_id) and not each.is_forgotten
     ]
-    hidden = _hidden(txn, rooms, wanted, upto)
     joined = most_recent(
-        each for each in rooms if each.membership == _JOINED and each.room_no not in hidden
+        each
+        for each in rooms
+        if each.membership == _JOINED and (wanted.lazy_load_members or not each.is_partial)
     )
     if page is not None:
         joined = joined[page.first : page.first + page.limit]
@@ -88,10 +89,13 @@ def rooms_with_news(
     before = memberships_at(txn, moved, since)
     was_joined = {number for number, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
-    was_hidden = _hidden(txn, rooms, wanted, since)
+    was_hidden = set() if wanted.lazy_load_members else partial_at(txn, rooms, since)
     was_joined -= was_hidden
-    hidden = _hidden(txn, rooms, wanted, upto) if was_hidden else set()
-    joined = most_recent(e for e in rooms if e.membership == _JOINED and e.room_no not in hidden)
+    joined = most_recent(
+        each
+        for each in rooms
+        if each.membership == _JOINED and (wanted.lazy_load_members or not each.is_partial)
+    )
     new = [
         each
         for each in joined
@@ -114,13 +118,6 @@ def rooms_with_news(
         invited=[each for each in moved if each.membership == "invite"],
         knocked=[each for each in moved if each.membership == "knock"],
     )
-
-
-def _hidden(
-    txn: Transaction, rooms: list[UserRoom], wanted: RoomFilter, vector: PositionVector
-) -> set[int]:
-    """Those of some rooms, by number, that a client did not get at a vector, because they were partial."""
-    return set() if wanted.lazy_load_members else partial_at(txn, rooms, vector)
 
 
 def _never_joined(txn: Transaction, rooms: list[UserRoom]) -> set[int]:

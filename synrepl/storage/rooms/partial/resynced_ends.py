@@ -31,7 +31,7 @@ class NewEnds(NamedTuple):
     followed: frozenset[str]
 
 
-class _Node(NamedTuple):
+class _JudgedAgain(NamedTuple):
     prev_nos: tuple[int, ...]
     passed_before: bool
     passed: bool
@@ -46,7 +46,9 @@ def new_ends(txn: Transaction, room_no: int) -> NewEnds:
         (room_no,),
     )
     nodes = {
-        int(number): _Node(tuple(prev_nos), not flags & _UNPASSED, not full_flags & _UNPASSED)
+        int(number): _JudgedAgain(
+            tuple(prev_nos), not flags & _UNPASSED, not full_flags & _UNPASSED
+        )
         for number, prev_nos, flags, full_flags in txn.fetchall()
     }
     outside = _unpassed_outside(txn, nodes)
@@ -64,7 +66,7 @@ def new_ends(txn: Transaction, room_no: int) -> NewEnds:
     return NewEnds(old, frozenset(ends - followed), _missing(txn, room_no, after.expanded))
 
 
-class _Walk(NamedTuple):
+class _Followed(NamedTuple):
     """What passed events are on top of.
 
     :ivar superseded: events that are followed
@@ -76,8 +78,10 @@ class _Walk(NamedTuple):
 
 
 def _superseded(
-    nodes: Mapping[int, _Node], outside: Mapping[int, tuple[int, ...]], passed: Collection[int]
-) -> _Walk:
+    nodes: Mapping[int, _JudgedAgain],
+    outside: Mapping[int, tuple[int, ...]],
+    passed: Collection[int],
+) -> _Followed:
     """What is followed by events that passed, directly or on top of others that did not."""
     superseded: set[int] = set()
     expanded: set[int] = set()
@@ -94,10 +98,12 @@ def _superseded(
             for each in prev_nos
             if (each in nodes and each not in passed) or (each not in nodes and each in outside)
         ]
-    return _Walk(superseded, expanded)
+    return _Followed(superseded, expanded)
 
 
-def _unpassed_outside(txn: Transaction, nodes: Mapping[int, _Node]) -> dict[int, tuple[int, ...]]:
+def _unpassed_outside(
+    txn: Transaction, nodes: Mapping[int, _JudgedAgain]
+) -> dict[int, tuple[int, ...]]:
     """The prev events of events that came before the join and did not pass, as far as others are on top of them."""
     below = {each for node in nodes.values() for each in node.prev_nos} - nodes.keys()
     found = unpassed_ancestors(txn, below)
@@ -109,7 +115,7 @@ def _unpassed_outside(txn: Transaction, nodes: Mapping[int, _Node]) -> dict[int,
 
 
 def _followed_from_outside(
-    txn: Transaction, room_no: int, candidates: Collection[int], nodes: Mapping[int, _Node]
+    txn: Transaction, room_no: int, candidates: Collection[int], nodes: Mapping[int, _JudgedAgain]
 ) -> set[int]:
     """Those of some events that an event follows which came before the join. That there are any is rare."""
     txn.execute(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from synrepl.core.errors import Unavailable
 from synrepl.rooms import Certainty, StateKey, certainty_of
 from synrepl.storage.database import Record, Transaction
-from synrepl.storage.rooms.partial.jobs import ServerAttempt, attempts_of_rooms
+from synrepl.storage.rooms.reading.resync_attempts import ServerAttempt, attempts_of_rooms
 from synrepl.storage.rooms.tables.partial_rooms import ResyncPhase
 
 #: What a phase does in a second, as long as nothing better is known: events that are fetched, stored or judged.

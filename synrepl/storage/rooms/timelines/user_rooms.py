@@ -31,7 +31,7 @@ class UserRoom(NamedTuple):
     :ivar topological: the highest topological ordering in the room
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
     :ivar is_forgotten: whether the user does not want to see it any more
-    :ivar is_partial: whether it has partial state
+    :ivar is_partial: whether it has partial state, or had it as of a vector
     :ivar completed: stream ID of the fact with which it became complete the last time; 0 if it was never partial
     """
 
@@ -105,10 +105,7 @@ def rooms_with_membership(
             where = f"({where} OR m.stream_id > %(since)s)"
         where = f" AND {where}"
     txn.execute(planned(_ROOMS + where), params)
-    rooms = [UserRoom._make(row) for row in txn.fetchall()]
-    ahead = [each for each in rooms if each.stream_id > upto.linear]
-    earlier = memberships_at(txn, ahead, upto)
-    return [earlier.get(each.room_no, each) for each in rooms]
+    return _as_of(txn, [UserRoom._make(row) for row in txn.fetchall()], upto)
 
 
 class RoomOfUser(NamedTuple):
@@ -162,9 +159,16 @@ def room_of_user(txn: Transaction, room_id: str, user: str, upto: PositionVector
     if membership is None or slot is None:
         return RoomOfUser(room, None, slots)
     member = UserRoom(room.room_no, room.room_id, room.version, slot, membership, *rest)
-    if member.stream_id > upto.linear:
-        member = memberships_at(txn, [member], upto)[room.room_no]
-    return RoomOfUser(room, member, slots)
+    return RoomOfUser(room, _as_of(txn, [member], upto)[0], slots)
+
+
+def _as_of(txn: Transaction, rooms: Sequence[UserRoom], vector: PositionVector) -> list[UserRoom]:
+    """Rooms as they are now, changed to what they are as of a vector."""
+    ahead = [each for each in rooms if each.stream_id > vector.linear]
+    earlier = memberships_at(txn, ahead, vector)
+    partial = partial_at(txn, rooms, vector)
+    found = [earlier.get(each.room_no, each) for each in rooms]
+    return [e._replace(is_partial=True) if e.room_no in partial else e for e in found]
 
 
 def memberships_at(
@@ -189,7 +193,7 @@ def memberships_at(
         },
     )
     found = {row[0]: row for row in txn.fetchall()}
-    return {each.room_no: _as_of(each, found[each.room_no]) for each in rooms}
+    return {each.room_no: _with_membership(each, found[each.room_no]) for each in rooms}
 
 
 def partial_at(txn: Transaction, rooms: Sequence[UserRoom], vector: PositionVector) -> set[int]:
@@ -219,7 +223,7 @@ def joined_once(txn: Transaction, rooms: Sequence[UserRoom]) -> set[int]:
     return {int(room_no) for (room_no,) in txn.fetchall()}
 
 
-def _as_of(room: UserRoom, row: Record) -> UserRoom:
+def _with_membership(room: UserRoom, row: Record) -> UserRoom:
     _, event_no, stream_id, number = row
     membership = membership_text(LEAVE if number is None else number)
     return room._replace(membership=membership, member_no=event_no, stream_id=stream_id or 0)

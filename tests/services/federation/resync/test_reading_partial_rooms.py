@@ -13,6 +13,7 @@ from simulator.federation.hosted_room import HostedRoom
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import Certainty, Event
 from synrepl.services.rooms.full_state_wait import FullStateWait
+from synrepl.services.rooms.news.recent_changes import ChangeKind
 from synrepl.services.rooms.timelines.client_filter import (
     NO_FILTER,
     ClientFilter,
@@ -311,6 +312,36 @@ class ReadingPartialRooms(ResyncCase):
         joined = (await self.sync(whole, NO_FILTER)).joined[room.room_id]
         self.assertTrue(joined.is_new)
         self.assertEqual(len([e for e in joined.state if e.type == "m.room.member"]), 10)
+
+    async def test_shared_tails_of_rooms_tell_nothing_of_partial_ones(self) -> None:
+        room = await self.shared_room()
+        await self.join(room)
+        partial = self.now
+        spoken = self.a.send(room.room_id, "m.room.message", "@u1:c", {"body": "hi"})
+        await self.receive_with_members(room, spoken)
+        self.assertTrue((await self.named(room, partial, NO_FILTER)).is_empty)
+        joined = (await self.named(room, partial, LAZY)).joined[room.room_id]
+        self.assertEqual([each.state_key for each in joined.state], ["@u1:c"])
+        before = self.now
+        await self.here.complete()
+        for since, wanted in ((partial, NO_FILTER), (before, LAZY)):
+            joined = (await self.named(room, since, wanted)).joined[room.room_id]
+            assert joined.summary is not None
+            self.assertEqual(joined.summary.joined, 11)
+        complete = self.now
+        await self.receive(self.a.send(room.room_id, "m.room.message", ALICE, {"body": "hi"}))
+        joined = (await self.named(room, complete, NO_FILTER)).joined[room.room_id]
+        self.assertTrue(joined.is_shared)
+
+    async def named(
+        self, room: HostedRoom, since: PositionVector, wanted: ClientFilter
+    ) -> RoomsUpdate:
+        """What is new in a room of which a process has heard, but for the membership of the user."""
+        now = self.now
+        self.timelines.tails.changed(ChangeKind.ROOM, "one", now.linear, room.room_id)
+        return await self.timelines.since(
+            self.reader, since, now, [room.room_id], wanted, memberships_changed=False
+        )
 
     async def test_who_leaves_a_partial_room_is_told(self) -> None:
         room = await self.shared_room()
