@@ -1,4 +1,7 @@
-"""``python -m simulator``: replay one seed, or run many; with ``--rooms`` or ``--clients``, in a real PostgreSQL."""
+"""``python -m simulator``: replay one seed, or run many.
+
+With ``--rooms`` or ``--clients``, in a real PostgreSQL; with ``--sending``, of events and EDUs that a server sends to others.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from simulator.clients.simulation import CLIENT_STEPS, simulate_clients
+from simulator.federation.sending_simulation import SENDING_STEPS, simulate_sending
 from simulator.interfaces import ServiceFactory
 from simulator.rooms.simulation import ROOM_STEPS, simulate_rooms
 from simulator.simulation import STEPS, Result, simulate
@@ -28,13 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit status is 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if (options.rooms or options.clients) and options.lose_commits:
-        parser.error("--lose-commits is for simulations without --rooms and --clients")
+    if options.lose_commits and (options.rooms or options.clients or options.sending):
+        parser.error("--lose-commits is for simulations without --rooms, --clients and --sending")
     run = _deployment(options)
     if options.rooms:
         run = _in_postgres(options, simulate_rooms, ROOM_STEPS)
     elif options.clients:
         run = _in_postgres(options, simulate_clients, CLIENT_STEPS)
+    elif options.sending:
+        run = _in_postgres(options, simulate_sending, SENDING_STEPS)
     return _replay(run(options.seed), options) if options.seeds is None else _many(run, options)
 
 
@@ -108,7 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps",
         type=int,
-        help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS}; with --clients, {CLIENT_STEPS})",
+        help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS}; with --clients, {CLIENT_STEPS};"
+        f" with --sending, {SENDING_STEPS})",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -120,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
         "--rooms",
         action="store_true",
         help="let processes persist and maintain random rooms in a real PostgreSQL, which is started",
+    )
+    where.add_argument(
+        "--sending",
+        action="store_true",
+        help="let a server with a real PostgreSQL, which is started, send events and EDUs to others that fail",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="print the transcript even when no rule was broken"

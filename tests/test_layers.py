@@ -31,7 +31,7 @@ LAYERS = (
     ("services", "adapters", "pipeline", "testing"),
     ("driver",),
     ("storage", "caches"),
-    ("streams",),
+    ("streams", "federation"),
     ("wire", "positions", "rooms", "client"),
     ("core",),
 )

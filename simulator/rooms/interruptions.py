@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
+from typing import Protocol
 
 from synrepl.storage.database import CommitUnknown
 from synrepl.storage.store import DatabaseAway
@@ -51,6 +52,40 @@ class Interruption:
         return f"{self.fault} {place}"
 
 
+class InterruptsTransactions(Protocol):
+    """Decides which transactions are interrupted, and where."""
+
+    def draw(self, read_only: bool) -> Interruption | None:
+        """The interruption of the next transaction; None for most."""
+
+    def reached(self, name: str, sql: str) -> None:
+        """A transaction is about to run a statement, or to commit, or has committed; may raise what interrupts it."""
+
+
+class KillsEverywhere:
+    """Kills a process once at each statement of each kind of transaction, and before and after its COMMIT.
+
+    :ivar places: where it was killed
+    :ivar is_on: whether it is killed at all
+    """
+
+    def __init__(self) -> None:
+        self.places: set[tuple[str, str]] = set()
+        self.is_on = False
+
+    def draw(self, read_only: bool) -> None:
+        """There is no other interruption."""
+
+    def reached(self, name: str, sql: str) -> None:
+        """A transaction is about to run a statement, or to commit, or has committed.
+
+        :raises ProcessKilled: it was never killed there before
+        """
+        if self.is_on and (name, sql) not in self.places:
+            self.places.add((name, sql))
+            raise ProcessKilled
+
+
 class RandomInterruptions:
     """Draws the interruptions of transactions.
 
@@ -61,6 +96,9 @@ class RandomInterruptions:
     def __init__(self, random: Random, share: float) -> None:
         self._random = random
         self.share = share
+
+    def reached(self, name: str, sql: str) -> None:
+        """What is interrupted was drawn before."""
 
     def draw(self, read_only: bool) -> Interruption | None:
         """The interruption of the next transaction; None for most."""

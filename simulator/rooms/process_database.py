@@ -12,8 +12,8 @@ from simulator.clock import Process
 from simulator.rooms.interruptions import (
     Fault,
     Interruption,
+    InterruptsTransactions,
     ProcessKilled,
-    RandomInterruptions,
 )
 from simulator.rooms.server import SimulatedServer
 from simulator.rooms.watched_transaction import WatchedTransaction
@@ -44,7 +44,7 @@ class InterruptedProcessDatabase:
         process: Process,
         server: SimulatedServer,
         transcript: Transcript,
-        interruptions: RandomInterruptions,
+        interruptions: InterruptsTransactions,
         committed: Committed,
     ) -> None:
         self._process = process
@@ -96,6 +96,7 @@ class InterruptedProcessDatabase:
         statements = count(1)
 
         def interrupt(sql: str) -> None:
+            self._interruptions.reached(name, sql)
             if interruption is None or interruption.is_committed:
                 return
             if next(statements) >= interruption.statement or sql == "COMMIT":
@@ -120,6 +121,7 @@ class InterruptedProcessDatabase:
         if not read_only:
             self._transcript.add(self._process.name, "{name}: committed", name=name)
             self._committed(self._process.name, name)
+        self._interruptions.reached(name, "after COMMIT")
         if interruption is not None and interruption.is_committed:
             self._transcript.add(self._process.name, "{what}", what=str(interruption))
             raise interruption.error(name)
@@ -133,7 +135,7 @@ class InterruptedProcessDatabase:
     async def open_session(self) -> SimulatedSession:
         """Open a connection for session-level locks."""
         await self._process.sleep(self._process.random() * SLOWEST_S)
-        session = SimulatedSession(self._process, self._server)
+        session = SimulatedSession(self._process, self._server, self._interruptions)
         self._sessions.append(session)
         return session
 
@@ -154,8 +156,11 @@ class InterruptedProcessDatabase:
 class SimulatedSession:
     """Implements :class:`synrepl.storage.database.DatabaseSession`."""
 
-    def __init__(self, process: Process, server: SimulatedServer) -> None:
+    def __init__(
+        self, process: Process, server: SimulatedServer, interruptions: InterruptsTransactions
+    ) -> None:
         self._process = process
+        self._interruptions = interruptions
         self._server = server
         self._address = server.address(process.name)
         self._connection = self._address.connect()
@@ -180,8 +185,21 @@ class SimulatedSession:
         await self._process.sleep(self._process.random() ** 3 * SLOWEST_S)
         if self._connection.closed:
             raise self._address.away(self._lost or "closed")
-        attempt = Attempt(self._address, "session", work, False, Isolation.READ_COMMITTED)
-        return attempt.run(self._connection).result
+
+        def interrupted(txn: Transaction) -> T:
+            result = work(
+                WatchedTransaction(txn, lambda sql: self._interruptions.reached("session", sql))
+            )
+            self._interruptions.reached("session", "COMMIT")
+            return result
+
+        attempt = Attempt(self._address, "session", interrupted, False, Isolation.READ_COMMITTED)
+        try:
+            return attempt.run(self._connection).result
+        except ProcessKilled:
+            self._process.kill()
+            await Deferred()  # nothing of a killed process goes on
+            raise
 
     async def close(self, last: Callable[[Transaction], object] | None = None) -> None:
         """Close the connection, after ``last``."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from simulator.clock import Process
 from simulator.rooms.kept_outliers import kept_outliers, staying_events
+from simulator.rooms.partially import make_partial
 from simulator.rooms.random_rooms import USERS
 from simulator.rooms.room_model import GivenBatch, RoomModel
 from simulator.rooms.room_processes import PersistingProcesses, RestartedProcess
@@ -94,6 +95,10 @@ class RoomActions:
             state = random.choice(known).state_after if known else None
             if state is not None:
                 event, partial = random.choice(available), random.random() < 0.3
+                if partial:
+                    self._server.operator.run(
+                        "join partially", lambda txn: make_partial(txn, model.room_id)
+                    )
                 return [IncomingEvent(event, state_before=state.as_dict(), partial=partial)]
         size = random.randint(1, 15)
         pool = available[: size * 2]

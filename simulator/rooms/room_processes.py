@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from simulator.clock import Process, VirtualClock
-from simulator.rooms.interruptions import RandomInterruptions
+from simulator.rooms.interruptions import InterruptsTransactions
 from simulator.rooms.process_database import Committed, InterruptedProcessDatabase
 from simulator.rooms.room_model import GivenBatch
 from simulator.rooms.server import SimulatedServer
@@ -52,7 +52,7 @@ class RoomSurroundings:
         server: SimulatedServer,
         transcript: Transcript,
         violations: Violations,
-        interruptions: RandomInterruptions,
+        interruptions: InterruptsTransactions,
         committed: Committed,
     ) -> None:
         self.clock = clock
@@ -65,7 +65,7 @@ class RoomSurroundings:
         self._processes: list[Process] = []
 
     def process(
-        self, name: str, interruptions: RandomInterruptions | None = None
+        self, name: str, interruptions: InterruptsTransactions | None = None
     ) -> tuple[Process, InterruptedProcessDatabase]:
         """A new process, and its database.
 

@@ -46,6 +46,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Compare what a real server announces with its database.",
     ),
     "rooms": ("synrepl.cli.rooms.command", "Show, import, check and maintain stored rooms."),
+    "join": ("synrepl.cli.join", "Have a user join a room, of this server or of others."),
+    "federation": ("synrepl.cli.federation.command", "Show other servers, as this one sees them."),
     "lake": ("synrepl.cli.lake.command", "Land streams in a lake with Spark, and query it."),
     "demo": (
         "synrepl.cli.demo.command",

@@ -45,6 +45,14 @@ SIGNING_KEY = "signing.key"
 USERS_FILE = "users.yaml"
 PASSWORD_BYTES = 12
 
+#: What the configurations say of other servers.
+_FEDERATION_OF_MASTER = (
+    resources.files("synrepl.cli") / "templates" / "federation.yaml"
+).read_text(encoding="utf-8")
+_FEDERATION_OF_WORKER = (
+    "  # As in master.yaml; this process needs no port for other servers.\n  #federation: {}\n"
+)
+
 #: The users of a server that is to be tried.
 DEFAULT_USERS = ("alice", "bob")
 
@@ -204,8 +212,8 @@ def command(
         "server_name": server_name,
         "streams": declared_streams(streams, built_in),
         "catalogue": "all" if synapse else f"[{', '.join(each.name for each in built_in)}]",
-        "rooms_master": _rooms_section(client_port) if rooms else "",
-        "rooms_worker": _rooms_section(worker_client_port) if rooms else "",
+        "rooms_master": _rooms_section(client_port, _FEDERATION_OF_MASTER) if rooms else "",
+        "rooms_worker": _rooms_section(worker_client_port, _FEDERATION_OF_WORKER) if rooms else "",
         "replication_port": replication_port,
         "http_port": http_port,
         "worker_http_port": worker_http_port,
@@ -340,9 +348,13 @@ def _private_files(passwords: Mapping[str, str]) -> dict[str, str]:
     return {SIGNING_KEY: new_signing_key("1"), USERS_FILE: users}
 
 
-def _rooms_section(port: int) -> str:
-    """The section ``rooms`` of a process with a listener for clients."""
-    return f"rooms:\n  client_api: {{port: {port}, users: {USERS_FILE}}}\n  signing_key: {SIGNING_KEY}\n"
+def _rooms_section(port: int, federation: str) -> str:
+    """The section ``rooms`` of a process with a listener for clients.
+
+    :param federation: lines about other servers
+    """
+    lines = ("rooms:", f"  client_api: {{port: {port}, users: {USERS_FILE}}}")
+    return "\n".join([*lines, f"  signing_key: {SIGNING_KEY}", federation])
 
 
 def _make(directory: Path) -> None:

@@ -15,6 +15,8 @@ from synrepl.daemon.config.decode import decode
 from synrepl.daemon.config.files import ConfigFault, Document, KeyPath, in_order
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.config.room_writers import check_room_writers
+from synrepl.daemon.config.senders import check_sender
+from synrepl.daemon.federation.check import check_federation
 from synrepl.daemon.handlers import check_handler, include_working_directory
 
 C = TypeVar("C", bound=Config)
@@ -70,10 +72,15 @@ def checked(config: C, document: Document) -> C:
         except ConfigError as error:
             note(("rooms",), error)
         include_working_directory()
-        try:
-            check_client_api(config, known)
-        except ConfigError as error:
-            note(("rooms",), error)
+        for check, path in (
+            (check_client_api, "rooms"),
+            (check_federation, "rooms"),
+            (check_sender, "follow"),
+        ):
+            try:
+                check(config, known)
+            except ConfigError as error:
+                note((path,), error)
         for index, item in enumerate(config.handlers):
             try:
                 check_handler(item, config, known)

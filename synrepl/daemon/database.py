@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
+from synrepl.storage.database import DatabaseSession
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PostgresPortTaken
@@ -77,12 +78,14 @@ class ProcessDatabase:
     :ivar dsn: its present DSN
     :ivar store: the store of the process's streams
     :ivar incarnations: incarnations of the server that any part of the process has met
+    :ivar open_session: opens a connection for locks
     """
 
     dsn: str
     database: PostgresDatabase
     store: FactStore
     incarnations: Incarnations
+    open_session: Callable[[], Awaitable[DatabaseSession]]
 
 
 class DatabaseStart:
@@ -259,7 +262,8 @@ class DatabaseStart:
         self, dsn: str, database: PostgresDatabase, tables: PostgresStore
     ) -> ProcessDatabase:
         store = RoutedStore(tables, MemoryStore(self._scheduler))
-        return ProcessDatabase(dsn, database, store, self._incarnations)
+        opens = partial(open_session, self._reactor, dsn, self._config.instance_name)
+        return ProcessDatabase(dsn, database, store, self._incarnations, opens)
 
     def _configured(self) -> str:
         """The present DSN; that of an embedded database, which the master runs, may change."""

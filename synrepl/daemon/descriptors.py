@@ -15,6 +15,7 @@ from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.core.log import Logger
 from synrepl.daemon.config.client_api import ClientApiConfig
 from synrepl.daemon.config.config import Config, HttpConfig, ListenerConfig, MasterConfig
+from synrepl.daemon.config.federation import FederationConfig
 
 #: Descriptors reserved for everything else: the database, Redis, logs, handlers, and connections
 #: that are being closed. A process with few descriptors reserves half of them.
@@ -32,6 +33,7 @@ class DescriptorShares(NamedTuple):
     http: ConnectionLimits
     listeners: tuple[ConnectionLimits, ...]
     clients: ConnectionLimits
+    federation: ConnectionLimits
     cut: bool
 
     def warn_if_cut(self, log: Logger) -> None:
@@ -40,12 +42,13 @@ class DescriptorShares(NamedTuple):
             log.warn(
                 "{descriptors} file descriptors are not enough for max_connections of all "
                 "listeners: http is limited to {http} connections, replication to {listeners}, "
-                "Matrix clients to {clients}; "
+                "Matrix clients to {clients}, other servers to {federation}; "
                 "raise the limit (LimitNOFILE in systemd, 'ulimit -n'), or lower max_connections",
                 descriptors=self.descriptors,
                 http=self.http.total,
                 listeners=sum(each.total for each in self.listeners),
                 clients=self.clients.total,
+                federation=self.federation.total,
             )
 
 
@@ -54,6 +57,7 @@ def divide_descriptors(
     listeners: Sequence[ListenerConfig] = (),
     descriptors: int | None = None,
     clients: ClientApiConfig | None = None,
+    federation: FederationConfig | None = None,
 ) -> DescriptorShares:
     """Divide the descriptors between HTTP and the other listeners.
 
@@ -63,7 +67,7 @@ def divide_descriptors(
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     wanted_http = 0 if http is None else http.max_connections
     wanted = sum(each.max_connections for each in listeners)
-    wanted += 0 if clients is None else clients.max_connections
+    wanted += sum(each.max_connections for each in (clients, federation) if each is not None)
     left = wanted_http + wanted
     if descriptors != resource.RLIM_INFINITY:
         left = min(left, max(2, descriptors - min(RESERVED, descriptors // 2)))
@@ -74,6 +78,7 @@ def divide_descriptors(
         _limits(http, for_http, wanted_http),
         tuple(_limits(each, for_listeners, wanted) for each in listeners),
         _limits(clients, for_listeners, wanted),
+        _limits(federation, for_listeners, wanted),
         left < wanted_http + wanted,
     )
 
@@ -84,11 +89,20 @@ def divide_for(config: Config) -> DescriptorShares:
         config.http,
         config.listeners if isinstance(config, MasterConfig) else (),
         clients=None if config.rooms is None else config.rooms.clients,
+        federation=_with_listener(config),
     )
 
 
+def _with_listener(config: Config) -> FederationConfig | None:
+    """The configuration of federation, if it has a listener."""
+    section = None if config.rooms is None else config.rooms.federation
+    return None if section is None or section.port is None else section
+
+
 def _limits(
-    section: HttpConfig | ListenerConfig | ClientApiConfig | None, given: int, wanted: int
+    section: HttpConfig | ListenerConfig | ClientApiConfig | FederationConfig | None,
+    given: int,
+    wanted: int,
 ) -> ConnectionLimits:
     """The limits of one listener, scaled down by ``given / wanted``."""
     if section is None:

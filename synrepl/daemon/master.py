@@ -27,6 +27,16 @@ from synrepl.daemon.config.room_writers import check_room_writers
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_for
+from synrepl.daemon.federation.check import check_federation
+from synrepl.daemon.federation.listener import (
+    FederationListener,
+    open_federation,
+    start_federation,
+    start_partial_rooms,
+    start_sending,
+)
+from synrepl.daemon.federation.ports import federation_ports
+from synrepl.daemon.federation.status import federation_status
 from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.master import serve_master
 from synrepl.daemon.process import DaemonProcess
@@ -44,6 +54,7 @@ class RunningMaster:
     :ivar http: None without an HTTP listener
     :ivar ports: the ports of the replication listeners, in the order of the configuration
     :ivar clients: the listener for Matrix clients; None without one
+    :ivar servers: the listener for other servers; None without one
     """
 
     services: MasterServices
@@ -51,6 +62,7 @@ class RunningMaster:
     http: HttpListener | None
     ports: tuple[Any, ...]
     clients: ClientApiListener | None
+    servers: FederationListener | None
 
 
 class MasterProcess(DaemonProcess[RunningMaster]):
@@ -69,6 +81,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
         check_room_writers(config, self._catalogue)
         self._coherence = Coherence(caches, self._catalogue, self.log)
         check_client_api(config, self._catalogue)
+        check_federation(config, self._catalogue)
         self._handlers = handlers.load(config)
         self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._shares = divide_for(config)
@@ -93,6 +106,8 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 handlers=self._handlers,
                 actions=self._actions,
                 forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+                open_session=database.open_session,
+                federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             ),
             database.store,
             database.database,
@@ -129,13 +144,29 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 services.rooms,
                 services.client_data,
                 services.reading,
+                services.inbound,
+                services.joining,
+                stops,
+            ),
+            servers=open_federation(
+                self._reactor,
+                scheduler,
+                config,
+                self._shares.federation,
+                services.federation_services,
+                services.inbound,
+                services.rooms,
+                self.log,
                 stops,
             ),
         )
+        await start_federation(scheduler, services.federation_services, services.inbound)
         if services.bus is not None:
             services.bus.start()
         stops.callback(services.waiters.stop)
         stops.callback(scheduler.stop)
+        start_partial_rooms(scheduler, services.partial_rooms, stops)
+        start_sending(services.sending, stops)
         if services.relay is not None:
             stops.push_async_callback(services.relay.stop)
         expiry = expire_idempotency_keys(scheduler, database.database, self.log)
@@ -149,6 +180,13 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                     running.ports,
                     self._started_at,
                     lambda: None if running.clients is None else running.clients.status(),
+                    federation_status(
+                        services.federation_services,
+                        services.inbound,
+                        services.sending,
+                        services.joining,
+                        running.servers,
+                    ),
                 )
             )
         self.log.info(

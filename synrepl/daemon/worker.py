@@ -25,9 +25,20 @@ from synrepl.daemon.client_api.listener import (
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import own_streams
 from synrepl.daemon.config.room_writers import check_room_writers
+from synrepl.daemon.config.senders import check_sender
 from synrepl.daemon.database import DatabaseStart, ProcessDatabase
 from synrepl.daemon.database_wait import DatabaseWait
 from synrepl.daemon.descriptors import divide_for
+from synrepl.daemon.federation.check import check_federation
+from synrepl.daemon.federation.listener import (
+    FederationListener,
+    open_federation,
+    start_federation,
+    start_partial_rooms,
+    start_sending,
+)
+from synrepl.daemon.federation.ports import federation_ports
+from synrepl.daemon.federation.status import federation_status
 from synrepl.daemon.http.listener import HttpListener, open_configured_http, waiting_reporter
 from synrepl.daemon.http.worker import serve_worker
 from synrepl.daemon.process import DaemonProcess
@@ -45,11 +56,13 @@ class RunningWorker:
 
     :ivar http: None without an HTTP listener
     :ivar clients: the listener for Matrix clients; None without one
+    :ivar servers: the listener for other servers; None without one
     """
 
     services: WorkerServices
     http: HttpListener | None
     clients: ClientApiListener | None
+    servers: FederationListener | None
 
 
 class WorkerProcess(DaemonProcess[RunningWorker]):
@@ -67,6 +80,8 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
         self._own = own_streams(config, self._catalogue)
         check_room_writers(config, self._catalogue)
         check_client_api(config, self._catalogue)
+        check_federation(config, self._catalogue)
+        check_sender(config, self._catalogue)
         self._actions = WriterActions(FORWARDABLE_ERRORS)
         self._handlers = handlers.load(config)
         self._coherence = worker_coherence(config, self._catalogue, caches, self.log)
@@ -126,8 +141,24 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             services.rooms,
             services.client_data,
             services.reading,
+            services.inbound,
+            services.joining,
             stops,
         )
+        servers = open_federation(
+            self._reactor,
+            scheduler,
+            config,
+            limits.federation,
+            services.federation_services,
+            services.inbound,
+            services.rooms,
+            self.log,
+            stops,
+        )
+        await start_federation(scheduler, services.federation_services, services.inbound)
+        start_partial_rooms(scheduler, services.partial_rooms, stops)
+        start_sending(services.sending, stops)
         if http is not None:
             store = None if own is None else own.store
             stops.callback(
@@ -138,9 +169,16 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
                     databases,
                     self._started_at,
                     lambda: None if clients is None else clients.status(),
+                    federation_status(
+                        services.federation_services,
+                        services.inbound,
+                        services.sending,
+                        services.joining,
+                        servers,
+                    ),
                 )
             )
-        return RunningWorker(services=services, http=http, clients=clients)
+        return RunningWorker(services=services, http=http, clients=clients, servers=servers)
 
     def _ports(
         self,
@@ -174,6 +212,8 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             ),
             actions=self._actions,
             forwarder=make_forwarder(self._reactor, config, self._actions, stops),
+            open_session=None if own is None else own.open_session,
+            federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             tokens=possible_tokens(scheduler, config, store, foreign, client, self.log),
         )
 

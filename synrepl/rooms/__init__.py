@@ -83,12 +83,16 @@ from synrepl.rooms.partial import ResyncChange as ResyncChange
 from synrepl.rooms.partial import Resynced as Resynced
 from synrepl.rooms.partial import ResyncProgress as ResyncProgress
 from synrepl.rooms.partial import StateAnswer as StateAnswer
+from synrepl.rooms.partial import certainty_of as certainty_of
 from synrepl.rooms.partial import join_partially as join_partially
 from synrepl.rooms.partial import resync as resync
 from synrepl.rooms.receipt import ReceiptResult as ReceiptResult
 from synrepl.rooms.receipt import ReceiptVerdict as ReceiptVerdict
 from synrepl.rooms.receipt import check_on_receipt as check_on_receipt
+from synrepl.rooms.receipt import check_received_event as check_received_event
 from synrepl.rooms.receipt import content_hash_matches as content_hash_matches
+from synrepl.rooms.receipt import dropped_on_receipt as dropped_on_receipt
+from synrepl.rooms.receipt import parse_received_event as parse_received_event
 from synrepl.rooms.redacting import redact as redact
 from synrepl.rooms.redaction_effect import RedactionEffect as RedactionEffect
 from synrepl.rooms.redaction_effect import RedactionReason as RedactionReason

@@ -18,6 +18,9 @@ from synrepl.rooms.refusal import Refusal
 from synrepl.rooms.signatures import Keys, check_signatures
 from synrepl.rooms.versions import RoomVersion
 
+#: Refusals that other keys may resolve.
+_NEEDS_KEYS = frozenset({"unknown-key", "expired-key"})
+
 
 class ReceiptVerdict(StrEnum):
     """The outcome of checks 1 to 3."""
@@ -38,11 +41,16 @@ class ReceiptResult(NamedTuple):
     event: Event | None
     refusal: Refusal | None
 
+    @property
+    def needs_keys(self) -> bool:
+        """Whether the verdict may be another one with more keys."""
+        return self.refusal is not None and self.refusal.code in _NEEDS_KEYS
+
 
 def check_on_receipt(raw: bytes, version: RoomVersion, keys: Keys) -> ReceiptResult:
     """Check the format, the signatures and the content hash of an event.
 
-    An event that is dropped because of ``unknown-key`` or ``expired-key`` may be checked again with more keys.
+    An event that is dropped may be checked again with more keys if the result :attr:`~ReceiptResult.needs_keys`.
 
     For a redacted event, :attr:`Event.raw` is its canonical JSON, not ``raw``.
 
@@ -50,16 +58,37 @@ def check_on_receipt(raw: bytes, version: RoomVersion, keys: Keys) -> ReceiptRes
     :param keys: the known keys of the servers that must have signed it
     """
     try:
-        event = parse_event(raw, version)
-        _check_identifiers(event)
-    except (BadEvent, BadIdentifier) as error:  # check 1
-        return ReceiptResult(ReceiptVerdict.DROP, None, Refusal("no-event", str(error)))
+        event = parse_received_event(raw, version)  # check 1
+    except (BadEvent, BadIdentifier) as error:
+        return dropped_on_receipt(error)
+    return check_received_event(event, keys)
+
+
+def parse_received_event(raw: bytes, version: RoomVersion) -> Event:
+    """Check 1 of an event.
+
+    :raises BadEvent: :raises BadIdentifier:
+    """
+    event = parse_event(raw, version)
+    check_user_id(event.sender)
+    check_room_id(event.room_id, event.version)
+    check_event_id(event.event_id, event.version)
+    return event
+
+
+def dropped_on_receipt(error: BadEvent | BadIdentifier) -> ReceiptResult:
+    """The result of checks of which the first has failed."""
+    return ReceiptResult(ReceiptVerdict.DROP, None, Refusal("no-event", str(error)))
+
+
+def check_received_event(event: Event, keys: Keys) -> ReceiptResult:
+    """Checks 2 and 3 of an event that has passed check 1; see :func:`check_on_receipt`."""
     refusal = check_signatures(event, keys)  # check 2
     if refusal is not None:
         return ReceiptResult(ReceiptVerdict.DROP, None, refusal)
     if content_hash_matches(event):  # check 3
         return ReceiptResult(ReceiptVerdict.ACCEPT, event, None)
-    kept = event_of(redact(event.fields, version), version)
+    kept = event_of(redact(event.fields, event.version), event.version)
     refusal = Refusal("wrong-hash", "its content is not what its server hashed")
     return ReceiptResult(ReceiptVerdict.ACCEPT_REDACTED, kept, refusal)
 
@@ -74,9 +103,3 @@ def content_hash_matches(event: Event) -> bool:
         return decode_base64(stated) == event.content_hash()
     except ValueError:
         return False
-
-
-def _check_identifiers(event: Event) -> None:
-    check_user_id(event.sender)
-    check_room_id(event.room_id, event.version)
-    check_event_id(event.event_id, event.version)

@@ -13,7 +13,9 @@ from random import Random
 
 import atheris
 
-with atheris.instrument_imports(include=["synrepl.rooms", "synrepl.core.jsons"]):
+with atheris.instrument_imports(
+    include=["synrepl.rooms", "synrepl.federation", "synrepl.core.jsons"]
+):
     from tests.fuzz.targets import TARGETS
 
 from synrepl.core.errors import SynreplError

@@ -36,7 +36,7 @@ from synrepl.rooms import (
     visible_to_server,
     visible_to_user,
 )
-from tests.fuzz import partial_rooms
+from tests.fuzz import federation, partial_rooms
 from tests.fuzz.inputs import (
     SMALL,
     Target,
@@ -319,4 +319,7 @@ TARGETS: Mapping[str, Target] = {
     "room": Target(_room, _room_seeds),
     "partial": Target(partial_rooms.run, partial_rooms.seeds),
     "visibility": Target(_visibility, _visibility_seeds),
+    "answer": Target(federation.scan, federation.scan_seeds),
+    "documents": Target(federation.read, federation.read_seeds),
+    "header": Target(federation.header, federation.header_seeds),
 }

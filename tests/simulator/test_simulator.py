@@ -111,6 +111,8 @@ class SimulatorCommandLine(TestCase):
             ["--seeds", "3..1"],
             ["--seed", "1", "--service-factory", "nowhere:Nobody"],
             ["--seed", "1", "--rooms", "--lose-commits"],
+            ["--seed", "1", "--sending", "--lose-commits"],
+            ["--seed", "1", "--sending", "--rooms"],
         ):
             with self.subTest(arguments), patch("sys.stderr", StringIO()):
                 with self.assertRaises(SystemExit) as exited:

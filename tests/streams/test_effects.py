@@ -139,7 +139,29 @@ OTHERS: list[tuple[str, dict[str, Any], dict[str, list[Any]], dict[str, list[Any
     (
         "un_partial_stated_room",
         {"room_id": "!r"},
-        {"get_current_state_ids": [("!r",)], "get_partial_current_state_ids": [("!r",)]},
+        {
+            **STATE_ALONE,
+            **OF_UNKNOWN_MEMBERS,
+            "is_partial_state_room": [("!r",)],
+            "get_partial_state_servers_at_join": [("!r",)],
+        },
+        {},
+    ),
+    (
+        "un_partial_stated_event",
+        {"event_id": "$e", "rejection_status_changed": False},
+        {"is_partial_state_event": [("$e",)], "_get_state_group_for_event": [("$e",)]},
+        {},
+    ),
+    (
+        "un_partial_stated_event",
+        {"event_id": "$e", "rejection_status_changed": True},
+        {
+            "is_partial_state_event": [("$e",)],
+            "_get_state_group_for_event": [("$e",)],
+            "_get_event_cache": [("$e",)],
+            "get_event": [("$e",)],
+        },
         {},
     ),
     (

@@ -106,8 +106,9 @@ def _encodable(text: str) -> str:
 
 
 def _headers(status: int, error: Exception) -> list[tuple[str, str]]:
-    if isinstance(error, RateLimited):
-        wait_ms = int(str(error.facts["retry_after_ms"]))
+    facts = getattr(error, "facts", {})
+    if "retry_after_ms" in facts:
+        wait_ms = int(str(facts["retry_after_ms"]))
         return [("Retry-After", str(-(-wait_ms // 1000)))]
     if status == 503:
         return [("Retry-After", str(RETRY_AFTER_S))]

@@ -48,18 +48,26 @@ class RateLimiter:
         """Number of buckets that are kept."""
         return len(self._full_at)
 
-    def take(self, key: str) -> None:
-        """Count a request.
+    def check(self, key: str) -> None:
+        """Refuse what :meth:`take` would refuse, without counting a request.
 
-        :param key: the user or the address
-        :raises RateLimited: it is one too many; it does not count
+        :raises RateLimited:
         """
         now = self._clock.seconds()
         full_at = max(now, self._full_at.get(key, now))
         if full_at - now > self._slack + 1e-9:
             self.refused += 1
             raise RateLimited(retry_after_ms=ceil((full_at - now - self._slack) * 1000))
-        self._full_at[key] = full_at + self._interval
+
+    def take(self, key: str) -> None:
+        """Count a request.
+
+        :param key: the user or the address
+        :raises RateLimited: it is one too many; it does not count
+        """
+        self.check(key)
+        now = self._clock.seconds()
+        self._full_at[key] = max(now, self._full_at.get(key, now)) + self._interval
         self._full_at.move_to_end(key)
         self._drop(now)
 

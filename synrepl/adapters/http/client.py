@@ -105,7 +105,7 @@ class HttpClient:
         return Failure(MasterAway(where=self.where, reason=reason))
 
     async def _exchange(self, method: bytes, url: bytes, body: bytes | None) -> Answer:
-        sent: Any = None if body is None else _RequestBody(body)
+        sent: Any = None if body is None else BytesProducer(body)
         response: Any = await self._agent.request(method, url, self._headers, sent)
         received = _ResponseBody(
             AnswerTooLong(where=self.where, limit=self._max_answer), self._max_answer
@@ -115,7 +115,7 @@ class HttpClient:
 
 
 @implementer(IBodyProducer)
-class _RequestBody:
+class BytesProducer:
     """A body that is in memory, sent at once."""
 
     def __init__(self, body: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
@@ -37,6 +37,7 @@ class HttpRequest:
 
     :ivar path: values of the placeholders of the route's pattern
     :ivar remote_address: the address of the connection
+    :ivar uri: path and query as they were sent
     """
 
     path: Mapping[str, str]
@@ -44,6 +45,8 @@ class HttpRequest:
     headers: RequestHeaders
     body: bytes
     remote_address: str = ""
+    method: str = "GET"
+    uri: str = ""
 
     def header(self, name: str) -> str | None:
         """The value of a header that may occur once; None without it.
@@ -63,9 +66,35 @@ class HttpAnswer:
     headers: Headers = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedAnswer(HttpAnswer):
+    """An answer whose body is made while it is sent, as fast as the client reads it.
+
+    An error while it is made aborts the connection, so that what was sent is not taken for a whole answer.
+
+    :ivar body: its beginning
+    :ivar chunks: what follows; it is closed also when the client goes away
+    """
+
+    chunks: AsyncIterator[bytes]
+
+
 def json_answer(value: Any, status: int = 200) -> HttpAnswer:
     """An answer whose body is JSON."""
     return HttpAnswer(status, jsons.encode(value))
+
+
+def fields_of(content_type: str, headers: Headers) -> dict[str, str]:
+    """The headers of an answer but for its length.
+
+    :param headers: its own, and those of all answers
+    """
+    return {
+        "Content-Type": content_type,
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        **dict(headers),
+    }
 
 
 def answer_head(answer: HttpAnswer, more: Headers, *, version: bytes, closes: bool) -> bytes:
@@ -83,12 +112,7 @@ def answer_head(answer: HttpAnswer, more: Headers, *, version: bytes, closes: bo
 @lru_cache(256)
 def _most_of_head(status: int, content_type: str, headers: Headers) -> bytes:
     """What is the same for many answers: from the status to the headers."""
-    fields = {
-        "Content-Type": content_type,
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        **dict(headers),
-    }
+    fields = fields_of(content_type, headers)
     lines = [f"{status} {HTTPStatus(status).phrase}"]
     # A line break in a value would begin another header.
     lines += [f"{name}: {' '.join(value.splitlines())}" for name, value in fields.items()]

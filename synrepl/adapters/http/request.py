@@ -18,9 +18,12 @@ from synrepl.adapters.http.limits import BodyTooLarge, HttpLimits
 from synrepl.adapters.http.messages import (
     HttpAnswer,
     HttpRequest,
+    StreamedAnswer,
     answer_head,
+    fields_of,
     parse_query,
 )
+from synrepl.adapters.http.paced_writing import PacedWriting, aclose
 from synrepl.adapters.http.policy import ListenerPolicy, RequestHead
 from synrepl.adapters.http.routes import Match
 from synrepl.adapters.scheduler import TwistedScheduler
@@ -73,6 +76,8 @@ class RequestChannel(Protocol):
 
     def answer_written(self, count: int) -> None: ...
 
+    def abort(self) -> None: ...
+
 
 class ArrivingRequest(http.Request):
     """One request, from its headers to the end of its answer."""
@@ -86,6 +91,7 @@ class ArrivingRequest(http.Request):
         self._chunks: list[bytes] = []
         self._answered = False
         self._handling: Deferred[None] | None = None
+        self._pace: PacedWriting | None = None
         #: The handler may be cancelled: it has not started, or its route only waits.
         self._is_cancellable = True
         self.size = 0
@@ -138,6 +144,8 @@ class ArrivingRequest(http.Request):
     def connectionLost(self, reason: Failure) -> None:
         """Cancel a handler that only waits, since the client is gone; others run to completion."""
         super().connectionLost(reason)
+        if self._pace is not None:
+            self._pace.lost()
         if self._handling is None:
             self._release_body()
         elif self._is_cancellable:
@@ -175,8 +183,34 @@ class ArrivingRequest(http.Request):
         finally:
             self._release_body()
         self._send(answer)
-        if not self._disconnected:
+        if isinstance(answer, StreamedAnswer):
+            await self._stream(answer)
+        elif not self._disconnected:
             self.finish()
+
+    async def _stream(self, answer: StreamedAnswer) -> None:
+        """Send the rest of an answer as fast as the client reads it; after an error, abort the connection."""
+        self._is_cancellable = False
+        pace = self._pace = PacedWriting(self._server.scheduler, self._server.limits.idle_s)
+        pace.is_lost = self._disconnected
+        if not pace.is_lost:
+            self.registerProducer(pace, True)
+        try:
+            async for chunk in answer.chunks:
+                if await pace.wait():
+                    break
+                self.write(chunk)
+            else:
+                if not pace.is_lost:
+                    self.unregisterProducer()
+                    self.finish()
+                return
+        except Exception as error:
+            _log.failure("an answer is not sent to its end", failure=Failure(error))
+        finally:
+            await aclose(answer.chunks)
+        if not self._disconnected:
+            self.channel.abort()
 
     async def _answer(self) -> HttpAnswer:
         assert self._match is not None
@@ -185,7 +219,11 @@ class ArrivingRequest(http.Request):
         self._chunks.clear()
         query = parse_query(self._query, route.repeatable)
         remote = self.channel.remote_address
-        return await route.handle(HttpRequest(path, query, self.requestHeaders, body, remote))
+        method = self.method.decode("ascii", "replace")
+        uri = self.uri.decode("ascii", "replace")
+        return await route.handle(
+            HttpRequest(path, query, self.requestHeaders, body, remote, method, uri)
+        )
 
     async def _answer_unqueued(self) -> HttpAnswer:
         """Answer without queueing: in this reactor turn, if the budget allows it."""
@@ -223,6 +261,16 @@ class ArrivingRequest(http.Request):
         self._server.responses[pattern, answer.status] += 1
         self._answered = True
         if self._disconnected:
+            return
+        if isinstance(answer, StreamedAnswer):
+            self.setResponseCode(answer.status)
+            headers = (*answer.headers, *self._server.policy.headers)
+            for name, value in fields_of(answer.content_type, headers).items():
+                self.responseHeaders.setRawHeaders(
+                    name.encode(), [value.encode("latin-1", "replace")]
+                )
+            self.write(answer.body)
+            self.channel.answer_written(len(answer.body))
             return
         # Twisted's own way of writing headers takes several times as long.
         self.code, self.startedWriting = answer.status, 1

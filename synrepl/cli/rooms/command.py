@@ -12,6 +12,7 @@ _COMMANDS = {
     "events": ("synrepl.cli.rooms.events", "List the events of a room."),
     "state": ("synrepl.cli.rooms.states:state", "Show a state: the current one, or at an event."),
     "diff": ("synrepl.cli.rooms.states:diff", "Show what differs between two states."),
+    "resync": ("synrepl.cli.rooms.resync", "Show how partial rooms become complete."),
     "heads": ("synrepl.cli.rooms.overview:heads", "Show the extremities of a room."),
     "explain": ("synrepl.cli.rooms.explain", "Say why a state or a verdict is what it is."),
     "graph": ("synrepl.cli.rooms.graph", "Draw the event graph of a room."),
@@ -24,6 +25,7 @@ _COMMANDS = {
     "erase": ("synrepl.cli.rooms.erase", "Replace what users sent by its redacted form."),
     "writers": ("synrepl.cli.rooms.writers:writers", "Show or set who persists rooms."),
     "move": ("synrepl.cli.rooms.writers:move", "Let another process persist a room."),
+    "rotate-key": ("synrepl.cli.rooms.rotate_key", "Replace the key that signs events."),
     "forget": ("synrepl.cli.rooms.forget", "Remove a room with all its rows."),
 }
 

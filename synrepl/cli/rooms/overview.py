@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from rich.console import RenderableType
+from rich.text import Text
 
 from synrepl.cli.conventions import config_option, json_option, print_json
 from synrepl.cli.rooms.reading import flag_words, read_rooms, text
@@ -16,6 +17,7 @@ from synrepl.daemon.config.config import load
 from synrepl.services.rooms.answers import event_json, room_json
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.reading.event_access import EventCopy
+from synrepl.storage.rooms.reading.partial_states import ResyncProgressRow
 from synrepl.storage.rooms.reading.room_overview import MAX_PAGE, RoomEnds, RoomFigures
 
 
@@ -61,6 +63,7 @@ def list_rooms(config: tuple[Path, ...], after: str | None, limit: int, as_json:
         "joined>",
         "ends>",
         "waiting>",
+        "full state",
         "writer",
     )
     for each in found:
@@ -70,6 +73,7 @@ def list_rooms(config: tuple[Path, ...], after: str | None, limit: int, as_json:
             text(each.name),
             each.version,
             *(f"{figure:,}" for figure in (*figures, each.waiting)),
+            Text("not yet", "yellow") if each.is_partial else Text("yes"),
             text(writers.get(each.room_id)),
         )
     show(table)
@@ -88,11 +92,11 @@ def show_subject(config: tuple[Path, ...], subject: str, as_it_came: bool, as_js
     A redacted event is shown in its redacted form. Its ID is computed again before it is shown.
     """
     if subject.startswith("!"):
-        figures, ends = read_rooms(config, lambda store: _room(store, subject))
+        figures, ends, progress = read_rooms(config, lambda store: _room(store, subject))
         if as_json:
             print_json(room_json(figures, ends))
         else:
-            show(*_room_parts(figures, ends))
+            show(*_room_parts(figures, ends, progress))
         return
     copy = read_rooms(config, lambda store: store.event(subject, as_it_came=as_it_came))
     if as_json:
@@ -126,17 +130,26 @@ def heads(config: tuple[Path, ...], room_id: str, as_json: bool) -> None:
     show(table)
 
 
-async def _room(store: RoomStore, room_id: str) -> tuple[RoomFigures, RoomEnds]:
-    return await store.room(room_id), await store.heads(room_id)
+async def _room(
+    store: RoomStore, room_id: str
+) -> tuple[RoomFigures, RoomEnds, ResyncProgressRow | None]:
+    progress, _ = await store.resync(room_id)
+    return await store.room(room_id), await store.heads(room_id), progress
 
 
-def _room_parts(figures: RoomFigures, ends: RoomEnds) -> list[RenderableType]:
+def _room_parts(
+    figures: RoomFigures, ends: RoomEnds, progress: ResyncProgressRow | None
+) -> list[RenderableType]:
+    full = "yes"
+    if figures.is_partial and progress is not None:
+        full = f"not yet: {progress.sentence}; 'synrepl rooms resync' shows more"
     rows: dict[str, Any] = {
         "room": figures.room_id,
         "name": figures.name,
         "version": figures.version,
         "events": f"{figures.events:,}",
         "outliers": f"{figures.outliers:,}",
+        "full state": full,
         "with partial state": f"{figures.partial:,}",
         "waiting for others": f"{figures.waiting:,}",
         "state entries": f"{figures.state:,}",

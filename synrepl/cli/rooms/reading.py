@@ -26,6 +26,8 @@ _FLAGS: Mapping[EventFlags, str] = {
     EventFlags.SOFT_FAILED: "soft-failed",
     EventFlags.PARTIAL: "partial state",
     EventFlags.ERASED: "erased",
+    EventFlags.UNCONFIRMED: "unconfirmed",
+    EventFlags.ABANDONED: "abandoned partial state",
 }
 
 

@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from synrepl.cli.status.handler_tables import handler_tables
+from synrepl.cli.status.partial_room_lines import partial_room_lines
+from synrepl.cli.status.sending_lines import sending_lines
 from synrepl.cli.terminal import cell, duration, plain_table
 
 #: A lag of this many seconds is shown in yellow, and in red.
@@ -42,6 +44,8 @@ def tables(status: Mapping[str, Any]) -> rich.console.Group:
         parts += named_follower_tables(status.get("named_followers", []))
         parts += slow_client_lines(status.get("slow_clients", {}))
     parts += _states(status)
+    parts += partial_room_lines(status.get("rooms"))
+    parts += sending_lines(status.get("other_servers"))
     parts += _caches(status.get("caches", {}))
     return rich.console.Group(*parts)
 

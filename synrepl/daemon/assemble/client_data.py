@@ -63,6 +63,6 @@ def assemble_client_data(
         AccountDataService(database, writers),
         ReceiptService(scheduler, writers),
         TypingService(scheduler, database, writers, log),
-        ToDeviceService(config.server_name, writers, log),
+        ToDeviceService(config.server_name, config.rooms.federation is not None, writers, log),
         PresenceService(scheduler, database, writers, log),
     )

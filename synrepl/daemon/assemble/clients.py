@@ -18,6 +18,7 @@ from synrepl.services.rooms.client_data.ignored_users import (
 )
 from synrepl.services.rooms.client_data.presence_tracker import PresenceTracker
 from synrepl.services.rooms.client_data.typing_users import TypingRooms
+from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.services.rooms.news.applied_vectors import AppliedVectors
 from synrepl.services.rooms.news.changes_check import ChangesCheck
 from synrepl.services.rooms.news.gap_wait import GapWait
@@ -72,6 +73,7 @@ class ClientNews:
 class ClientReading:
     """What a process tells clients.
 
+    :ivar full_states: waits for the states of partial rooms
     :ivar data: what it tells them besides the events of rooms
     """
 
@@ -83,6 +85,7 @@ class ClientReading:
     sync: ClientSync
     sliding: SlidingSync
     filters: StoredFilters
+    full_states: FullStateWait
 
 
 def assemble_news(
@@ -178,4 +181,8 @@ def assemble_reading(
         log,
     )
     filters = StoredFilters(database)
-    return ClientReading(news.applied, covered, timelines, data, news.waits, sync, sliding, filters)
+    full_states = FullStateWait(scheduler)
+    ports.coherence.observers.append(full_states)
+    return ClientReading(
+        news.applied, covered, timelines, data, news.waits, sync, sliding, filters, full_states
+    )

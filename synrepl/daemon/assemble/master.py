@@ -12,8 +12,16 @@ from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import ClientReading, assemble_news, assemble_reading
+from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
+from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
+from synrepl.daemon.assemble.joining import JoiningServices, assemble_joining
+from synrepl.daemon.assemble.partial_rooms import (
+    PartialRoomServices,
+    assemble_partial_rooms,
+)
 from synrepl.daemon.assemble.ports import Ports, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
+from synrepl.daemon.assemble.sending import assemble_sending, sending_handlers
 from synrepl.daemon.config.config import MasterConfig
 from synrepl.daemon.config.own_streams import memory_streams_elsewhere, refused_streams
 from synrepl.daemon.process_bus import MasterBus, publisher_of
@@ -26,6 +34,7 @@ from synrepl.services.bus.bus_relay import SyncingRepeater
 from synrepl.services.coherence.invalidation_relay import InvalidationRelay
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.coherence.listeners import CoherentCommitListener, CoherentPositionListener
+from synrepl.services.federation.sending.sender import FederationSender
 from synrepl.services.following.command_queue import CommandQueue
 from synrepl.services.following.failures import HandlerFailures
 from synrepl.services.handlers import Access
@@ -45,6 +54,7 @@ from synrepl.storage.database import Database
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.definition import Stream
+from synrepl.streams.synapse.events import EVENTS
 from synrepl.streams.synapse.federation import FEDERATION
 from synrepl.tools.audit.audit import Auditor
 from synrepl.wire.commands import Command
@@ -57,6 +67,10 @@ class MasterServices:
     :ivar bus: None without Redis
     :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients
+    :ivar federation_services: None without ``rooms.federation``, as ``inbound``
+    :ivar sending: None unless it sends to other servers
+    :ivar partial_rooms: None without it, and in a process that persists no room
+    :ivar joining: None without ``rooms.federation``
     :ivar changes: None unless it writes the ``caches`` stream; likewise ``relay``
     """
 
@@ -86,6 +100,11 @@ class MasterServices:
     rooms: RoomServices | None
     client_data: ClientDataServices | None
     reading: ClientReading | None
+    federation_services: FederationServices | None
+    inbound: InboundServices | None
+    sending: FederationSender | None
+    partial_rooms: PartialRoomServices | None
+    joining: JoiningServices | None
 
     async def take_name(self) -> None:
         """Acquire the writer's lease, after confirming the incarnation of the database server.
@@ -143,10 +162,21 @@ def assemble_master(
     scheduler, log, sizes, name = ports.scheduler, ports.log, ports.sizes, config.instance_name
     publisher = publisher_of(scheduler, catalogue)
     slices = Slices(scheduler, sizes.turn_units)
+    servers = assemble_federation(config, ports, database)
+    sending = assemble_sending(
+        config,
+        ports,
+        store,
+        database,
+        catalogue,
+        servers,
+        lambda: announcer.states[EVENTS.name].linear,
+    )
+    built_in = sending_handlers(ports, catalogue, servers, sending, lambda: commands)
     handler_commands = CommandQueue(
         scheduler,
         slices,
-        {each.name: each.handler for each in ports.handlers if each.name is not None},
+        {each.name: each.handler for each in (*ports.handlers, *built_in) if each.name is not None},
         HandlerFailures(scheduler, log),
         log,
     )
@@ -201,6 +231,7 @@ def assemble_master(
         throughput,
         ports.watched(announced),
         *(() if news is None else (news.applied,)),
+        *(() if sending is None else (sending,)),
         # Last, so that a waiter that is woken finds the position announced.
         WakingPositionListener(waiters),
     )
@@ -264,6 +295,7 @@ def assemble_master(
         config.federation_sender_instances,
         sizes,
     )
+    commands = Commands(name, master, scheduler.seconds)
     repeater = None
     trim = store_trimmer(store, FEDERATION)
     if bus is not None:
@@ -275,6 +307,9 @@ def assemble_master(
     federation = FederationTrim(scheduler, master.federation_acks, trim, log)
     rooms = assemble_rooms(config, ports, database, writer)
     client_data = assemble_client_data(config, ports, database, catalogue, writer)
+    inbound = assemble_inbound(config, ports, database, writer, rooms, client_data, servers)
+    partial_rooms = assemble_partial_rooms(config, ports, database, writer, rooms, servers)
+    joining = assemble_joining(config, ports, database, rooms, servers, inbound, partial_rooms)
     return MasterServices(
         config=config,
         ports=ports,
@@ -308,7 +343,7 @@ def assemble_master(
         access=Access(
             coherence.caches,
             waiting.wait_for,
-            Commands(name, master, scheduler.seconds),
+            commands,
             master.user_syncs,
             database,
             changes,
@@ -316,4 +351,9 @@ def assemble_master(
         rooms=rooms,
         client_data=client_data,
         reading=assemble_reading(ports, news, client_data, MasterGivenOut(announcer, writer)),
+        federation_services=servers,
+        inbound=inbound,
+        sending=sending,
+        partial_rooms=partial_rooms,
+        joining=joining,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Protocol, TypeVar
@@ -14,6 +14,9 @@ from synrepl.daemon.process_bus import ConnectToBus
 from synrepl.services.announcing.stream_state import PositionListener
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes, Invalidations
+from synrepl.services.federation.interfaces import FederationTransport, RunsInThreads
+from synrepl.services.federation.joining.errors import MEMBERSHIP_ERRORS
+from synrepl.services.federation.resident.arrivals import ARRIVAL_ERRORS
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.possible_tokens import PossibleTokens
 from synrepl.services.forwarding import ForwardsToWriter, NoOtherWriters, WriterActions
@@ -24,7 +27,7 @@ from synrepl.services.sources import CatchUpSources, FactSource
 from synrepl.services.waiting.applied_positions import AppliedPositions
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.database import Database
+from synrepl.storage.database import Database, DatabaseSession
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
@@ -37,7 +40,12 @@ from synrepl.tools.audit.settlement import Settlement
 T = TypeVar("T")
 
 #: The errors of actions that the process which asked for them gets as they are.
-FORWARDABLE_ERRORS = (*FORWARDED_ERRORS, *CLIENT_DATA_ERRORS)
+FORWARDABLE_ERRORS = (
+    *FORWARDED_ERRORS,
+    *CLIENT_DATA_ERRORS,
+    *ARRIVAL_ERRORS,
+    *MEMBERSHIP_ERRORS,
+)
 
 
 class UntilDone(Protocol):
@@ -55,6 +63,25 @@ def unchanged(position_listener: PositionListener) -> PositionListener:
     return position_listener
 
 
+def no_usage() -> Mapping[str, int]:
+    """The usage of a transport that keeps no answers."""
+    return {"bytes": 0, "spooled": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class FederationPorts:
+    """The ports of a process to other servers.
+
+    :ivar transport: sends requests
+    :ivar threads: for signatures
+    :ivar usage: shows the bytes of answers so far, and of those that are in files now
+    """
+
+    transport: FederationTransport
+    threads: RunsInThreads
+    usage: Callable[[], Mapping[str, int]] = no_usage
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """The ports of every process: what it needs from its environment.
@@ -66,6 +93,8 @@ class Ports:
     :ivar actions: what this process does for others
     :ivar forwarder: has other processes do what only they can
     :ivar watched: wraps the listener of announced positions in an observer
+    :ivar federation: None for a process that asks no other servers
+    :ivar open_session: opens a connection to the database for locks; None without a database
     """
 
     scheduler: Scheduler
@@ -78,6 +107,8 @@ class Ports:
     sizes: Sizes = DEFAULT_SIZES
     actions: WriterActions = field(default_factory=lambda: WriterActions(FORWARDABLE_ERRORS))
     forwarder: ForwardsToWriter = field(default_factory=NoOtherWriters)
+    federation: FederationPorts | None = None
+    open_session: Callable[[], Awaitable[DatabaseSession]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

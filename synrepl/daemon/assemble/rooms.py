@@ -35,12 +35,14 @@ class RoomSending:
 class RoomServices:
     """The room store of a process.
 
+    :ivar persister: None in a process that persists no room
     :ivar writers: says which rooms are assigned to which process
     :ivar intake: refuses events of rooms that are assigned to other processes
     :ivar sending: sends events of users of this server; None without a signing key
     """
 
     store: RoomStore
+    persister: RoomPersister | None
     writers: RoomWriters
     intake: RoomIntake
     sending: RoomSending | None
@@ -81,4 +83,4 @@ def assemble_rooms(
         if rooms.clients is not None:
             version = rooms.clients.default_room_version
         sending = RoomSending(sender, aliases, RoomChanges(database, sender, aliases, version))
-    return RoomServices(RoomStore(database), writers, intake, sending)
+    return RoomServices(RoomStore(database), persister, writers, intake, sending)

@@ -10,6 +10,7 @@ from synrepl.adapters.tcp.worker import WorkerFactory
 from synrepl.caches.registry import Caches
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
+from synrepl.core.tokens import Token
 from synrepl.daemon import handlers
 from synrepl.daemon.assemble.client_data import ClientDataServices, assemble_client_data
 from synrepl.daemon.assemble.clients import (
@@ -18,8 +19,16 @@ from synrepl.daemon.assemble.clients import (
     assemble_news,
     assemble_reading,
 )
+from synrepl.daemon.assemble.federation import FederationServices, assemble_federation
+from synrepl.daemon.assemble.inbound import InboundServices, assemble_inbound
+from synrepl.daemon.assemble.joining import JoiningServices, assemble_joining
+from synrepl.daemon.assemble.partial_rooms import (
+    PartialRoomServices,
+    assemble_partial_rooms,
+)
 from synrepl.daemon.assemble.ports import WorkerPorts, auditor_of, begin_sampling, changes_of
 from synrepl.daemon.assemble.rooms import RoomServices, assemble_rooms
+from synrepl.daemon.assemble.sending import assemble_sending, sending_handlers
 from synrepl.daemon.config.config import WorkerConfig
 from synrepl.daemon.config.own_streams import refused_streams
 from synrepl.daemon.process_bus import ProcessBus, publisher_of, worker_bus
@@ -28,11 +37,11 @@ from synrepl.services.bus.own_writer import OwnWriter
 from synrepl.services.coherence.coherence import Coherence
 from synrepl.services.coherence.invalidations import Changes
 from synrepl.services.coherence.listeners import CoherentCommitListener
+from synrepl.services.federation.sending.sender import FederationSender
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.following.follower import Follower
 from synrepl.services.following.follower_lease import FollowerLease
-from synrepl.services.following.progress import ignore_move
 from synrepl.services.handlers import Access
 from synrepl.services.position_waiters import PositionWaiters
 from synrepl.services.rooms.news.linear_positions import LinearPositions
@@ -64,6 +73,10 @@ class WorkerServices:
     :ivar bus: None over TCP
     :ivar rooms: None without ``rooms``, as ``client_data``
     :ivar reading: None without a listener for Matrix clients; likewise ``linear``
+    :ivar federation_services: None without ``rooms.federation``, as ``inbound``
+    :ivar sending: None unless it sends to other servers
+    :ivar partial_rooms: None without it, and in a process that persists no room
+    :ivar joining: None without ``rooms.federation``
     :ivar factory: makes the connections over TCP
     """
 
@@ -88,6 +101,11 @@ class WorkerServices:
     client_data: ClientDataServices | None
     reading: ClientReading | None
     linear: LinearPositions | None
+    federation_services: FederationServices | None
+    inbound: InboundServices | None
+    sending: FederationSender | None
+    partial_rooms: PartialRoomServices | None
+    joining: JoiningServices | None
 
     @property
     def is_connected(self) -> bool:
@@ -175,9 +193,28 @@ def assemble_worker(
     publisher = publisher_of(scheduler, catalogue)
     own_writer = OwnWriter(ports.watched(publisher))
     news = assemble_news(config, ports, ports.database, catalogue)
+    servers = assemble_federation(config, ports, ports.database)
+    # A worker learns of its linear position late, so the sender observes the database.
+    sending = assemble_sending(
+        config,
+        ports,
+        store,
+        ports.database,
+        catalogue,
+        servers,
+        lambda: 0,
+    )
+    built_in = sending_handlers(ports, catalogue, servers, sending, lambda: commands.commands)
+
+    def lane_moved(stream: str, writer: str, position: Token) -> None:
+        if news is not None:
+            news.applied.moved(stream, writer, position)
+        if sending is not None:
+            sending.moved(stream, writer, position)
+
     delivery = Delivery(
         scheduler,
-        ports.handlers,
+        [*ports.handlers, *built_in],
         log,
         config.name_as_follower,
         ports.database,
@@ -188,7 +225,7 @@ def assemble_worker(
         incarnations=ports.incarnations,
         catalogue=catalogue,
         sizes=sizes,
-        lane_moved=ignore_move if news is None else news.applied.moved,
+        lane_moved=lane_moved,
     )
     follower = Follower(
         scheduler,
@@ -259,6 +296,11 @@ def assemble_worker(
     changes = None if writer is None else changes_of(ports, coherence, writer, own)
     rooms = assemble_rooms(config, ports, ports.database, writer)
     client_data = assemble_client_data(config, ports, ports.database, catalogue, writer)
+    inbound = assemble_inbound(config, ports, ports.database, writer, rooms, client_data, servers)
+    partial_rooms = assemble_partial_rooms(config, ports, ports.database, writer, rooms, servers)
+    joining = assemble_joining(
+        config, ports, ports.database, rooms, servers, inbound, partial_rooms
+    )
     services = WorkerServices(
         config=config,
         ports=ports,
@@ -292,6 +334,11 @@ def assemble_worker(
         client_data=client_data,
         reading=assemble_reading(ports, news, client_data, WorkerGivenOut(ports.tokens, store)),
         linear=assemble_linear(ports, news, catalogue),
+        federation_services=servers,
+        inbound=inbound,
+        sending=sending,
+        partial_rooms=partial_rooms,
+        joining=joining,
     )
     return services
 

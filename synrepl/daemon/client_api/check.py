@@ -16,7 +16,7 @@ class ClientApiNeedsDatabase(ConfigError):
 
 
 class WriterUrlMissing(ConfigError):
-    """rooms.writer_urls: {writer!r} {does}, and requests of clients are forwarded to its HTTP listener; give its URL"""
+    """rooms.writer_urls: {writer!r} {does}, and requests of clients and other servers are forwarded to its HTTP listener; give its URL"""
 
 
 def check_client_api(config: Config, catalogue: Catalogue) -> None:
@@ -33,17 +33,27 @@ def check_client_api(config: Config, catalogue: Catalogue) -> None:
         return
     if not config.has_database:
         raise ClientApiNeedsDatabase()
+    check_writer_urls(config, catalogue)
+    if rooms.clients.checker is None:
+        read_users(users_path(config, rooms.clients), config.server_name)
+    else:
+        checker_class(rooms.clients)
+
+
+def check_writer_urls(config: Config, catalogue: Catalogue) -> None:
+    """Check that requests of others can be forwarded to each process that persists rooms or writes clients' data.
+
+    :raises WriterUrlMissing:
+    """
+    if config.rooms is None:
+        return
     known = writer_urls(config)
-    needed = dict.fromkeys(rooms.writers, "persists events of rooms")
+    needed = dict.fromkeys(config.rooms.writers, "persists events of rooms")
     for stream, writers in client_stream_writers(config, catalogue).items():
         needed |= {each: f"writes {stream!r}" for each in writers if each not in needed}
     for writer, does in needed.items():
         if writer != config.instance_name and writer not in known:
             raise WriterUrlMissing(writer=writer, does=does)
-    if rooms.clients.checker is None:
-        read_users(users_path(config, rooms.clients), config.server_name)
-    else:
-        checker_class(rooms.clients)
 
 
 def writer_urls(config: Config) -> dict[str, str]:

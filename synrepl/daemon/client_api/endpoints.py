@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qsl
 
 from synrepl.adapters.client_api.bodies import access_token, body_as, json_object
 from synrepl.adapters.client_api.errors import UnknownToken
@@ -15,7 +16,7 @@ from synrepl.adapters.client_api.write_positions import (
     required_positions,
     with_cookie,
 )
-from synrepl.adapters.http.messages import HttpAnswer, HttpRequest
+from synrepl.adapters.http.messages import MAX_PARAMETERS, HttpAnswer, HttpRequest
 from synrepl.adapters.http.routes import Handle, Route
 from synrepl.core.errors import InputError, Refused, Unavailable
 from synrepl.services.clients.identity import ClientChecker, ClientIdentity
@@ -23,7 +24,7 @@ from synrepl.services.clients.identity import ClientChecker, ClientIdentity
 #: Prefixes of the endpoints that all versions of the specification since r0 have.
 CLIENT = ("/_matrix/client/v3", "/_matrix/client/r0")
 
-#: Parameters of any endpoint that may be repeated. They name servers to ask, and there are none.
+#: Parameters of any endpoint that may be repeated. They name servers to ask.
 _REPEATABLE = frozenset({"via", "server_name"})
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class ClientRequest:
 
     :ivar access_token: that it was made with
     :ivar path: values of the placeholders of the route's pattern
+    :ivar uri: path and query as they were sent
     """
 
     identity: ClientIdentity
@@ -50,6 +52,14 @@ class ClientRequest:
     path: Mapping[str, str]
     query: Mapping[str, str]
     body: bytes
+    uri: str = ""
+
+    @property
+    def via(self) -> list[str]:
+        """The servers that the client names, each once."""
+        query = self.uri.partition("?")[2]
+        pairs = parse_qsl(query, max_num_fields=MAX_PARAMETERS)
+        return list(dict.fromkeys(value for name, value in pairs if name in _REPEATABLE))
 
     @property
     def user_id(self) -> str:
@@ -101,7 +111,7 @@ class ClientRequest:
             raise NotOwnUser(user_id=self.path[placeholder][:255])
 
 
-ClientHandle = Callable[[ClientRequest], Awaitable[HttpAnswer]]
+ClientHandle = Callable[[ClientRequest], Coroutine[Any, Any, HttpAnswer]]
 
 
 class WaitsForPositions(Protocol):
@@ -164,10 +174,15 @@ class Endpoints:
         return _routes("PUT", path, prefixes, self._writing(handle))
 
     def post(
-        self, path: str, handle: ClientHandle, prefixes: Sequence[str] = CLIENT
+        self,
+        path: str,
+        handle: ClientHandle,
+        prefixes: Sequence[str] = CLIENT,
+        *,
+        waits: bool = False,
     ) -> list[Route]:
-        """An endpoint that writes."""
-        return _routes("POST", path, prefixes, self._writing(handle))
+        """An endpoint that writes; with ``waits``, one whose requests may wait for other servers."""
+        return _routes("POST", path, prefixes, self._writing(handle), waits=waits)
 
     def post_query(
         self,
@@ -220,7 +235,9 @@ class Endpoints:
             self._limits.logins.take(self._address_of(request))
             raise UnknownToken()
         self._limits.requests.take(identity.user_id)
-        return ClientRequest(identity, token, request.path, request.query, request.body)
+        return ClientRequest(
+            identity, token, request.path, request.query, request.body, request.uri
+        )
 
     async def _catch_up(self, request: HttpRequest) -> None:
         """Wait for what the client wrote elsewhere. Only a client that asks by the header is refused without it."""

@@ -11,6 +11,15 @@ from synrepl.daemon.client_api.absent import NothingFound
 from synrepl.rooms import BadEvent, BadIdentifier, NoCanonicalJson, UnknownRoomVersion
 from synrepl.services.clients.identity import UnsupportedLogin
 from synrepl.services.clients.known_users import BadLogin
+from synrepl.services.federation.joining.errors import (
+    JoinGoesOn,
+    NoServerToAsk,
+    RefusedByServers,
+    RoomNotAtServers,
+    RoomVersionNotSpoken,
+    ServersDidNotHelp,
+    TooManyJoins,
+)
 from synrepl.services.rooms.client_data.account_data import (
     AccountDataTooLarge,
     ControlledByServer,
@@ -25,9 +34,11 @@ from synrepl.services.rooms.timelines.updates import DamagedRoom, EventNotVisibl
 from synrepl.storage.clients.account_data import TooMuchAccountData
 from synrepl.storage.clients.receipts import EventNotInRoom
 from synrepl.storage.database import CommitUnknown
+from synrepl.storage.rooms.partial.full_joins import JoinInterrupted, JoinUnderWay
 from synrepl.storage.rooms.persisting.limits import ResolutionTooLarge, TooManyExtremities
 from synrepl.storage.rooms.persisting.send_run import RedactedEventUnknown
 from synrepl.storage.rooms.reading.client_rooms import StillInRoom
+from synrepl.storage.rooms.reading.partial_states import StateNotKnownYet
 from synrepl.storage.rooms.tables.aliases import AliasInUse, UnknownAlias
 from synrepl.storage.rooms.tables.incoming import NotStorable
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
@@ -57,9 +68,20 @@ CLIENT_API_ERRORS: ErrorTable = {
     StillInRoom: MatrixCode(400, "M_UNKNOWN"),
     TooManyExtremities: MatrixCode(503, "M_UNKNOWN"),
     ResolutionTooLarge: MatrixCode(503, "M_UNKNOWN"),
+    StateNotKnownYet: MatrixCode(503, "M_UNKNOWN", ("retry_after_ms",)),
     CommitUnknown: MatrixCode(
         503, "M_UNKNOWN", is_private=True
     ),  # a repeated transaction ID gets the same event
+    # Their messages name other servers, and nothing else that is not public.
+    NoServerToAsk: MatrixCode(404, "M_NOT_FOUND"),
+    RoomNotAtServers: MatrixCode(404, "M_NOT_FOUND"),
+    RefusedByServers: MatrixCode(403, "M_FORBIDDEN"),
+    RoomVersionNotSpoken: MatrixCode(400, "M_INCOMPATIBLE_ROOM_VERSION", ("room_version",)),
+    ServersDidNotHelp: MatrixCode(502, "M_UNKNOWN"),
+    JoinGoesOn: MatrixCode(504, "M_UNKNOWN"),
+    TooManyJoins: MatrixCode(503, "M_UNKNOWN"),
+    JoinUnderWay: MatrixCode(503, "M_UNKNOWN", is_private=True),
+    JoinInterrupted: MatrixCode(503, "M_UNKNOWN", is_private=True),
     NotStorable: MatrixCode(400, "M_BAD_JSON"),
     BadIdentifier: MatrixCode(400, "M_INVALID_PARAM"),
     BadEvent: MatrixCode(400, "M_BAD_JSON"),

@@ -16,6 +16,8 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.tcp.connection_table import ConnectionLimits
 from synrepl.daemon.assemble.client_data import ClientDataServices
 from synrepl.daemon.assemble.clients import ClientReading
+from synrepl.daemon.assemble.inbound import InboundServices
+from synrepl.daemon.assemble.joining import JoiningServices
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.daemon.client_api.absent import absent_routes
 from synrepl.daemon.client_api.check import writer_urls
@@ -36,6 +38,7 @@ from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
+from synrepl.services.rooms.sending.memberships import ChangesMemberships, OwnMemberships
 
 #: Persistent connections to each process that requests are forwarded to.
 FORWARDING_CONNECTIONS = 16
@@ -93,6 +96,8 @@ def open_client_api(
     rooms: RoomServices | None,
     client_data: ClientDataServices | None,
     reading: ClientReading | None,
+    inbound: InboundServices | None,
+    joining: JoiningServices | None,
     stops: AsyncExitStack,
 ) -> ClientApiListener | None:
     """Open the listener for Matrix clients; None if it is not configured.
@@ -113,8 +118,11 @@ def open_client_api(
         checker,
         limiters,
         PositionWait(reading.applied, reading.covered),
-        _forwarded_address if section.x_forwarded else _remote_address,
+        forwarded_address if section.x_forwarded else remote_address,
     )
+    memberships: ChangesMemberships = OwnMemberships(rooms.sending.changes, rooms.sending.aliases)
+    if joining is not None:
+        memberships = joining.memberships
     routes = [
         *session_routes(
             endpoints,
@@ -123,8 +131,8 @@ def open_client_api(
             reading.data.devices.forget,
         ),
         *sending_routes(endpoints, rooms.sending.sender, reading.data.presence.acts),
-        *room_routes_of_clients(endpoints, rooms.sending),
-        *directory_routes(endpoints, rooms.sending),
+        *room_routes_of_clients(endpoints, rooms.sending, memberships, scheduler),
+        *directory_routes(endpoints, rooms.sending, memberships),
         *absent_routes(endpoints),
         *reading_routes(
             endpoints,
@@ -133,7 +141,9 @@ def open_client_api(
                 reading.data,
                 reading.applied,
                 reading.covered,
+                reading.full_states,
                 config.server_name,
+                None if inbound is None else inbound.backfiller,
             ),
         ),
         *client_data_routes(
@@ -189,11 +199,12 @@ def _limiters(scheduler: TwistedScheduler, section: ClientApiConfig) -> ClientRa
     )
 
 
-def _remote_address(request: HttpRequest) -> str:
+def remote_address(request: HttpRequest) -> str:
+    """The address of a connection."""
     return request.remote_address
 
 
-def _forwarded_address(request: HttpRequest) -> str:
+def forwarded_address(request: HttpRequest) -> str:
     """The address that the proxy in front has seen: the last one, since a client can send any before it."""
     values = request.headers.getRawHeaders("X-Forwarded-For", [])
     last = values[-1].rpartition(",")[2].strip() if values else ""

@@ -5,8 +5,8 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#getting-events-for-a-ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -16,6 +16,7 @@ from synrepl.core import jsons
 from synrepl.daemon.client_api.endpoints import BadParameter, ClientRequest, Endpoints
 from synrepl.positions.vector import PositionVector
 from synrepl.services.clients.identity import ClientIdentity
+from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.sliding.sliding_pos import SlidingPos
 from synrepl.services.rooms.timelines.client_filter import (
@@ -26,8 +27,13 @@ from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 
+T = TypeVar("T")
+
 #: Numbers of events on a page: by default, and at most.
 DEFAULT_PAGE, MAX_PAGE = 10, 1_000
+
+#: How often other servers are asked for the history of one page.
+MAX_BACKFILLS = 2
 
 #: A position in a room's history, as a parameter has it.
 _Position = RoomToken | PositionVector | None
@@ -52,10 +58,19 @@ class KnowsReaders(Protocol):
         """Who reads, and whom the user ignores."""
 
 
+class FetchesHistory(Protocol):
+    """Fetches history that other servers have."""
+
+    async def fetch(self, room_id: str, missing: Sequence[str]) -> bool:
+        """Have events of a room fetched; returns whether any has come in time."""
+
+
 class RoomReading:
     """Answers the endpoints.
 
+    :param waits: for the states of partial rooms
     :param server: name of this server
+    :param history: None if this server asks no others
     """
 
     def __init__(
@@ -64,13 +79,17 @@ class RoomReading:
         readers: KnowsReaders,
         positions: ReadingPositions,
         covers: CoversTokens,
+        waits: FullStateWait,
         server: str,
+        history: FetchesHistory | None,
     ) -> None:
+        self._waits = waits
         self._timelines = timelines
         self._readers = readers
         self._positions = positions
         self._covers = covers
         self._server = server
+        self._history = history
 
     async def messages(self, request: ClientRequest) -> HttpAnswer:
         """A page of a room's history."""
@@ -79,16 +98,25 @@ class RoomReading:
             raise BadParameter(name="dir", reason="give 'b' or 'f'")
         start = await self._position(request, "from")
         end = await self._position(request, "to")
-        page = await self._timelines.messages(
-            await self._reader(request),
-            request.path["room"],
-            self._upto(),
-            start,
-            end,
-            backwards=direction == "b",
-            limit=request.number("limit", DEFAULT_PAGE, 1, MAX_PAGE),
-            wanted=_filter(request),
-        )
+        reader, room_id = await self._reader(request), request.path["room"]
+        limit, wanted = request.number("limit", DEFAULT_PAGE, 1, MAX_PAGE), _filter(request)
+        asked = 0
+        while True:
+            page = await self._timelines.messages(
+                reader,
+                room_id,
+                self._upto(),
+                start,
+                end,
+                backwards=direction == "b",
+                limit=limit,
+                wanted=wanted,
+            )
+            if not page.gaps or self._history is None or asked == MAX_BACKFILLS:
+                break
+            asked += 1
+            if not await self._history.fetch(room_id, page.gaps):
+                break
         answer: dict[str, Any] = {
             "chunk": _fragments(page.events),
             "start": request.query.get("from") or str(page.start),
@@ -132,9 +160,7 @@ class RoomReading:
 
     async def state(self, request: ClientRequest) -> HttpAnswer:
         """The current state."""
-        found = await self._timelines.state(
-            await self._reader(request), request.path["room"], self._upto()
-        )
+        found = await self._known(request, self._timelines.state)
         return HttpAnswer(200, orjson.dumps(_fragments(found)), JSON)
 
     async def state_entry(self, request: ClientRequest) -> HttpAnswer:
@@ -142,34 +168,32 @@ class RoomReading:
         wanted = request.query.get("format", "content")
         if wanted not in ("content", "event"):
             raise BadParameter(name="format", reason="give 'content' or 'event'")
-        found = await self._timelines.state_entry(
-            await self._reader(request),
-            request.path["room"],
-            request.path["type"],
-            request.path.get("state_key", ""),
-            self._upto(),
-        )
+        kind, key = request.path["type"], request.path.get("state_key", "")
+
+        async def read(reader: TimelineReader, room: str, upto: PositionVector) -> ClientEvent:
+            return await self._timelines.state_entry(reader, room, kind, key, upto)
+
+        found = await self._known(request, read)
         if wanted == "event":
             return HttpAnswer(200, found.json, JSON)
         return _json({**orjson.loads(found.json)["content"]})
 
     async def members(self, request: ClientRequest) -> HttpAnswer:
         """The memberships of a room."""
-        found = await self._timelines.members(
-            await self._reader(request),
-            request.path["room"],
-            self._upto(),
-            await self._position(request, "at"),
-            request.query.get("membership"),
-            request.query.get("not_membership"),
-        )
+        at = await self._position(request, "at")
+        with_, without = request.query.get("membership"), request.query.get("not_membership")
+
+        async def read(
+            reader: TimelineReader, room: str, upto: PositionVector
+        ) -> Sequence[ClientEvent]:
+            return await self._timelines.members(reader, room, upto, at, with_, without)
+
+        found = await self._known(request, read)
         return _json({"chunk": _fragments(found)})
 
     async def joined_members(self, request: ClientRequest) -> HttpAnswer:
         """The users in a room, with their names."""
-        found = await self._timelines.joined_members(
-            await self._reader(request), request.path["room"], self._upto()
-        )
+        found = await self._known(request, self._timelines.joined_members)
         joined: dict[str, Mapping[str, str | None]] = {
             each.user_id: {"display_name": each.display_name, "avatar_url": each.avatar_url}
             for each in found
@@ -180,6 +204,15 @@ class RoomReading:
         """The rooms of the user."""
         found = await self._timelines.joined_rooms(request.user_id, self._upto())
         return _json({"joined_rooms": list(found)})
+
+    async def _known(
+        self,
+        request: ClientRequest,
+        read: Callable[[TimelineReader, str, PositionVector], Awaitable[T]],
+    ) -> T:
+        """Read something of the state of a room; of a partial one, once it is known."""
+        reader, room = await self._reader(request), request.path["room"]
+        return await self._waits.read(room, lambda: read(reader, room, self._upto()))
 
     def _upto(self) -> PositionVector:
         return self._positions.current().events
@@ -206,7 +239,7 @@ def reading_routes(endpoints: Endpoints, reading: RoomReading) -> list[Route]:
     """The endpoints that read rooms."""
     room = "/rooms/<room>"
     return [
-        *endpoints.get(f"{room}/messages", reading.messages),
+        *endpoints.get(f"{room}/messages", reading.messages, waits=True),
         *endpoints.get(f"{room}/context/<event>", reading.context),
         *endpoints.get(f"{room}/event/<event>", reading.event),
         *endpoints.get(f"{room}/state", reading.state),

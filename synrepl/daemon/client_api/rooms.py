@@ -12,10 +12,15 @@ import msgspec
 
 from synrepl.adapters.http.messages import HttpAnswer, json_answer
 from synrepl.adapters.http.routes import Route
+from synrepl.core.clock import Scheduler
+from synrepl.core.concurrent import uncancelled
 from synrepl.daemon.assemble.rooms import RoomSending
 from synrepl.daemon.client_api.endpoints import ClientHandle, ClientRequest, Endpoints
 from synrepl.daemon.client_api.sending import positioned
+from synrepl.rooms import check_user_id
+from synrepl.services.rooms.sending.memberships import ChangesMemberships
 from synrepl.services.rooms.sending.new_room import NewRoom
+from synrepl.storage.rooms.tables.aliases import UnknownAlias
 from synrepl.storage.rooms.tables.sent_events import SentEvent
 
 
@@ -48,12 +53,25 @@ class _AliasTarget(msgspec.Struct):
     room_id: str
 
 
-def room_routes_of_clients(endpoints: Endpoints, rooms: RoomSending) -> list[Route]:
+def room_routes_of_clients(
+    endpoints: Endpoints,
+    rooms: RoomSending,
+    memberships: ChangesMemberships,
+    scheduler: Scheduler,
+) -> list[Route]:
     """The endpoints that change rooms."""
     changes = rooms.changes
 
+    def asks_others(path: str, handle: ClientHandle) -> list[Route]:
+        """An endpoint that may ask other servers; what it has begun it ends, also if the client is gone."""
+
+        async def to_the_end(request: ClientRequest) -> HttpAnswer:
+            return await uncancelled(scheduler, f"POST {path}", handle(request))
+
+        return endpoints.post(path, to_the_end, waits=True)
+
     async def create(request: ClientRequest) -> HttpAnswer:
-        room_id, last = await changes.create(request.identity, request.body_as(NewRoom))
+        room_id, last = await memberships.create(request.identity, request.body_as(NewRoom))
         return positioned(json_answer({"room_id": room_id}), last)
 
     async def upgrade(request: ClientRequest) -> HttpAnswer:
@@ -63,21 +81,30 @@ def room_routes_of_clients(endpoints: Endpoints, rooms: RoomSending) -> list[Rou
 
     async def join(request: ClientRequest) -> HttpAnswer:
         content = request.body_as(_Reason).content
-        room_id = await _room_id(request)
-        sent = await changes.join(request.identity, room_id, content)
+        room_id, sent = await memberships.join(
+            request.identity, request.path["room"], request.via, content
+        )
         return positioned(json_answer({"room_id": room_id}), sent)
 
     async def knock(request: ClientRequest) -> HttpAnswer:
         content = request.body_as(_Reason).content
-        room_id = await _room_id(request)
-        sent = await changes.set_own_membership(request.identity, room_id, "knock", content)
+        room_id, sent = await memberships.knock(
+            request.identity, request.path["room"], request.via, content
+        )
         return positioned(json_answer({"room_id": room_id}), sent)
 
     async def leave(request: ClientRequest) -> HttpAnswer:
         content = request.body_as(_Reason).content
-        room_id = request.path["room"]
-        sent = await changes.set_own_membership(request.identity, room_id, "leave", content)
-        return positioned(json_answer({}), sent)
+        changed = await memberships.leave(request.identity, request.path["room"], content)
+        return positioned(json_answer({}), changed.sent)
+
+    async def invite(request: ClientRequest) -> HttpAnswer:
+        target = request.body_as(_Target)
+        check_user_id(target.user_id)
+        changed = await memberships.invite(
+            request.identity, request.path["room"], target.user_id, target.content
+        )
+        return positioned(json_answer({}), changed.sent)
 
     async def forget(request: ClientRequest) -> HttpAnswer:
         await changes.forget(request.identity, request.path["room"])
@@ -95,33 +122,35 @@ def room_routes_of_clients(endpoints: Endpoints, rooms: RoomSending) -> list[Rou
 
         return handle
 
-    async def _room_id(request: ClientRequest) -> str:
-        """The room that a path names by its ID or an alias."""
-        named = request.path["room"]
-        return await rooms.aliases.room_of(named) if named.startswith("#") else named
-
     return [
-        *endpoints.post("/createRoom", create),
-        *endpoints.post("/join/<room>", join),
-        *endpoints.post("/knock/<room>", knock),
-        *endpoints.post("/rooms/<room>/join", join),
-        *endpoints.post("/rooms/<room>/leave", leave),
+        *asks_others("/createRoom", create),
+        *asks_others("/join/<room>", join),
+        *asks_others("/knock/<room>", knock),
+        *asks_others("/rooms/<room>/join", join),
+        *asks_others("/rooms/<room>/leave", leave),
         *endpoints.post("/rooms/<room>/forget", forget),
         *endpoints.post("/rooms/<room>/upgrade", upgrade),
-        *endpoints.post("/rooms/<room>/invite", sets("invite")),
+        *asks_others("/rooms/<room>/invite", invite),
         *endpoints.post("/rooms/<room>/kick", sets("leave", ("join", "invite", "knock"))),
         *endpoints.post("/rooms/<room>/ban", sets("ban")),
         *endpoints.post("/rooms/<room>/unban", sets("leave", ("ban",))),
     ]
 
 
-def directory_routes(endpoints: Endpoints, rooms: RoomSending) -> list[Route]:
+def directory_routes(
+    endpoints: Endpoints, rooms: RoomSending, memberships: ChangesMemberships
+) -> list[Route]:
     """The endpoints of aliases; the list of public rooms is empty."""
     aliases, server_name = rooms.aliases, rooms.sender.server_name
 
     async def find(request: ClientRequest) -> HttpAnswer:
-        room_id = await aliases.room_of(request.path["alias"])
-        return json_answer({"room_id": room_id, "servers": [server_name]})
+        alias = request.path["alias"]
+        if not alias.startswith("#"):
+            raise UnknownAlias(alias=alias[:255])
+        room_id, servers = await memberships.find(alias)
+        named = servers if server_name in servers else [server_name, *servers]
+        own = alias.endswith(f":{server_name}")
+        return json_answer({"room_id": room_id, "servers": named if own else servers})
 
     async def add(request: ClientRequest) -> HttpAnswer:
         room_id = request.body_as(_AliasTarget).room_id

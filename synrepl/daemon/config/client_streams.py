@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from synrepl.daemon.config.config import Config, WorkerConfig
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.synapse.account_data import ACCOUNT_DATA
+from synrepl.streams.synapse.device_lists import DEVICE_LISTS
 from synrepl.streams.synapse.presence import PRESENCE
 from synrepl.streams.synapse.receipts import RECEIPTS
 from synrepl.streams.synapse.to_device import TO_DEVICE
 from synrepl.streams.synapse.typing import TYPING
 
 #: A server has what its catalogue has a stream for.
-CLIENT_STREAMS = (ACCOUNT_DATA, RECEIPTS, TYPING, PRESENCE, TO_DEVICE)
+CLIENT_STREAMS = (ACCOUNT_DATA, RECEIPTS, TYPING, PRESENCE, TO_DEVICE, DEVICE_LISTS)
 
 
 def client_stream_writers(config: Config, catalogue: Catalogue) -> Mapping[str, Sequence[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import Config
+from synrepl.storage.rooms.partial.swap_facts import RESYNC_STREAMS
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.streams.catalogue import Catalogue
 
@@ -23,6 +24,8 @@ class RoomsNeedDatabase(ConfigError):
 def check_room_writers(config: Config, catalogue: Catalogue) -> None:
     """Check the ``rooms`` section against the streams and their writers.
 
+    With other servers, rooms may be joined with partial state, and streams tell when they are complete.
+
     :raises RoomStreamMissing: :raises RoomWriterNeedsStream: :raises RoomsNeedDatabase:
     """
     rooms = config.rooms
@@ -30,7 +33,8 @@ def check_room_writers(config: Config, catalogue: Catalogue) -> None:
         return
     if not config.has_database and config.instance_name in rooms.writers:
         raise RoomsNeedDatabase(writer=config.instance_name)
-    names = [each.name for each in ROOM_STREAMS]
+    streams = ROOM_STREAMS if rooms.federation is None else RESYNC_STREAMS
+    names = [each.name for each in streams]
     present = {each.name for each in catalogue}
     missing = ", ".join(each for each in names if each not in present)
     if missing:

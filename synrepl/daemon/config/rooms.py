@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from synrepl.daemon.config import values
 from synrepl.daemon.config.client_api import ClientApiConfig
 from synrepl.daemon.config.decode import Section, Unfit
+from synrepl.daemon.config.federation import FederationConfig
 from synrepl.services.rooms.room_queues import DEFAULT_QUEUE_LIMITS, QueueLimits
 from synrepl.storage.rooms.persisting.limits import MAX_EXTREMITIES, MAX_RESOLVED, RoomLimits
 
@@ -26,8 +27,9 @@ class RoomsConfig(Section):
     :ivar max_queued: maximum number of batches of a room that wait to be persisted
     :ivar max_queued_bytes: maximum size of their events
     :ivar client_api: a listener for Matrix clients; ``true`` for one with the defaults
+    :ivar federation: other servers; None for none
     :ivar signing_key: the key with which the server signs its users' events, in signedjson's format; None for
-        ``signing.key`` in ``data_dir`` where there is a listener for clients
+        ``signing.key`` in ``data_dir`` where there is a listener for clients, or federation
     :ivar writer_urls: base URLs of the HTTP listeners of ``writers``, to which this process forwards what they
         have to do; that of the master is ``master.http_url`` unless it is named
     :ivar writer_secret: what these requests carry as ``Authorization: Bearer …``; None for the secret of this
@@ -42,6 +44,7 @@ class RoomsConfig(Section):
     max_queued: values.Count = DEFAULT_QUEUE_LIMITS.batches
     max_queued_bytes: values.Size = DEFAULT_QUEUE_LIMITS.size
     client_api: ClientApiConfig | bool = False
+    federation: FederationConfig | None = None
     signing_key: values.SecretFile | None = None
     writer_urls: Mapping[values.WriterName, values.HttpUrl] = field(default_factory=dict)
     writer_secret: values.SecretFile | None = field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 
 from signedjson.key import generate_signing_key, read_signing_keys, write_signing_keys
 from signedjson.types import SigningKey
@@ -37,9 +38,21 @@ def signing_key_of(config: Config) -> SigningKey | None:
         secret = read_secret(path) if path.exists() else None
     if secret is not None:
         return parse_signing_key(secret)
-    if rooms.clients is not None:
+    if rooms.clients is not None or rooms.federation is not None:
         raise SigningKeyNeeded(file=SIGNING_KEY_FILE)
     return None
+
+
+def signing_key_path(config: Config) -> Path:
+    """The file with the signing key of a process.
+
+    :raises SigningKeyNeeded: none is configured
+    """
+    if config.rooms is not None and config.rooms.signing_key is not None:
+        return Path(config.rooms.signing_key.shown)
+    if config.data_dir is None:
+        raise SigningKeyNeeded(file=SIGNING_KEY_FILE)
+    return config.data_dir / SIGNING_KEY_FILE
 
 
 def parse_signing_key(secret: Secret) -> SigningKey:

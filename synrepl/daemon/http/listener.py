@@ -8,6 +8,8 @@ from typing import Any
 
 from twisted.internet.error import CannotListenError
 
+from synrepl.adapters.federation.certificates import ServedCertificate
+from synrepl.adapters.federation.tls_factory import TlsListenerFactory
 from synrepl.adapters.http.limits import HttpLimits
 from synrepl.adapters.http.messages import HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.policy import AdminPolicy
@@ -29,15 +31,24 @@ class StillStarting(Unavailable):
 
 
 def listen(
-    reactor: Any, what: str, port: int, factory: HttpServer | MasterFactory, address: str
+    reactor: Any,
+    what: str,
+    port: int,
+    factory: HttpServer | MasterFactory,
+    address: str,
+    certificate: ServedCertificate | None = None,
 ) -> Any:
     """Listen on a TCP port.
 
     :param what: the key in the configuration
+    :param certificate: for TLS; None for plain text
     :raises PortInUse: the port is taken, or the address is not one of this machine
     """
     places = factory.connections.limits.of_address
-    listening = ListeningPort(port, factory, address, reactor, places)
+    served: Any = factory
+    if certificate is not None:
+        served = TlsListenerFactory(reactor, certificate, factory)
+    listening = ListeningPort(port, served, address, reactor, places)
     try:
         listening.startListening()
     except CannotListenError as error:

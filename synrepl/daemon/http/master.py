@@ -10,6 +10,7 @@ from synrepl.daemon.assemble import MasterServices
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import master_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
+from synrepl.daemon.http.joins import join_routes
 from synrepl.daemon.http.listener import HttpListener, connections_status
 from synrepl.daemon.http.rooms import room_routes, rooms_status
 from synrepl.daemon.metrics.metrics import ProcessMetrics
@@ -37,12 +38,14 @@ def serve_master(
     ports: Sequence[Any],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
+    servers: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a master.
 
     :param ports: the ports of the replication listeners
     :param started_at: time of the start in seconds, by the scheduler
     :param clients: returns the status of the listener for Matrix clients; None without one
+    :param servers: returns the status of federation; None without it
     :returns: a function to call before the master stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus = services.config, services.ports.scheduler, services.bus
@@ -75,8 +78,9 @@ def serve_master(
                 {"port": port.getHost().port, **connections_status(port.factory.connections)}
                 for port in ports
             ],
-            "rooms": rooms_status(services.rooms),
+            "rooms": rooms_status(services.rooms, services.partial_rooms),
             "client_api": clients(),
+            "other_servers": servers(),
             "handler_commands": {"waiting": commands.waiting, "dropped": commands.dropped},
         }
 
@@ -88,6 +92,8 @@ def serve_master(
     warnings = [followers_healthy(services.followers)]
     if config.followers.required:
         checks, warnings = [*checks, *warnings], []
+    if services.partial_rooms is not None:
+        warnings.append(services.partial_rooms.monitor.check)
     ready = Readiness(checks, warnings)
     ready.started()
     metrics = ProcessMetrics(status, http.server.responses)
@@ -99,6 +105,7 @@ def serve_master(
     rooms = room_routes(services.rooms)
     if services.rooms is not None:
         rooms += action_routes(services.ports.actions)
+        rooms += join_routes(services.joining, services.config.server_name)
     http.started([*routes, wait_route(services.waiting), *caches, *rooms])
 
     def stop() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from synrepl.adapters.http.messages import JSON, HttpAnswer, HttpRequest, json_answer
 from synrepl.adapters.http.routes import Route
 from synrepl.core.errors import InputError, SynreplError
+from synrepl.daemon.assemble.partial_rooms import PartialRoomServices
 from synrepl.daemon.assemble.rooms import RoomServices
 from synrepl.rooms import StateKey, Viewer
 from synrepl.services.rooms.answers import (
@@ -50,7 +51,9 @@ _STATUSES: Mapping[type[SynreplError], int] = {
 _Handler = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 
 
-def rooms_status(rooms: RoomServices | None) -> dict[str, Any] | None:
+def rooms_status(
+    rooms: RoomServices | None, partial_rooms: PartialRoomServices | None
+) -> dict[str, Any] | None:
     """The room store in ``GET /status``; None without one."""
     if rooms is None:
         return None
@@ -58,6 +61,7 @@ def rooms_status(rooms: RoomServices | None) -> dict[str, Any] | None:
         "posted": dict(rooms.intake.outcomes),
         "refused": dict(rooms.intake.refused_by_limits),
         "queued": dict(rooms.intake.queued),
+        "partial": None if partial_rooms is None else partial_rooms.status(),
     }
 
 

@@ -11,6 +11,7 @@ from synrepl.daemon.assemble import WorkerServices
 from synrepl.daemon.http.actions import action_routes
 from synrepl.daemon.http.api import append_route, common_routes, memory_routes, wait_route
 from synrepl.daemon.http.caches import cache_routes
+from synrepl.daemon.http.joins import join_routes
 from synrepl.daemon.http.listener import HttpListener
 from synrepl.daemon.http.rooms import room_routes, rooms_status
 from synrepl.daemon.metrics.metrics import ProcessMetrics
@@ -38,6 +39,7 @@ def serve_worker(
     databases: Sequence[DatabaseHealth],
     started_at: float,
     clients: Callable[[], Mapping[str, Any] | None],
+    servers: Callable[[], Mapping[str, Any] | None],
 ) -> Callable[[], object]:
     """Answer HTTP requests for a worker.
 
@@ -45,6 +47,7 @@ def serve_worker(
     :param databases: health of the databases that it reads or writes
     :param started_at: time of the start in seconds, by the scheduler
     :param clients: returns the status of the listener for Matrix clients; None without one
+    :param servers: returns the status of federation; None without it
     :returns: a function to call before the worker stops, which makes ``/ready`` not ready
     """
     config, scheduler, bus, writer = (
@@ -70,8 +73,9 @@ def serve_worker(
         )
         shown["bus"] = None if bus is None else bus.status().to_json()
         shown["http"] = http.status()
-        shown["rooms"] = rooms_status(worker.rooms)
+        shown["rooms"] = rooms_status(worker.rooms, worker.partial_rooms)
         shown["client_api"] = clients()
+        shown["other_servers"] = servers()
         shown |= worker.commands.status()
         if writer is not None:
             shown["writer"] = {"name": writer.writer, "open": writer.is_open}
@@ -92,7 +96,10 @@ def serve_worker(
         checks.append(bus_connected(bus.status))
     if writer is not None:
         checks.append(lease_is_held(writer))
-    ready = Readiness(checks, [none_refused(follower.tokens, scheduler.seconds)])
+    warnings = [none_refused(follower.tokens, scheduler.seconds)]
+    if worker.partial_rooms is not None:
+        warnings.append(worker.partial_rooms.monitor.check)
+    ready = Readiness(checks, warnings)
     ready.started()
     metrics = ProcessMetrics(status, http.server.responses)
     routes = common_routes(ready, status, metrics.render)
@@ -106,6 +113,7 @@ def serve_worker(
     rooms = room_routes(worker.rooms)
     if worker.rooms is not None:
         rooms += action_routes(worker.ports.actions)
+        rooms += join_routes(worker.joining, worker.config.server_name)
     http.started([*routes, wait_route(worker.waiting), *caches, *rooms])
 
     def stop() -> None:

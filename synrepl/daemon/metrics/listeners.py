@@ -37,6 +37,9 @@ def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
             clients["rate_limited"],
             "limit",
         )
+    servers = (status.get("other_servers") or {}).get("listener")
+    if servers is not None:
+        listeners.append(("federation", servers))
     if http is not None:
         listeners.append(("http", http))
         requests = {state: http[state] for state in ("active", "queued", "waiting")}

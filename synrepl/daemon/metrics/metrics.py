@@ -15,7 +15,9 @@ from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from synrepl.daemon.metric_families import counter, gauge
+from synrepl.daemon.metrics.federation import federation_metrics
 from synrepl.daemon.metrics.listeners import command_metrics, listener_metrics, state_metrics
+from synrepl.daemon.metrics.partial_rooms import partial_room_metrics
 from synrepl.services.status.expected_followers import FollowerHealth
 
 
@@ -65,6 +67,7 @@ class _ProcessCollector(Collector):
         yield from _audits(status.get("audits", {}))
         yield from _rooms(status.get("rooms"))
         yield from _bus(status.get("bus"))
+        yield from federation_metrics(status.get("other_servers"))
         yield from listener_metrics(status)
         yield from state_metrics(status)
         yield from _master(status) if status["role"] == "master" else _worker(status)
@@ -105,6 +108,7 @@ def _rooms(rooms: Mapping[str, Any] | None) -> Iterable[Metric]:
     yield gauge("room_batches_queued", queued, float(rooms["queued"]["batches"]))
     queued = "Bytes of the events of these batches."
     yield gauge("room_bytes_queued", queued, float(rooms["queued"]["bytes"]))
+    yield from partial_room_metrics(rooms["partial"])
 
 
 def _bus(bus: Mapping[str, Any] | None) -> Iterable[Metric]:

@@ -12,8 +12,8 @@ from synrepl.core.semaphore import Semaphore
 from synrepl.rooms import EventBuilder, canonical_json
 from synrepl.services.rooms.room_queues import DEFAULT_QUEUE_LIMITS, QueueLimits, RoomQueues
 from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.database import UniqueViolation
-from synrepl.storage.outbox import NotNamed
+from synrepl.storage.database import ConstraintViolation, Transaction, UniqueViolation
+from synrepl.storage.outbox import NotNamed, Outbox
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.persisting.limits import (
     DEFAULT_LIMITS,
@@ -21,7 +21,11 @@ from synrepl.storage.rooms.persisting.limits import (
     RoomLimits,
     TooManyExtremities,
 )
-from synrepl.storage.rooms.persisting.persist_run import PersistRun, RoomNotAsRemembered
+from synrepl.storage.rooms.persisting.persist_run import (
+    AlsoWrite,
+    PersistRun,
+    RoomNotAsRemembered,
+)
 from synrepl.storage.rooms.persisting.room_memory import MAX_ROOMS, RoomMemories
 from synrepl.storage.rooms.persisting.send_run import OutgoingEvent, SendRun
 from synrepl.storage.rooms.states.state_groups import CorruptState
@@ -33,6 +37,7 @@ from synrepl.storage.rooms.tables.incoming import (
     PersistedEvent,
 )
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, OtherRoomVersion
+from synrepl.storage.rooms.tables.partial_rooms import PARTIAL_ROOM_CONSTRAINT
 from synrepl.storage.rooms.tables.sent_events import SENT_CONSTRAINT
 from synrepl.storage.short_work import NotShort
 from synrepl.streams.definition import Stream
@@ -40,7 +45,11 @@ from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.caches import CACHES
 from synrepl.streams.synapse.events import EVENTS
 
+T = TypeVar("T")
 _Run = TypeVar("_Run", bound=PersistRun)
+
+#: Makes the run of a transaction, given what is remembered of rooms, their numbers, and their limits.
+MakeRun = Callable[[RoomMemories, Mapping[str, int], RoomLimits], _Run]
 
 #: Maximum number of events in one transaction. Larger batches are split.
 MAX_BATCH = 1_000
@@ -54,7 +63,8 @@ _LIMITS: dict[type[Exception] | type[None], str] = {
     ResolutionTooLarge: "max_resolved",
 }
 
-#: A batch is persisted again when another process has just made the room, or an event with the same chosen ID.
+#: A batch is persisted again when another process has just made the room, or an event with the same chosen ID, or
+#: completed the room.
 _ATTEMPTS = 3
 
 #: Errors that are about one room: others can be persisted all the same.
@@ -71,11 +81,13 @@ class IncomingBatch(NamedTuple):
     """Events of one room.
 
     :ivar version: of the room
+    :ivar also: adds what else is written in the transaction, or in each of several
     """
 
     room_id: str
     version: str
     events: Sequence[IncomingEvent]
+    also: AlsoWrite | None = None
 
 
 class _Persisted(NamedTuple):
@@ -123,7 +135,11 @@ class RoomPersister:
         return {**self._refused, **self.queues.refused}
 
     async def persist(
-        self, room_id: str, version: str, events: Sequence[IncomingEvent]
+        self,
+        room_id: str,
+        version: str,
+        events: Sequence[IncomingEvent],
+        also: AlsoWrite | None = None,
     ) -> PersistedBatch:
         """Persist events of one room, in their order.
 
@@ -136,6 +152,7 @@ class RoomPersister:
         ``ResolutionTooLarge`` as its error.
 
         :param version: of the room
+        :param also: adds what else is written in the transaction, or in each of several; what it raises, this does
         :returns: the outcome of each event, and of the others that waited for them
         :raises UnknownRoomVersion: there is no such room version
         :raises OtherRoomVersion: the room is stored with another version
@@ -144,7 +161,7 @@ class RoomPersister:
         :raises SynreplError: the errors of :meth:`.StreamWriter.transact`; after ``CommitUnknown``, give the
             events again
         """
-        batch = IncomingBatch(room_id, version, events)
+        batch = IncomingBatch(room_id, version, events, also)
         with self.queues.entered({room_id: _size(batch)}) as (turn,):
             done = await self._persist_parts(turn, batch)
         if done.error is not None:
@@ -232,8 +249,45 @@ class RoomPersister:
         memory = self.memories.remembered(room_id)
         return stream_id if memory is None else memory.began_at
 
+    async def run(
+        self, room_id: str, size: int, streams: Sequence[Stream], make: MakeRun[_Run]
+    ) -> tuple[PersistedBatch, _Run]:
+        """Persist in another way than :meth:`persist` does, in one turn of the room.
+
+        :param size: bytes of what is persisted, for the limits of the room's queue
+        :param make: makes the run of a transaction
+        :raises RoomQueueFull: too much waits to be persisted in the room
+        :raises SynreplError: the errors of the run, and of :meth:`.StreamWriter.transact`
+        """
+        with self.queues.entered({room_id: size}) as (turn,):
+            async with turn:
+                return await self._commit(
+                    room_id, streams, lambda _: make(self.memories, self._room_nos, self._limits)
+                )
+
+    async def rework(
+        self,
+        room_id: str,
+        name: str,
+        streams: Sequence[Stream],
+        work: Callable[[Transaction, Outbox], T],
+    ) -> T:
+        """Run other work on a room in a transaction, in one turn of the room.
+
+        The work takes the room's lock, and raises the revision of what it changes.
+
+        :param name: what it does, for logs and errors
+        :param streams: the streams that it may append to
+        :raises RoomQueueFull: too much waits to be persisted in the room
+        :raises SynreplError: the errors of the work, and of :meth:`.StreamWriter.transact`
+        """
+        with self.queues.entered({room_id: 0}) as (turn,):
+            async with turn:
+                done = await self._writer.transact(name, streams, work)
+                return done.result
+
     async def _persist_parts(self, turn: Semaphore, batch: IncomingBatch) -> _Persisted:
-        room_id, version, events = batch
+        room_id, version, events, also = batch
         given: list[PersistedEvent] = []
         judged: list[PersistedEvent] = []
         parts = [events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)]
@@ -244,7 +298,7 @@ class RoomPersister:
                 while todo:
                     part = todo.popleft()
                     try:
-                        last = await self._persist(room_id, version, part)
+                        last = await self._persist(room_id, version, part, also=also)
                     except ResolutionTooLarge as error:
                         if len(part) > 1:
                             todo.extendleft([part[len(part) // 2 :], part[: len(part) // 2]])
@@ -290,6 +344,7 @@ class RoomPersister:
         version: str,
         events: Sequence[IncomingEvent],
         released_by: Sequence[str] = (),
+        also: AlsoWrite | None = None,
     ) -> PersistedBatch:
         def make(reserves_early: bool) -> PersistRun:
             return PersistRun(
@@ -301,6 +356,7 @@ class RoomPersister:
                 self._limits,
                 released_by,
                 reserves_early,
+                also,
             )
 
         return (await self._commit(room_id, _streams_of(events), make))[0]
@@ -323,9 +379,9 @@ class RoomPersister:
                 reserves_early = False
             except NotNamed:
                 reserves_early, streams = False, ROOM_STREAMS
-            except UniqueViolation as error:
+            except ConstraintViolation as error:
                 collisions += 1
-                if collisions == _ATTEMPTS or error.constraint == SENT_CONSTRAINT:
+                if collisions == _ATTEMPTS or not _may_succeed_again(error):
                     raise
 
     def _committed(self, room_id: str, run: PersistRun) -> PersistedBatch:
@@ -348,6 +404,15 @@ class RoomPersister:
         limit = _LIMITS.get(type(error))
         if limit is not None:
             self._refused[limit] += 1
+
+
+def _may_succeed_again(error: ConstraintViolation) -> bool:
+    """Whether a batch may be persisted all the same, as the room is now."""
+    if isinstance(
+        error, UniqueViolation
+    ):  # somebody else made the room, or an event with the same ID
+        return error.constraint != SENT_CONSTRAINT
+    return error.constraint == PARTIAL_ROOM_CONSTRAINT  # the room has become complete
 
 
 def _streams_of(events: Sequence[IncomingEvent]) -> Sequence[Stream]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from synrepl.rooms import StateKey, Viewer
+from synrepl.rooms import Certainty, StateKey, Viewer
 from synrepl.storage.database import Database, Isolation, Transaction
 from synrepl.storage.rooms.reading.auth_reading import (
     ChainMemory,
@@ -35,10 +35,18 @@ from synrepl.storage.rooms.reading.messages import (
     read_messages,
     read_missing_events,
 )
+from synrepl.storage.rooms.reading.partial_states import (
+    ResyncProgressRow,
+    resync_progress,
+    resyncs,
+    state_certainty,
+)
+from synrepl.storage.rooms.reading.resync_attempts import ServerAttempt, attempts
 from synrepl.storage.rooms.reading.room_overview import (
     RoomEnds,
     RoomFigures,
     RoomMember,
+    check_limit,
     list_rooms,
     room_ends,
     room_figures,
@@ -277,6 +285,44 @@ class RoomStore:
         :raises UnknownRoom: it is not here
         """
         return await self._read("heads", lambda txn: room_ends(txn, room_id))
+
+    async def resyncs(self, *, ended: bool = False, limit: int = 100) -> list[ResyncProgressRow]:
+        """How far the completions of partial rooms are, those first that began first.
+
+        :param ended: also those that have ended, the last one last
+        :raises BadRoomLimit: not from 1 to 1,000
+        """
+        check_limit(limit)
+        return await self._read("partial rooms", lambda txn: resyncs(txn, limit, ended=ended))
+
+    async def resync(
+        self, room_id: str
+    ) -> tuple[ResyncProgressRow | None, Sequence[ServerAttempt]]:
+        """How far the completion of one room is, None if it was never partial; and what came of asking each server.
+
+        :raises UnknownRoom: it is not here
+        """
+
+        def read(txn: Transaction) -> tuple[ResyncProgressRow | None, Sequence[ServerAttempt]]:
+            room_no = require_room(txn, room_id).room_no
+            return resync_progress(txn, room_no), attempts(txn, room_no)
+
+        return await self._read("partial room", read)
+
+    async def certainty(
+        self, room_id: str, server_name: str, keys: Collection[StateKey] | None = None
+    ) -> Certainty:
+        """How reliable entries of a room's current state are together, in a room that may be partial.
+
+        :param server_name: of this server
+        :param keys: of the entries; None: the whole state
+        :raises UnknownRoom: it is not here
+        """
+
+        def read(txn: Transaction) -> Certainty:
+            return state_certainty(txn, require_room(txn, room_id).room_no, keys, server_name)
+
+        return await self._read("certainty", read)
 
     async def members(
         self,

@@ -12,6 +12,7 @@ from synrepl.storage.clients.devices import Device, devices_of
 from synrepl.storage.clients.vector_sql import covered, vector_params
 from synrepl.storage.clients.written_values import StoredFact, append_with
 from synrepl.storage.database import Transaction
+from synrepl.storage.federation.outgoing_messages import add_messages
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.streams.synapse.to_device import TO_DEVICE, ToDeviceRow
@@ -27,13 +28,15 @@ class NewMessages(NamedTuple):
     """Messages that a user sends to devices.
 
     :ivar kind: their type
-    :ivar contents: by user, and by device or :data:`ALL_DEVICES`
+    :ivar contents: by user of this server, and by device or :data:`ALL_DEVICES`
+    :ivar outgoing: other servers, with EDUs of messages to their users
     :ivar request: what identifies the request, of which a second one sends nothing
     """
 
     sender: str
     kind: str
     contents: Mapping[str, Mapping[str, Any]]
+    outgoing: Sequence[tuple[str, bytes]]
     request: bytes
 
 
@@ -44,10 +47,10 @@ def write_messages(
     new: NewMessages,
     dropped: Callable[[int], object],
 ) -> StoredFact | None:
-    """Write messages to devices that are known, with one fact for all; others go nowhere.
+    """Write messages to devices that are known, and to other servers, with one fact for all; others go nowhere.
 
     :param writer: this process
-    :param dropped: gets the number of older messages that went because too many wait for a device
+    :param dropped: gets the number of older messages that went because too many wait for a device or server
     :returns: the fact of the first request, if this repeats it
     """
     txn.execute(
@@ -63,9 +66,10 @@ def write_messages(
         for name, content in contents.items()
         for device_id in _named(name, known.get(user_id, set()))
     ]
-    if not messages:
+    entities = {device.user_id for device, _ in messages} | {server for server, _ in new.outgoing}
+    if not entities:
         return None
-    rows = [ToDeviceRow(user_id) for user_id in sorted({device.user_id for device, _ in messages})]
+    rows = [ToDeviceRow(entity) for entity in sorted(entities)]
     encoded = [_encoded(new, content) for _, content in messages]
 
     def write(txn: Transaction, token: Token) -> None:
@@ -87,7 +91,7 @@ def write_messages(
             (token, writer, new.request),
         )
 
-    dropped(_drop_oldest(txn, {device for device, _ in messages}))
+    dropped(_drop_oldest(txn, {device for device, _ in messages}) + add_messages(txn, new.outgoing))
     append_with(outbox, TO_DEVICE, rows, write)
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from time import time
 
 from synrepl.core.tokens import Token
 from synrepl.services.status.follower_lag import FollowerLag
@@ -13,6 +14,7 @@ from synrepl.storage.store import NamedFollower
 from synrepl.tools.doctor.durability import unsafe_settings
 from synrepl.tools.doctor.own_snapshot import AheadFollower, OwnSnapshot, StreamSnapshot, ahead
 from synrepl.tools.doctor.report import Finding, Severity
+from synrepl.tools.doctor.sending_findings import sending_findings
 from synrepl.tools.doctor.sessions import hidden, locked_tables, old_transactions
 from synrepl.tools.doctor.thresholds import Thresholds
 
@@ -40,6 +42,7 @@ def findings(snapshot: OwnSnapshot, thresholds: Thresholds) -> list[Finding]:
     found += _others(snapshot, thresholds)
     found += _followers(snapshot, thresholds)
     found += _keys(snapshot, thresholds)
+    found += sending_findings(snapshot.sending, thresholds, time())
     found += hidden(snapshot.sessions.values())
     found += _unreadable(snapshot)
     return found

@@ -10,6 +10,7 @@ from synrepl.core.tokens import Token
 from synrepl.services.status.follower_lag import FollowerLag, StreamPositions, follower_lags
 from synrepl.storage import incarnations, migrations, writers
 from synrepl.storage.database import Transaction
+from synrepl.storage.federation.destination_overview import SendingFigures, sending_figures
 from synrepl.storage.followers import named_followers
 from synrepl.storage.incarnations import Failover, MayBeLost, ServerLook
 from synrepl.storage.store import NamedFollower, Observation
@@ -19,6 +20,9 @@ from synrepl.streams.row import Row
 from synrepl.tools.doctor import sessions
 from synrepl.tools.doctor.durability import Durability, durability
 from synrepl.tools.doctor.sessions import OpenSession
+
+#: Destinations that are looked at.
+_DESTINATIONS = 100
 
 #: Lock timeout of the examination, in ms.
 _LOCK_MS = 10_000
@@ -71,6 +75,7 @@ class OwnSnapshot:
     :ivar failovers: the latest ones, newest first
     :ivar lost: the facts that these failovers may have lost
     :ivar durability: None if only the migrations were observed
+    :ivar sending: how sending to other servers is going; None if nobody has ever sent anything
     """
 
     pending: tuple[migrations.Migration, ...]
@@ -83,6 +88,7 @@ class OwnSnapshot:
     failovers: Sequence[Failover] = ()
     lost: Sequence[MayBeLost] = ()
     durability: Durability | None = None
+    sending: SendingFigures | None = None
 
     @property
     def leases(self) -> dict[str, float]:
@@ -194,6 +200,7 @@ def take_snapshot(txn: Transaction, failover_days: float = 30.0) -> OwnSnapshot:
         failovers,
         incarnations.may_be_lost(txn, [each.number for each in failovers]),
         durability(txn),
+        sending_figures(txn, _DESTINATIONS),
     )
 
 

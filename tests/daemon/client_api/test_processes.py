@@ -95,7 +95,7 @@ class ProcessesCase(WritersCase):
                 "SELECT convert_from(j.raw, 'utf-8')::json #>> '{content,body}', e.event_id"
                 " FROM synrepl._room_events e JOIN synrepl._room_event_json j USING (event_no)"
                 " JOIN synrepl._rooms r USING (room_no) JOIN synrepl._event_types t USING (type_no)"
-                " WHERE r.room_id = %s AND t.type = 'm.room.message' AND e.flags = 0",
+                " WHERE r.room_id = %s AND t.type = 'm.room.message' AND e.flags & 15 = 0",
                 (room_id,),
             )
             found: dict[str, list[str]] = {}

@@ -217,7 +217,7 @@ PERSISTING = (
     ),
     Mutant(
         "store-heads-outliers",
-        "storage/rooms/persisting/batch.py",
+        "storage/rooms/persisting/event_rows.py",
         "            flags |= _OUTLIER\n",
         "            flags |= EventFlags(0)\n",
         "an outlier is flagged",

@@ -36,6 +36,19 @@ TABLES = (
     "_redactions",
     "_branch_memberships",
     "_membership_history",
+    "_partial_events",
+    "_partial_rooms",
+    "_resync_events",
+    "_resync_jobs",
+    "_resync_attempts",
+    "_listed_events",
+    "_fetched_events",
+    "_room_joins",
+    "_device_list_pokes",
+    "_staged_events",
+    "_failed_fetches",
+    "_remote_memberships",
+    "_received_transactions",
 )
 
 #: Forgets all rooms. With so few rows it is many times faster than TRUNCATE, which makes new files.

@@ -54,13 +54,18 @@ class PersistingProcess:
     :ivar persister: its persister
     """
 
-    def __init__(self, process: Process, limits: RoomLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        process: Process,
+        limits: RoomLimits = DEFAULT_LIMITS,
+        streams: Sequence[Stream] = ROOM_STREAMS,
+    ) -> None:
         self.process = process
         self.writer = StreamWriter(
             process.scheduler,
             process.store,
             process.name,
-            ROOM_STREAMS,
+            streams,
             IgnoringListener(),  # type: ignore[arg-type]
             NullLog(),
         )
@@ -82,9 +87,13 @@ class PersistingProcess:
 
 
 class StoreCase(PostgresCase):
-    """A test case with tables of rooms and of their streams."""
+    """A test case with tables of rooms and of their streams.
+
+    :cvar streams: that its processes write
+    """
 
     timeout = 300
+    streams: Sequence[Stream] = ROOM_STREAMS
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
@@ -96,8 +105,8 @@ class StoreCase(PostgresCase):
     ) -> PersistingProcess:
         """Another process that persists."""
         process = self.process(name)
-        await process.database.run("tables", lambda txn: ensure_tables(txn, ROOM_STREAMS))
-        started = PersistingProcess(process, limits)
+        await process.database.run("tables", lambda txn: ensure_tables(txn, self.streams))
+        started = PersistingProcess(process, limits, self.streams)
         await started.writer.start()
         self.addCleanup(started.writer.stop)
         return started

@@ -23,7 +23,11 @@ class Forgetting(MaintainedCase):
     """Rooms that are removed."""
 
     def rows(self) -> dict[str, int]:
-        return {table: self.sql(f"SELECT count(*) FROM synrepl.{table}") for table in TABLES}
+        connection = self.connect()
+        return {
+            table: self.sql(f"SELECT count(*) FROM synrepl.{table}", on=connection)
+            for table in TABLES
+        }
 
     async def stored(self, number: int = 0) -> tuple[Dag, Room]:
         room_dag = dag(dag_names(60)[number])

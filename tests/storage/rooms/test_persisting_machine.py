@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from simulator.rooms.comparison import Kept, compare_room
+from simulator.rooms.partially import make_partial
 from simulator.rooms.random_rooms import RandomRoom
 from simulator.rooms.room_model import receive
 from synrepl.rooms import CompactStateMap, Event, Judged, Room
@@ -120,6 +121,10 @@ class StoreMachine(RuleBasedStateMachine):
         state = rng.choice(known).state_after
         assert state is not None
         event = rng.choice(available)
+        if partial:
+            self.processes[who].database.run(
+                "join partially", lambda txn: make_partial(txn, event.room_id)
+            )
         incoming = IncomingEvent(event, state_before=state.as_dict(), partial=partial)
         self.persist(who, [incoming], None, False)
 

@@ -197,6 +197,26 @@ function showNamed(followers) {
   );
 }
 
+// Which servers could not help with a partial room, and why.
+function refusals(asked) {
+  return asked.filter((s) => s.code !== "ok").map((s) => `${s.destination}: ${s.reason}`).join("; ");
+}
+
+function showPartialRooms(partial) {
+  at("partial-section").hidden = !partial?.rooms;
+  fill(
+    at("partial"),
+    [["room"], ["what is done"], ["servers", "number"], ["to judge", "number"], ["since", "number"],
+      ["ready in", "number"], ["worked on by"], ["could not help"]],
+    (partial?.shown ?? []).map((r) => [
+      r.room_id, [r.sentence, r.stands_still ? "bad" : r.reason ? "warn" : "soft"],
+      number.format(r.servers), number.format(r.left), duration(r.age_s),
+      r.eta_s === null ? "–" : duration(r.eta_s), r.owner ?? "",
+      refusals(r.servers_asked),
+    ]),
+  );
+}
+
 // Where a handler started: it does not get facts up to there.
 function startsAt(handler) {
   const places = {};
@@ -268,6 +288,7 @@ function showCounters(status) {
   }
   add("connections closed", status.close_reasons);
   add("users syncing through", status.syncing_users?.by_instance);
+  add("servers of partial rooms", status.rooms?.partial?.attempts);
   if (status.sending) add("commands", { unsent: status.sending.unsent });
   for (const [sender, token] of Object.entries(status.federation?.senders ?? {})) {
     rows.push(["federation acknowledged by", sender, token === null ? "nothing" : number.format(token)]);
@@ -289,6 +310,7 @@ function show(status, when) {
   showStreams(status, rate);
   showFollowers(status.followers);
   showNamed(status.named_followers);
+  showPartialRooms(status.rooms?.partial);
   showHandlers(status.handlers, status.dead_letters);
   showCaches(status.caches);
   showCounters(status);

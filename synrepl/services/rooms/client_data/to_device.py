@@ -1,6 +1,9 @@
 """Messages to devices: sent once for each transaction ID, kept until their device has acknowledged them.
 
-Source: https://spec.matrix.org/v1.16/client-server-api/#send-to-device-messaging
+Those to users of other servers are kept until their server has them, which takes their IDs for the same purpose.
+
+Sources: https://spec.matrix.org/v1.16/client-server-api/#send-to-device-messaging,
+https://spec.matrix.org/v1.16/server-server-api/#send-to-device-messaging
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import Any
 from synrepl.core import jsons
 from synrepl.core.errors import InputError
 from synrepl.core.log import Logger
+from synrepl.federation.outgoing_edus import MAX_SENT_MESSAGE, message_edus
+from synrepl.rooms import BadIdentifier, check_user_id, server_of
 from synrepl.services.rooms.client_data.account_data import check_name
 from synrepl.services.rooms.client_data.stream_writers import (
     DataWriters,
@@ -33,6 +38,11 @@ MAX_RECIPIENTS = 2_000
 _ACTION = "send to devices"
 
 
+#: Number of hexadecimal digits of the ID of a message to another server. Together with the number of an EDU, it is within
+#: the 32 characters that the specification allows.
+_MESSAGE_ID_DIGITS = 24
+
+
 class DeviceMessageTooLarge(InputError):
     """a message to {user_id} has {size} bytes as JSON, and one may have {most}"""
 
@@ -42,10 +52,16 @@ class TooManyRecipients(InputError):
 
 
 class ToDeviceService:
-    """Takes messages to devices, in whichever process their stream is written."""
+    """Takes messages to devices, in whichever process their stream is written.
 
-    def __init__(self, server_name: str, writers: DataWriters, log: Logger) -> None:
-        self._suffix = f":{server_name}"
+    :param is_federated: whether messages of this server's users go to other servers
+    """
+
+    def __init__(
+        self, server_name: str, is_federated: bool, writers: DataWriters, log: Logger
+    ) -> None:
+        self._server_name = server_name
+        self._is_federated = is_federated
         self._writers = writers
         self._log = log
         writers.add(_ACTION, TO_DEVICE, self._perform)
@@ -57,7 +73,9 @@ class ToDeviceService:
         contents: Mapping[str, Mapping[str, Mapping[str, Any]]],
         request: str,
     ) -> WrittenFact | None:
-        """Send messages to devices of this server's users that are known; the others go nowhere.
+        """Send messages to devices of this server's users that are known, and to those of users of other servers.
+
+        Messages to devices that are not known go nowhere, nor do those of another server's user to another server.
 
         :param sender: of this server or another one
         :param contents: by user, and by device or ``*`` for all that are known
@@ -69,11 +87,13 @@ class ToDeviceService:
         check_name(kind, "a type of messages")
         if sum(map(len, contents.values())) > MAX_RECIPIENTS:
             raise TooManyRecipients(most=MAX_RECIPIENTS)
+        sends_out = self._is_federated and self._is_own(sender)
         texts: dict[str, dict[str, str]] = {}
         for user_id, messages in contents.items():
-            encoded = {name: _encoded(user_id, each) for name, each in messages.items()}
-            if user_id.endswith(self._suffix) and "\0" not in user_id:
-                texts[user_id] = encoded
+            if self._is_own(user_id):
+                texts[user_id] = _encoded(user_id, messages, MAX_MESSAGE_BYTES)
+            elif sends_out and _is_well_formed(user_id):
+                texts[user_id] = _encoded(user_id, messages, MAX_SENT_MESSAGE)
         argument = {
             "sender": sender,
             "kind": kind,
@@ -82,13 +102,25 @@ class ToDeviceService:
         }
         return written_fact(await self._writers.run(_ACTION, sender, argument))
 
+    def _is_own(self, user_id: str) -> bool:
+        return user_id.partition(":")[2] == self._server_name and "\0" not in user_id
+
     async def _perform(self, argument: dict[str, Any]) -> WrittenFact | None:
-        contents = {
-            user_id: {name: jsons.decode(text, "a message") for name, text in messages.items()}
-            for user_id, messages in argument["contents"].items()
-        }
-        request = bytes.fromhex(argument["request"])
-        new = NewMessages(argument["sender"], argument["kind"], contents, request)
+        sender, kind, request = argument["sender"], argument["kind"], argument["request"]
+        own: dict[str, Mapping[str, Any]] = {}
+        others: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for user_id, texts in argument["contents"].items():
+            messages = {name: jsons.decode(text, "a message") for name, text in texts.items()}
+            if self._is_own(user_id):
+                own[user_id] = messages
+            else:
+                others.setdefault(server_of(user_id), {})[user_id] = messages
+        outgoing = [
+            (server, edu)
+            for server, of_server in others.items()
+            for edu in message_edus(sender, kind, of_server, request[:_MESSAGE_ID_DIGITS])
+        ]
+        new = NewMessages(sender, kind, own, outgoing, bytes.fromhex(request))
 
         dropped = [0]
 
@@ -98,15 +130,25 @@ class ToDeviceService:
         fact = await self._writers.transact("send to devices", TO_DEVICE, work)
         if dropped[-1]:
             self._log.warn(
-                "{count} messages to devices that do not fetch them are dropped", count=dropped[-1]
+                "{count} messages to devices that do not fetch them, or servers that are away, are dropped",
+                count=dropped[-1],
             )
         return fact
 
 
-def _encoded(user_id: str, content: Mapping[str, Any]) -> str:
-    encoded = jsons.canonical(content)
-    if len(encoded) > MAX_MESSAGE_BYTES:
-        raise DeviceMessageTooLarge(
-            user_id=user_id[:255], size=len(encoded), most=MAX_MESSAGE_BYTES
-        )
-    return encoded.decode()
+def _is_well_formed(user_id: str) -> bool:
+    try:
+        check_user_id(user_id)
+    except BadIdentifier:
+        return False
+    return "\0" not in user_id
+
+
+def _encoded(user_id: str, messages: Mapping[str, Mapping[str, Any]], most: int) -> dict[str, str]:
+    """Messages by device, as JSON."""
+    encoded = {name: jsons.canonical(content) for name, content in messages.items()}
+    for name, content in encoded.items():
+        size = len(jsons.canonical(name)) + len(content)
+        if size > most:
+            raise DeviceMessageTooLarge(user_id=user_id[:255], size=size, most=most)
+    return {name: content.decode() for name, content in encoded.items()}

@@ -10,6 +10,7 @@ from synrepl.rooms import EventBuilder, EventDraft
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.rooms.sending.event_sender import EventSender
 from synrepl.storage.database import Database, Transaction
+from synrepl.storage.federation.inbound_rooms import some_servers
 from synrepl.storage.rooms.persisting.send_run import EventNotAllowed
 from synrepl.storage.rooms.reading.client_rooms import check_allowed, membership_of
 from synrepl.storage.rooms.tables.aliases import (
@@ -66,6 +67,18 @@ class RoomAliases:
 
         def work(txn: Transaction) -> str:
             return find_alias(txn, alias).room_id
+
+        return await self._database.run("find an alias", work, read_only=True)
+
+    async def room_with_servers(self, alias: str) -> tuple[str, Sequence[str]]:
+        """The ID of the room that an alias stands for, and servers in it.
+
+        :raises UnknownAlias:
+        """
+
+        def work(txn: Transaction) -> tuple[str, Sequence[str]]:
+            room = require_room(txn, find_alias(txn, alias).room_id)
+            return room.room_id, some_servers(txn, room.room_no, MAX_LISTED)
 
         return await self._database.run("find an alias", work, read_only=True)
 

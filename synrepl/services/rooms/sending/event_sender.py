@@ -210,7 +210,7 @@ class EventSender:
         return [*await self._persist_new(argument["room_id"], version.name, events)]
 
     async def _persist_new(self, room_id: str, version: str, events: Sequence[Event]) -> SentEvent:
-        incoming = [IncomingEvent(each) for each in events]
+        incoming = [IncomingEvent(each, outgoing=True) for each in events]
         done = await self._required().persist(room_id, version, incoming)
         for each in done.events:
             if each.error is not None:

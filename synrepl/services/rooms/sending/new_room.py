@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -73,6 +73,11 @@ class NewRoom(msgspec.Struct):
     is_direct: bool = False
     power_level_content_override: dict[str, Any] = {}
 
+    @property
+    def invite_content(self) -> dict[str, Any]:
+        """Members of the events that invite users, besides the membership."""
+        return {"is_direct": True} if self.is_direct else {}
+
     def check(self) -> None:
         """Check the limits.
 
@@ -96,6 +101,7 @@ class FirstEvents:
     """Builds and judges the first events of a room, in memory.
 
     :param alias: that becomes its canonical alias
+    :param invited_later: users who are not invited by these events
     :ivar events: in their order, all of them allowed
     """
 
@@ -107,7 +113,9 @@ class FirstEvents:
         now_ms: int,
         new: NewRoom,
         alias: str | None = None,
+        invited_later: Collection[str] = (),
     ) -> None:
+        self._left_out = {creator, *invited_later}
         self.events: list[Event] = []
         self._builder = builder
         self._creator = creator
@@ -142,11 +150,9 @@ class FirstEvents:
         for (kind, state_key), content in self._state().items():
             self._add(kind, content, state_key)
         for user_id in dict.fromkeys(self._new.invite):
-            invite: dict[str, Any] = {"membership": "invite"}
-            if self._new.is_direct:
-                invite["is_direct"] = True
-            if user_id != self._creator:
-                self._add("m.room.member", invite, user_id)
+            if user_id not in self._left_out:
+                content = {"membership": "invite", **self._new.invite_content}
+                self._add("m.room.member", content, user_id)
         return self.events
 
     @property

@@ -71,8 +71,12 @@ class RoomChanges:
         self._sender = sender
         self._aliases = aliases
 
-    async def create(self, identity: ClientIdentity, new: NewRoom) -> CreatedRoom:
+    async def create(
+        self, identity: ClientIdentity, new: NewRoom, invited_later: Collection[str] = ()
+    ) -> CreatedRoom:
         """Create a room; all of its first events are persisted together.
+
+        :param invited_later: those of the invited users whom the caller invites when the room is there
 
         :raises TooMuchInNewRoom: :raises NotForNewRoom: :raises BadIdentifier: :raises UnknownRoomVersion:
         :raises EventNotAllowed: :raises BadEvent: :raises NoCanonicalJson: :raises NotStorable:
@@ -86,7 +90,13 @@ class RoomChanges:
         if new.room_alias_name is not None:
             alias = self._aliases.check(f"#{new.room_alias_name}:{sender.server_name}")
         first = FirstEvents(
-            builder, identity.user_id, sender.server_name, sender.now_ms(), new, alias
+            builder,
+            identity.user_id,
+            sender.server_name,
+            sender.now_ms(),
+            new,
+            alias,
+            invited_later,
         )
         events = first.build()
         if alias is None:

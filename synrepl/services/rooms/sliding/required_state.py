@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from synrepl.core import jsons
-from synrepl.rooms import StateKey
+from synrepl.rooms import Certainty, StateKey, certainty_of
 from synrepl.storage.rooms.timelines.room_entries import MEMBER
 
 #: An event type and a state key; None stands for any.
@@ -30,6 +30,10 @@ class MaskedState(NamedTuple):
     def matches(self, key: StatePattern) -> bool:
         """Whether an entry is among them."""
         return _matches(self.include, key) and not _matches(self.exclude, key)
+
+    def hides_members(self, pattern: StatePattern) -> bool:
+        """Whether none of the memberships that match a pattern is among them."""
+        return _matches(self.exclude, (MEMBER, pattern[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,19 @@ class RequiredState:
             all(_matches(self.plain, each) for each in other.plain) and other.masked <= self.masked
         )
 
+    def awaits_members(self, server: str) -> bool:
+        """Whether it has memberships that are not known while a room is partial, besides lazy members.
+
+        :param server: this server
+        """
+        return any(
+            _awaits_members(pattern, server)
+            for pattern in (
+                *self.plain,
+                *(p for each in self.masked for p in each.include if not each.hides_members(p)),
+            )
+        )
+
     @property
     def patterns(self) -> frozenset[StatePattern]:
         """Patterns of which each wanted entry matches one."""
@@ -138,6 +155,13 @@ def _matches(patterns: frozenset[StatePattern], key: StatePattern) -> bool:
         or (None, state_key) in patterns
         or (None, None) in patterns
     )
+
+
+def _awaits_members(pattern: StatePattern, server: str) -> bool:
+    kind, key = pattern
+    if kind not in (None, MEMBER) or key == "":
+        return False
+    return key is None or certainty_of((MEMBER, key), server) is Certainty.UNKNOWN
 
 
 def _order(pattern: list[str | None]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from synrepl.services.rooms.sliding.room_timelines import Parts
 from synrepl.services.rooms.timelines.states_at import take_back
 from synrepl.services.rooms.timelines.update_reader import STRIPPED_TYPES
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.timelines.cited_members import cited_members
 from synrepl.storage.rooms.timelines.room_entries import MEMBER
 from synrepl.storage.rooms.timelines.room_summaries import StoredSummary, room_summaries
 from synrepl.storage.rooms.timelines.selected_entries import selected_entries, state_keys_of
@@ -86,6 +87,7 @@ class StatesOfRooms:
         take_back(
             self._txn, seen, current, self._upto, lambda number, key: wanted[number].matches(key)
         )
+        self._add_cited([e for e in rooms if e.room.is_partial], lazy, parts, current)
         found: dict[int, RoomState] = {}
         for each in rooms:
             number = each.room.room_no
@@ -154,6 +156,26 @@ class StatesOfRooms:
             for number in lazy
         }
 
+    def _add_cited(
+        self,
+        partial: Sequence[ReadingOfRoom],
+        lazy: Mapping[int, Collection[str]],
+        parts: Parts,
+        states: dict[int, dict[StateKey, int]],
+    ) -> None:
+        """Add the memberships of senders that are in no state yet, where they are loaded lazily.
+
+        :param partial: the rooms that are partial
+        """
+        shown = {
+            event.event_no
+            for each in partial
+            if each.room.room_no in lazy
+            for event in parts[each.room.room_no].events
+        }
+        for (number, user), event_no in cited_members(self._txn, shown).items():
+            states.setdefault(number, {}).setdefault((MEMBER, user), event_no)
+
     # -- what is told -----------------------------------------------------------------
 
     def _tell_whole(
@@ -217,6 +239,8 @@ def final_changes(reading: ReadingOfRoom) -> dict[StateKey, int | None]:
 def _has_summary(reading: ReadingOfRoom) -> bool:
     """Whether the number of members, or those that the room is named by, may have changed."""
     if reading.room.membership in LEFT or reading.kind is ReadingKind.LABELS:
+        return False
+    if reading.room.is_partial:  # what is known of its members says nothing about it
         return False
     if reading.kind is ReadingKind.STRIPPED:
         return False

@@ -130,9 +130,12 @@ def _matched(given: PlannedFrom) -> tuple[dict[str, int], dict[int, MatchedRoom]
     counts: dict[str, int] = {}
     matched: dict[int, MatchedRoom] = {}
     for room, rule in _subscribed(request, shown):
+        if _waits(room, rule, given.server):
+            continue
         matched[room.room_no] = MatchedRoom(room, rule, is_subscribed=True)
     for name, windows in request.lists.items():
-        found = filtered(shown, windows.filters, listed, given.labels)
+        told = [e for e in shown if not _waits(e.room, windows.rule, given.server)]
+        found = filtered(told, windows.filters, listed, given.labels)
         counts[name] = len(found)
         for each in _in_windows(found, windows):
             number = each.room.room_no
@@ -143,6 +146,14 @@ def _matched(given: PlannedFrom) -> tuple[dict[str, int], dict[int, MatchedRoom]
             elif len(matched) < MAX_ROOMS:
                 matched[number] = MatchedRoom(each.room, windows.rule, (name,))
     return counts, matched
+
+
+def _waits(room: UserRoom, rule: RoomRule, server: str) -> bool:
+    """Whether a room is not told before its state is complete, because of the members that are wanted.
+
+    A client would take those that are known for all of them. Source: the proposal on faster joins.
+    """
+    return room.is_partial and room.membership == "join" and rule.required.awaits_members(server)
 
 
 def _subscribed(

@@ -24,6 +24,7 @@ from synrepl.services.rooms.timelines.updates import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.reading.messages import missing_in_page
+from synrepl.storage.rooms.timelines.cited_members import cited_members
 from synrepl.storage.rooms.timelines.room_entries import (
     MEMBER,
     entries_before,
@@ -71,13 +72,16 @@ class HistoryReader:
         page = page_for(self._view.user, request)
         shown = of_seen(page.events)
         gaps: Sequence[str] = ()
+        following = self._next(request, page)
         if backwards:
             gaps = missing_in_page(self._txn, self._view.room, page, request)
+            if gaps and following is None:
+                following = _below(request, shown)
         return MessagesPage(
             self._events(shown),
             self._members(shown),
             _token(start, now),
-            self._next(request, page),
+            following,
             gaps,
         )
 
@@ -227,6 +231,11 @@ class HistoryReader:
         entries = entries_before(
             self._txn, [(room.room_no, newest.group_before, (MEMBER, user)) for user in senders]
         )
+        if None in entries.values():  # the room is partial, or was so when its users left
+            cited = cited_members(self._txn, [each.event_no for each in shown])
+            for (_, user), number in cited.items():
+                key = room.room_no, (MEMBER, user)
+                entries[key] = number if entries.get(key) is None else entries[key]
         numbers = [each for each in entries.values() if each is not None]
         made = self._maker.make(
             (), [EntryOfRoom(room.room_no, room.version, each) for each in numbers]
@@ -239,6 +248,14 @@ def _token(position: _Position, now: PositionVector) -> RoomToken:
     if isinstance(position, RoomToken):
         return position
     return RoomToken(now if position is None else position)
+
+
+def _below(request: PageRequest, shown: Sequence[ShownEvent]) -> RoomToken:
+    """Where a page begins that has what is missing now, if it comes later."""
+    if not shown:
+        return RoomToken(request.ceiling, request.upto)
+    topological, stream = shown[-1].ordering
+    return RoomToken(request.ceiling, EventOrdering(topological, stream - 1))
 
 
 def _least(ceiling: PositionVector, view: UserRoomView) -> PositionVector:

@@ -1,4 +1,8 @@
-"""Which rooms of a user an update has."""
+"""Which rooms of a user an update has.
+
+A client that does not load members lazily gets no partial room: it would take the members that are known for all of them.
+When the room is complete, it gets it as one that the user has just joined. Source: the proposal on faster joins.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from synrepl.storage.rooms.timelines.user_rooms import (
     joined_once,
     memberships_at,
     most_recent,
+    partial_at,
     rooms_with_membership,
 )
 from synrepl.storage.rooms.timelines.whole_history import part_with_whole_history
@@ -35,7 +40,11 @@ def rooms_at_first(
     """
     found, upto = _rooms(txn, user, upto, wanted.rooms, None)
     rooms = [each for each in found if wanted.allows_room(each.room_id) and not each.is_forgotten]
-    joined = most_recent(each for each in rooms if each.membership == _JOINED)
+    joined = most_recent(
+        each
+        for each in rooms
+        if each.membership == _JOINED and (wanted.lazy_load_members or not each.is_partial)
+    )
     if page is not None:
         joined = joined[page.first : page.first + page.limit]
         if page.first:
@@ -83,8 +92,19 @@ def rooms_with_news(
     # from where the client is.
     was_joined = purged | {n for n, each in before.items() if each.membership == _JOINED}
     moved_numbers = {each.room_no for each in moved}
-    joined = most_recent(each for each in rooms if each.membership == _JOINED)
-    new = [e for e in joined if e.room_no in moved_numbers and e.room_no not in was_joined]
+    was_hidden = set() if wanted.lazy_load_members else partial_at(txn, rooms, since)
+    was_joined -= was_hidden
+    joined = most_recent(
+        each
+        for each in rooms
+        if each.membership == _JOINED and (wanted.lazy_load_members or not each.is_partial)
+    )
+    new = [
+        each
+        for each in joined
+        if each.room_no in was_hidden
+        or (each.room_no in moved_numbers and each.room_no not in was_joined)
+    ]
     new_numbers = {each.room_no for each in new}
     stayed = [each for each in joined if each.room_no not in new_numbers]
     if not full_state:

@@ -127,6 +127,9 @@ class RoomTail:
         # Also those that ``upto`` does not cover: who was in the room before them is known from the current state.
         if not is_known or self._moved.get(user_id, 0) > since.linear or stored.damaged is not None:
             raise NotInTail
+        # The state of a partial room lacks members, and who loads all of them is not told of it.
+        if stored.is_partial:
+            raise NotInTail
         events = [
             each
             for each in stored.events

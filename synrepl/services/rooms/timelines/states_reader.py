@@ -23,6 +23,7 @@ from synrepl.services.rooms.timelines.updates import (
     JoinedMember,
 )
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.reading.partial_states import require_known
 from synrepl.storage.rooms.timelines.room_entries import (
     MEMBER,
     Boundary,
@@ -45,7 +46,10 @@ class _WithMembership(msgspec.Struct):
 
 
 class StatesReader:
-    """Reads states of one room, in a transaction: the current one, or for a user who left that at the leave."""
+    """Reads states of one room, in a transaction: the current one, or for a user who left that at the leave.
+
+    Of a partial room, what is not known yet is not answered.
+    """
 
     def __init__(self, txn: Transaction, view: UserRoomView, now_ms: int) -> None:
         self._txn = txn
@@ -56,15 +60,18 @@ class StatesReader:
     def state(self) -> list[ClientEvent]:
         """The whole state.
 
+        :raises StateNotKnownYet: the room is partial
         :raises DamagedRoom: an event of it is damaged
         """
+        self._require(None, "the state")
         return self._events(self._entries(self._view.upto).values())
 
     def entry(self, key: StateKey) -> ClientEvent:
         """One entry.
 
-        :raises HasNoEntry: :raises DamagedRoom:
+        :raises StateNotKnownYet: :raises HasNoEntry: :raises DamagedRoom:
         """
+        self._require([key], f"the membership of {key[1]}")
         number = self._entries(self._view.upto).get(key)
         if number is None:
             room_id = self._view.room.room_id
@@ -79,8 +86,9 @@ class StatesReader:
     ) -> list[ClientEvent]:
         """The membership events in the state at a position.
 
-        :raises DamagedRoom:
+        :raises StateNotKnownYet: :raises DamagedRoom:
         """
+        self._require(None, "the members")
         upto = self._view.upto
         if isinstance(at, RoomToken):
             upto = at.ceiling
@@ -98,7 +106,7 @@ class StatesReader:
     def joined_members(self) -> list[JoinedMember]:
         """The users in the room.
 
-        :raises DamagedRoom:
+        :raises StateNotKnownYet: :raises DamagedRoom:
         """
         found = []
         for each in self.members(None, "join"):
@@ -106,6 +114,10 @@ class StatesReader:
             name, avatar = _text(content.displayname), _text(content.avatar_url)
             found.append(JoinedMember(each.state_key or "", name, avatar))
         return found
+
+    def _require(self, keys: Collection[StateKey] | None, what: str) -> None:
+        server = self._view.reader.user_id.partition(":")[2]
+        require_known(self._txn, self._view.room.room_no, keys, server, what)
 
     def _members(self, upto: PositionVector) -> list[ClientEvent]:
         """The membership events in the state of the part of the room that a vector covers."""

@@ -251,7 +251,7 @@ class Timelines:
     ) -> Sequence[ClientEvent]:
         """The current state of a room; for a user who left, that after the leave.
 
-        :raises NotInRoom: :raises UnknownRoom:
+        :raises NotInRoom: :raises UnknownRoom: :raises StateNotKnownYet:
         """
 
         def work(txn: Transaction) -> Sequence[ClientEvent]:
@@ -269,7 +269,7 @@ class Timelines:
     ) -> ClientEvent:
         """One entry of the same.
 
-        :raises NotInRoom: :raises UnknownRoom: :raises HasNoEntry:
+        :raises NotInRoom: :raises UnknownRoom: :raises HasNoEntry: :raises StateNotKnownYet:
         """
 
         def work(txn: Transaction) -> ClientEvent:
@@ -289,7 +289,7 @@ class Timelines:
         """The memberships of a room.
 
         :param at: in the state at this position; None: now
-        :raises NotInRoom: :raises UnknownRoom:
+        :raises NotInRoom: :raises UnknownRoom: :raises StateNotKnownYet:
         """
 
         def work(txn: Transaction) -> Sequence[ClientEvent]:
@@ -302,7 +302,7 @@ class Timelines:
     ) -> Sequence[JoinedMember]:
         """The users that are in a room.
 
-        :raises NotInRoom: :raises UnknownRoom:
+        :raises NotInRoom: :raises UnknownRoom: :raises StateNotKnownYet:
         """
 
         def work(txn: Transaction) -> Sequence[JoinedMember]:

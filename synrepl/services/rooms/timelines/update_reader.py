@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from synrepl.positions.vector import PositionVector
-from synrepl.rooms import StateKey, Viewer
+from synrepl.rooms import StateKey, Viewer, stripped_event
 from synrepl.services.rooms.timelines.client_events import (
     ClientEventMaker,
     EntryOfRoom,
@@ -31,6 +31,8 @@ from synrepl.services.rooms.timelines.updates import (
     TimelineReader,
 )
 from synrepl.storage.database import Transaction
+from synrepl.storage.federation.remote_memberships import shown_states
+from synrepl.storage.rooms.timelines.cited_members import cited_members
 from synrepl.storage.rooms.timelines.room_entries import (
     MEMBER,
     Boundary,
@@ -180,7 +182,9 @@ class UpdateReader:
             [
                 each.room_no
                 for each in members
-                if each.room_no in whole or _has_members(changes.get(each.room_no))
+                # What is known of the members of a partial room says nothing about it.
+                if not each.is_partial
+                and (each.room_no in whole or _has_members(changes.get(each.room_no)))
             ],
         )
         joined: dict[str, JoinedRoom] = {}
@@ -304,7 +308,26 @@ class UpdateReader:
             for number, entries in current.items()
         }
         self._roll_back(rooms, found, boundaries, parts, members)
+        if members is not None:
+            self._add_cited(rooms, parts, found)
         return found
+
+    def _add_cited(
+        self,
+        rooms: Sequence[UserRoom],
+        parts: Mapping[int, ShownPart],
+        states: Mapping[int, dict[StateKey, int]],
+    ) -> None:
+        """Add the memberships of senders that are in no state yet, because the room is partial."""
+        shown = {
+            each.event_no
+            for room in rooms
+            if room.is_partial
+            for each in parts[room.room_no].events
+        }
+        for (number, user), event_no in cited_members(self._txn, shown).items():
+            if event_no not in shown:
+                states[number].setdefault((MEMBER, user), event_no)
 
     def _roll_back(
         self,
@@ -378,6 +401,7 @@ class UpdateReader:
             shown = {each.event_no for each in parts[number].events}
             lacking = {e.key: e.event_no for e in listed if e.event_no not in shown}
             found[number] = {**lacking, **states.get(number, {})}
+        self._add_cited([each for each in rooms if each.room_no in found], parts, found)
         return found
 
     # -- invitations ------------------------------------------------------------------
@@ -396,6 +420,8 @@ class UpdateReader:
         if not rooms:
             return {}, {}
         user = self._reader.user_id
+        found = self._stripped_remote([each for each in rooms if each.member_no is None])
+        rooms = [each for each in rooms if each.member_no is not None]
         members = {(each.room_no, user) for each in rooms}
         current = current_entries(self._txn, [each.room_no for each in rooms], members)
         numbers: dict[int, list[int]] = defaultdict(list)
@@ -406,14 +432,21 @@ class UpdateReader:
                     numbers[room.room_no].append(entry.event_no)
                     entries.append(EntryOfRoom(room.room_no, room.version, entry.event_no))
         stripped, damaged = stripped_events(self._txn, entries)
-        found = {
-            room.room_id: InvitedRoom(
-                [stripped[each] for each in numbers[room.room_no] if each in stripped]
-            )
-            for room in rooms
-            if room.room_no not in damaged
-        }
+        for room in rooms:
+            if room.room_no not in damaged:
+                state = [stripped[each] for each in numbers[room.room_no] if each in stripped]
+                found[room.room_id] = InvitedRoom(state)
         return found, damaged
+
+    def _stripped_remote(self, rooms: Sequence[UserRoom]) -> dict[str, InvitedRoom]:
+        """What other servers show of rooms that this one is not in."""
+        states = shown_states(self._txn, self._reader.user_id, [each.room_no for each in rooms])
+        return {
+            room.room_id: InvitedRoom([*shown, stripped_event(own)])
+            for room in rooms
+            if room.room_no in states
+            for own, shown in [states[room.room_no]]
+        }
 
 
 def _set(state: dict[StateKey, int], key: StateKey, event_no: int | None) -> None:

@@ -26,8 +26,18 @@ def rebuild_event_places(txn: Transaction, room: RoomRow) -> int:
     """
     txn.execute("DELETE FROM synrepl._branch_memberships WHERE room_no = %s", (room.room_no,))
     txn.execute("UPDATE synrepl._rooms SET purged_group = 0 WHERE room_no = %s", (room.room_no,))
+    return place_events_from(txn, room, EventPlaces(), -(1 << 63))
+
+
+def place_events_from(txn: Transaction, room: RoomRow, places: EventPlaces, after: int) -> int:
+    """Find the places of a room's newest events again. The caller holds the room's lock.
+
+    :param places: before them
+    :param after: the stream ordering after which they begin; their rows of ``_branch_memberships`` are gone
+    :returns: the number of events whose place is another one now
+    """
     relevant = relevant_slots(txn, room.room_no)
-    places, after, changed = EventPlaces(), -(1 << 63), 0
+    changed = 0
     while True:
         txn.execute(_PAGE, (room.main_line, room.room_no, after, PAGE_EVENTS))
         page = txn.fetchall()

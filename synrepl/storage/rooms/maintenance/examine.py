@@ -12,6 +12,7 @@ from synrepl.storage.rooms.maintenance.line_rebuild import differing_groups
 from synrepl.storage.rooms.maintenance.verify_ends import verify_heads, verify_references
 from synrepl.storage.rooms.maintenance.verify_groups import GroupVerifier
 from synrepl.storage.rooms.maintenance.verify_lines import places_without_line
+from synrepl.storage.rooms.reading.partial_states import resync_progress
 from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import NumberWithoutRow, RoomRow
@@ -49,6 +50,7 @@ def examine_room(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:
     yield from verify_heads(txn, room)
     yield from places_without_line(txn, room, EXAMINED_GROUPS)
     yield from _differing_ends(txn, room)
+    yield from _standing_still(txn, room)
     heads = read_heads(txn, room.room_no)
     if heads is not None:
         subject = f"state group {heads.current_group}"
@@ -65,6 +67,17 @@ def examine_room(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:
     )
     before = int(txn.fetchone()[0])
     yield from GroupVerifier(room).page(txn, (False, before), EXAMINED_GROUPS).findings
+
+
+def _standing_still(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:
+    """A partial room whose completion does not come forward."""
+    progress = resync_progress(txn, room.room_no)
+    if progress is not None and progress.stands_still:
+        detail = (
+            f"it was joined {progress.age_s / 60:.0f} min ago and has not come forward for"
+            f" {progress.idle_s / 60:.0f} min: {progress.sentence}; 'synrepl rooms resync' says more"
+        )
+        yield RoomFinding(RoomProblem.STANDS_STILL, room.room_id, "partial state", detail)
 
 
 def _differing_ends(txn: Transaction, room: RoomRow) -> Iterator[RoomFinding]:

@@ -23,6 +23,8 @@ class RoomProblem(StrEnum):
     WRONG_CURRENT_STATE = "wrong current state"
     WRONG_HEADS = "wrong heads"
     MANY_EXTREMITIES = "many extremities"
+    WRONG_PARTIAL = "wrong partial state"  #: rows about partial state that contradict one another
+    STANDS_STILL = "partial room stands still"
 
 
 class RoomFinding(NamedTuple):

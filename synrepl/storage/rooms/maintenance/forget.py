@@ -12,9 +12,23 @@ from synrepl.core.errors import Refused
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.marks import announce_room
 from synrepl.storage.rooms.tables.numbers import RoomRow, UnknownRoom, lock_room
+from synrepl.storage.rooms.tables.partial_rooms import ResyncPhase, end_resync
 
 #: What other processes call the caches that a removal makes stale.
 FORGOTTEN_CACHE = "dr_cache_fake"
+
+#: The same for rooms with partial state; the room's own row goes last.
+PARTIAL_TABLES = (
+    "_partial_events",
+    "_partial_room_servers",
+    "_partial_rooms",
+    "_resync_events",
+    "_resync_attempts",
+    "_resync_jobs",
+    "_listed_events",
+    "_fetched_events",
+    "_room_joins",
+)
 
 #: Tables with the rooms' numbers, in the order in which their rows go. Events go before, with their JSON and
 #: redactions, because these two have no index by room.
@@ -31,6 +45,10 @@ ROOM_TABLES = (
     "_state_groups",
     "_room_keys",
     "_room_heads",
+    *PARTIAL_TABLES,
+    "_staged_events",
+    "_failed_fetches",
+    "_remote_memberships",
 )
 
 
@@ -87,6 +105,7 @@ def rename_room(txn: Transaction, room_id: str, server_name: str, *, force: bool
                 " revision = revision + 1, reworked = reworked + 1 WHERE room_no = %s",
                 (_renamed(room.room_no, room_id), room.room_no),
             )
+            end_resync(txn, room.room_no, ResyncPhase.ABANDONED)
             announce_room(txn, FORGOTTEN_CACHE, room_id)
     txn.execute(
         "SELECT room_no FROM synrepl._rooms WHERE room_id = 'forgotten ' || room_no || ' ' || %s"

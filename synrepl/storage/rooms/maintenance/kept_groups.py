@@ -1,7 +1,7 @@
 """Which state groups of a room are needed, found in a temporary table that lasts as long as the transaction.
 
-A group is needed by an event, by the room's heads, by a line whose head it is, and, unless it can be
-rebased, by a group that is a delta to it. A line is needed by the needed groups that are on it, and by
+A group is needed by an event, also by one of a partial room that was judged again, by the room's heads, by a line whose
+head it is, and, unless it can be rebased, by a group that is a delta to it. A line is needed by the needed groups that are on it, and by
 lines on top of it.
 """
 
@@ -17,6 +17,9 @@ _ROOTS = (
     " UNION SELECT e.group_after FROM synrepl._room_events e WHERE e.room_no = %(room)s"
     "  AND e.group_after IS NOT NULL{kept}"
     " UNION SELECT h.current_group FROM synrepl._room_heads h WHERE h.room_no = %(room)s"
+    " UNION SELECT g.group_no FROM synrepl._resync_events r"
+    "  CROSS JOIN LATERAL (VALUES (r.full_before), (r.full_after)) AS g (group_no)"
+    "  WHERE r.room_no = %(room)s AND g.group_no IS NOT NULL"
 )
 
 _CHAINS = (

@@ -200,6 +200,13 @@ def references_since(
         prev_nos.update(wanted.intersection(prevs))
         auth_nos.update(wanted.intersection(auths))
         groups.update(each for each in (before, after) if each is not None)
+    txn.execute(  # of a partial room, events that were judged again
+        "SELECT g.group_no FROM synrepl._resync_events r"
+        " CROSS JOIN LATERAL (VALUES (r.full_before), (r.full_after)) AS g (group_no)"
+        " WHERE r.room_no = %(room)s AND g.group_no IS NOT NULL",
+        mark_params(mark),
+    )
+    groups.update(int(group) for (group,) in txn.fetchall())
     txn.execute(
         "SELECT g.changes FROM synrepl._state_groups g"
         " WHERE g.room_no = %(room)s AND g.group_no > %(m_group)s",

@@ -360,6 +360,7 @@ def _remove(
         "DELETE FROM synrepl._branch_memberships WHERE room_no = %s AND event_no = ANY (%s::bigint[])",
         (room_no, numbers),
     )
+    rows.run("DELETE FROM synrepl._resync_events WHERE event_no = ANY (%s::bigint[])", (numbers,))
     unapplied = 0
     if gone:
         unapplied = _forget_redactions(txn, room_no, gone)

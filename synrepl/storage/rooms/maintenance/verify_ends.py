@@ -11,8 +11,10 @@ from synrepl.storage.rooms.maintenance.findings import RoomFinding, RoomProblem
 from synrepl.storage.rooms.persisting.read_view import read_view
 from synrepl.storage.rooms.states.state_groups import read_states
 from synrepl.storage.rooms.states.state_handle import StoredState
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
+from synrepl.storage.rooms.tables.partial_rooms import ResyncPhase
 from synrepl.storage.rooms.visibility.newest_membership import newest_membership_sql
 
 #: Findings of each kind that are listed.
@@ -20,6 +22,9 @@ MAX_LISTED = 1_000
 
 #: Forward extremities from which on a room is in trouble: each new event names at most 20 of them.
 MANY_EXTREMITIES = 50
+
+
+_PARTIAL, _ABANDONED = int(EventFlags.PARTIAL), int(EventFlags.ABANDONED)
 
 
 class _Reference(NamedTuple):
@@ -101,6 +106,39 @@ REFERENCES = (
         f" CROSS JOIN LATERAL ({newest_membership_sql('k', 'm.user_id', lambda _: 'true')}) AS x"
         " WHERE m.room_no = %(room)s AND x.stream_id >= m.stream_id"
         "  AND x.membership IS DISTINCT FROM m.membership",
+    ),
+    _Reference(
+        RoomProblem.WRONG_PARTIAL,
+        "SELECT e.event_id, 'it has partial state, and nothing says that it is judged again'"
+        " FROM synrepl._room_events e WHERE e.room_no = %(room)s"
+        f" AND (e.flags & {_PARTIAL} <> 0 AND NOT EXISTS (SELECT FROM synrepl._partial_events p"
+        "   WHERE p.event_no = e.event_no)"
+        f"  OR e.flags & {_PARTIAL | _ABANDONED} <> 0 AND NOT EXISTS (SELECT"
+        "   FROM synrepl._resync_events r WHERE r.event_no = e.event_no))",
+    ),
+    _Reference(
+        RoomProblem.WRONG_PARTIAL,
+        "SELECT coalesce(e.event_id, 'event ' || p.event_no), 'it is listed as one with partial state,"
+        " and has full state, or is not there' FROM synrepl._partial_events p"
+        " LEFT JOIN synrepl._room_events e ON e.event_no = p.event_no AND e.room_no = p.room_no"
+        f" AND e.flags & {_PARTIAL} <> 0 WHERE p.room_no = %(room)s AND e.event_no IS NULL",
+    ),
+    _Reference(
+        RoomProblem.WRONG_PARTIAL,
+        "SELECT 'event ' || r.event_no, 'it is to be judged again, and is not there, or the room has"
+        " its full state' FROM synrepl._resync_events r LEFT JOIN synrepl._room_events e"
+        " ON e.event_no = r.event_no AND e.room_no = r.room_no WHERE r.room_no = %(room)s"
+        " AND (e.event_no IS NULL OR NOT EXISTS (SELECT FROM synrepl._partial_rooms p"
+        "   WHERE p.room_no = r.room_no) AND NOT EXISTS (SELECT FROM synrepl._resync_jobs j"
+        f"   WHERE j.room_no = r.room_no AND j.phase = '{ResyncPhase.ABANDONED.value}'))",
+    ),
+    _Reference(
+        RoomProblem.WRONG_PARTIAL,
+        "SELECT 'partial room', 'no job completes it in its epoch ' || p.epoch"
+        " FROM synrepl._partial_rooms p JOIN synrepl._rooms r USING (room_no)"
+        " LEFT JOIN synrepl._resync_jobs j ON j.room_no = p.room_no AND j.epoch = p.epoch"
+        "  AND j.ended_at IS NULL WHERE p.room_no = %(room)s"
+        " AND (j.room_no IS NULL OR r.epoch <> p.epoch)",
     ),
 )
 

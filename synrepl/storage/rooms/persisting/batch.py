@@ -19,7 +19,6 @@ from synrepl.rooms import (
     UnknownEvents,
     WaitingEvent,
     WaitingEvents,
-    audience_of,
     auth_dependencies,
     auth_event_keys,
     judge,
@@ -29,12 +28,18 @@ from synrepl.rooms import (
 from synrepl.rooms import Delta as StateDelta
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.persisting.batch_states import GroupNumbers, StateWriter
-from synrepl.storage.rooms.persisting.limits import EVENT_REFUSALS, RoomLimits, check_extremities
+from synrepl.storage.rooms.persisting.event_rows import EventRows
+from synrepl.storage.rooms.persisting.limits import (
+    EVENT_REFUSALS,
+    RoomLimits,
+    RoomNotPartial,
+    check_extremities,
+)
 from synrepl.storage.rooms.persisting.room_memory import HISTORY_VISIBILITY, RoomMemory
 from synrepl.storage.rooms.persisting.view import StoredRoomView
 from synrepl.storage.rooms.states.group_writer import GroupWriter
 from synrepl.storage.rooms.states.state_handle import EventAt, StoredState
-from synrepl.storage.rooms.tables.events import EventFlags, StoredEvent, refusal_text
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import (
     StoredHeads,
     read_heads,
@@ -46,10 +51,10 @@ from synrepl.storage.rooms.tables.incoming import (
     check_storable,
 )
 from synrepl.storage.rooms.tables.numbers import OpenedRoom, take_numbers
+from synrepl.storage.rooms.tables.partial_rooms import partial_room
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.pending_rows import PendingRows
 from synrepl.storage.rooms.tables.waiting import StoredWaiting, waiting_for
-from synrepl.storage.rooms.visibility.audience import pack_audience, pack_unseen
 
 #: Waiting events that are judged in the same transaction as the events they waited for.
 MAX_RELEASED = 2_000
@@ -57,12 +62,8 @@ MAX_RELEASED = 2_000
 #: Maximum number of states whose entries are prefetched.
 MAX_PREFETCHED_STATES = 8
 
-# Operations on members of an enumeration are slow, and each event has flags.
-_OUTLIER = int(EventFlags.OUTLIER)
-_REJECTED = int(EventFlags.REJECTED)
-_SOFT_FAILED = int(EventFlags.SOFT_FAILED)
 _PARTIAL = int(EventFlags.PARTIAL)
-_ERASED = int(EventFlags.ERASED)
+_OUTGOING = int(EventFlags.OUTGOING)
 
 
 class RoomBatch:
@@ -88,13 +89,21 @@ class RoomBatch:
         self.now_ms = opened.now_ms
         self.rows = PendingRows()
         self._event_nos = deque(opened.event_nos)
-        groups = GroupNumbers(txn, opened.group_nos)
+        #: Draws the numbers of new groups, ascending.
+        self.group_numbers = GroupNumbers(txn, opened.group_nos)
         writer = GroupWriter(
-            txn, self.room, self.rows, memory.groups, groups.take, memory.keys.get, memory.ids.get
+            txn,
+            self.room,
+            self.rows,
+            memory.groups,
+            self.group_numbers.take,
+            memory.keys.get,
+            memory.ids.get,
         )
         self.limits = limits
         self.view = StoredRoomView(txn, self.room, version, memory, writer, limits.max_resolved)
         self.states = StateWriter(txn, self.view, writer, self.rows)
+        self.event_rows = EventRows(self.view, self.states)
         self.judged: dict[str, PendingEvent] = {}
         self.order: list[str] = []
         self._load_heads()
@@ -203,6 +212,21 @@ class RoomBatch:
         except EVENT_REFUSALS as error:
             return PersistedEvent(event_id, EventOutcome.REFUSED, error=error)
 
+    def take_in_at(self, incoming: IncomingEvent, state: StoredState) -> PersistedEvent:
+        """Judge an event that is not here at a state that another server reported, and those that waited for it.
+
+        :param state: the full state, stored as a group
+        """
+        event = incoming.event
+        try:
+            self._check(event)
+            made = self._judge(self._first_received(event), incoming, state, ())
+        except EVENT_REFUSALS as error:
+            return PersistedEvent(event.event_id, EventOutcome.REFUSED, error=error)
+        self.waiting.forget(event.event_id)
+        self._release(event.event_id)
+        return made
+
     def _check(self, event: Event) -> None:
         check_storable(event)
         self.view.load([event.event_id])
@@ -228,8 +252,10 @@ class RoomBatch:
             return self._waits(event_id)
         first = self._first_received(event)
         if with_state:
-            state = self._given_state(incoming)
-            made = self._judge(first, incoming, state)
+            self._check_partial(incoming)
+            state, left_out = self._given_state(incoming)
+            reported = None if incoming.partial else left_out
+            made = self._judge(first, incoming, state, reported)
             self.waiting.forget(event_id)
         else:
             missing = self.missing_for(first)
@@ -244,6 +270,17 @@ class RoomBatch:
             made = self._judge(first, incoming, None)
         self._release(event_id)
         return made
+
+    def _check_partial(self, incoming: IncomingEvent) -> None:
+        """Check that the room may have partial state.
+
+        :raises RoomNotPartial: it may not
+        """
+        if not incoming.partial or self.partial:
+            return
+        room = self.room
+        if partial_room(self.txn, room.room_no) is None:
+            raise RoomNotPartial(event_id=incoming.event.event_id, room_id=room.room_id)
 
     def _take_in_outlier(self, incoming: IncomingEvent) -> PersistedEvent:
         event = self._first_received(incoming.event)
@@ -270,7 +307,7 @@ class RoomBatch:
         here = self.memory.rows
         missing = {each for each in auth_dependencies(event) if each not in here}
         for each in event.prev_event_ids:
-            if each not in here or here[each].is_outlier:
+            if each not in here or not here[each].can_be_followed:
                 missing.add(each)
         return missing
 
@@ -278,8 +315,11 @@ class RoomBatch:
         missing = next(each.missing for each in self.waiting if each.event.event_id == event_id)
         return PersistedEvent(event_id, EventOutcome.WAITING, missing=sorted(missing))
 
-    def _given_state(self, incoming: IncomingEvent) -> StoredState:
-        """A state that another server reported, without events that are finally rejected."""
+    def _given_state(self, incoming: IncomingEvent) -> tuple[StoredState, list[int]]:
+        """A state that another server reported, without events that are finally rejected.
+
+        :returns: with those of them that are judged again while the room is partial
+        """
         state = incoming.state_before or {}
         here = self.view.rows(set(state.values()))
         missing = sorted({each for each in state.values() if each not in here})
@@ -291,22 +331,27 @@ class RoomBatch:
             )
         final = {each for each, row in here.items() if row.is_rejected and not row.flags & _PARTIAL}
         kept = {key: each for key, each in state.items() if each not in final}
-        return self.memory.empty.with_delta(StateDelta(kept))
+        left_out = [here[each].event_no for each in sorted(final) if here[each].is_judged_again]
+        return self.memory.empty.with_delta(StateDelta(kept)), left_out
 
     def _judge(
-        self, event: Event, incoming: IncomingEvent, state: StoredState | None
+        self,
+        event: Event,
+        incoming: IncomingEvent,
+        state: StoredState | None,
+        left_out: Sequence[int] | None = None,
     ) -> PersistedEvent:
         judged: Judged[StoredState] = judge(
             event,
             self.view,
             state,
             partial=incoming.partial or None,
-            live=incoming.live and state is None,
+            live=incoming.live and (state is None or incoming.checked_by_room),
             cache=self.memory.resolutions,
         )
         if incoming.soft_failure is not None and judged.passed_all_checks:
             judged = replace(judged, failed=Check.CURRENT_STATE, soft_failure=incoming.soft_failure)
-        return self._keep(judged, incoming)
+        return self._keep(judged, incoming, left_out)
 
     def _release(self, event_id: str) -> None:
         """Judge the events that waited only for this one, and those that waited for them in turn."""
@@ -322,19 +367,31 @@ class RoomBatch:
 
     # -- outcomes ------------------------------------------------------------------------
 
-    def _keep(self, judged: Judged[StoredState], incoming: IncomingEvent) -> PersistedEvent:
+    def _keep(
+        self,
+        judged: Judged[StoredState],
+        incoming: IncomingEvent,
+        left_out: Sequence[int] | None = None,
+    ) -> PersistedEvent:
         event = judged.event
         event_id = event.event_id
         old = self.memory.rows.get(event_id)
         event_no = self._next_event_no() if old is None else old.event_no
-        row = self._row(judged, event_no, old)
+        row = self.event_rows.row(judged, event_no, old, self.partial > 0)
+        if incoming.outgoing:
+            row = row._replace(flags=row.flags | _OUTGOING)
         if old is not None and old.is_rejected != row.is_rejected:
             # Resolutions depend on which events are rejected.
             self.memory.resolutions.clear()
         pending = self.judged.get(event_id)
         was_outlier = old is not None if pending is None else pending.was_outlier
         self.judged[event_id] = PendingEvent(
-            row, event, incoming.backfilled, was_outlier, judged.refusal or judged.soft_failure
+            row,
+            event,
+            incoming.backfilled,
+            was_outlier,
+            judged.refusal or judged.soft_failure,
+            left_out,
         )
         self.order = [each for each in self.order if each != event_id] if pending else self.order
         self.order.append(event_id)
@@ -349,83 +406,6 @@ class RoomBatch:
             )
         self._update_view()
         return self.judged[event_id].outcome()
-
-    def _row(
-        self, judged: Judged[StoredState], event_no: int, old: StoredEvent | None
-    ) -> StoredEvent:
-        event = judged.event
-        # What is erased stays erased when an outlier gets its state.
-        flags = 0 if old is None else old.flags & _ERASED
-        before = after = None
-        slot = self.states.slot_of(event)
-        prev_nos: list[int] = []
-        if judged.state_before is None:
-            flags |= _OUTLIER
-        else:
-            self.memory.name_event(event_no, event.event_id)
-            parents = [
-                self.memory.at[each].state_after
-                for each in event.prev_event_ids
-                if each in self.memory.at
-            ]
-            before, after = self.states.groups_of(
-                judged, slot, event_no, [each for each in parents if each is not None]
-            )
-            prev_nos = self._prev_nos(event, event_no)
-        is_outlier = judged.state_before is None
-        is_unseen = is_outlier or judged.refusal is not None
-        audience = pack_unseen(event) if is_unseen else self._audience(judged)
-        reason = judged.refusal or judged.soft_failure
-        if judged.refusal is not None:
-            flags |= _REJECTED
-        elif judged.soft_failure is not None:
-            flags |= _SOFT_FAILED
-        if judged.partial:
-            flags |= _PARTIAL
-        cited = auth_dependencies(event)
-        numbers = self.view.event_nos(cited)
-        return StoredEvent(
-            event_no,
-            event.event_id,
-            self.room.room_no,
-            event.type,
-            slot,
-            event.sender,
-            event.depth,
-            event.origin_server_ts,
-            None,
-            None if is_outlier else judged.topological,
-            prev_nos,
-            [numbers[each] for each in cited],
-            flags,
-            None if reason is None else refusal_text(judged.failed, reason),
-            None if old is None else old.redacted_by,
-            audience,
-            before,
-            after,
-        )
-
-    def _prev_nos(self, event: Event, event_no: int) -> list[int]:
-        """The numbers of the prev events that are here; the others become backward extremities."""
-        self.view.load(event.prev_event_ids)
-        here = self.memory.rows
-        found: list[int] = []
-        for each in dict.fromkeys(event.prev_event_ids):
-            if each in here and not here[each].is_outlier:
-                found.append(here[each].event_no)
-            else:
-                self.memory.backward.setdefault(each, set()).add(event_no)
-        return found
-
-    def _audience(self, judged: Judged[StoredState]) -> int:
-        event = judged.event
-        keys = [HISTORY_VISIBILITY]
-        if event.type == "m.room.member" and event.state_key is not None:
-            keys.append((event.type, event.state_key))
-        assert judged.state_before is not None
-        before = self.view.state_events(judged.state_before, keys)
-        soft_failed = judged.soft_failure is not None
-        return pack_audience(event, audience_of(event, before, soft_failed=soft_failed))
 
     def _next_event_no(self) -> int:
         if not self._event_nos:

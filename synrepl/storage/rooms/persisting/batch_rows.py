@@ -30,6 +30,7 @@ from synrepl.storage.rooms.tables.heads import (
     write_state_only,
 )
 from synrepl.storage.rooms.tables.membership_history import write_past_memberships
+from synrepl.storage.rooms.tables.partial_rooms import write_partial_events
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
 from synrepl.storage.rooms.tables.waiting import (
@@ -77,6 +78,8 @@ class RoomBatchWriter:
             JSON_TABLE,
             [json_row(each.row.event_no, each.event) for each in pending if not each.was_outlier],
         )
+        if batch.partial:
+            write_partial_events(rows, room_no, pending)
         batch.states.finish()
         write_current_state(rows, room_no, batch.states.numbered(change).items())
         numbers = batch.view.event_nos([*ends, *batch.old_ends])

@@ -38,8 +38,19 @@ class ResolutionTooLarge(Refused):
     """the states of room {room_id} cannot be resolved: {count} events are in conflict, and {limit} is the most that a resolution may have; raise 'max_resolved' of 'rooms' to take what was refused"""
 
 
+class RoomNotPartial(Refused):
+    """event {event_id} comes with partial state, and room {room_id} has its full state; join the room partially first"""
+
+
 #: Why one event is not taken, while others of its batch are.
-EVENT_REFUSALS = (NotStorable, OtherRoom, UnknownEvents, TooManyExtremities, ResolutionTooLarge)
+EVENT_REFUSALS = (
+    NotStorable,
+    OtherRoom,
+    UnknownEvents,
+    TooManyExtremities,
+    ResolutionTooLarge,
+    RoomNotPartial,
+)
 
 
 class RoomLimits(NamedTuple):

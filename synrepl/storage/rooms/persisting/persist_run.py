@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from synrepl.rooms import RoomVersion, room_version
 from synrepl.storage.database import Record, Transaction
@@ -28,7 +28,12 @@ from synrepl.storage.rooms.tables.numbers import (
     reopened,
     reopening,
 )
+from synrepl.storage.rooms.tables.pending_rows import PendingRows
 from synrepl.storage.short_work import Opening, ShortWork
+
+#: Gets the rows of a transaction, the number of the room, and the outcomes of the given events, before anything is written.
+#: It adds rows, or raises so that nothing is written.
+AlsoWrite = Callable[[PendingRows, int, Sequence[PersistedEvent]], object]
 
 
 class RoomNotAsRemembered(Exception):
@@ -44,6 +49,7 @@ class PersistRun(ShortWork["PersistRun"]):
     :param room_nos: numbers of rooms by ID, as far as they are known
     :param released_by: events that were persisted before, and that others wait for
     :param reserves_early: whether it may reserve tokens in its first round trip
+    :param also: adds what else is written in the transaction
     """
 
     def __init__(
@@ -56,8 +62,10 @@ class PersistRun(ShortWork["PersistRun"]):
         limits: RoomLimits = DEFAULT_LIMITS,
         released_by: Sequence[str] = (),
         reserves_early: bool = True,
+        also: AlsoWrite | None = None,
     ) -> None:
         self._reserves_early = reserves_early
+        self._also = also
         self._room_id = room_id
         self._version: RoomVersion = room_version(version)
         self._incoming = incoming
@@ -129,12 +137,14 @@ class PersistRun(ShortWork["PersistRun"]):
         incoming = self._arrived(batch)
         batch.prefetch(incoming, self._released_by)
         batch.take_in_ready()
-        given = [batch.take_in(each) for each in incoming]
+        given = self._take_in(batch, incoming)
         writer = RoomBatchWriter(batch, self._limits.max_waiting)
         self._check(batch, given)
         if writer.changes_something:
             writer.write(outbox)
             memory.revision = room.revision + 1
+        else:
+            batch.rows.flush(txn)
         self.memory = memory
         self._writer = writer
         self._given = given
@@ -144,8 +154,14 @@ class PersistRun(ShortWork["PersistRun"]):
         """The events to persist; overridden where they are built on the room as it is."""
         return self._incoming
 
+    def _take_in(self, batch: RoomBatch, incoming: Sequence[IncomingEvent]) -> list[PersistedEvent]:
+        """Judge the events; overridden where the states before them come in another way."""
+        return [batch.take_in(each) for each in incoming]
+
     def _check(self, batch: RoomBatch, given: Sequence[PersistedEvent]) -> None:
         """Check the outcomes before anything is written; an error changes nothing."""
+        if self._also is not None:
+            self._also(batch.rows, batch.room.room_no, given)
 
     def _open(self, txn: Transaction, new_ids: Sequence[str]) -> OpenedRoom:
         """Lock the room, which is made if it is not here, or not any more."""

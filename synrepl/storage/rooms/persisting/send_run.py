@@ -8,6 +8,7 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError, Refused, SynreplError
 from synrepl.rooms import (
     BadEvent,
+    Certainty,
     Event,
     EventBuilder,
     EventDraft,
@@ -17,6 +18,7 @@ from synrepl.rooms import (
     RedactionReason,
     StateKey,
     authorise,
+    certainty_of,
     check_state_independent,
     effect_of_redaction,
     judge,
@@ -113,7 +115,7 @@ class SendRun(PersistRun):
         if memory is not None and draft.redacts is None and memberships is None:
             event = _built_on_memory(memory, self._room_id, self._builder, draft)
         self._built_on = memory
-        self._incoming = () if event is None else (IncomingEvent(event),)
+        self._incoming = () if event is None else (_outgoing(event),)
         self._new_ids = [each.event.event_id for each in self._incoming]
 
     def _open(self, txn: Transaction, new_ids: Sequence[str]) -> OpenedRoom:
@@ -140,7 +142,7 @@ class SendRun(PersistRun):
             return ()
         except NoRoomToBuildIn:
             raise UnknownRoom(room_id=self._room_id) from None
-        return () if event is None else (IncomingEvent(event),)
+        return () if event is None else (_outgoing(event),)
 
     def _built(self, batch: RoomBatch) -> Event | None:
         """Build and judge the event, before anything of the room is changed; None if it is refused.
@@ -187,13 +189,19 @@ class SendRun(PersistRun):
     def _membership_error(
         self, batch: RoomBatch, judged: Judged[StoredState]
     ) -> SynreplError | None:
-        """Why an event is refused that requires another membership of its user."""
+        """Why an event is refused that requires another membership of its user.
+
+        In a partial room, the rules decide about users whose membership is not known yet.
+        """
         memberships, event = self._outgoing.memberships, judged.event
         if memberships is None:
             return None
         key = event.type, event.state_key or ""
         assert judged.state_before is not None
         before = batch.view.state_events(judged.state_before, [key]).get(key)
+        server = event.sender.partition(":")[2]
+        if before is None and judged.partial and certainty_of(key, server) is Certainty.UNKNOWN:
+            return None
         membership = "leave" if before is None else before.membership
         if membership in memberships:
             return None
@@ -212,6 +220,10 @@ class SendRun(PersistRun):
                 raise EventNotAllowed(reason=sentence)
             if self._outgoing.request is not None:
                 batch.rows.add(SENT_TABLE, self._outgoing.request.row(each.event_id))
+
+
+def _outgoing(event: Event) -> IncomingEvent:
+    return IncomingEvent(event, outgoing=True)
 
 
 def _built_on_memory(

@@ -65,9 +65,15 @@ def read_messages(txn: Transaction, room_id: str, viewer: Viewer, request: PageR
 def missing_in_page(
     txn: Transaction, room: RoomRow, page: VisiblePage, request: PageRequest
 ) -> list[str]:
-    """Missing prev events of events in the part of the room that a page covers."""
-    low = page.next or request.since or START
-    txn.execute(_MISSING, (room.room_no, *low, *(request.upto or END)))
+    """Missing prev events of events in the part of the room that a page covers.
+
+    A page that comes to the end of what is here, although the room begins earlier, covers everything above it, too: what is
+    missing there may be older than all that is here.
+    """
+    low, high = page.next or request.since or START, request.upto or END
+    if page.next is None and high != END and not _begins_here(txn, room):
+        high = END
+    txn.execute(_MISSING, (room.room_no, *low, *high))
     return [missing_id for (missing_id,) in txn.fetchall()]
 
 
@@ -78,6 +84,16 @@ _MISSING = planned(
     " AND (e.topological, e.stream_id) <= (%s, %s)"
     f" GROUP BY b.missing_id ORDER BY max(e.topological) DESC, b.missing_id LIMIT {MAX_GAPS}"
 )
+
+
+def _begins_here(txn: Transaction, room: RoomRow) -> bool:
+    """Whether the first event of a room is here."""
+    txn.execute(
+        "SELECT EXISTS (SELECT FROM synrepl._room_events"
+        " WHERE room_no = %s AND topological = 1 AND stream_id IS NOT NULL)",
+        (room.room_no,),
+    )
+    return bool(txn.fetchone()[0])
 
 
 def read_backfill(

@@ -38,6 +38,7 @@ class RoomFigures(NamedTuple):
     :ivar joined: number of users that are joined
     :ivar events: number of events with their state
     :ivar partial: number of events with partial state
+    :ivar is_partial: whether the full state of the room is not known yet
     :ivar waiting: number of events that wait for others
     :ivar stream_id: of the newest event; 0: there is none
     :ivar topological: the highest topological ordering
@@ -55,6 +56,7 @@ class RoomFigures(NamedTuple):
     extremities: int
     stream_id: int
     topological: int
+    is_partial: bool
 
 
 class RoomEnds(NamedTuple):
@@ -172,8 +174,9 @@ def _figures(txn: Transaction, clauses: str, params: Iterable[object]) -> list[R
         "  WHERE m.room_no = r.room_no AND m.membership = 'join'),"
         " coalesce(h.events, 0), coalesce(h.outliers, 0), coalesce(h.partial, 0),"
         " coalesce(h.waiting, 0), coalesce(h.extremities, 0), coalesce(h.stream_id, 0),"
-        " coalesce(h.topological, 0) FROM synrepl._rooms r"
+        " coalesce(h.topological, 0), p.room_no IS NOT NULL FROM synrepl._rooms r"
         " LEFT JOIN synrepl._room_heads h USING (room_no)"
+        " LEFT JOIN synrepl._partial_rooms p USING (room_no)"
         " LEFT JOIN synrepl._state_groups g"
         f"  ON g.room_no = r.room_no AND g.group_no = h.current_group{clauses}",
         tuple(params),

@@ -25,7 +25,11 @@ class EventFlags(IntFlag):
     """The stored outcome of an event.
 
     An outlier is known by its auth events only: it has no state and no ordering, and nobody may see it. The
-    JSON of an erased event is in the redacted form, so that its content does not fit its content hash.
+    JSON of an erased event is in the redacted form, so that its content does not fit its content hash. An unconfirmed
+    event is judged again when the room has its full state, though it has no partial state itself: its verdict
+    may lean on events that have. An outgoing event is sent to the other servers in the room. An abandoned event had
+    partial state when the last users of this server left: nothing is built on it until somebody joins the room again,
+    when it is partial again.
     """
 
     OUTLIER = 1
@@ -33,12 +37,17 @@ class EventFlags(IntFlag):
     SOFT_FAILED = 4
     PARTIAL = 8
     ERASED = 16
+    UNCONFIRMED = 32
+    OUTGOING = 64
+    ABANDONED = 128
 
 
 # Operations on members of an enumeration are slow, and these are looked at all the time.
 _OUTLIER = int(EventFlags.OUTLIER)
 _REJECTED = int(EventFlags.REJECTED)
 _UNPASSED = int(EventFlags.REJECTED | EventFlags.SOFT_FAILED)
+_PENDING = int(EventFlags.PARTIAL | EventFlags.UNCONFIRMED)
+_STATELESS = int(EventFlags.OUTLIER | EventFlags.ABANDONED)
 
 
 class StoredEvent(NamedTuple):
@@ -73,6 +82,11 @@ class StoredEvent(NamedTuple):
         return bool(self.flags & _OUTLIER)
 
     @property
+    def can_be_followed(self) -> bool:
+        """Whether the state after it is known well enough to derive others from it."""
+        return not self.flags & _STATELESS
+
+    @property
     def is_rejected(self) -> bool:
         """Whether it was rejected."""
         return bool(self.flags & _REJECTED)
@@ -81,6 +95,11 @@ class StoredEvent(NamedTuple):
     def passed_all_checks(self) -> bool:
         """Whether it was neither rejected nor soft-failed."""
         return not self.flags & _UNPASSED
+
+    @property
+    def is_judged_again(self) -> bool:
+        """Whether it is judged again when the room has its full state."""
+        return bool(self.flags & _PENDING)
 
 
 #: The columns of a :class:`StoredEvent`; the tables are ``e`` and ``t``.

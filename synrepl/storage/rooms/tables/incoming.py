@@ -24,6 +24,9 @@ class IncomingEvent(NamedTuple):
     :ivar partial: whether ``state_before`` is partial
     :ivar soft_failure: why it is soft-failed, if that was decided elsewhere, as by a server whose rooms are
         imported; it depends on when the event arrived there
+    :ivar checked_by_room: whether check 6 applies also with ``state_before``: the server that reported it may lie
+    :ivar outgoing: whether this server sends it to the other servers in the room: an event of one of its users, or of one
+        whom it has let into the room
     """
 
     event: Event
@@ -33,6 +36,8 @@ class IncomingEvent(NamedTuple):
     state_before: StateMap | None = None
     partial: bool = False
     soft_failure: Refusal | None = None
+    checked_by_room: bool = False
+    outgoing: bool = False
 
     @property
     def is_just_sent(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from synrepl.rooms import Event, Refusal
@@ -13,6 +14,8 @@ class PendingEvent(NamedTuple):
     """An event that was judged.
 
     :ivar was_outlier: whether its row is in the table
+    :ivar left_out: rejected events that are no part of the full state before it which another server reported, but may
+        be accepted when they are judged again; None if no server reported one
     """
 
     row: StoredEvent
@@ -20,6 +23,7 @@ class PendingEvent(NamedTuple):
     backfilled: bool
     was_outlier: bool
     refusal: Refusal | None
+    left_out: Sequence[int] | None = None
 
     def outcome(self) -> PersistedEvent:
         """The outcome of the event."""

@@ -82,6 +82,7 @@ class StoredTail(NamedTuple):
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
     :ivar purged: the highest stream ordering of the room's purged events; 0 if there are none
     :ivar current_group: the current state, as a group
+    :ivar is_partial: whether the room has partial state
     :ivar events: in stream order
     :ivar changes: in stream order
     :ivar members: numbers of the events that set the current memberships of the senders
@@ -101,6 +102,7 @@ class StoredTail(NamedTuple):
     state_only: Token
     purged: Token
     current_group: int
+    is_partial: bool
     events: Sequence[TailEvent]
     changes: Sequence[TailChange]
     members: Mapping[str, int]
@@ -144,7 +146,7 @@ def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
     for room_no, ((room_id, version, previous, newest, topological, *head, _),) in parts[
         "room"
     ].items():
-        state_only, purged, current_group = head
+        state_only, purged, current_group, is_partial = head
         events = sorted(map(_event, parts["event"][room_no]), key=lambda each: each.ordering.stream)
         floor = max(previous or 0, 0)
         if len(events) == TAIL_EVENTS:
@@ -162,6 +164,7 @@ def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
                 state_only,
                 purged,
                 current_group,
+                is_partial,
                 events,
                 [
                     _change(each)
@@ -201,9 +204,11 @@ _TAILS = Script(
             f"""
             WITH room AS MATERIALIZED (
                 SELECT r.room_no, r.room_id, r.version, w.since, h.stream_id, h.topological,
-                       h.current_group, h.state_stream_id, h.purged_stream_id
+                       h.current_group, h.state_stream_id, h.purged_stream_id,
+                       p.room_no IS NOT NULL AS is_partial
                   FROM unnest(%(rooms)s::text[], %(since)s::bigint[]) AS w (room_id, since)
                   JOIN synrepl._rooms r USING (room_id) JOIN synrepl._room_heads h USING (room_no)
+                  LEFT JOIN synrepl._partial_rooms p USING (room_no)
             ), recent AS MATERIALIZED (
                 SELECT e.* FROM room CROSS JOIN LATERAL (
                     SELECT e.* FROM synrepl._room_events e
@@ -237,7 +242,8 @@ _TAILS = Script(
             SELECT 'room' AS part, r.room_no, json_build_array(r.room_id, r.version,
                    (SELECT max(e.stream_id) FROM synrepl._room_events e
                      WHERE e.room_no = r.room_no AND e.stream_id IS NOT NULL AND e.stream_id <= r.since),
-                   r.stream_id, r.topological, r.state_stream_id, r.purged_stream_id, r.current_group), NULL::bytea
+                   r.stream_id, r.topological, r.state_stream_id, r.purged_stream_id, r.current_group,
+                   r.is_partial), NULL::bytea
               FROM room r
             UNION ALL
             SELECT 'event', e.room_no, json_build_array(e.event_no, e.event_id, e.topological, e.stream_id,

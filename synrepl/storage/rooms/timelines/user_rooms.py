@@ -1,7 +1,8 @@
 """The rooms of a user, with the user's membership as of a vector.
 
 ``_memberships`` has the current membership. Where a vector does not cover it, the newest one that it covers counts, of
-membership events and of what ``_membership_history`` has beyond them.
+membership events and of what ``_membership_history`` has beyond them. Of rooms that this server is not in,
+``_remote_memberships`` has invites and knocks; the later one counts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class UserRoom(NamedTuple):
 
     :ivar slot: of the user's membership in the room's states
     :ivar membership: as of a vector; ``leave`` also if there was none
-    :ivar member_no: number of the event that set it; None if there was none, or it is not known any more
+    :ivar member_no: number of the event that set it; None if there was none, if it is not known any more, or if this server is not in the room
     :ivar stream_id: stream ID of the fact that made it the membership; 0 if none is known
     :ivar has_event: whether an event set it; False if there was none, or none any more
     :ivar newest: stream ordering of the newest event of the room
@@ -41,6 +42,8 @@ class UserRoom(NamedTuple):
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
     :ivar purged: the highest stream ordering of the room's purged events; 0 if there are none
     :ivar is_forgotten: whether the user does not want to see it any more
+    :ivar is_partial: whether it has partial state, or had it as of a vector
+    :ivar completed: stream ID of the fact with which it became complete the last time; 0 if it was never partial
     """
 
     room_no: int
@@ -56,25 +59,40 @@ class UserRoom(NamedTuple):
     state_only: int
     purged: int
     is_forgotten: bool
+    is_partial: bool
+    completed: int
 
 
 _ROOMS = """
     SELECT m.room_no, r.room_id, r.version, k.slot, m.membership, m.event_no, m.stream_id,
            m.event_no IS NOT NULL, coalesce(h.stream_id, 0), coalesce(h.topological, 0),
            coalesce(h.state_stream_id, 0), coalesce(h.purged_stream_id, 0),
-           coalesce(f.event_no = m.event_no, false)
+           coalesce(f.event_no = m.event_no, false), p.room_no IS NOT NULL,
+           coalesce(h.completed_stream_id, 0)
       FROM (SELECT m.room_no, m.user_id, m.membership, m.event_no, m.stream_id
               FROM synrepl._memberships m WHERE m.user_id = %(user)s
+               AND NOT EXISTS (SELECT FROM synrepl._remote_memberships o
+                                WHERE o.user_id = %(user)s AND o.room_no = m.room_no
+                                  AND o.stream_id > m.stream_id)
+            UNION ALL
+            SELECT o.room_no, o.user_id, o.membership, NULL, o.stream_id
+              FROM synrepl._remote_memberships o WHERE o.user_id = %(user)s
+               AND NOT EXISTS (SELECT FROM synrepl._memberships m
+                                WHERE m.room_no = o.room_no AND m.user_id = o.user_id
+                                  AND m.stream_id > o.stream_id)
             UNION ALL
             SELECT h.room_no, %(user)s, 'leave', NULL, max(h.stream_id)
               FROM synrepl._membership_history h WHERE h.user_id = %(user)s
                AND NOT EXISTS (SELECT FROM synrepl._memberships m
                                 WHERE m.room_no = h.room_no AND m.user_id = h.user_id)
+               AND NOT EXISTS (SELECT FROM synrepl._remote_memberships o
+                                WHERE o.user_id = %(user)s AND o.room_no = h.room_no)
              GROUP BY h.room_no) AS m
       JOIN synrepl._rooms r USING (room_no)
       JOIN synrepl._room_keys k ON k.room_no = m.room_no AND k.type = 'm.room.member'
        AND k.state_key = m.user_id
       LEFT JOIN synrepl._room_heads h ON h.room_no = m.room_no
+      LEFT JOIN synrepl._partial_rooms p ON p.room_no = m.room_no
       LEFT JOIN synrepl._forgotten_rooms f ON f.room_no = m.room_no AND f.user_id = m.user_id
      WHERE true"""
 
@@ -101,11 +119,7 @@ def rooms_with_membership(
             where = f"({where} OR m.stream_id > %(since)s)"
         where = f" AND {where}"
     txn.execute(planned(_ROOMS + where), params)
-    rooms = [UserRoom._make(row) for row in txn.fetchall()]
-    tokens = {each.stream_id for each in rooms}
-    ahead = tokens - covered_tokens(txn, tokens, upto)
-    earlier = memberships_at(txn, user, [e for e in rooms if e.stream_id in ahead], upto)
-    return [earlier.get(each.room_no, each) for each in rooms]
+    return _as_of(txn, user, [UserRoom._make(row) for row in txn.fetchall()], upto)
 
 
 class RoomOfUser(NamedTuple):
@@ -132,9 +146,11 @@ _ROOM = f"""
            coalesce(m.stream_id, g.stream_id), m.event_no IS NOT NULL,
            coalesce(h.stream_id, 0), coalesce(h.topological, 0),
            coalesce(h.state_stream_id, 0), coalesce(h.purged_stream_id, 0),
-           coalesce(f.event_no = m.event_no, false)
+           coalesce(f.event_no = m.event_no, false),
+           p.room_no IS NOT NULL, coalesce(h.completed_stream_id, 0)
       FROM synrepl._rooms r
       LEFT JOIN synrepl._room_heads h USING (room_no)
+      LEFT JOIN synrepl._partial_rooms p ON p.room_no = r.room_no
       LEFT JOIN synrepl._room_keys y ON y.room_no = r.room_no
        AND y.type = 'm.room.history_visibility' AND y.state_key = ''
       LEFT JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = 'm.room.member'
@@ -177,6 +193,18 @@ def room_of_user(txn: Transaction, room_id: str, user: str, *, with_history: boo
     return RoomOfUser(room, member, slots, has_branches, newest)
 
 
+def _as_of(
+    txn: Transaction, user: str, rooms: Sequence[UserRoom], vector: PositionVector
+) -> list[UserRoom]:
+    """Rooms as they are now, changed to what they are as of a vector."""
+    tokens = {each.stream_id for each in rooms}
+    ahead = tokens - covered_tokens(txn, tokens, vector)
+    earlier = memberships_at(txn, user, [e for e in rooms if e.stream_id in ahead], vector)
+    partial = partial_at(txn, rooms, vector)
+    found = [earlier.get(each.room_no, each) for each in rooms]
+    return [e._replace(is_partial=True) if e.room_no in partial else e for e in found]
+
+
 def memberships_at(
     txn: Transaction, user: str, rooms: Sequence[UserRoom], vector: PositionVector
 ) -> dict[int, UserRoom]:
@@ -199,7 +227,18 @@ def memberships_at(
         },
     )
     found = {row[0]: row for row in txn.fetchall()}
-    return {each.room_no: _as_of(each, found[each.room_no]) for each in rooms}
+    return {each.room_no: _with_membership(each, found[each.room_no]) for each in rooms}
+
+
+def partial_at(txn: Transaction, rooms: Sequence[UserRoom], vector: PositionVector) -> set[int]:
+    """Those of some rooms, by number, that are partial, or were so at a vector."""
+    completed = {each.completed for each in rooms if each.completed}
+    covered = covered_tokens(txn, completed, vector)
+    return {
+        each.room_no
+        for each in rooms
+        if each.is_partial or (each.completed and each.completed not in covered)
+    }
 
 
 def joined_once(txn: Transaction, user: str, rooms: Sequence[UserRoom]) -> set[int]:
@@ -224,7 +263,7 @@ def joined_once(txn: Transaction, user: str, rooms: Sequence[UserRoom]) -> set[i
     return {int(room_no) for (room_no,) in txn.fetchall()}
 
 
-def _as_of(room: UserRoom, row: Record) -> UserRoom:
+def _with_membership(room: UserRoom, row: Record) -> UserRoom:
     _, membership, stream_id, event_no = row
     return room._replace(
         membership=membership or "leave",

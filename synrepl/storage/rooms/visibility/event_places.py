@@ -166,18 +166,28 @@ class EventPlaces:
 _BESIDE = EventPlace(BESIDE_BIT)
 
 
-def event_places(txn: Transaction, room_no: int) -> EventPlaces:
-    """The places of a room's next events. The caller holds the room's lock."""
+def event_places(txn: Transaction, room_no: int, before: int | None = None) -> EventPlaces:
+    """The places of a room's next events. The caller holds the room's lock.
+
+    :param before: the stream ordering of the next event, if it is not the next of all
+    """
+    only = "" if before is None else " AND stream_id < %(before)s"
+    highest = (
+        "(SELECT h.topological FROM synrepl._room_heads h WHERE h.room_no = %(room)s)"
+        if before is None
+        else "(SELECT max(topological) FROM synrepl._room_events WHERE room_no = %(room)s"
+        " AND stream_id IS NOT NULL AND stream_id < %(before)s)"
+    )
     txn.execute(
         "SELECT e.group_after, e.topological,"
         " CASE WHEN e.group_before = lag(e.group_after) OVER (ORDER BY e.group_after) THEN e.slot END,"
-        " h.topological"
+        f" {highest}"
         " FROM (SELECT group_before, group_after, topological, slot FROM synrepl._room_events"
-        f" WHERE room_no = %(room)s AND (audience & {FIRST_BIT}) <> 0"
-        " ORDER BY group_after DESC LIMIT %(most)s) AS e"
-        " LEFT JOIN synrepl._room_heads h ON h.room_no = %(room)s ORDER BY e.group_after",
-        {"room": room_no, "most": MAX_BEHIND},
+        f" WHERE room_no = %(room)s AND (audience & {FIRST_BIT}) <> 0{only}"
+        " ORDER BY group_after DESC LIMIT %(most)s) AS e ORDER BY e.group_after",
+        {"room": room_no, "most": MAX_BEHIND, "before": before},
     )
     rows = txn.fetchall()
-    highest = max((row[3] or 0 for row in rows), default=0)
-    return EventPlaces((LinePosition(*row[:3]) for row in rows), highest)
+    return EventPlaces(
+        (LinePosition(*row[:3]) for row in rows), max((row[3] or 0 for row in rows), default=0)
+    )

@@ -65,7 +65,7 @@ class DataProcess:
         self.database = database
         self.account_data = AccountDataService(database, self.writers)
         self.receipts = ReceiptService(scheduler, self.writers)
-        self.to_device = ToDeviceService("test", self.writers, NullLog())
+        self.to_device = ToDeviceService("test", True, self.writers, NullLog())
 
     async def forward(self, writer: str, action: str, argument: Mapping[str, Any]) -> Any:
         """Have another process perform an action; everything goes through JSON."""

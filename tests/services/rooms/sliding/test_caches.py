@@ -19,7 +19,9 @@ from tests.services.world import NullLog
 def rooms(count: int, upto: int = 1) -> UserRooms:
     """A list of rooms."""
     found = [
-        ListedRoom(UserRoom(n, f"!{n}", "10", 0, "join", 1, 1, True, 1, 1, 0, 0, False), 1, False)
+        ListedRoom(
+            UserRoom(n, f"!{n}", "10", 0, "join", 1, 1, True, 1, 1, 0, 0, False, False, 0), 1, False
+        )
         for n in range(count)
     ]
     return UserRooms(PositionVector(linear=upto), tuple(found))

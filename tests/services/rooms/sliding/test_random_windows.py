@@ -38,6 +38,7 @@ STATES = (
     RequiredState(frozenset({("a", None)})),
     RequiredState(frozenset({(None, None)})),
 )
+EVERYTHING = STATES[-1]
 
 
 class World:
@@ -53,6 +54,7 @@ class World:
         self.direct = frozenset(f"!{n}" for n in ROOMS if rng.random() < 0.3)
         self.types = {n: rng.choice([None, "m.space"]) for n in ROOMS}
         self.encrypted = {n: rng.random() < 0.5 for n in ROOMS}
+        self.partial = {n for n in ROOMS if rng.random() < 0.2}
         self.happen(ROOMS)
 
     def happen(self, rooms: Iterable[int]) -> None:
@@ -60,6 +62,11 @@ class World:
         for number in rooms:
             self.now += 1
             self.events[number].append(self.now)
+
+    def move(self, room: int) -> None:
+        """A room becomes complete, or partial again: something that happens in it."""
+        self.partial ^= {room}
+        self.happen([room])
 
     def token(self) -> SyncToken:
         """The token of now."""
@@ -70,7 +77,9 @@ class World:
         rooms = [
             ListedRoom(
                 UserRoom(
-                    n, f"!{n}", "10", 0, "join", n, 1, True, self.events[n][-1], 1, 0, 0, False
+                    *(n, f"!{n}", "10", 0, "join", n, 1, True, self.events[n][-1], 1, 0, 0, False),
+                    is_partial=n in self.partial,
+                    completed=0,
                 ),
                 self.events[n][-1],
                 False,
@@ -82,12 +91,18 @@ class World:
             PositionVector(linear=self.now), tuple(ordered), self.types, self.encrypted
         )
 
-    def matching(self, wanted: ListFilter) -> list[int]:
+    def may_have(self, room: int, rule: RoomRule) -> bool:
+        """Whether a room is told to who wants that of it."""
+        return room not in self.partial or rule.required != EVERYTHING
+
+    def matching(self, windows: RoomWindows) -> list[int]:
         """The rooms of a list, the most recently active first."""
+        wanted = windows.filters
         return [
             n
             for n in sorted(ROOMS, key=lambda n: -self.events[n][-1])
-            if (wanted.is_dm is None or wanted.is_dm == (f"!{n}" in self.direct))
+            if self.may_have(n, windows.rule)
+            and (wanted.is_dm is None or wanted.is_dm == (f"!{n}" in self.direct))
             and (wanted.is_encrypted in (None, self.encrypted[n]))
             and self.types[n] not in wanted.not_room_types
         ]
@@ -116,14 +131,15 @@ class World:
         """The rooms that a request wants, each with what it wants."""
         rules: dict[int, list[RoomRule]] = defaultdict(list)
         for windows in request.lists.values():
-            found = self.matching(windows.filters)
+            found = self.matching(windows)
             for place, number in enumerate(found):
                 ranges = windows.ranges
                 if ranges is None or any(first <= place <= last for first, last in ranges):
                     rules[number].append(windows.rule)
         for room_id, rule in request.subscriptions.items():
-            if int(room_id[1:]) in ROOMS:
-                rules[int(room_id[1:])].append(rule)
+            number = int(room_id[1:])
+            if number in ROOMS and self.may_have(number, rule):
+                rules[number].append(rule)
         combined = {}
         for number, each in rules.items():
             required = each[0].required
@@ -158,7 +174,7 @@ class ModelConnection:
         )
         wanted = world.wanted(request)
         case.assertEqual({n: each.rule for n, each in plan.matched.items()}, wanted)
-        counts = {k: len(world.matching(each.filters)) for k, each in request.lists.items()}
+        counts = {k: len(world.matching(each)) for k, each in request.lists.items()}
         case.assertEqual(plan.counts, counts)
         records = self.check(case, plan, wanted)
         if not is_lost:
@@ -223,4 +239,6 @@ class RandomWindows(SynchronousTestCase):
             client = ModelConnection(world)
             for _ in range(40):
                 world.happen(n for n in ROOMS if rng.random() < rng.choice([0, 0.1, 0.5]))
+                if rng.random() < 0.3:
+                    world.move(rng.choice(ROOMS))
                 client.ask(self, is_lost=rng.random() < 0.2)

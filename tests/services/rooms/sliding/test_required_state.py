@@ -27,6 +27,38 @@ def pairs(*given: tuple[str, str]) -> RequiredState:
     return RequiredState.of_pairs(given, ME)
 
 
+class MembersOfPartialRooms(SynchronousTestCase):
+    """Which states have memberships that are not known while a room is partial."""
+
+    def test_what_names_members_of_other_servers_waits_for_them(self) -> None:
+        member, far = "m.room.member", "@far:y"
+        for given, waits in (
+            ([], False),
+            ([("m.room.name", "*"), ("*", "")], False),
+            ([(member, "$LAZY"), (member, "$ME"), (member, OTHER)], False),
+            ([("*", "*"), (member, "$LAZY")], False),
+            ([("*", "$ME")], False),
+            ([(member, "*")], True),
+            ([("*", "*")], True),
+            ([(member, "*"), (member, "$LAZY")], True),
+            ([(member, far), (member, "$LAZY")], True),
+            ([("*", far)], True),
+        ):
+            self.assertEqual(pairs(*given).awaits_members("x"), waits, given)
+
+    def test_patterns_that_leave_them_out_do_not_wait(self) -> None:
+        everything: StatePattern = (None, None)
+        for exclude, lazy, waits in (
+            ([], False, True),
+            ([("m.room.name", None)], False, True),
+            ([("m.room.member", OTHER)], False, True),
+            ([("m.room.member", None)], False, False),
+            ([], True, False),
+        ):
+            made = RequiredState.of_patterns([everything], exclude, lazy)
+            self.assertEqual(made.awaits_members("x"), waits, (exclude, lazy))
+
+
 class OlderForm(SynchronousTestCase):
     """Pairs of types and keys."""
 

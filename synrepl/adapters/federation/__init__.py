@@ -1,0 +1,1 @@
+"""How other servers are reached, and how they reach this one: names, certificates, signed HTTP."""

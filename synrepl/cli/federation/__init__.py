@@ -1,0 +1,1 @@
+"""``synrepl federation``: other servers, as this one sees them."""

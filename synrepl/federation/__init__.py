@@ -1,0 +1,1 @@
+"""The server-server protocol of Matrix, without I/O, clock or sockets."""

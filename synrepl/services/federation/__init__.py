@@ -1,0 +1,1 @@
+"""Rooms that are shared with other servers."""

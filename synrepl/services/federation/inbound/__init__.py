@@ -1,0 +1,1 @@
+"""Takes in what other servers send: events, EDUs, and the events that these lack."""

@@ -1,0 +1,1 @@
+"""Completes partial rooms in the background."""

@@ -1,0 +1,1 @@
+"""Tests of how other servers are reached, and how they reach this one."""

@@ -1,0 +1,1 @@
+"""Tests of the listener for other servers."""

@@ -1,0 +1,29 @@
+"""Partial rooms are completed: the store is as if it had known everything from the start."""
+
+from __future__ import annotations
+
+from tests.services.federation.joining_server import US
+from tests.services.federation.resync.resync_case import ALICE, ResyncCase
+
+
+class CompletedRooms(ResyncCase):
+    async def test_a_room_is_completed_in_each_room_version(self) -> None:
+        for version in ("1", "3", "6", "9", "10", "11", "12"):
+            room = self.made_room(version)
+            done = await self.here.join(room.room_id, "a")
+            self.assertTrue(done.is_partial)
+            self.assertLess(
+                self.sql("SELECT count(*) FROM synrepl._current_state"),
+                len(room.room.current_state()),
+            )
+            self.a.send(room.room_id, "m.room.topic", ALICE, {"topic": "later"}, "")
+            await self.sent_to_us(room)
+            await self.here.complete()
+            whole = await self.check_complete(room)
+            self.assertEqual(whole.current_state(), room.room.current_state())
+            self.assertEqual(
+                self.sql("SELECT membership FROM synrepl._memberships WHERE user_id = %s", US),
+                "join",
+            )
+            await self.empty()
+            self.a.rooms.clear()
