@@ -187,7 +187,8 @@ class ClientEventMaker:
             wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
         others = rows.rooms.keys() - wanted.keys()
         if others:
-            versions = {each.room_no: each.version for each in (*entries, *shown)}
+            versions = {each.room_no: each.version for each in entries}
+            versions |= {each.room_no: each.version for each in shown}
             for number in others:
                 wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
         read = sources_from(rows.rows, wanted)
