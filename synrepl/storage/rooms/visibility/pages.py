@@ -288,10 +288,12 @@ class _Pages:
 
 def _wanted_sql(request: PageRequest) -> tuple[str, dict[str, object]]:
     """The conditions of a request that do not depend on the viewer, each preceded by AND, and their parameters."""
-    sql = f" AND {covered_sql(request.ceiling, 'ceiling')}{request.wanted.predicate}"
+    # Not for the index of the stream, which is in another order: the planner might think that few events are left.
+    stream_id = "e.stream_id" if request.order is PageOrder.STREAM else "(e.stream_id + 0)"
+    sql = f" AND {covered_sql(request.ceiling, 'ceiling', stream_id)}{request.wanted.predicate}"
     params = {**covered_params(request.ceiling, "ceiling"), **request.wanted.params}
     if request.floor is not None:
-        sql += f" AND {not_covered_sql(request.floor, 'floor')}"
+        sql += f" AND {not_covered_sql(request.floor, 'floor', stream_id)}"
         params |= covered_params(request.floor, "floor")
     return sql, params
 
