@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from OpenSSL import SSL
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
@@ -103,6 +103,8 @@ class HttpsClient:
         self._reactor = connector.reactor
         self._spool_dir = spool_dir
         self._pools: OrderedDict[tuple[str, str], HTTPConnectionPool] = OrderedDict()
+        self._active: set[Deferred[HttpsAnswer]] = set()
+        self._is_closed = False
         self.usage = SpoolUsage()
 
     async def exchange(self, route: ServerRoute, request: HttpsRequest) -> HttpsAnswer:
@@ -110,13 +112,27 @@ class HttpsClient:
 
         :raises SynreplError: by name, where the reason is known
         :raises Exception: of Twisted or OpenSSL; see :func:`reason_of`
+        :raises CancelledError: the client is closed
         """
+        if self._is_closed:
+            raise CancelledError()
         whole = Deferred.fromCoroutine(self._exchange(route, request))
         _limit(self._reactor, whole, request.timeout_s, "its whole answer")
-        return await whole
+        self._active.add(whole)
+        try:
+            return await whole
+        except Exception as error:  # which of Twisted's it is depends on how far the exchange was
+            if self._is_closed:
+                raise CancelledError() from error
+            raise
+        finally:
+            self._active.discard(whole)
 
     async def close(self) -> None:
-        """Close the connections that are kept."""
+        """Cancel the exchanges that are under way, and close the connections that are kept."""
+        self._is_closed = True
+        for exchange in list(self._active):
+            exchange.cancel()
         while self._pools:
             await self._pools.popitem()[1].closeCachedConnections()
 

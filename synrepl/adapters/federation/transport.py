@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from signedjson.types import SigningKey
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 
 from synrepl.adapters.federation.endpoints import AddressNotAllowed
@@ -127,12 +127,13 @@ class HttpsFederationTransport:
 
         :raises DestinationAway: :raises AnswerTooLarge: :raises AddressRefused:
         :raises CannotSpool: there is no room for the answer
+        :raises CancelledError: the process stops; that says nothing about the server
         """
         work = Deferred.fromCoroutine(self._in_turn(request))
         work.addTimeout(request.timeout_s, self._reactor)
         try:
             return await work
-        except (AnswerTooLarge, CannotSpool):
+        except (AnswerTooLarge, CannotSpool, CancelledError):
             raise
         except AddressNotAllowed as error:
             raise AddressRefused(

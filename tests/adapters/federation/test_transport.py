@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from signedjson.key import get_verify_key
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from synrepl.adapters.federation import endpoints, exchange, transport
 from synrepl.adapters.federation.spool import CannotSpool
@@ -321,6 +321,16 @@ class Limits(TransportCase):
             self.clock.advance(2)
         answer = await sent
         self.assertEqual(answer.body.size, size)
+
+    async def test_closing_ends_what_is_under_way_and_blames_nobody(self) -> None:
+        name, factory = self.scripted(b"")
+        sent = self.begin(name)
+        await self.asked(factory)
+        await self.client.close()
+        await self.assertFailure(sent, CancelledError)
+        await self.assertFailure(self.begin(name), CancelledError)
+        while not factory.made[0].is_lost:
+            await turn()
 
     async def test_a_cancelled_request_leaves_nothing(self) -> None:
         name, factory = self.scripted(OK + b"Content-Length: 9000000\r\n\r\n" + b"a" * 1_000_000)
