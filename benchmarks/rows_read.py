@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from synrepl.storage.database import Transaction, Values
+from synrepl.storage.database import DeferredScript, Transaction, Values
 
 
 class RowCounter:
@@ -21,6 +21,8 @@ class RowCounter:
 
     def execute(self, sql: str, params: Values = ()) -> Transaction:
         """Count, and run."""
+        if isinstance(sql, DeferredScript):  # it reads nothing
+            return self._txn.execute(sql, params)
         explained = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {sql}"
         plan = self._txn.execute(explained, params).fetchone()[0]
         if isinstance(plan, str):

@@ -189,8 +189,8 @@ class Timelines(ClientMutantCase):
         self.assert_caught("CLIENT", (HistoryReader, "_backwards", _without_floor))
 
     def test_a_user_reads_as_of_what_the_process_knows(self) -> None:
-        def room(txn: Any, room_id: str, user: str) -> Any:
-            found = original(txn, room_id, user)
+        def room(txn: Any, room_id: str, user: str, *, with_history: bool) -> Any:
+            found = original(txn, room_id, user, with_history=with_history)
             old = user_rooms.memberships_at(
                 txn, user, [found.member] if found.member else [], PositionVector(linear=1)
             )

@@ -6,7 +6,7 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#get_matrixclientv3sync
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -29,11 +29,27 @@ from synrepl.services.rooms.timelines.updates import (
 )
 
 
+class ToldRoom(Protocol):
+    """A joined room, as :class:`.JoinedRoom` and :class:`.EncodedRoom` are one."""
+
+    @property
+    def summary(self) -> RoomSummary | None: ...
+
+    def to_json(self) -> tuple[object, object]: ...
+
+
 def sync_answer(
-    update: RoomsUpdate, data: ClientData, position: SyncToken, state: str, now: float
+    told: Mapping[str, ToldRoom],
+    update: RoomsUpdate,
+    data: ClientData,
+    position: SyncToken,
+    state: str,
+    now: float,
 ) -> dict[str, Any]:
     """What is told, as JSON.
 
+    :param told: the joined rooms
+    :param update: the others
     :param position: ``next_batch``
     :param state: what the states of rooms are called
     :param now: seconds since 1970
@@ -41,7 +57,7 @@ def sync_answer(
     silent = RoomTimeline((), False, RoomToken(position.events))
     joined = {
         each: _joined(room, state, data.rooms.get(each, NO_ROOM_DATA))
-        for each, room in update.joined.items()
+        for each, room in told.items()
     }
     for room_id, more in data.rooms.items():
         if room_id not in joined and room_id not in update.left:
@@ -55,7 +71,7 @@ def sync_answer(
             for each, room in update.left.items()
         },
     }
-    told: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "rooms": {name: found for name, found in rooms.items() if found},
         "account_data": account_data_json(data.account_data),
         "presence": [presence_event(each, now) for each in data.presence],
@@ -66,13 +82,13 @@ def sync_answer(
         "device_one_time_keys_count": {},
         "device_unused_fallback_key_types": [],
     }
-    for name, found in told.items():
+    for name, found in parts.items():
         if found:
             answer[name] = found if name == "rooms" else {"events": found}
     return answer
 
 
-def _joined(room: JoinedRoom, state: str, data: RoomData) -> dict[str, Any]:
+def _joined(room: ToldRoom, state: str, data: RoomData) -> dict[str, Any]:
     timeline, entries = room.to_json()
     return {
         "timeline": timeline,

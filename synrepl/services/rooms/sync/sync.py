@@ -5,6 +5,8 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#syncing
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from synrepl.core.clock import Clock
@@ -16,11 +18,11 @@ from synrepl.services.rooms.news.news import NewsSource
 from synrepl.services.rooms.news.sync_token import SyncToken
 from synrepl.services.rooms.news.token_wait import TokenWait
 from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
-from synrepl.services.rooms.sync.answer import sync_answer
+from synrepl.services.rooms.sync.answer import ToldRoom, sync_answer
 from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.client_filter import NO_FILTER, ClientFilter
 from synrepl.services.rooms.timelines.timelines import Timelines
-from synrepl.services.rooms.timelines.updates import RoomsUpdate
+from synrepl.services.rooms.timelines.updates import EncodedRoom, RoomsUpdate
 from synrepl.streams.synapse.events import EVENTS
 from synrepl.streams.synapse.to_device import TO_DEVICE
 
@@ -87,12 +89,17 @@ class ClientSync:
         await self._data.devices.begins(identity)
         reader = await self._data.reader_of(identity)
         upto = self._applied.current()
-        update = await self._timelines.initial(
+        update, told = None, dict[str, EncodedRoom]()
+        async for part in self._timelines.initial_parts(
             reader, upto.events, request.wanted, state_after=request.state_after is not None
-        )
+        ):
+            told |= {room_id: room.encoded() for room_id, room in part.joined.items()}
+            rest = replace(part, joined={})
+            update = rest if update is None else update.merged(rest)
+        assert update is not None
         reached = _reached(upto, update)
-        data = await self._data.first(reader, reached, update, request.wanted)
-        return self._answer(identity, update, data, reached, request)
+        data = await self._data.first(reader, reached, told, update.left, request.wanted)
+        return self._answer(identity, told, update, data, reached, request)
 
     async def _next(
         self, identity: ClientIdentity, request: SyncRequest, asked_since: SyncToken
@@ -107,7 +114,7 @@ class ClientSync:
             left = until - self._clock.seconds()
             if not (update.is_empty and data.is_empty) or left <= 0:
                 position = self._applied.next_token(since, _reached(upto, update))
-                return self._answer(identity, update, data, position, request)
+                return self._answer(identity, update.joined, update, data, position, request)
             await self._waits.wait(identity.user_id, upto, left)
 
     async def _changes(
@@ -141,6 +148,7 @@ class ClientSync:
     def _answer(
         self,
         identity: ClientIdentity,
+        told: Mapping[str, ToldRoom],
         update: RoomsUpdate,
         data: ClientData,
         position: SyncToken,
@@ -155,7 +163,7 @@ class ClientSync:
         if data.to_device:
             self._data.devices.told(identity, position.to_device)
         return sync_answer(
-            update, data, position, request.state_after or "state", self._clock.seconds()
+            told, update, data, position, request.state_after or "state", self._clock.seconds()
         )
 
 

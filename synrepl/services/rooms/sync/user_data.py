@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from synrepl.services.clients.identity import ClientIdentity
@@ -40,10 +40,15 @@ class UserData:
         return TimelineReader(*identity, await self.ignored_by(identity.user_id))
 
     async def first(
-        self, reader: TimelineReader, upto: SyncToken, update: RoomsUpdate, wanted: ClientFilter
+        self,
+        reader: TimelineReader,
+        upto: SyncToken,
+        joined: Collection[str],
+        left: Collection[str],
+        wanted: ClientFilter,
     ) -> ClientData:
-        """Everything, for the rooms of an update from the start."""
-        rooms = DataRooms(update.joined, update.joined, left=update.left)
+        """Everything, for rooms that are told from the start."""
+        rooms = DataRooms(joined, joined, left=left)
         return await self._read(reader, None, upto, ANY_NEWS, rooms, wanted)
 
     async def since(

@@ -21,10 +21,12 @@ from synrepl.rooms import (
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.timelines.event_sources import (
+    AnswerRows,
     EventAtState,
     EventSource,
     WantedEvent,
     read_answer_rows,
+    read_current_members,
     read_sources,
     sources_from,
 )
@@ -167,14 +169,28 @@ class ClientEventMaker:
             self._reader.user_id,
             self._reader.device_id,
         )
-        versions = {each.room_no: each.version for each in entries}
-        versions |= {each.room_no: each.version for each in shown}
-        wanted = {
-            number: WantedEvent(number, versions[room_no]) for number, room_no in rows.rooms.items()
-        }
-        wanted |= {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
+        return self._made(rows, shown, entries)
+
+    def current_members(self, room_no: int, version: str) -> MadeEvents:
+        """The memberships in the current state of a room."""
+        numbers, rows = read_current_members(self._txn, room_no)
+        return self._made(rows, (), [EntryOfRoom(room_no, version, each) for each in numbers])
+
+    def _made(
+        self,
+        rows: AnswerRows,
+        shown: Sequence[EventOfRoom],
+        entries: Collection[EntryOfRoom],
+    ) -> MadeEvents:
+        wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
         for _, version, event in shown:
             wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
+        others = rows.rooms.keys() - wanted.keys()
+        if others:
+            versions = {each.room_no: each.version for each in entries}
+            versions |= {each.room_no: each.version for each in shown}
+            for number in others:
+                wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
         read = sources_from(rows.rows, wanted)
         sources = AnswerSources(read.events, rows.replaced, rows.sent)
         events: dict[int, ClientEvent] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering
@@ -153,14 +153,15 @@ class HistoryReader:
         newer = RoomToken(now, event.ordering)
         before = self._part(older, before_count, backwards=True)
         after = self._part(newer, after_count, backwards=False)
-        made = self._events([event, *before, *after])
         last = after[-1] if after else event
+        state = self._state_after(last, {each.sender for each in (event, *before, *after)})
+        made = self._made([event, *before, *after], state)
         start = before[-1].ordering if before else event.ordering
         return EventContext(
-            made[0],
-            made[1 : len(before) + 1],
-            made[len(before) + 1 :],
-            self._state_after(last, {each.sender for each in (event, *before, *after)}),
+            made[event.event_no],
+            in_order(made, [each.event_no for each in before]),
+            in_order(made, [each.event_no for each in after]),
+            [each for each in in_order(made, state) if self._wanted.allows(each.type, each.sender)],
             RoomToken(now, EventOrdering(start.topological, start.stream - 1)),
             RoomToken(now, last.ordering),
         )
@@ -194,28 +195,27 @@ class HistoryReader:
         return ordering.stream <= self._view.upto.highest
 
     def _events(self, shown: Sequence[ShownEvent]) -> list[ClientEvent]:
-        room = self._view.room
-        made = self._maker.make([EventOfRoom(room.room_no, room.version, each) for each in shown])
-        if made.damaged:
-            raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
-        return in_order(made.events, [each.event_no for each in shown])
+        return in_order(self._made(shown), [each.event_no for each in shown])
 
-    def _state_after(self, event: ShownEvent, senders: Collection[str]) -> list[ClientEvent]:
-        """The state after an event, as far as it is wanted; with lazy loading, with the memberships of some users."""
-        room, wanted = self._view.room, self._wanted
-        entries = state_entries_after(self._txn, room.room_no, event.event_no)
-        if wanted.lazy_load_members:
-            entries = {k: n for k, n in entries.items() if k[0] != MEMBER or k[1] in senders}
+    def _made(
+        self, shown: Sequence[ShownEvent], entries: Collection[int] = ()
+    ) -> Mapping[int, ClientEvent]:
+        """Events of the timeline, and state events by their numbers."""
+        room = self._view.room
         made = self._maker.make(
-            (), [EntryOfRoom(room.room_no, room.version, each) for each in entries.values()]
+            [EventOfRoom(room.room_no, room.version, each) for each in shown],
+            [EntryOfRoom(room.room_no, room.version, each) for each in entries],
         )
         if made.damaged:
             raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
-        return [
-            each
-            for each in in_order(made.events, entries.values())
-            if wanted.allows(each.type, each.sender)
-        ]
+        return made.events
+
+    def _state_after(self, event: ShownEvent, senders: Collection[str]) -> Collection[int]:
+        """The state after an event; with lazy loading, with the memberships of some users."""
+        entries = state_entries_after(self._txn, self._view.room.room_no, event.event_no)
+        if self._wanted.lazy_load_members:
+            entries = {k: n for k, n in entries.items() if k[0] != MEMBER or k[1] in senders}
+        return entries.values()
 
     def _members(self, shown: Sequence[ShownEvent]) -> list[ClientEvent]:
         """With lazy loading, the memberships of the senders at the newest event shown."""

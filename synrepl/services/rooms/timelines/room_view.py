@@ -48,7 +48,12 @@ class UserRoomView:
 
 
 def room_view(
-    txn: Transaction, reader: TimelineReader, room_id: str, now: PositionVector
+    txn: Transaction,
+    reader: TimelineReader,
+    room_id: str,
+    now: PositionVector,
+    *,
+    with_history: bool,
 ) -> UserRoomView:
     """What a user may read of a room.
 
@@ -56,12 +61,15 @@ def room_view(
     one before it has heard of it.
 
     :param now: what is known in this process
+    :param with_history: whether its history will be read, so that what that needs is read at once
     :raises UnknownRoom: it is not in the store
     :raises NotInRoom: the user was never in it, and not everybody may read it
     """
-    room, member, slots = room_of_user(txn, room_id, reader.user_id)
+    room, member, slots, has_branches, newest = room_of_user(
+        txn, room_id, reader.user_id, with_history=with_history
+    )
     viewer = Viewer(reader.user_id, ignored=reader.ignored)
-    user = RoomViewer(txn, room, viewer, slots)
+    user = RoomViewer(txn, room, viewer, slots, may_have_branches=has_branches, newest=newest)
     if member is not None and member.is_forgotten:
         member = None
     if member is not None and member.membership == "join":
@@ -70,7 +78,14 @@ def room_view(
         upto = EVERYTHING.lowered(member.stream_id)
         return UserRoomView(room, member, reader, user, upto, now.lowered(member.stream_id))
     if _is_world_readable(txn, room.room_no):
-        peeking = RoomViewer(txn, room, viewer._replace(is_peeking=True), slots)
+        peeking = RoomViewer(
+            txn,
+            room,
+            viewer._replace(is_peeking=True),
+            slots,
+            may_have_branches=has_branches,
+            newest=newest,
+        )
         return UserRoomView(room, None, reader, peeking, EVERYTHING, now)
     raise NotInRoom(user=reader.user_id, room_id=room_id)
 

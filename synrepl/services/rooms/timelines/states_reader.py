@@ -8,7 +8,12 @@ import msgspec
 
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import StateKey
-from synrepl.services.rooms.timelines.client_events import ClientEventMaker, EntryOfRoom, in_order
+from synrepl.services.rooms.timelines.client_events import (
+    ClientEventMaker,
+    EntryOfRoom,
+    MadeEvents,
+    in_order,
+)
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import UserRoomView
 from synrepl.services.rooms.timelines.updates import (
@@ -83,10 +88,9 @@ class StatesReader:
             upto = at
         if not self._view.is_joined and not self._view.upto.covers(upto):
             upto = self._view.upto
-        found = self._events(self._entries(upto, only_members=True).values())
         return [
             each
-            for each in found
+            for each in self._members(upto)
             if (membership is None or _membership(each) == membership)
             and (not_membership is None or _membership(each) != not_membership)
         ]
@@ -102,6 +106,14 @@ class StatesReader:
             name, avatar = _text(content.displayname), _text(content.avatar_url)
             found.append(JoinedMember(each.state_key or "", name, avatar))
         return found
+
+    def _members(self, upto: PositionVector) -> list[ClientEvent]:
+        """The membership events in the state of the part of the room that a vector covers."""
+        if self._boundary(upto) is not None:
+            return self._events(self._entries(upto, only_members=True).values())
+        room = self._view.room
+        made = self._maker.current_members(room.room_no, room.version)
+        return list(self._whole(made).values())
 
     def _entries(
         self, upto: PositionVector, *, only_members: bool = False
@@ -147,9 +159,14 @@ class StatesReader:
         made = self._maker.make(
             (), [EntryOfRoom(room.room_no, room.version, each) for each in numbers]
         )
+        return in_order(self._whole(made), numbers)
+
+    def _whole(self, made: MadeEvents) -> Mapping[int, ClientEvent]:
+        """Events, none of which is damaged."""
+        room = self._view.room
         if made.damaged:
             raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
-        return in_order(made.events, numbers)
+        return made.events
 
 
 def _membership(event: ClientEvent) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -32,7 +32,7 @@ from synrepl.services.rooms.timelines.updates import (
     RoomsUpdate,
     TimelineReader,
 )
-from synrepl.storage.database import Database, Isolation, Transaction
+from synrepl.storage.database import Database, DeferredScript, Isolation, Transaction
 from synrepl.storage.rooms.timelines.user_rooms import rooms_with_membership
 
 T = TypeVar("T")
@@ -95,6 +95,18 @@ class Timelines:
         :param page: only these of the joined rooms; others than joined ones come with the first page
         :param state_after: whether states are those at the end of timelines (MSC4222)
         """
+        return await merged(self.initial_parts(reader, upto, wanted, page, state_after=state_after))
+
+    def initial_parts(
+        self,
+        reader: TimelineReader,
+        upto: PositionVector,
+        wanted: ClientFilter = NO_FILTER,
+        page: RoomPage | None = None,
+        *,
+        state_after: bool = False,
+    ) -> AsyncIterator[RoomsUpdate]:
+        """The same, :data:`ROOMS_AT_ONCE` joined rooms at a time."""
 
         def select(upto: PositionVector, txn: Transaction) -> RoomsToRead:
             return rooms_at_first(txn, reader.user_id, upto, wanted.room, page)
@@ -104,7 +116,7 @@ class Timelines:
                 txn, reader, rooms.upto, rooms, wanted, self._now_ms(), state_after=state_after
             ).read()
 
-        return await self._update("initial sync", select, read, upto)
+        return self._read_in_parts("initial sync", select, read, upto)
 
     async def since(
         self,
@@ -149,7 +161,7 @@ class Timelines:
                 txn, reader, since, rooms, wanted, self._now_ms(), state_after=state_after
             ).read()
 
-        return await self._update("sync", select, read, upto)
+        return await merged(self._read_in_parts("sync", select, read, upto))
 
     async def _of_tails(
         self,
@@ -315,51 +327,62 @@ class Timelines:
         upto: PositionVector,
         wanted: RoomEventFilter | None,
     ) -> HistoryReader:
-        view = room_view(txn, reader, room_id, upto)
+        view = room_view(txn, reader, room_id, upto, with_history=True)
         return HistoryReader(txn, view, wanted or RoomEventFilter(), self._now_ms())
 
     def _states(
         self, txn: Transaction, reader: TimelineReader, room_id: str, upto: PositionVector
     ) -> StatesReader:
-        return StatesReader(txn, room_view(txn, reader, room_id, upto), self._now_ms())
+        view = room_view(txn, reader, room_id, upto, with_history=False)
+        return StatesReader(txn, view, self._now_ms())
 
     def _now_ms(self) -> int:
         return int(self.clock.seconds() * 1000)
 
-    async def _update(
+    async def _read_in_parts(
         self,
         name: str,
         select: Callable[[PositionVector, Transaction], RoomsToRead],
         read: Callable[[RoomsToRead, Transaction], RoomsUpdate],
         upto: PositionVector,
-    ) -> RoomsUpdate:
-        """Read an update, if need be once the process has what a room lacks."""
+    ) -> AsyncIterator[RoomsUpdate]:
+        """Read :data:`ROOMS_AT_ONCE` at a time, so that what is needed to read them stays small.
+
+        They are as of one vector. If need be, the first are read again once the process has what a room lacks.
+        """
+
+        def begin(upto: PositionVector, txn: Transaction) -> tuple[RoomsUpdate, list[RoomsToRead]]:
+            first, *others = select(upto, txn).parts(ROOMS_AT_ONCE)
+            return read(first, txn), others
+
         for _ in range(MAX_ROUNDS):
-            update = await self._read_in_parts(name, partial(select, upto), read)
+            update, others = await self._read(name, partial(begin, upto))
             newer = None if update.upto == upto else await self.gaps.filled(upto)
             if newer is None:
                 break
             upto = newer
-        return update
-
-    async def _read_in_parts(
-        self,
-        name: str,
-        select: Callable[[Transaction], RoomsToRead],
-        read: Callable[[RoomsToRead, Transaction], RoomsUpdate],
-    ) -> RoomsUpdate:
-        """Read :data:`ROOMS_AT_ONCE` at a time, so that what is needed to read them stays small."""
-
-        def begin(txn: Transaction) -> tuple[RoomsUpdate, list[RoomsToRead]]:
-            first, *others = select(txn).parts(ROOMS_AT_ONCE)
-            return read(first, txn), others
-
-        update, others = await self._read(name, begin)
+        yield update
         for part in others:
-            update = update.merged(await self._read(name, partial(read, part)))
-        return update
+            yield await self._read(name, partial(read, part))
 
     async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        def planned(txn: Transaction) -> T:
+            txn.execute(_PLANS)
+            return work(txn)
+
         return await self.database.run(
-            name, work, read_only=True, isolation=Isolation.REPEATABLE_READ
+            name, planned, read_only=True, isolation=Isolation.REPEATABLE_READ
         )
+
+
+# All reads are look-ups in indexes. Planning some of them takes longer than running them, and plans for the values at
+# hand would be no other.
+_PLANS = DeferredScript(["SET LOCAL plan_cache_mode = force_generic_plan"])
+
+
+async def merged(parts: AsyncIterator[RoomsUpdate]) -> RoomsUpdate:
+    """An update of which there is at least one part."""
+    update = await anext(parts)
+    async for part in parts:
+        update = update.merged(part)
+    return update

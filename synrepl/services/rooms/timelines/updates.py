@@ -126,12 +126,38 @@ class JoinedRoom:
         return self._shared_json if self.is_shared else self._made_json()
 
     @cached_property
-    def _shared_json(self) -> tuple[object, object]:
-        timeline, state = self._made_json()
-        return Fragment(encode(timeline)), Fragment(encode(state))
+    def _shared_json(self) -> tuple[Fragment, Fragment]:
+        return _encoded(*self._made_json())
 
     def _made_json(self) -> tuple[object, object]:
         return self.timeline.to_json(), {"events": fragments(self.state)}
+
+    def encoded(self) -> EncodedRoom:
+        """The room as JSON, which takes a part of the memory."""
+        timeline, state = self._shared_json if self.is_shared else _encoded(*self._made_json())
+        return EncodedRoom(timeline, state, self.summary)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRoom:
+    """A room that the user is in, as JSON.
+
+    :ivar timeline: as ``/sync`` has it
+    :ivar state: likewise
+    :ivar summary: None if it did not change
+    """
+
+    timeline: Fragment
+    state: Fragment
+    summary: RoomSummary | None = None
+
+    def to_json(self) -> tuple[object, object]:
+        """Timeline and state, for :func:`~.jsons.encode`."""
+        return self.timeline, self.state
+
+
+def _encoded(timeline: object, state: object) -> tuple[Fragment, Fragment]:
+    return Fragment(encode(timeline)), Fragment(encode(state))
 
 
 @dataclass(frozen=True, slots=True)

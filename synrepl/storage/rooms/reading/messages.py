@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from synrepl.rooms import EventOrdering, Viewer, room_version
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.reading.served_json import served_json
 from synrepl.storage.rooms.tables.numbers import RoomRow, require_room
 from synrepl.storage.rooms.visibility.event_visibility import ServedEvent
@@ -67,15 +67,17 @@ def missing_in_page(
 ) -> list[str]:
     """Missing prev events of events in the part of the room that a page covers."""
     low = page.next or request.since or START
-    txn.execute(
-        "SELECT b.missing_id FROM synrepl._backward_extremities b"
-        " JOIN synrepl._room_events e ON e.event_no = b.child_no"
-        " WHERE b.room_no = %s AND (e.topological, e.stream_id) > (%s, %s)"
-        " AND (e.topological, e.stream_id) <= (%s, %s)"
-        " GROUP BY b.missing_id ORDER BY max(e.topological) DESC, b.missing_id LIMIT %s",
-        (room.room_no, *low, *(request.upto or END), MAX_GAPS),
-    )
+    txn.execute(_MISSING, (room.room_no, *low, *(request.upto or END)))
     return [missing_id for (missing_id,) in txn.fetchall()]
+
+
+_MISSING = planned(
+    "SELECT b.missing_id FROM synrepl._backward_extremities b"
+    " JOIN synrepl._room_events e ON e.event_no = b.child_no"
+    " WHERE b.room_no = %s AND (e.topological, e.stream_id) > (%s, %s)"
+    " AND (e.topological, e.stream_id) <= (%s, %s)"
+    f" GROUP BY b.missing_id ORDER BY max(e.topological) DESC, b.missing_id LIMIT {MAX_GAPS}"
+)
 
 
 def read_backfill(

@@ -135,10 +135,10 @@ class AnswerRows(NamedTuple):
     :ivar sent: by event ID, the transaction IDs under which the client's device sent events
     """
 
-    rooms: Mapping[int, int]
-    rows: Sequence[Sequence[Any]]
-    replaced: Mapping[int, int]
-    sent: Mapping[str, str]
+    rooms: dict[int, int]
+    rows: list[Sequence[Any]]
+    replaced: dict[int, int]
+    sent: dict[str, str]
 
 
 def read_answer_rows(
@@ -148,14 +148,58 @@ def read_answer_rows(
     user_id: str,
     device_id: str | None,
 ) -> AnswerRows:
-    """Read everything for the events of an answer, in one statement.
+    """Read everything for the events of an answer, in one statement; and in one more if any of them is redacted.
 
     :param shown: events of timelines
     :param entries: numbers of state events besides
     :param device_id: of the client; None: transaction IDs are not wanted
     """
+    found = AnswerRows({}, [], {}, {})
     if not shown and not entries:
-        return AnswerRows({}, (), {}, {})
+        return found
+    _add_rows(found, txn, shown, entries, user_id, device_id)
+    _add_redactions(found, txn)
+    return found
+
+
+class CurrentMembers(NamedTuple):
+    """The memberships in a room's current state.
+
+    :ivar numbers: of their events
+    :ivar rows: what the events are made of
+    """
+
+    numbers: list[int]
+    rows: AnswerRows
+
+
+def read_current_members(txn: Transaction, room_no: int) -> CurrentMembers:
+    """Read the current memberships of a room with their events, in one statement; and in one more if any is redacted."""
+    found = CurrentMembers([], AnswerRows({}, [], {}, {}))
+    for event_no, *row in txn.execute(_MEMBERS, (room_no,)).fetchall():
+        found.numbers.append(event_no)
+        if row[0] is not None:
+            found.rows.rows.append(row)
+            found.rows.rooms[event_no] = room_no
+    _add_redactions(found.rows, txn)
+    return found
+
+
+def _add_redactions(found: AnswerRows, txn: Transaction) -> None:
+    """Add the redactions that apply to what was read."""
+    redactions = {row[_REDACTED_BY] for row in found.rows} - found.rooms.keys() - {None}
+    if redactions:
+        _add_rows(found, txn, (), redactions, "", None)
+
+
+def _add_rows(
+    found: AnswerRows,
+    txn: Transaction,
+    shown: Sequence[EventAtState],
+    entries: Collection[int],
+    user_id: str,
+    device_id: str | None,
+) -> None:
     numbers, room_nos, groups, slots = zip(*shown, strict=True) if shown else ((), (), (), ())
     txn.execute(
         _ANSWER,
@@ -169,10 +213,7 @@ def read_answer_rows(
             "device": device_id,
         },
     )
-    rooms: dict[int, int] = {}
-    rows: list[Sequence[Any]] = []
-    replaced: dict[int, int] = {}
-    sent: dict[str, str] = {}
+    rooms, rows, replaced, sent = found
     for *row, room_no, old_no, txn_id in txn.fetchall():
         rows.append(row)
         rooms[row[0]] = room_no
@@ -180,9 +221,17 @@ def read_answer_rows(
             replaced[row[0]] = old_no
         if txn_id is not None:
             sent[row[1]] = txn_id
-    return AnswerRows(rooms, rows, replaced, sent)
 
 
+_REDACTED_BY = SOURCE_CELLS.split(", ").index("e.redacted_by")
+
+# OFFSET makes each event a look-up: for what may be few or many events, the planner would read a small table whole.
+_EVENT_AND_JSON = """LATERAL (
+           SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, e.room_no
+             FROM synrepl._room_events e WHERE e.event_no = n.event_no OFFSET 0) AS e ON true
+      LEFT JOIN LATERAL (
+           SELECT j.checksum, j.raw FROM synrepl._room_event_json j
+            WHERE j.event_no = n.event_no OFFSET 0) AS j ON true"""
 _ANSWER = planned(
     f"""
     WITH shown AS MATERIALIZED (
@@ -191,23 +240,24 @@ _ANSWER = planned(
                     THEN synrepl.state_entry(w.room_no, w.group_before, w.slot) END AS old_no
           FROM unnest(%(numbers)s::bigint[], %(rooms)s::int[], %(groups)s::bigint[], %(slots)s::int[])
                AS w (event_no, room_no, group_before, slot)
-    ), named AS MATERIALIZED (
-        SELECT event_no, old_no FROM shown
-        UNION ALL SELECT old_no, NULL FROM shown WHERE old_no IS NOT NULL
-        UNION ALL SELECT unnest(%(entries)s::bigint[]), NULL
-    ), needed AS MATERIALIZED (
-        SELECT each.event_no, max(each.old_no) AS old_no
-          FROM (SELECT event_no, old_no FROM named
-                UNION ALL
-                SELECT e.redacted_by, NULL FROM named JOIN synrepl._room_events e USING (event_no)
-                 WHERE e.redacted_by IS NOT NULL) AS each
-         GROUP BY each.event_no
     )
     SELECT {SOURCE_CELLS}, j.raw, e.room_no, n.old_no, t.txn_id
-      FROM needed n JOIN synrepl._room_events e USING (event_no)
-      LEFT JOIN synrepl._room_event_json j USING (event_no)
+      FROM (SELECT named.event_no, max(named.old_no) AS old_no
+              FROM (SELECT event_no, old_no FROM shown
+                    UNION ALL SELECT old_no, NULL FROM shown WHERE old_no IS NOT NULL
+                    UNION ALL SELECT unnest(%(entries)s::bigint[]), NULL) AS named
+             GROUP BY named.event_no) AS n
+      JOIN {_EVENT_AND_JSON}
       LEFT JOIN LATERAL (
            SELECT t.txn_id FROM synrepl._sent_events t
-            WHERE t.event_id = e.event_id AND t.user_id = %(user)s AND t.device_id = %(device)s
-            LIMIT 1) AS t ON e.sender = %(user)s"""
+            WHERE e.sender = %(user)s AND t.event_id = e.event_id AND t.user_id = %(user)s
+              AND t.device_id = %(device)s
+            LIMIT 1) AS t ON true"""
+)
+_MEMBERS = planned(
+    f"""
+    SELECT n.event_no, {SOURCE_CELLS}, j.raw
+      FROM synrepl._room_keys k JOIN synrepl._current_state n USING (room_no, slot)
+      LEFT JOIN {_EVENT_AND_JSON}
+     WHERE k.room_no = %s AND k.type = 'm.room.member'"""
 )

@@ -227,11 +227,13 @@ def state_entries_after(txn: Transaction, room_no: int, event_no: int) -> dict[S
 
     :raises CorruptState: :raises UnknownStateGroup: :raises BrokenChain: it cannot be read
     """
-    txn.execute("SELECT group_after FROM synrepl._room_events WHERE event_no = %s", (event_no,))
-    group = int(txn.fetchone()[0])
+    group = int(txn.execute(_GROUP_AFTER, (event_no,)).fetchone()[0])
     entries = read_slot_states(txn, room_no, [group])[group]
     keys = keys_of(txn, room_no, list(entries))
     return {keys[slot]: number for slot, number in entries.items()}
+
+
+_GROUP_AFTER = planned("SELECT group_after FROM synrepl._room_events WHERE event_no = %s")
 
 
 def senders_of(txn: Transaction, event_nos: Collection[int]) -> dict[int | None, str]:

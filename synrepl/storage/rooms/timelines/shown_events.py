@@ -147,8 +147,10 @@ def _rows(
     :param since: None: the windows are new
     """
     order, begin, params = "topological DESC, {0}.stream_id DESC", "", dict[str, object]()
+    # Not for an index of the stream, which is in another order: the planner might think that few events are left.
+    stream_id = "(e.stream_id + 0)"
     if since is not None:
-        order, params = "stream_id DESC", covered_params(since, "since")
+        order, stream_id, params = "stream_id DESC", "e.stream_id", covered_params(since, "since")
         begin = f" AND {not_covered_sql(since, 'since')}"
     sql = ViewerSql(
         audience="found.audience",
@@ -160,29 +162,37 @@ def _rows(
     )
     by_state = (
         f"coalesce((SELECT {membership_set('m.audience')} FROM synrepl._room_events m"
-        f" WHERE m.event_no = synrepl.state_entry(w.room_no, e.group_after, w.slot)), {LEAVE})"
+        f" WHERE m.event_no = synrepl.state_entry(e.room_no, e.group_after, e.member_slot)), {LEAVE})"
     )
-    own = "coalesce(e.slot = w.slot, false)"
-    # OFFSET keeps the planner from computing an input wherever it is used.
+    # The membership is looked up once for the events of a group, most of which are messages. OFFSET keeps the planner
+    # from computing an input wherever it is used.
     statement = f"""
-        SELECT found.*, {sql.sight("found.reason")}
+        SELECT found.room_no, found.event_no, found.event_id, found.topological, found.stream_id, t.type,
+               found.slot, found.sender, found.origin_server_ts, found.redacted_by, found.group_before,
+               found.membership, {sql.sight("found.reason")}
           FROM (SELECT found.*, {sql.reason()} AS reason
-                  FROM (SELECT w.room_no, e.event_no, e.event_id, e.topological, e.stream_id, t.type,
-                               e.slot, e.sender, e.origin_server_ts, e.redacted_by, e.group_before,
-                               CASE WHEN {own} THEN {membership_set("e.audience")} ELSE {by_state} END
-                                   AS membership,
-                               e.audience, {own} AS own, w.is_peeking, {is_erased_sql("e.sender")} AS erased
-                          FROM unnest(%(rooms)s::int[], %(slots)s::int[], %(last)s::bigint[], %(peeking)s::bool[])
-                                   AS w (room_no, slot, last, is_peeking)
-                         CROSS JOIN LATERAL (
-                               SELECT e.* FROM synrepl._room_events e
-                                WHERE e.room_no = w.room_no AND e.stream_id IS NOT NULL
-                                  AND e.stream_id <= w.last AND e.audience & {NEVER_BITS} = 0
-                                  AND {covered_sql(upto, "upto")}{begin}{wanted.predicate}
-                                ORDER BY e.{order.format("e")} LIMIT %(limit)s) AS e
-                          JOIN synrepl._event_types t USING (type_no)
+                  FROM (SELECT e.*, CASE WHEN e.own THEN {membership_set("e.audience")}
+                                         ELSE max(e.by_state) OVER of_group END AS membership,
+                               {is_erased_sql("e.sender")} AS erased
+                          FROM (SELECT e.*, CASE WHEN e.place = 1 THEN {by_state} END AS by_state
+                                  FROM (SELECT e.*, w.slot AS member_slot, w.is_peeking,
+                                               coalesce(e.slot = w.slot, false) AS own,
+                                               row_number() OVER of_group AS place
+                                          FROM unnest(%(rooms)s::int[], %(slots)s::int[], %(last)s::bigint[],
+                                                      %(peeking)s::bool[]) AS w (room_no, slot, last, is_peeking)
+                                         CROSS JOIN LATERAL (
+                                               SELECT e.* FROM synrepl._room_events e
+                                                WHERE e.room_no = w.room_no AND e.stream_id IS NOT NULL
+                                                  AND {stream_id} <= w.last AND e.audience & {NEVER_BITS} = 0
+                                                  AND {covered_sql(upto, "upto", stream_id)}{begin}{wanted.predicate}
+                                                ORDER BY e.{order.format("e")} LIMIT %(limit)s) AS e
+                                        WINDOW of_group AS (PARTITION BY e.room_no, e.group_after)
+                                        OFFSET 0) AS e
+                                OFFSET 0) AS e
+                        WINDOW of_group AS (PARTITION BY e.room_no, e.group_after)
                         OFFSET 0) AS found
                 OFFSET 0) AS found
+          JOIN synrepl._event_types t USING (type_no)
          ORDER BY found.room_no, found.{order.format("found")}"""
     # With filters, or several vectors of writers, there would be many texts.
     is_above = writers_above(upto) or (since is not None and writers_above(since))
@@ -208,7 +218,7 @@ def _rows(
 
 def _shown(row: Record) -> tuple[ShownEvent, bool]:
     _, event_no, event_id, topological, stream_id, kind, slot, sender, sent_at, *rest = row
-    redacted_by, group_before, membership, *_, sight = rest
+    redacted_by, group_before, membership, sight = rest
     event = ShownEvent(
         event_no,
         event_id,

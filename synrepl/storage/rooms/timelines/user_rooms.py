@@ -18,7 +18,14 @@ from synrepl.storage.rooms.visibility.audience import JOIN, NEVER_BITS
 from synrepl.storage.rooms.visibility.audience_sql import membership_set
 from synrepl.storage.rooms.visibility.covered_sql import covered_params, covered_sql
 from synrepl.storage.rooms.visibility.newest_membership import newest_membership_sql
-from synrepl.storage.rooms.visibility.viewers import NO_SLOT, ViewerSlots
+from synrepl.storage.rooms.visibility.viewer_sql import IS_BESIDE
+from synrepl.storage.rooms.visibility.viewers import (
+    NO_SLOT,
+    HistoryPart,
+    ViewerSlots,
+    newest_part,
+    newest_versions_sql,
+)
 
 
 class UserRoom(NamedTuple):
@@ -105,16 +112,22 @@ class RoomOfUser(NamedTuple):
     """One room, as it is to a user.
 
     :ivar member: the user's membership; None if the user never had one
+    :ivar has_branches: whether events of the room are beside its main line
+    :ivar newest: what the user was in the room most recently; None if that was not asked
     """
 
     room: RoomRow
     member: UserRoom | None
     slots: ViewerSlots
+    has_branches: bool
+    newest: HistoryPart | None
 
 
-_ROOM = planned(
-    f"""
-    SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)}, v.slot, k.slot,
+_ROOM = f"""
+    SELECT {", ".join(f"r.{each}" for each in RoomRow._fields)},
+           EXISTS (SELECT FROM synrepl._room_events e WHERE e.room_no = r.room_no AND {IS_BESIDE}),
+           $newest,
+           y.slot, k.slot,
            coalesce(m.membership, CASE WHEN g.stream_id IS NOT NULL THEN 'leave' END), m.event_no,
            coalesce(m.stream_id, g.stream_id), m.event_no IS NOT NULL,
            coalesce(h.stream_id, 0), coalesce(h.topological, 0),
@@ -122,8 +135,8 @@ _ROOM = planned(
            coalesce(f.event_no = m.event_no, false)
       FROM synrepl._rooms r
       LEFT JOIN synrepl._room_heads h USING (room_no)
-      LEFT JOIN synrepl._room_keys v ON v.room_no = r.room_no
-       AND v.type = 'm.room.history_visibility' AND v.state_key = ''
+      LEFT JOIN synrepl._room_keys y ON y.room_no = r.room_no
+       AND y.type = 'm.room.history_visibility' AND y.state_key = ''
       LEFT JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = 'm.room.member'
        AND k.state_key = %(user)s
       LEFT JOIN synrepl._memberships m ON m.room_no = r.room_no AND m.user_id = %(user)s
@@ -132,29 +145,36 @@ _ROOM = planned(
             WHERE g.room_no = r.room_no AND g.user_id = %(user)s) AS g ON true
       LEFT JOIN synrepl._forgotten_rooms f ON f.room_no = r.room_no AND f.user_id = %(user)s
      WHERE r.room_id = %(room)s"""
-)
+_ROOMS_OF_USERS = {
+    False: planned(_ROOM.replace("$newest", "NULL")),
+    True: planned(_ROOM.replace("$newest", newest_versions_sql("k.slot", "y.slot"))),
+}
 
 
-def room_of_user(txn: Transaction, room_id: str, user: str) -> RoomOfUser:
+def room_of_user(txn: Transaction, room_id: str, user: str, *, with_history: bool) -> RoomOfUser:
     """One room, and the current membership of a user in it.
 
+    :param with_history: whether to read what the user was in it before, too
     :raises UnknownRoom: it is not in the store
     """
     found = None
     if "\0" not in room_id:  # no text in PostgreSQL has it
-        found = txn.execute(_ROOM, {"room": room_id, "user": user}).fetchone_or_none()
+        found = txn.execute(
+            _ROOMS_OF_USERS[with_history], {"room": room_id, "user": user}
+        ).fetchone_or_none()
     if found is None:
         raise UnknownRoom(room_id=room_id.replace("\0", "\ufffd"))
     count = len(RoomRow._fields)
     room = room_row(found[:count])
-    visibility_slot, slot, membership, *rest = found[count:]
+    has_branches, versions, visibility_slot, slot, membership, *rest = found[count:]
     slots = ViewerSlots(
         NO_SLOT if slot is None else slot, NO_SLOT if visibility_slot is None else visibility_slot
     )
+    newest = newest_part(room, slots, versions) if with_history else None
     if membership is None or slot is None:
-        return RoomOfUser(room, None, slots)
+        return RoomOfUser(room, None, slots, has_branches, newest)
     member = UserRoom(room.room_no, room.room_id, room.version, slot, membership, *rest)
-    return RoomOfUser(room, member, slots)
+    return RoomOfUser(room, member, slots, has_branches, newest)
 
 
 def memberships_at(

@@ -58,8 +58,11 @@ def seen_by_user(
 def seen_by_viewer(user: RoomViewer, event_ids: Collection[str]) -> Mapping[str, SeenEvent]:
     """The same for a user in a room."""
     history, viewer = user.history(), user.viewer
-    params = viewer_params(history, viewer) | {"events": list(event_ids)}
-    source = "SELECT event_no FROM synrepl._room_events WHERE event_id = ANY (%(events)s::text[])"
+    params = viewer_params(history, viewer) | {"events": list(set(event_ids))}
+    source = (
+        "SELECT n.event_no FROM unnest(%(events)s::text[]) AS w (event_id) CROSS JOIN LATERAL ("
+        "SELECT n.event_no FROM synrepl._room_events n WHERE n.event_id = w.event_id OFFSET 0) AS n"
+    )
     sql = viewer_sql(history, viewer)
     seen = seen_events(user.txn, source, params, sql, "found.event_no", planned_once=True)
     return {each.event_id: each for each in seen}

@@ -9,7 +9,7 @@ parts are read separately, each from an index in the order of the page, and merg
 - the user's own departures and invitations, and changes of the history visibility, which have rules of
   their own.
 
-A page looks at no more than :data:`SCAN_ROWS` events beside the line that need a membership. If there are more,
+A page looks at no more than :data:`~.page_sql.SCAN_ROWS` events beside the line that need a membership. If there are more,
 it ends there, shorter than its limit, and says where to go on. So does a page with a filter that has looked at
 enough events (:mod:`synrepl.storage.rooms.visibility.event_filter`).
 """
@@ -23,15 +23,8 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, HistoryVisibility, Viewer
-from synrepl.storage.database import DeferredScript, PlannedOnce, Script, Transaction
-from synrepl.storage.rooms.visibility.audience import (
-    EXCEPTION_BIT,
-    INVITE,
-    JOIN,
-    SETS_SHIFT,
-    WIDEST_SHIFT,
-)
-from synrepl.storage.rooms.visibility.audience_sql import ViewerSql
+from synrepl.storage.database import DeferredScript, Transaction
+from synrepl.storage.rooms.visibility.audience import INVITE, JOIN, SETS_SHIFT
 from synrepl.storage.rooms.visibility.covered_sql import (
     EVERYTHING,
     covered_params,
@@ -40,13 +33,9 @@ from synrepl.storage.rooms.visibility.covered_sql import (
     writers_above,
 )
 from synrepl.storage.rooms.visibility.event_filter import ALL_EVENTS, EventFilterSql
+from synrepl.storage.rooms.visibility.page_sql import page_sql
 from synrepl.storage.rooms.visibility.room_viewer import RoomViewer
 from synrepl.storage.rooms.visibility.viewer_sql import (
-    IS_BESIDE,
-    IS_DIFFERENT,
-    IS_EXCEPTION,
-    IS_ON_LINE,
-    NEVER,
     SeenEvent,
     ordinary_sql,
     seen_events,
@@ -63,9 +52,6 @@ from synrepl.storage.rooms.visibility.viewers import (
 
 #: Largest number of events on a page.
 MAX_PAGE = 1_000
-
-#: Events beside the main line that a page looks at, of each history visibility that needs a membership.
-SCAN_ROWS = 1_000
 
 
 class BadPageSize(InputError):
@@ -139,34 +125,30 @@ def page_for(user: RoomViewer, request: PageRequest) -> VisiblePage:
     """
     if not 1 <= request.limit <= MAX_PAGE:
         raise BadPageSize(limit=request.limit, most=MAX_PAGE)
-    txn, viewer = user.txn, user.viewer
-    txn.execute(_IN_ORDER)
+    user.txn.execute(_IN_ORDER)
     window = _window(request)
     by_stream = request.order is PageOrder.STREAM
     edge = window.high if request.backwards else window.low
     part = user.part(edge, backwards=request.backwards, by_stream=by_stream)
     tried = window.within(part.low, part.high, by_stream)
     if tried.low < tried.high:
-        page = _page(txn, part.history, viewer, request, tried)
+        page = _page(user, part.history, request, tried)
         if tried == window or len(page.events) == request.limit:
             return page
-    return _page(txn, user.history(), viewer, request, window)
+    return _page(user, user.history(), request, window)
 
 
 def _page(
-    txn: Transaction,
-    history: ViewerHistory,
-    viewer: Viewer,
-    request: PageRequest,
-    window: _Window,
+    user: RoomViewer, history: ViewerHistory, request: PageRequest, window: _Window
 ) -> VisiblePage:
     """A page.
 
     :param history: right for all events of the window
     """
-    pages = _Pages(history, viewer, request)
-    window = pages.scannable(txn, window)
-    events = pages.read(txn, window)
+    pages = _Pages(history, user.viewer, request)
+    if user.may_have_branches or request.wanted.scan_rows is not None:
+        window = pages.scannable(user.txn, window)
+    events = pages.read(user.txn, window)
     is_full = len(events) == request.limit
     return VisiblePage(events, pages.position_after(window, events[-1] if is_full else None))
 
@@ -210,22 +192,22 @@ class _Pages:
     def __init__(self, history: ViewerHistory, viewer: Viewer, request: PageRequest) -> None:
         self._viewer, self._request = viewer, request
         self._spans: Sequence[Span] = history.visible_spans(viewer)
-        self._sql: ViewerSql = viewer_sql(history, viewer)
-        self._shows_ordinary = ordinary_sql(history, viewer).shows_ordinary()
-        self._params = viewer_params(history, viewer) | {"limit": request.limit}
-        self._wanted, params = _wanted_sql(request)
-        self._params |= params
+        wanted, params = _wanted_sql(request)
         self._is_topological = request.order is PageOrder.TOPOLOGICAL
+        self._sql = page_sql(
+            viewer_sql(history, viewer),
+            ordinary_sql(history, viewer),
+            wanted,
+            is_topological=self._is_topological,
+            backwards=request.backwards,
+        )
+        self._params = viewer_params(history, viewer) | {"limit": request.limit, **params}
         if not self._is_topological:
             self._spans = [_by_stream(span) for span in self._spans]
-        direction = "DESC" if request.backwards else "ASC"
-        columns = ("topological", "stream_id") if self._is_topological else ("stream_id",)
-        self._columns = columns
-        self._direction = direction
 
     def scannable(self, txn: Transaction, window: _Window) -> _Window:
         """The part of a window in which there are not too many events to look at."""
-        txn.execute(Script([PlannedOnce(self._probe())]), self._window_params(window))
+        txn.execute(self._sql.probe, self._window_params(window))
         found = txn.fetchall()
         if any(not self._is_open(visibility) for visibility, _ in found):
             was_there = txn.execute(_WAS_IN_THE_ROOM, self._params).fetchone()[0]
@@ -239,12 +221,7 @@ class _Pages:
 
     def _cut_for_filter(self, txn: Transaction, window: _Window, rows: int) -> _Window:
         """The part of a window with so many events that others than wanted ones may be looked at."""
-        txn.execute(
-            f"SELECT e.topological, e.stream_id FROM synrepl._room_events e"
-            f" WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL AND {self._in_window()}"
-            f" ORDER BY {self._order('e')} OFFSET {rows - 1} LIMIT 1",
-            self._window_params(window),
-        )
+        txn.execute(self._sql.nth(rows), self._window_params(window))
         last = txn.fetchone_or_none()
         if last is None:
             return window
@@ -257,19 +234,6 @@ class _Pages:
             return True
         return visibility == HistoryVisibility.SHARED and not self._viewer.is_peeking
 
-    def _probe(self) -> str:
-        """The history visibilities of events beside the line, each with the last event to look at."""
-        events = (
-            f"FROM synrepl._room_events e WHERE {IS_BESIDE} AND e.room_no = %(room)s"
-            f" AND {_widest('v.number')} AND {self._in_window()} ORDER BY {self._order('e')}"
-        )
-        topological = "e.topological" if self._is_topological else "0"
-        last = f"ARRAY[{topological}, e.stream_id] {events} OFFSET {SCAN_ROWS - 1} LIMIT 1"
-        return (
-            f"SELECT v.number, (SELECT {last}) FROM generate_series(0, {len(HistoryVisibility) - 1})"
-            f" AS v (number) WHERE (SELECT e.event_no {events} LIMIT 1) IS NOT NULL"
-        )
-
     def _cut(self, window: _Window, last: EventOrdering) -> _Window:
         """The window up to an event."""
         if self._request.backwards:
@@ -278,88 +242,16 @@ class _Pages:
 
     def read(self, txn: Transaction, window: _Window) -> list[SeenEvent]:
         """The events of a page."""
-        parts = [
-            self._on_line(),
-            self._exceptions(),
-            self._different(),
-            *map(self._beside, window.beside),
-        ]
-        source = (
-            f"SELECT event_no FROM ({' UNION ALL '.join(parts)}) AS visible"
-            f" ORDER BY {self._order()} LIMIT %(limit)s"
-        )
         params = self._window_params(window) | self._range_params(window)
         # With the histories beside the line, or with filters, there would be many texts.
         return seen_events(
             txn,
-            source,
+            self._sql.source if not window.beside else self._sql.source_with(window.beside),
             params,
-            self._sql,
-            self._order("found"),
+            self._sql.inputs,
+            self._sql.order("found"),
             planned_once=not window.beside and self._request.is_plain,
         )
-
-    def _on_line(self) -> str:
-        """Events on the main line, range by range."""
-        columns = ", ".join(f"e.{column}" for column in self._columns)
-        return f"""
-            (SELECT e.event_no, {columns}
-               FROM unnest(%(from_topological)s::bigint[], %(from_stream)s::bigint[],
-                           %(to_topological)s::bigint[], %(to_stream)s::bigint[])
-                    WITH ORDINALITY AS range (from_topological, from_stream, to_topological, to_stream, place)
-              CROSS JOIN LATERAL (
-                    SELECT e.event_no, {columns} FROM synrepl._room_events e
-                     WHERE e.room_no = %(room)s AND e.stream_id IS NOT NULL AND {IS_ON_LINE}
-                       AND NOT ({IS_EXCEPTION}) AND NOT ({IS_DIFFERENT})
-                       AND {
-            self._between(
-                "range.from_topological",
-                "range.from_stream",
-                "range.to_topological",
-                "range.to_stream",
-            )
-        }
-                       AND {self._shows_ordinary}{self._wanted}
-                     ORDER BY {self._order("e")} LIMIT %(limit)s) AS e
-              ORDER BY range.place, {self._order("e")} LIMIT %(limit)s)"""
-
-    def _beside(self, visibility: int) -> str:
-        """Events beside the main line."""
-        columns = ", ".join(f"e.{column}" for column in self._columns)
-        return f"""
-            (SELECT e.event_no, {columns} FROM synrepl._room_events e
-              WHERE e.room_no = %(room)s AND {IS_BESIDE} AND {_widest(visibility)}
-                AND NOT ({IS_EXCEPTION})
-                AND {self._in_window()} AND {self._shows_ordinary}{self._wanted}
-              ORDER BY {self._order("e")} LIMIT %(limit)s)"""
-
-    def _exceptions(self) -> str:
-        """Events whose visibility does not follow from the state after them."""
-        columns = ", ".join(f"e.{column}" for column in self._columns)
-        # Each ordering has an index of its own, with this very expression.
-        is_exception = (
-            "((e.audience >> 17) & 1) = 1"
-            if self._is_topological
-            else f"(e.audience & {EXCEPTION_BIT}) <> 0"
-        )
-        return f"""
-            (SELECT e.event_no, {columns} FROM synrepl._room_events e
-              WHERE e.room_no = %(room)s AND {is_exception}
-                AND e.slot = ANY (%(slots)s::int[])
-                AND {NEVER} = 0 AND e.stream_id IS NOT NULL
-                AND {self._in_window()} AND {self._sql.shows()}{self._wanted}
-              ORDER BY {self._order("e")} LIMIT %(limit)s)"""
-
-    def _different(self) -> str:
-        """Events near the main line whose state may differ from it for the user."""
-        columns = ", ".join(f"e.{column}" for column in self._columns)
-        return f"""
-            (SELECT DISTINCT e.event_no, {columns} FROM synrepl._branch_memberships b
-               JOIN synrepl._room_events e USING (event_no)
-              WHERE b.room_no = %(room)s AND b.slot = ANY (%(slots)s::int[])
-                AND {self._in_window("b")} AND {IS_ON_LINE} AND NOT ({IS_EXCEPTION})
-                AND {self._shows_ordinary}{self._wanted}
-              ORDER BY {self._order("e")} LIMIT %(limit)s)"""
 
     def position_after(self, window: _Window, last: SeenEvent | None) -> EventOrdering | None:
         """The position at which the next page begins.
@@ -373,28 +265,6 @@ class _Pages:
             return edge._replace(stream=edge.stream - 1)
         topological, stream = last.ordering
         return EventOrdering(topological, stream - self._request.backwards)
-
-    def _order(self, table: str = "") -> str:
-        prefix = f"{table}." if table else ""
-        return ", ".join(f"{prefix}{column} {self._direction}" for column in self._columns)
-
-    def _between(self, *bounds: str, table: str = "e") -> str:
-        from_topological, from_stream, to_topological, to_stream = bounds
-        if self._is_topological:
-            return (
-                f"({table}.topological, {table}.stream_id) >= ({from_topological}, {from_stream})"
-                f" AND ({table}.topological, {table}.stream_id) < ({to_topological}, {to_stream})"
-            )
-        return f"{table}.stream_id >= {from_stream} AND {table}.stream_id < {to_stream}"
-
-    def _in_window(self, table: str = "e") -> str:
-        return self._between(
-            "%(low_topological)s",
-            "%(low_stream)s",
-            "%(high_topological)s",
-            "%(high_stream)s",
-            table=table,
-        )
 
     def _window_params(self, window: _Window) -> dict[str, object]:
         return self._params | {
@@ -418,10 +288,12 @@ class _Pages:
 
 def _wanted_sql(request: PageRequest) -> tuple[str, dict[str, object]]:
     """The conditions of a request that do not depend on the viewer, each preceded by AND, and their parameters."""
-    sql = f" AND {covered_sql(request.ceiling, 'ceiling')}{request.wanted.predicate}"
+    # Not for the index of the stream, which is in another order: the planner might think that few events are left.
+    stream_id = "e.stream_id" if request.order is PageOrder.STREAM else "(e.stream_id + 0)"
+    sql = f" AND {covered_sql(request.ceiling, 'ceiling', stream_id)}{request.wanted.predicate}"
     params = {**covered_params(request.ceiling, "ceiling"), **request.wanted.params}
     if request.floor is not None:
-        sql += f" AND {not_covered_sql(request.floor, 'floor')}"
+        sql += f" AND {not_covered_sql(request.floor, 'floor', stream_id)}"
         params |= covered_params(request.floor, "floor")
     return sql, params
 
@@ -432,16 +304,10 @@ def _by_stream(span: Span) -> Span:
     return span._replace(start=start, end=end)
 
 
-def _widest(visibility: int | str) -> str:
-    return f"((e.audience >> {WIDEST_SHIFT}) & 3) = {visibility}"
-
-
 # PostgreSQL expects the filters to leave next to nothing, and would read and sort whole ranges to find it. Each part
 # has an index in its order, so that it can stop when the page is full. For the same reason it expects costs for which
 # it compiles expressions, which takes longer than the page.
-_IN_ORDER = DeferredScript(
-    ["SELECT set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"]
-)
+_IN_ORDER = DeferredScript(["SET LOCAL enable_bitmapscan = off", "SET LOCAL jit = off"])
 
 # Whether the user ever had a membership that shows more than none.
 _WAS_IN_THE_ROOM = (

@@ -21,14 +21,26 @@ class RoomViewer:
     """A user in a room, in one transaction.
 
     :param slots: those of the user's membership and of the history visibility
+    :param newest: what the user was in the room most recently; None: it is read when it is needed
+    :ivar may_have_branches: False: it is known that no event of the room is beside its main line
     """
 
-    def __init__(self, txn: Transaction, room: RoomRow, viewer: Viewer, slots: ViewerSlots) -> None:
+    def __init__(
+        self,
+        txn: Transaction,
+        room: RoomRow,
+        viewer: Viewer,
+        slots: ViewerSlots,
+        *,
+        may_have_branches: bool = True,
+        newest: HistoryPart | None = None,
+    ) -> None:
         self.txn = txn
         self.room = room
         self.viewer = viewer
+        self.may_have_branches = may_have_branches
         self._slots = slots
-        self._newest: HistoryPart | None = None
+        self._newest = newest
 
     @classmethod
     def find(cls, txn: Transaction, room_id: str, viewer: Viewer) -> RoomViewer:

@@ -5,6 +5,7 @@ The statements name the event ``e`` and take the parameters of :func:`viewer_par
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from synrepl.core.errors import InputError
@@ -91,26 +92,34 @@ class SeenEvent(NamedTuple):
 
 def viewer_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
     """The inputs of the rules for an event ``e``."""
+    ignores = bool(list(viewer.ignored))
+    return _viewer_sql(history.slot != NO_SLOT, ignores=ignores, peeks=viewer.is_peeking)
+
+
+@cache
+def _viewer_sql(has_slot: bool, *, ignores: bool, peeks: bool) -> ViewerSql:
     own = "coalesce(e.slot = %(slot)s, false)"
-    by_state = _membership_by_state(history)
+    by_state = _membership_by_state(has_slot)
     return ViewerSql(
         audience="e.audience",
         membership=f"CASE WHEN {own} THEN {membership_set('e.audience')} ELSE {by_state} END",
         own=own,
-        ignored="e.sender = ANY (%(ignored)s::text[])" if list(viewer.ignored) else "false",
+        ignored="e.sender = ANY (%(ignored)s::text[])" if ignores else "false",
         erased=is_erased_sql("e.sender"),
-        peeking="true" if viewer.is_peeking else "false",
+        peeking="true" if peeks else "false",
     )
 
 
 def ordinary_sql(history: ViewerHistory, viewer: Viewer) -> ViewerSql:
     """The same for :meth:`.ViewerSql.shows_ordinary`: the viewer's own joins need no exception."""
-    return viewer_sql(history, viewer)._replace(membership=_membership_by_state(history))
+    by_state = _membership_by_state(history.slot != NO_SLOT)
+    return viewer_sql(history, viewer)._replace(membership=by_state)
 
 
-def _membership_by_state(history: ViewerHistory) -> str:
+@cache
+def _membership_by_state(has_slot: bool) -> str:
     """The number of the viewer's membership in the state after an event."""
-    if history.slot == NO_SLOT:
+    if not has_slot:
         return str(LEAVE)
     on_line = " ".join(
         f"WHEN e.group_after <@ %(groups{number})s::int8multirange THEN {number}"
@@ -160,7 +169,15 @@ def seen_events(
     :param order: by what they are ordered
     :param planned_once: whether there are few texts like this one, and it is run often
     """
-    # Each input is evaluated once; OFFSET keeps the planner from putting it in wherever it is used.
+    statement = _seen_text(source, sql, order)
+    txn.execute(Script([statement]) if planned_once else str(statement), params)
+    return [_seen(row) for row in txn.fetchall()]
+
+
+@lru_cache(100)
+def _seen_text(source: str, sql: ViewerSql, order: str) -> PlannedOnce:
+    # Each input is evaluated once; OFFSET keeps the planner from putting it in wherever it is used, and from reading
+    # a small table whole for a few events.
     known = sql._replace(
         audience="found.audience",
         membership="found.membership",
@@ -168,7 +185,7 @@ def seen_events(
         ignored=sql.ignored.replace("e.", "found."),
         erased="found.erased",
     )
-    statement = f"""
+    return PlannedOnce(f"""
         SELECT found.event_no, found.event_id, found.topological, found.stream_id,
                found.redacted_by, found.membership, found.reason, found.erased,
                {known.sight("found.reason")}, t.type, found.slot, found.sender, found.origin_server_ts,
@@ -178,14 +195,14 @@ def seen_events(
                                e.type_no, e.slot, e.origin_server_ts, e.group_before,
                                e.sender, e.audience, {sql.membership} AS membership,
                                {sql.erased} AS erased, {sql.own} AS own
-                          FROM ({source}) AS wanted JOIN synrepl._room_events e USING (event_no)
+                          FROM ({source}) AS wanted CROSS JOIN LATERAL (
+                               SELECT e.* FROM synrepl._room_events e
+                                WHERE e.event_no = wanted.event_no OFFSET 0) AS e
                          WHERE e.room_no = %(room)s AND e.audience & {NOBODY_BIT} = 0
                         OFFSET 0) AS found
                 OFFSET 0) AS found
           JOIN synrepl._event_types t USING (type_no)
-         ORDER BY {order}"""
-    txn.execute(Script([PlannedOnce(statement)]) if planned_once else statement, params)
-    return [_seen(row) for row in txn.fetchall()]
+         ORDER BY {order}""")
 
 
 def _seen(row: Record) -> SeenEvent:

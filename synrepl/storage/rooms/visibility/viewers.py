@@ -9,6 +9,7 @@ numbers of state groups; the first event of a group says where it is in the orde
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from synrepl.rooms import EventAudience, EventOrdering, HistoryVisibility, Viewer, visible_to_user
@@ -151,7 +152,36 @@ def history_part(
     params = {"room": room.room_no, "slots": list(slots), "limit": RECENT_VERSIONS}
     statement = _PARTS[backwards, by_stream]
     txn.execute(statement, {**params, "topological": edge.topological, "stream": edge.stream})
-    versions = txn.fetchall()
+    return _history_part(room, slots, txn.fetchall(), backwards=backwards)
+
+
+def newest_part(
+    room: RoomRow, slots: ViewerSlots, versions: Sequence[Sequence[object]] | None
+) -> HistoryPart:
+    """What a user was in a room most recently.
+
+    :param versions: what :func:`newest_versions_sql` gave
+    """
+    return _history_part(room, slots, versions or (), backwards=True)
+
+
+def newest_versions_sql(*slots: str) -> str:
+    """The newest versions of slots of a room ``r``, as JSON, for a statement that reads more of the room."""
+    return f"""
+        (SELECT json_agg(json_build_array({_CELLS}) ORDER BY v.pos)
+           FROM unnest(ARRAY[{", ".join(slots)}]) AS s (slot)
+          CROSS JOIN LATERAL (
+                {_LINE} WHERE {_OF_SLOT} ORDER BY l.pos DESC LIMIT {RECENT_VERSIONS}) AS v
+          {_BEGINNINGS})"""
+
+
+def _history_part(
+    room: RoomRow,
+    slots: ViewerSlots,
+    versions: Sequence[Sequence[object]],
+    *,
+    backwards: bool,
+) -> HistoryPart:
     history = ViewerHistory(room, *slots, _spans(versions, slots.visibility))
     low, high = START, END
     for each in slots:
@@ -171,30 +201,30 @@ _BEGINS = f"(entry.group_after = v.pos AND (entry.audience & {FIRST_BIT}) <> 0)"
 
 # Where the first group at or after a position begins. The first events of groups may have been purged, so a start
 # counts only if the group began after the point of each purge, and something is left before it.
-_COLUMNS = f"""
-    SELECT v.slot, v.pos, entry.audience,
+_CELLS = f"""v.slot, v.pos, entry.audience,
            CASE WHEN {_BEGINS} THEN entry.topological ELSE first.topological END,
            CASE WHEN {_BEGINS} THEN entry.stream_id ELSE first.stream_id END,
            CASE WHEN {_BEGINS} THEN entry.reach ELSE first.reach END,
            coalesce((SELECT f.group_after FROM synrepl._room_events f
-                      WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
+                      WHERE f.room_no = r.room_no AND (f.audience & {FIRST_BIT}) <> 0
                       ORDER BY f.group_after LIMIT 1) < v.pos, false),
-           v.pos <= r.purged_group
-      FROM synrepl._rooms r"""
+           v.pos <= r.purged_group"""
+
+_COLUMNS = f"SELECT {_CELLS} FROM synrepl._rooms r"
 
 _BEGINNINGS = f"""
       LEFT JOIN synrepl._room_events entry ON entry.event_no = v.event_no
       LEFT JOIN LATERAL (
           SELECT f.topological, f.stream_id, f.reach FROM synrepl._room_events f
-           WHERE f.room_no = %(room)s AND (f.audience & {FIRST_BIT}) <> 0
+           WHERE f.room_no = r.room_no AND (f.audience & {FIRST_BIT}) <> 0
              AND f.group_after >= v.pos AND {_BEGINS} IS NOT TRUE
-           ORDER BY f.group_after LIMIT 1) first ON true
-     WHERE r.room_no = %(room)s
-     ORDER BY v.pos"""
+           ORDER BY f.group_after LIMIT 1) first ON true"""
+
+_OF_ROOM = "WHERE r.room_no = %(room)s ORDER BY v.pos"
 
 _VERSIONS = f"""{_COLUMNS}
       JOIN synrepl._state_line v ON v.line_no = r.main_line AND v.slot = ANY (%(slots)s::int[])
-    {_BEGINNINGS}"""
+    {_BEGINNINGS} {_OF_ROOM}"""
 
 _LINE = "SELECT l.slot, l.pos, l.event_no FROM synrepl._state_line l"
 _OF_SLOT = "l.line_no = r.main_line AND l.slot = s.slot"
@@ -223,7 +253,7 @@ def _part(edge: str, versions: str) -> Script:
      CROSS JOIN (SELECT {edge}) AS edge (pos)
      CROSS JOIN unnest(%(slots)s::int[]) AS s (slot)
      CROSS JOIN LATERAL ({versions}) AS v
-    {_BEGINNINGS}""")
+    {_BEGINNINGS} {_OF_ROOM}""")
         ]
     )
 
@@ -302,9 +332,14 @@ def _end_before(version: Sequence[object]) -> EventOrdering | None:
 
 def _may_see(viewer: Viewer, membership: int, visibility: HistoryVisibility) -> bool:
     """Whether a user may see an ordinary event."""
+    return _shows(membership, visibility, peeks=viewer.is_peeking)
+
+
+@cache
+def _shows(membership: int, visibility: HistoryVisibility, *, peeks: bool) -> bool:
     text = membership_text(membership)
     message = EventAudience("", "", visibility, visibility, False, None, "leave", None)
-    return visible_to_user(message, viewer._replace(ignored=()), text).reason.shows
+    return visible_to_user(message, Viewer("@viewer:server", is_peeking=peeks), text).reason.shows
 
 
 def ranges(

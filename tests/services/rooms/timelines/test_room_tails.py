@@ -219,7 +219,7 @@ class AnswersOfTails(TailsCase):
         upto = await self.now()
         await self.persist(leave)
         found = await self.since(before, BOB, upto)
-        self.assertEqual(found, RoomsUpdate())
+        self.assertEqual(found, RoomsUpdate(upto=upto))
         await self.persist(self.say("among us", leave))
         found = await self.since(before, BOB)
         self.assertEqual(found.joined, {})
