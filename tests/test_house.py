@@ -26,7 +26,7 @@ USERS = ("tests", "system_tests", "cluster_tests", "benchmarks", "interop", "sim
 
 #: Files that may use private members of other modules, by path, with the reason.
 MAY_USE_PRIVATE_MEMBERS = {
-    r"tests/(\w+/test_\w*mutants|mutants/\w+)\.py": "mutation: it breaks private parts on purpose",
+    r"tests/(\w+/\w*mutants|mutants/\w+)\.py": "mutation: it breaks private parts on purpose",
 }
 
 #: Private by their look only: the standard library documents them for named tuples.
