@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from synrepl.positions.vector import PositionVector
 from synrepl.services.rooms.timelines.client_filter import RoomFilter
-from synrepl.services.rooms.timelines.update_reader import RoomsToRead
+from synrepl.services.rooms.timelines.rooms_to_read import RoomsToRead
 from synrepl.services.rooms.timelines.updates import RoomPage
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.timelines.room_entries import covered_tokens

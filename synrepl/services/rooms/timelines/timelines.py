@@ -20,8 +20,9 @@ from synrepl.services.rooms.timelines.room_tail import NotInTail
 from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import room_view
+from synrepl.services.rooms.timelines.rooms_to_read import RoomsToRead
 from synrepl.services.rooms.timelines.states_reader import StatesReader
-from synrepl.services.rooms.timelines.update_reader import RoomsToRead, UpdateReader
+from synrepl.services.rooms.timelines.update_reader import UpdateReader
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
     EventContext,
