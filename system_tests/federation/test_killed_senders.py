@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from simulator.federation.receiving_server import Reception
-from simulator.federation.sending_simulation import simulate_sending
 from simulator.federation.sending_world import SendingWorld
 from simulator.rooms.interruptions import KillsEverywhere
 from tests.services.federation.sending.sending_case import SendingCase
@@ -44,14 +43,3 @@ class KilledEverywhereTest(SendingCase):
         if number % 4 == 1:
             world.federation.stop(three.name)
             world.clock.callLater(45.0, world.federation.start, three.name)
-
-
-class SimulatedSendingTest(SendingCase):
-    """Random runs; ``python -m simulator --sending`` plays more."""
-
-    timeout = 600
-
-    def test_seeds(self) -> None:
-        for seed in range(6):
-            with self.subTest(seed=seed):
-                self.assertEqual(simulate_sending(seed, steps=15).violations, [])
