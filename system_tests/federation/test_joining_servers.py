@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from synrepl.core import jsons
+from system_tests.federation.test_sending_servers import SendingServersCase
 from tests.daemon.client_api.http_client import HttpMatrixClient
-from tests.daemon.federation.test_sending_servers import SendingServersCase
 from tests.daemon.federation.two_servers import OneServer
 
 _STATE = (
