@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from synrepl.core import jsons
 from system_tests.federation.test_sending_servers import SendingServersCase
+from tests.cli.cli_case import free_port
 from tests.daemon.client_api.http_client import HttpMatrixClient
 from tests.daemon.federation.two_servers import OneServer
 
@@ -207,3 +208,27 @@ class JoiningServers(JoiningServersCase):
         self.assertEqual((reply.status, reply.errcode), (502, "M_UNKNOWN"))
         members = "SELECT count(*) FROM synrepl._memberships"
         self.assertEqual(self.rows(self.one, members), [(1,)])
+
+
+class JoiningWorkers(SendingServersCase):
+    """A worker takes the requests, and the master persists the room."""
+
+    async def test_have_the_process_of_the_room_join_it(self) -> None:
+        one = await self.with_users(users=["alice"])
+        two = await self.with_users({"listeners": [{"port": free_port()}]})
+        room_id = await (await one.client("alice")).create_room(preset="public_chat")
+        await two.start_worker("edge")
+        user_id = self.alice(two).user_id
+        join = ("join", "-c", str(two.directory / "edge.yaml"), "--user", user_id, room_id)
+        # The ID of the room names its server, too.
+        done = await self.run_command(*join, "--via", "nobody.invalid:1")
+        self.assertEqual(done.code, 0, done.err)
+        joins = jsons.decode(await two.ask("/joins"), "joins")
+        self.assertEqual(joins["outcomes"], {"partial": 1})
+        edge = jsons.decode(await two.ask("/joins", "edge"), "joins")
+        self.assertEqual(edge, {"running": [], "outcomes": {}})
+        await one.stop()
+        other = ("join", "-c", str(two.directory / "edge.yaml"), "--user", f"@bob:{two.name}")
+        refused = await self.run_command(*other, "!other:" + one.name, "--json")
+        self.assertEqual(refused.code, 1)
+        self.assertRegex(refused.err, f"^synrepl: error: .*{one.name}: it does not answer")

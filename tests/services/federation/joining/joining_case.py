@@ -82,7 +82,7 @@ class JoiningCase(ResyncCase):
     def membership(self, room: HostedRoom, user: str = US) -> str | None:
         """What a room on its server says of a user."""
         found = room.current(("m.room.member", user))
-        return None if found is None else found.membership
+        return None if found is None else str(found.membership)
 
     def counts(self, tables: Sequence[str]) -> dict[str, int]:
         """The number of rows of some tables."""
