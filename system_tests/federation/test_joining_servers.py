@@ -200,6 +200,25 @@ class JoiningServers(JoiningServersCase):
         self.assertNotIn("127.0.0.1", reply.json["error"])
         self.assertEqual(self.rows(self.two, "SELECT * FROM synrepl._rooms"), [])
 
+    async def test_change_memberships_by_state_events(self) -> None:
+        room_id = await self.alice_of_one.create_room(preset="private_chat")
+
+        async def put(client: HttpMatrixClient, user_id: str, **content: str) -> str:
+            path = f"/rooms/{quote(room_id)}/state/m.room.member/{quote(user_id)}"
+            reply = await client.ask("PUT", path, content)
+            self.assertEqual(reply.status, 200, reply)
+            return str(reply.json["event_id"])
+
+        user_id = self.alice_of_two.user_id
+        await put(self.alice_of_one, user_id, membership="invite")
+        await self.until_there(self.one, await put(self.alice_of_two, user_id, membership="join"))
+        event_id = await put(self.alice_of_two, user_id, membership="join", displayname="Alice")
+        await self.until_there(self.one, event_id)
+        path = f"/rooms/{quote(room_id)}/state/m.room.member/{quote(user_id)}"
+        reply = await self.alice_of_one.ask("GET", path)
+        self.assertEqual(reply.json, {"membership": "join", "displayname": "Alice"})
+        await self.until_there(self.one, await put(self.alice_of_two, user_id, membership="leave"))
+
     async def test_refuse_invites_that_the_other_server_does_not_take(self) -> None:
         room_id = await self.room()
         reply = await self.alice_of_one.ask(

@@ -9,7 +9,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.concurrent import map_concurrently
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
-from synrepl.rooms import BadIdentifier, canonical_json, server_of
+from synrepl.rooms import BadIdentifier, Event, canonical_json, server_of
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.federation.client import FederationClient
 from synrepl.services.federation.joining.candidates import candidates
@@ -37,6 +37,7 @@ from synrepl.storage.federation.membership_facts import MembershipFacts, members
 from synrepl.storage.rooms.persisting.send_run import EventNotAllowed
 from synrepl.storage.rooms.tables.aliases import UnknownAlias
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
+from synrepl.storage.rooms.tables.sent_events import SentEvent
 
 #: Bytes of what a user adds to the event of a membership, which have a place in an event with 20 parents.
 MAX_CONTENT = 32 * 2**10
@@ -175,8 +176,7 @@ class UserMemberships:
             return ChangedMembership(room_id, sent)
         servers = candidates(room_id, via, found, facts, self._server_name)
         asked = AskedMembership(room_id, identity.user_id, content)
-        await self._without_join.knock(asked, servers)
-        return ChangedMembership(room_id, None)
+        return _elsewhere(await self._without_join.knock(asked, servers))
 
     async def leave(
         self, identity: ClientIdentity, room_id: str, content: Mapping[str, Any]
@@ -199,8 +199,7 @@ class UserMemberships:
         servers = candidates(room_id, (), (), facts, self._server_name)
         asked = AskedMembership(room_id, identity.user_id, content)
         builder = self._sender.builder(remote.version.name)
-        await self._without_join.leave(asked, servers, remote, builder)
-        return ChangedMembership(room_id, None)
+        return _elsewhere(await self._without_join.leave(asked, servers, remote, builder))
 
     async def invite(
         self, identity: ClientIdentity, room_id: str, user_id: str, content: Mapping[str, Any]
@@ -213,8 +212,7 @@ class UserMemberships:
             sent = await self._changes.set_membership(identity, room_id, user_id, "invite", content)
             return ChangedMembership(room_id, sent)
         asked = AskedMembership(room_id, user_id, content)
-        await self._invites.invite(identity.user_id, asked)
-        return ChangedMembership(room_id, None)
+        return _elsewhere(await self._invites.invite(identity.user_id, asked))
 
     async def _left(
         self, identity: ClientIdentity, room_id: str, content: Mapping[str, Any]
@@ -234,6 +232,11 @@ class UserMemberships:
             return server_of(user_id) == self._server_name
         except BadIdentifier:
             return True
+
+
+def _elsewhere(event: Event) -> ChangedMembership:
+    """A membership whose event has no position that a client could wait for."""
+    return ChangedMembership(event.room_id, SentEvent(event.event_id, None, None))
 
 
 def _check_content(content: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.federation.faults import FaultKind, ServerFault
 from simulator.federation.hosted_room import HostedRoom
-from synrepl.services.federation.joining import running_joins
+from synrepl.services.federation.joining import join, running_joins
 from synrepl.services.federation.joining.candidates import candidates
 from synrepl.services.federation.joining.errors import (
     JoinGoesOn,
@@ -183,6 +183,17 @@ class RefusedJoins(JoiningCase):
         with self.assertRaisesRegex(ServersDidNotHelp, "a says version 9, and the room has 10"):
             await self.enter(room, "a")
         self.check_nothing_is_left()
+
+    async def test_ask_no_further_server_when_time_is_over(self) -> None:
+        room = await self.shared_room()
+        self.patch(join, "ASK_S", 0.2)
+        self.federation.patience_s = None
+        self.a.faults = [ServerFault("make_join", FaultKind.NO_ANSWER)]
+        with self.assertRaisesRegex(
+            ServersDidNotHelp, "a: it does not answer; b: it was not asked"
+        ):
+            await self.enter(room, "a", "b")
+        self.assertEqual(self.federation.asked("make_join", "b"), [])
 
     async def test_of_one_user_are_bounded(self) -> None:
         self.patch(running_joins, "MAX_OF_USER", 1)

@@ -89,9 +89,9 @@ class Knocks(MembershipsCase):
     async def test_are_kept_with_what_is_shown_of_the_room(self) -> None:
         room = self.a.create_room("10", ALICE, join_rule="knock")
         changed = await self.memberships.knock(WE, room.room_id, ["a"], {"reason": "please"})
-        self.assertEqual(changed, (room.room_id, None))
         event = room.current(("m.room.member", US))
         assert event is not None
+        self.assertEqual(changed, (room.room_id, (event.event_id, None, None)))
         self.assertEqual(event.content, {"membership": "knock", "reason": "please"})
         self.assertEqual(self.remote(), "knock")
         (shown,) = [self.sql("SELECT stripped_state FROM synrepl._remote_memberships")]
