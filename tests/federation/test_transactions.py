@@ -70,7 +70,7 @@ class Reads(TestCase):
 
     def test_without_pdus_or_edus(self) -> None:
         for document in (b"{}", b'{"pdus":[]}', b'{"edus":[]}'):
-            self.assertEqual(parse_transaction(document), (0, (), (), 0))
+            self.assertEqual(parse_transaction(document), (0, (), (), 0, ()))
 
     def test_whatever_the_time_is(self) -> None:
         for time in (-1, "1", None, 1.5, 2**70, {}):
