@@ -299,6 +299,20 @@ class RestrictedJoins(JoiningCase):
             "a",
         )
 
+    async def test_are_sent_to_the_server_whose_user_authorises_them(self) -> None:
+        club = self.made_room()
+        room = self.restricted(club)
+        await self.enter(club, "a")
+        make = self.here.client.make_membership
+
+        async def names_another(destination: str, *given: Any) -> Any:
+            return await make("a", *given)
+
+        self.patch(self.here.client, "make_membership", names_another)
+        await self.enter(room, "b")
+        self.assertEqual(len(self.federation.asked("send_join", "a")), 2)
+        self.assertEqual(self.federation.asked("send_join", "b"), [])
+
     async def test_are_refused_to_who_is_in_none_of_the_rooms(self) -> None:
         room = self.restricted(self.made_room())
         with self.assertRaisesRegex(RefusedByServers, "a: 403"):
