@@ -60,10 +60,17 @@ class WriterActions:
     def __init__(self, errors: Iterable[type[SynreplError]]) -> None:
         self._errors = {each.__name__: each for each in errors}
         self._actions: dict[str, PerformAction] = {}
+        #: The actions that only wait for something, for seconds, so that they must take no place from others.
+        self.waiting: set[str] = set()
 
-    def add(self, action: str, perform: PerformAction) -> None:
-        """Add an action. Its argument comes from a process of this server, not from a client."""
+    def add(self, action: str, perform: PerformAction, *, waits: bool = False) -> None:
+        """Add an action. Its argument comes from a process of this server, not from a client.
+
+        :param waits: it only waits for something, and may be cancelled
+        """
         self._actions[action] = perform
+        if waits:
+            self.waiting.add(action)
 
     async def perform(self, action: str, argument: dict[str, Any]) -> dict[str, Any]:
         """Perform an action; returns what :meth:`result` reads.

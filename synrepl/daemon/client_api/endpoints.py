@@ -169,9 +169,16 @@ class Endpoints:
         """An endpoint that reads; with ``waits``, one whose requests may wait for a long time."""
         return _routes("GET", path, prefixes, self._reading(handle), waits=waits)
 
-    def put(self, path: str, handle: ClientHandle, prefixes: Sequence[str] = CLIENT) -> list[Route]:
-        """An endpoint that writes."""
-        return _routes("PUT", path, prefixes, self._writing(handle))
+    def put(
+        self,
+        path: str,
+        handle: ClientHandle,
+        prefixes: Sequence[str] = CLIENT,
+        *,
+        waits: bool = False,
+    ) -> list[Route]:
+        """An endpoint that writes; with ``waits``, one whose requests may wait for other servers."""
+        return _routes("PUT", path, prefixes, self._writing(handle), waits=waits)
 
     def post(
         self,

@@ -16,7 +16,7 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.concurrent import uncancelled
 from synrepl.daemon.assemble.rooms import RoomSending
 from synrepl.daemon.client_api.endpoints import ClientHandle, ClientRequest, Endpoints
-from synrepl.daemon.client_api.sending import positioned
+from synrepl.daemon.client_api.sending import positioned, sent_answer
 from synrepl.rooms import check_user_id
 from synrepl.services.rooms.sending.memberships import ChangesMemberships
 from synrepl.services.rooms.sending.new_room import NewRoom
@@ -62,13 +62,17 @@ def room_routes_of_clients(
     """The endpoints that change rooms."""
     changes = rooms.changes
 
+    def to_the_end(handle: ClientHandle) -> ClientHandle:
+        """What it has begun it ends, also if the client is gone."""
+
+        async def handle_all(request: ClientRequest) -> HttpAnswer:
+            return await uncancelled(scheduler, f"request {request.uri}", handle(request))
+
+        return handle_all
+
     def asks_others(path: str, handle: ClientHandle) -> list[Route]:
-        """An endpoint that may ask other servers; what it has begun it ends, also if the client is gone."""
-
-        async def to_the_end(request: ClientRequest) -> HttpAnswer:
-            return await uncancelled(scheduler, f"POST {path}", handle(request))
-
-        return endpoints.post(path, to_the_end, waits=True)
+        """An endpoint that may ask other servers."""
+        return endpoints.post(path, to_the_end(handle), waits=True)
 
     async def create(request: ClientRequest) -> HttpAnswer:
         room_id, last = await memberships.create(request.identity, request.body_as(NewRoom))
@@ -106,6 +110,27 @@ def room_routes_of_clients(
         )
         return positioned(json_answer({}), changed.sent)
 
+    async def put_member(request: ClientRequest) -> HttpAnswer:
+        """A membership as a state event: it goes the way of the other endpoints, where there is one."""
+        identity, content = request.identity, request.json()
+        room_id, user_id = request.path["room"], request.path["user"]
+        rest = {name: each for name, each in content.items() if name != "membership"}
+        membership, sent = content.get("membership"), None
+        if membership == "invite":
+            check_user_id(user_id)
+            _, sent = await memberships.invite(identity, room_id, user_id, rest)
+        elif user_id == request.user_id and membership == "join":
+            _, sent = await memberships.join(identity, room_id, (), rest)
+        elif user_id == request.user_id and membership == "knock":
+            _, sent = await memberships.knock(identity, room_id, (), rest)
+        elif user_id == request.user_id and membership == "leave":
+            _, sent = await memberships.leave(identity, room_id, rest)
+        if sent is None:  # such as the new name of a user who is in the room
+            sent = await rooms.sender.send(
+                identity, room_id, "m.room.member", content, state_key=user_id
+            )
+        return sent_answer(sent)
+
     async def forget(request: ClientRequest) -> HttpAnswer:
         await changes.forget(request.identity, request.path["room"])
         return json_answer({})
@@ -123,6 +148,9 @@ def room_routes_of_clients(
         return handle
 
     return [
+        *endpoints.put(
+            "/rooms/<room>/state/m.room.member/<user>", to_the_end(put_member), waits=True
+        ),
         *asks_others("/createRoom", create),
         *asks_others("/join/<room>", join),
         *asks_others("/knock/<room>", knock),

@@ -18,7 +18,8 @@ from synrepl.services.forwarding import (
     WriterUnreachable,
 )
 
-_PATH = "/actions"
+#: Of all actions, and of those that only wait.
+_PATH, _WAITING_PATH = "/actions", "/waiting-actions"
 
 
 class HttpForwarder:
@@ -41,8 +42,9 @@ class HttpForwarder:
         client = self._clients.get(writer)
         if client is None:
             raise WriterUnreachable(writer=writer)
+        path = _WAITING_PATH if action in self._actions.waiting else _PATH
         try:
-            answer = await client.post(f"{_PATH}/{quote(action, safe='')}", jsons.encode(argument))
+            answer = await client.post(f"{path}/{quote(action, safe='')}", jsons.encode(argument))
         except MasterAway as error:
             reason = error.facts["reason"]
             raise ForwardingFailed(writer=writer, error="away", message=reason) from error
@@ -50,7 +52,7 @@ class HttpForwarder:
 
 
 def action_routes(actions: WriterActions) -> list[Route]:
-    """The route by which other processes ask for actions."""
+    """The routes by which other processes ask for actions."""
 
     async def perform(request: HttpRequest) -> HttpAnswer:
         argument = jsons.decode(request.body, "the argument of an action")
@@ -58,8 +60,18 @@ def action_routes(actions: WriterActions) -> list[Route]:
             raise UnknownAction(action="without an argument")
         return json_answer(await actions.perform(request.path["action"], argument))
 
+    async def wait(request: HttpRequest) -> HttpAnswer:
+        action = request.path["action"]
+        if action not in actions.waiting:
+            raise UnknownAction(action=action[:100])
+        return await perform(request)
+
     statuses: dict[type[SynreplError], int] = {UnknownAction: 404}
-    return [Route("POST", f"{_PATH}/<action>", perform, takes_body=True, statuses=statuses)]
+    more: dict[str, Any] = {"takes_body": True, "statuses": statuses}
+    return [
+        Route("POST", f"{_PATH}/<action>", perform, **more),
+        Route("POST", f"{_WAITING_PATH}/<action>", wait, waits=True, **more),
+    ]
 
 
 def _members(writer: str, answer: Answer) -> dict[str, Any]:

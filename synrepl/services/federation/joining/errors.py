@@ -43,6 +43,10 @@ _INCOMPATIBLE = "M_INCOMPATIBLE_ROOM_VERSION"
 _UNABLE = ("M_UNABLE_TO_AUTHORISE_JOIN", "M_UNABLE_TO_GRANT_JOIN")
 
 
+class ReasonTooLong(InputError):
+    """the reason has more than {limit} bytes"""
+
+
 class NoServerToAsk(InputError):
     """no server is known that is in {room_id}; name one of them, as the parameter 'via'"""
 

@@ -101,7 +101,7 @@ class RunningJoins:
 
     def add_actions(self, actions: WriterActions) -> None:
         """Let other processes have rooms joined here."""
-        actions.add(JOIN_ACTION, self._perform)
+        actions.add(JOIN_ACTION, self._perform, waits=True)
 
     def status(self) -> dict[str, Any]:
         """The joins that run here, and how others ended."""
@@ -147,12 +147,11 @@ class RunningJoins:
     async def _perform(self, argument: dict[str, Any]) -> dict[str, Any]:
         asked = JoinRequest(**argument["asked"])
         state = await self._follow(asked, argument["wait_s"], argument["run"])
-        joined = state.joined
-        return {
-            "run": state.run,
-            "progress": state.progress,
-            "joined": None if joined is None else joined._asdict(),
-        }
+        joined = None
+        if state.joined is not None:
+            sent = state.joined.sent
+            joined = state.joined._asdict() | {"sent": None if sent is None else [*sent]}
+        return {"run": state.run, "progress": state.progress, "joined": joined}
 
     async def _follow(self, asked: JoinRequest, wait_s: float, name: str | None) -> JoinState:
         run = self._ended.get(name or "") or self._running.get((asked.room_id, asked.user_id))

@@ -9,11 +9,16 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.concurrent import map_concurrently
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
-from synrepl.rooms import BadIdentifier, server_of
+from synrepl.rooms import BadIdentifier, Event, canonical_json, server_of
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.federation.client import FederationClient
 from synrepl.services.federation.joining.candidates import candidates
-from synrepl.services.federation.joining.errors import SERVER_FAULTS, failure_of, outcome_of
+from synrepl.services.federation.joining.errors import (
+    SERVER_FAULTS,
+    ReasonTooLong,
+    failure_of,
+    outcome_of,
+)
 from synrepl.services.federation.joining.join import JoinRequest
 from synrepl.services.federation.joining.own_membership import AskedMembership
 from synrepl.services.federation.joining.remote_invites import RemoteInvites
@@ -31,6 +36,14 @@ from synrepl.storage.database import Database, Transaction
 from synrepl.storage.federation.membership_facts import MembershipFacts, membership_facts
 from synrepl.storage.rooms.persisting.send_run import EventNotAllowed
 from synrepl.storage.rooms.tables.aliases import UnknownAlias
+from synrepl.storage.rooms.tables.numbers import UnknownRoom
+from synrepl.storage.rooms.tables.sent_events import SentEvent
+
+#: Bytes of what a user adds to the event of a membership, which have a place in an event with 20 parents.
+MAX_CONTENT = 32 * 2**10
+
+#: Bytes of the ID or alias of a room.
+MAX_ROOM_ID = 255
 
 #: Seconds that a server has to say which room an alias stands for.
 ALIAS_S = 10.0
@@ -53,8 +66,15 @@ class RemoteAliases:
     async def find(self, named: str) -> FoundRoom:
         """The room with an ID or an alias.
 
+        :raises UnknownRoom: it is neither an ID nor an alias
         :raises UnknownAlias: :raises BadIdentifier: :raises RefusedByServers: :raises ServersDidNotHelp:
         """
+        if (
+            named[:1] not in ("!", "#")
+            or "\0" in named
+            or len(named.encode(errors="replace")) > MAX_ROOM_ID
+        ):
+            raise UnknownRoom(room_id=named.replace("\0", "\ufffd")[:MAX_ROOM_ID])
         server = server_of(named) if named.startswith("#") else self._server_name
         if server == self._server_name:
             return await self._own.find(named)
@@ -132,6 +152,7 @@ class UserMemberships:
         :raises SynreplError: the errors of :meth:`.RemoteAliases.find`, :meth:`.RoomJoiner.join` and
             :meth:`.RoomChanges.join`
         """
+        _check_content(content)
         room_id, servers = await self.find(named)
         facts = await self._facts(identity, room_id)
         if facts.is_local and not facts.is_restricted:
@@ -147,6 +168,7 @@ class UserMemberships:
         :raises SynreplError: the errors of :meth:`.RemoteAliases.find`, :meth:`.MembershipsWithoutJoin.knock` and
             :meth:`.RoomChanges.set_own_membership`
         """
+        _check_content(content)
         room_id, found = await self.find(named)
         facts = await self._facts(identity, room_id)
         if facts.is_local:
@@ -154,8 +176,7 @@ class UserMemberships:
             return ChangedMembership(room_id, sent)
         servers = candidates(room_id, via, found, facts, self._server_name)
         asked = AskedMembership(room_id, identity.user_id, content)
-        await self._without_join.knock(asked, servers)
-        return ChangedMembership(room_id, None)
+        return _elsewhere(await self._without_join.knock(asked, servers))
 
     async def leave(
         self, identity: ClientIdentity, room_id: str, content: Mapping[str, Any]
@@ -164,6 +185,7 @@ class UserMemberships:
 
         :raises SynreplError: the errors of :meth:`.RoomChanges.set_own_membership`
         """
+        _check_content(content)
         facts = await self._facts(identity, room_id)
         remote = facts.remote
         if remote is None or remote.membership not in ("invite", "knock"):
@@ -177,8 +199,7 @@ class UserMemberships:
         servers = candidates(room_id, (), (), facts, self._server_name)
         asked = AskedMembership(room_id, identity.user_id, content)
         builder = self._sender.builder(remote.version.name)
-        await self._without_join.leave(asked, servers, remote, builder)
-        return ChangedMembership(room_id, None)
+        return _elsewhere(await self._without_join.leave(asked, servers, remote, builder))
 
     async def invite(
         self, identity: ClientIdentity, room_id: str, user_id: str, content: Mapping[str, Any]
@@ -191,8 +212,7 @@ class UserMemberships:
             sent = await self._changes.set_membership(identity, room_id, user_id, "invite", content)
             return ChangedMembership(room_id, sent)
         asked = AskedMembership(room_id, user_id, content)
-        await self._invites.invite(identity.user_id, asked)
-        return ChangedMembership(room_id, None)
+        return _elsewhere(await self._invites.invite(identity.user_id, asked))
 
     async def _left(
         self, identity: ClientIdentity, room_id: str, content: Mapping[str, Any]
@@ -212,3 +232,17 @@ class UserMemberships:
             return server_of(user_id) == self._server_name
         except BadIdentifier:
             return True
+
+
+def _elsewhere(event: Event) -> ChangedMembership:
+    """A membership whose event has no position that a client could wait for."""
+    return ChangedMembership(event.room_id, SentEvent(event.event_id, None, None))
+
+
+def _check_content(content: Mapping[str, Any]) -> None:
+    """Check what a user adds to an event, for which no other server is to blame.
+
+    :raises ReasonTooLong: :raises NoCanonicalJson:
+    """
+    if len(canonical_json(content)) > MAX_CONTENT:
+        raise ReasonTooLong(limit=MAX_CONTENT)

@@ -15,7 +15,7 @@ from synrepl.storage.rooms.tables.sent_events import SentEvent
 class ChangedMembership(NamedTuple):
     """A membership that was changed.
 
-    :ivar sent: the event; None if there is none in a room of this server
+    :ivar sent: the event; None if the user was in the room already
     """
 
     room_id: str

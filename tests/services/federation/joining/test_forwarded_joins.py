@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from simulator.federation.faults import FaultKind, ServerFault
+from synrepl.core import jsons
 from synrepl.daemon.assemble.ports import FORWARDABLE_ERRORS
 from synrepl.services.federation.joining.errors import (
     JoinGoesOn,
@@ -30,8 +30,12 @@ class JsonForwarder:
 
     async def forward(self, writer: str, action: str, argument: Mapping[str, Any]) -> Any:
         self.forwarded.append(writer)
-        answer = await self._actions.perform(action, json.loads(json.dumps(argument)))
-        return self._actions.result(writer, json.loads(json.dumps(answer)))
+        answer = await self._actions.perform(action, _over_http(argument))
+        return self._actions.result(writer, _over_http(answer))
+
+
+def _over_http(value: Mapping[str, Any]) -> Any:
+    return jsons.decode(jsons.encode(value), "a value")
 
 
 class ForwardedJoins(JoiningCase):

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.federation.faults import FaultKind, ServerFault
 from simulator.federation.hosted_room import HostedRoom
-from synrepl.services.federation.joining import running_joins
+from synrepl.services.federation.joining import join, running_joins
 from synrepl.services.federation.joining.candidates import candidates
 from synrepl.services.federation.joining.errors import (
     JoinGoesOn,
@@ -184,6 +184,17 @@ class RefusedJoins(JoiningCase):
             await self.enter(room, "a")
         self.check_nothing_is_left()
 
+    async def test_ask_no_further_server_when_time_is_over(self) -> None:
+        room = await self.shared_room()
+        self.patch(join, "ASK_S", 0.2)
+        self.federation.patience_s = None
+        self.a.faults = [ServerFault("make_join", FaultKind.NO_ANSWER)]
+        with self.assertRaisesRegex(
+            ServersDidNotHelp, "a: it does not answer; b: it was not asked"
+        ):
+            await self.enter(room, "a", "b")
+        self.assertEqual(self.federation.asked("make_join", "b"), [])
+
     async def test_of_one_user_are_bounded(self) -> None:
         self.patch(running_joins, "MAX_OF_USER", 1)
         one, other = (self.a.create_room("10", ALICE, name=each) for each in ("one", "other"))
@@ -287,6 +298,20 @@ class RestrictedJoins(JoiningCase):
             ),
             "a",
         )
+
+    async def test_are_sent_to_the_server_whose_user_authorises_them(self) -> None:
+        club = self.made_room()
+        room = self.restricted(club)
+        await self.enter(club, "a")
+        make = self.here.client.make_membership
+
+        async def names_another(destination: str, *given: Any) -> Any:
+            return await make("a", *given)
+
+        self.patch(self.here.client, "make_membership", names_another)
+        await self.enter(room, "b")
+        self.assertEqual(len(self.federation.asked("send_join", "a")), 2)
+        self.assertEqual(self.federation.asked("send_join", "b"), [])
 
     async def test_are_refused_to_who_is_in_none_of_the_rooms(self) -> None:
         room = self.restricted(self.made_room())

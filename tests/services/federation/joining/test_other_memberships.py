@@ -6,10 +6,12 @@ import json
 
 from simulator.federation.faults import FaultKind, ServerFault
 from simulator.federation.hosted_room import HostedRoom
+from synrepl.rooms import NoCanonicalJson
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.federation.inbound.admission import InboundAdmission
 from synrepl.services.federation.joining.errors import (
     NoServerToAsk,
+    ReasonTooLong,
     RefusedByServers,
     RoomNotAtServers,
     ServersDidNotHelp,
@@ -87,9 +89,9 @@ class Knocks(MembershipsCase):
     async def test_are_kept_with_what_is_shown_of_the_room(self) -> None:
         room = self.a.create_room("10", ALICE, join_rule="knock")
         changed = await self.memberships.knock(WE, room.room_id, ["a"], {"reason": "please"})
-        self.assertEqual(changed, (room.room_id, None))
         event = room.current(("m.room.member", US))
         assert event is not None
+        self.assertEqual(changed, (room.room_id, (event.event_id, None, None)))
         self.assertEqual(event.content, {"membership": "knock", "reason": "please"})
         self.assertEqual(self.remote(), "knock")
         (shown,) = [self.sql("SELECT stripped_state FROM synrepl._remote_memberships")]
@@ -206,3 +208,26 @@ class Aliases(MembershipsCase):
             await self.memberships.join(WE, "#no:b", [], {})
         with self.assertRaises(UnknownAlias):
             await self.memberships.join(WE, "#no:here", [], {})
+
+
+class BadRequests(MembershipsCase):
+    """What no server is asked for."""
+
+    async def test_name_no_room(self) -> None:
+        for named in ("", "room", "@alice:a", "!a\0b:a", f"!{'x' * 255}:a", "$event"):
+            with self.assertRaises(UnknownRoom, msg=named):
+                await self.memberships.join(WE, named, ["a"], {})
+        self.assertEqual(self.federation.requests, [])
+
+    async def test_have_too_long_a_reason(self) -> None:
+        room, content = self.made_room(), {"reason": "x" * 40_000}
+        for work in (
+            self.memberships.join(WE, room.room_id, ["a"], content),
+            self.memberships.knock(WE, room.room_id, ["a"], content),
+            self.memberships.leave(WE, room.room_id, content),
+        ):
+            with self.assertRaises(ReasonTooLong):
+                await work
+        with self.assertRaises(NoCanonicalJson):
+            await self.memberships.join(WE, room.room_id, ["a"], {"reason": "\ud800"})
+        self.assertEqual(self.federation.requests, [])

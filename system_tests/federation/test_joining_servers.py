@@ -6,8 +6,9 @@ from typing import Any
 from urllib.parse import quote
 
 from synrepl.core import jsons
+from system_tests.federation.test_sending_servers import SendingServersCase
+from tests.cli.cli_case import free_port
 from tests.daemon.client_api.http_client import HttpMatrixClient
-from tests.daemon.federation.test_sending_servers import SendingServersCase
 from tests.daemon.federation.two_servers import OneServer
 
 _STATE = (
@@ -199,6 +200,25 @@ class JoiningServers(JoiningServersCase):
         self.assertNotIn("127.0.0.1", reply.json["error"])
         self.assertEqual(self.rows(self.two, "SELECT * FROM synrepl._rooms"), [])
 
+    async def test_change_memberships_by_state_events(self) -> None:
+        room_id = await self.alice_of_one.create_room(preset="private_chat")
+
+        async def put(client: HttpMatrixClient, user_id: str, **content: str) -> str:
+            path = f"/rooms/{quote(room_id)}/state/m.room.member/{quote(user_id)}"
+            reply = await client.ask("PUT", path, content)
+            self.assertEqual(reply.status, 200, reply)
+            return str(reply.json["event_id"])
+
+        user_id = self.alice_of_two.user_id
+        await put(self.alice_of_one, user_id, membership="invite")
+        await self.until_there(self.one, await put(self.alice_of_two, user_id, membership="join"))
+        event_id = await put(self.alice_of_two, user_id, membership="join", displayname="Alice")
+        await self.until_there(self.one, event_id)
+        path = f"/rooms/{quote(room_id)}/state/m.room.member/{quote(user_id)}"
+        reply = await self.alice_of_one.ask("GET", path)
+        self.assertEqual(reply.json, {"membership": "join", "displayname": "Alice"})
+        await self.until_there(self.one, await put(self.alice_of_two, user_id, membership="leave"))
+
     async def test_refuse_invites_that_the_other_server_does_not_take(self) -> None:
         room_id = await self.room()
         reply = await self.alice_of_one.ask(
@@ -207,3 +227,27 @@ class JoiningServers(JoiningServersCase):
         self.assertEqual((reply.status, reply.errcode), (502, "M_UNKNOWN"))
         members = "SELECT count(*) FROM synrepl._memberships"
         self.assertEqual(self.rows(self.one, members), [(1,)])
+
+
+class JoiningWorkers(SendingServersCase):
+    """A worker takes the requests, and the master persists the room."""
+
+    async def test_have_the_process_of_the_room_join_it(self) -> None:
+        one = await self.with_users(users=["alice"])
+        two = await self.with_users({"listeners": [{"port": free_port()}]})
+        room_id = await (await one.client("alice")).create_room(preset="public_chat")
+        await two.start_worker("edge")
+        user_id = self.alice(two).user_id
+        join = ("join", "-c", str(two.directory / "edge.yaml"), "--user", user_id, room_id)
+        # The ID of the room names its server, too.
+        done = await self.run_command(*join, "--via", "nobody.invalid:1")
+        self.assertEqual(done.code, 0, done.err)
+        joins = jsons.decode(await two.ask("/joins"), "joins")
+        self.assertEqual(joins["outcomes"], {"partial": 1})
+        edge = jsons.decode(await two.ask("/joins", "edge"), "joins")
+        self.assertEqual(edge, {"running": [], "outcomes": {}})
+        await one.stop()
+        other = ("join", "-c", str(two.directory / "edge.yaml"), "--user", f"@bob:{two.name}")
+        refused = await self.run_command(*other, "!other:" + one.name, "--json")
+        self.assertEqual(refused.code, 1)
+        self.assertRegex(refused.err, f"^synrepl: error: .*{one.name}: it does not answer")
