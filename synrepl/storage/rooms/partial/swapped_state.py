@@ -38,21 +38,32 @@ _REMOVE_MEMBERS = """
         RETURNING m.user_id)
     SELECT user_id FROM gone"""
 
-# The history of memberships has to tell what no event does: see :mod:`~synrepl.storage.rooms.tables.membership_history`.
+# Users whose history has to tell the membership (:mod:`~synrepl.storage.rooms.tables.membership_history`). It is another
+# one now, and the user is of this server, or has such a history. Or the newest event in the stream is not what counts:
+# events may be judged otherwise than before also where the current state stays as it was.
 _CHANGED_MEMBERS = f"""
     SELECT k.state_key FROM synrepl._room_keys k
      WHERE k.room_no = %(room)s AND k.type = 'm.room.member' AND k.slot = ANY (%(slots)s::int[])
        AND (substr(k.state_key, strpos(k.state_key, ':') + 1) = %(server)s
-            OR EXISTS (SELECT FROM synrepl._room_events e
-                        WHERE e.room_no = k.room_no AND e.slot = k.slot AND e.stream_id > 0
-                          AND e.audience & {NEVER_BITS} = 0))"""
+            OR EXISTS (SELECT FROM synrepl._membership_history h
+                        WHERE h.room_no = k.room_no AND h.user_id = k.state_key))
+    UNION
+    SELECT k.state_key FROM synrepl._room_keys k
+     CROSS JOIN LATERAL (
+           SELECT e.event_no FROM synrepl._room_events e
+            WHERE e.room_no = k.room_no AND e.slot = k.slot AND e.stream_id > 0
+              AND e.audience & {NEVER_BITS} = 0
+            ORDER BY e.stream_id DESC LIMIT 1) AS e
+      LEFT JOIN synrepl._current_state c ON c.room_no = k.room_no AND c.slot = k.slot
+     WHERE k.room_no = %(room)s AND k.type = 'm.room.member'
+       AND c.event_no IS DISTINCT FROM e.event_no"""
 
 
 class StateSwap(NamedTuple):
     """How the current state changed.
 
     :ivar change: by slot, the number of the new event; None where the entry is gone
-    :ivar members: users whose membership is another one now: those of this server, and those with events in the stream
+    :ivar members: users of whose memberships no event tells as of now, and users of this server whose membership is another one
     :ivar removed_members: users who have none any more
     """
 
