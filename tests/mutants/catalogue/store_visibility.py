@@ -83,7 +83,7 @@ SEEING = (
     ),
     Mutant(
         "store-pages-different",
-        "storage/rooms/visibility/pages.py",
+        "storage/rooms/visibility/page_sql.py",
         "AND NOT ({IS_EXCEPTION}) AND NOT ({IS_DIFFERENT})",
         "AND NOT ({IS_EXCEPTION})",
         "an event is on one page",
