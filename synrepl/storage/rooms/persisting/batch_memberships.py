@@ -47,6 +47,7 @@ def membership_changes(
     exceptions: dict[tuple[str, int], PastMembership] = {}
     lost = {user: _lost(user, events, change) for user, events in own.items()}
     if any(lost.values()):
+        final = {row.user_id: row for row in current}
         before = _memberships_before(batch, [user for user, events in lost.items() if events])
         for user, events in lost.items():
             stays = before.get(user)
@@ -55,6 +56,10 @@ def membership_changes(
                     stays = _membership(each.event.membership)
                     continue
                 stream_id = stream_ids[places.live[each.row.event_no]]
+                last = final.get(user)
+                # An event that no client may see can be the membership, too, by the resolution of states.
+                if last is not None and last.stream_id <= stream_id:
+                    stays = None if last.event_no is None else last.membership
                 exceptions[user, stream_id] = PastMembership(user, stream_id, stays)
     for row in current:
         numbers = [each.row.event_no for each in own.get(row.user_id, ())]
