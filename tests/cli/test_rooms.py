@@ -30,9 +30,10 @@ class RoomsAtTheTerminal(RoomsCase):
         self.assertEqual((found["events"], found["state"], found["joined"]), (10, 6, 2))
         head, line = (await self.rooms_text(master, "list")).splitlines()
         self.assertRegex(
-            head, r"^room +name +version +events +outliers +state +joined +ends +waiting +writer"
+            head,
+            r"^room +name +version +events +outliers +state +joined +ends +waiting +full state +writer",
         )
-        figures = ["10", "10", "0", "6", "2", "1", "0"]
+        figures = ["10", "10", "0", "6", "2", "1", "0", "yes"]
         self.assertEqual(line.split(), [self.room_id, "-", *figures, "master"])
         self.assertEqual(found["writer"], "master")
         self.assertEqual(
