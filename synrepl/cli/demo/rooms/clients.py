@@ -15,7 +15,7 @@ from synrepl.core.errors import InputError, Unavailable
 from synrepl.daemon.config.config import LOOPBACK
 
 #: Seconds between two messages of a user.
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 
 #: Seconds that a request may take: a join waits for the other server.
 _TIMEOUT_S = 60.0

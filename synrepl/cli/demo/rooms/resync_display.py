@@ -31,8 +31,9 @@ class ResyncDisplay:
 
     def show(self, at: ResyncProgressRow) -> None:
         """Show how far the resync is."""
+        # Each event is fetched, and then stored.
         total = 2 * at.missing
-        done = min(at.fetched + at.stored, total)
+        done = at.fetched + 2 * at.stored
         if self._console.is_terminal:
             if self._bar is None:
                 self._bar = ShownProgress()

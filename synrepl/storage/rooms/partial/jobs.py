@@ -68,6 +68,8 @@ def claim_jobs(
 ) -> list[ResyncJob]:
     """Claim jobs that wait for nobody, those of the smallest rooms first.
 
+    A process that was killed and has started again does not wait for its own claims to run out.
+
     :param owner: the process that claims
     :param most: maximum number
     :param ours: which of some rooms are assigned to this process; others' jobs are claimed if nobody else did for long
@@ -78,11 +80,11 @@ def claim_jobs(
         f" greatest(j.next_try, j.leased_until) < now() - make_interval(secs => {LEFT_ALONE_S})"
         " FROM synrepl._resync_jobs j JOIN synrepl._rooms r USING (room_no)"
         " WHERE j.ended_at IS NULL AND j.next_try <= now()"
-        " AND (j.leased_until IS NULL OR j.leased_until <= now())"
+        " AND (j.leased_until IS NULL OR j.leased_until <= now() OR j.owner = %s)"
         " AND j.room_no <> ALL (%s::int[])"
         " ORDER BY (SELECT count(*) FROM synrepl._partial_room_servers s WHERE s.room_no = j.room_no),"
         f" j.began_at LIMIT {_CANDIDATES} FOR UPDATE OF j SKIP LOCKED",
-        (array_text(busy),),
+        (owner, array_text(busy)),
     )
     found = txn.fetchall()
     assigned = set(ours(txn, [room_id for _, room_id, _ in found]))
