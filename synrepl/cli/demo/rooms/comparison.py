@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.cli.configured_database import opened
 from synrepl.cli.demo.rooms.servers import DemoServer
+from synrepl.cli.terminal import counted
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.events import EventFlags
@@ -100,7 +101,7 @@ def compare(one: RoomCopy, two: RoomCopy) -> RoomComparison:
         *_missing(two),
     ]
     if unfinished := one.unfinished + two.unfinished:
-        problems.append(f"{unfinished:,} verdicts may still change")
+        problems.append(f"{counted(unfinished, 'verdict')} not final")
     for event_id in one.timeline:
         if event_id in two.states:
             where = f"the state after {event_id}"
@@ -115,7 +116,7 @@ def _differences(what: str, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> I
         named = ", ".join(
             f"{key}: {one.get(key)} at one, {two.get(key)} at two" for key in keys[:_NAMED]
         )
-        yield f"{what} differs in {len(keys):,} places, such as {named}"
+        yield f"{counted(len(keys), 'difference')} in {what}, such as {named}"
 
 
 def _only(
@@ -124,11 +125,11 @@ def _only(
     known = set(there)
     extra = [each for each in here if each not in known]
     if extra:
-        yield f"{len(extra):,} events are in the {what} of {label} only, such as {extra[0]}"
+        yield f"{counted(len(extra), 'event')} in the {what} of {label} only, such as {extra[0]}"
 
 
 def _missing(copy: RoomCopy) -> Iterator[str]:
     """Events of the state that the joined server does not have."""
     lacking = [each for each in copy.current.values() if each not in copy.verdicts]
     if lacking:
-        yield f"{len(lacking):,} events of the state are not stored, such as {lacking[0]}"
+        yield f"{counted(len(lacking), 'event')} of the state not stored, such as {lacking[0]}"

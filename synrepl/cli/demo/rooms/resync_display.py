@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from rich.console import Console
 from rich.markup import escape
 
 from synrepl.cli.rooms.maintenance import ShownProgress
 from synrepl.services.rooms.maintenance.room_job import MaintenanceProgress
 from synrepl.storage.rooms.reading.partial_states import ResyncProgressRow
+from synrepl.storage.rooms.tables.partial_rooms import ResyncPhase
 
 #: Lines without a terminal: one for each phase, and for each so many percent of the events.
 _STEP_PERCENT = 20
@@ -21,6 +24,7 @@ class ResyncDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = Console(stderr=True) if console is None else console
+        self._stack = ExitStack()
         self._bar: ShownProgress | None = None
         self._shown: object = None
 
@@ -36,17 +40,23 @@ class ResyncDisplay:
         done = at.fetched + 2 * at.stored
         if self._console.is_terminal:
             if self._bar is None:
-                self._bar = ShownProgress()
-                self._bar.__enter__()
-            self._bar.show(MaintenanceProgress("", at.sentence, done, total))
+                self._bar = self._stack.enter_context(ShownProgress())
+            self._bar.show(MaintenanceProgress("", f"resync, {at.phase.value}", done, total))
             return
         step = 100 * done // total // _STEP_PERCENT if total else 0
         if self._shown != (at.phase, step):
             self._shown = at.phase, step
-            self.log(f"  {at.sentence}")
+            self.log(f"  {resync_words(at)}")
 
     def close(self) -> None:
         """Remove the bar; events can still be logged."""
-        if self._bar is not None:
-            self._bar.end()
-            self._bar = None
+        self._bar = None
+        self._stack.close()
+
+
+def resync_words(at: ResyncProgressRow) -> str:
+    """What is being done, in words."""
+    if at.phase is not ResyncPhase.EVENTS or at.reason is not None:
+        return at.sentence
+    fetched, stored = at.fetched + at.stored, at.stored
+    return f"fetched {fetched:,} and stored {stored:,} of {at.missing:,} missing events"

@@ -13,7 +13,7 @@ from synrepl.cli.demo.rooms.clients import DemoClient, Speaker
 from synrepl.cli.demo.rooms.comparison import RoomComparison, compare, read_copy
 from synrepl.cli.demo.rooms.members import LargeRoom, write_rooms
 from synrepl.cli.demo.rooms.report import JoinSeconds, RoomsResult
-from synrepl.cli.demo.rooms.resync_display import ResyncDisplay
+from synrepl.cli.demo.rooms.resync_display import ResyncDisplay, resync_words
 from synrepl.cli.demo.rooms.servers import make_servers
 from synrepl.cli.demo.scenario import Stalled
 from synrepl.cli.running import run_in_thread
@@ -190,15 +190,15 @@ class RoomsScenario:
         """Kill the joining server in the middle of the resync; where it was, None if the resync was over."""
         found: list[ResyncProgressRow] = []
 
-        async def is_halfway() -> bool:
+        async def is_halfway() -> object:
             found[:] = [await self._progress()]
             self._display.show(found[0])
-            return _is_halfway(found[0])
+            return _is_halfway(found[0]) or _position(found[0])
 
         await self._until("the resync is half done", is_halfway)
         await self.two.process.kill()
         (at,) = found
-        sentence = None if at.has_ended else at.sentence
+        sentence = None if at.has_ended else resync_words(at)
         self._display.log(f"server two killed (SIGKILL): {sentence or 'the room was complete'}")
         return sentence
 
@@ -209,10 +209,10 @@ class RoomsScenario:
         self._display.log(f"server two is up again after {seconds:.1f} s")
 
     async def _until_complete(self) -> None:
-        async def is_complete() -> bool:
+        async def is_complete() -> object:
             progress = await self._progress()
             self._display.show(progress)
-            return progress.has_ended
+            return progress.has_ended or _position(progress)
 
         await self._until("the room is complete", is_complete)
 
@@ -296,22 +296,30 @@ class RoomsScenario:
         assert progress is not None
         return progress
 
-    async def _until(self, description: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def _until(self, description: str, condition: Callable[[], Awaitable[object]]) -> None:
         """Wait for a condition.
 
         :param description: completes "waited until …"
-        :raises Stalled: it takes too long
+        :param condition: True when it holds; anything else shows by its changes that something moves
+        :raises Stalled: nothing moves
         """
-        began = self._scheduler.seconds()
-        while not await condition():
+        previous, since = None, self._scheduler.seconds()
+        while (current := await condition()) is not True:
             self._check()
-            if self._scheduler.seconds() - began > STALL_TIMEOUT_S:
+            if current != previous:
+                previous, since = current, self._scheduler.seconds()
+            elif self._scheduler.seconds() - since > STALL_TIMEOUT_S:
                 raise Stalled(seconds=STALL_TIMEOUT_S, condition=description)
             await self._scheduler.sleep(_POLL_INTERVAL_S)
 
     def _check(self) -> None:
         for each in self._servers:
             each.process.check()
+
+
+def _position(at: ResyncProgressRow) -> object:
+    """What changes when the resync comes forward."""
+    return at.phase, at.fetched, at.stored, at.left
 
 
 def _is_halfway(at: ResyncProgressRow) -> bool:

@@ -68,8 +68,6 @@ def claim_jobs(
 ) -> list[ResyncJob]:
     """Claim jobs that wait for nobody, those of the smallest rooms first.
 
-    A process that was killed and has started again does not wait for its own claims to run out.
-
     :param owner: the process that claims
     :param most: maximum number
     :param ours: which of some rooms are assigned to this process; others' jobs are claimed if nobody else did for long
@@ -80,11 +78,11 @@ def claim_jobs(
         f" greatest(j.next_try, j.leased_until) < now() - make_interval(secs => {LEFT_ALONE_S})"
         " FROM synrepl._resync_jobs j JOIN synrepl._rooms r USING (room_no)"
         " WHERE j.ended_at IS NULL AND j.next_try <= now()"
-        " AND (j.leased_until IS NULL OR j.leased_until <= now() OR j.owner = %s)"
+        " AND (j.leased_until IS NULL OR j.leased_until <= now())"
         " AND j.room_no <> ALL (%s::int[])"
         " ORDER BY (SELECT count(*) FROM synrepl._partial_room_servers s WHERE s.room_no = j.room_no),"
         f" j.began_at LIMIT {_CANDIDATES} FOR UPDATE OF j SKIP LOCKED",
-        (owner, array_text(busy)),
+        (array_text(busy),),
     )
     found = txn.fetchall()
     assigned = set(ours(txn, [room_id for _, room_id, _ in found]))
@@ -104,6 +102,14 @@ def claim_jobs(
     )
     jobs = {job.room_no: job for job in map(_job, txn.fetchall())}
     return [jobs[room_no] for room_no in chosen]
+
+
+def release_claims(txn: Transaction, owner: str) -> None:
+    """End the claims of an earlier run of a process, which was killed."""
+    txn.execute(
+        "UPDATE synrepl._resync_jobs SET leased_until = NULL WHERE owner = %s AND ended_at IS NULL",
+        (owner,),
+    )
 
 
 def renew_claims(txn: Transaction, jobs: Sequence[ResyncJob]) -> None:
