@@ -10,7 +10,7 @@ from unittest import TestCase
 from rich.console import Console
 from signedjson.key import generate_signing_key
 
-from synrepl.cli.demo.rooms.comparison import RoomComparison, RoomCopy, compare
+from synrepl.cli.demo.rooms.comparison import ComparedCopies, RoomCopy, compare
 from synrepl.cli.demo.rooms.members import VERSION, LargeRoom
 from synrepl.cli.demo.rooms.report import JoinSeconds, RoomsResult, rooms_report
 from synrepl.cli.demo.rooms.resync_display import ResyncDisplay
@@ -37,7 +37,7 @@ def copy(**changed: Any) -> RoomCopy:
 class ComparedServers(TestCase):
     def test_that_are_equal_have_no_problem(self) -> None:
         only_here = copy(verdicts={**copy().verdicts, "$before the join": 0})
-        self.assertEqual(compare(only_here, copy()), RoomComparison([], 1, 3, 2))
+        self.assertEqual(compare(only_here, copy()), ComparedCopies([], 1, 3, 2))
         self.assertEqual(compare(copy(timeline=["$said", "$join"]), copy()).problems, [])
 
     def test_that_differ_in_anything_have_one(self) -> None:
@@ -66,7 +66,7 @@ class ComparedServers(TestCase):
 class RoomsReport(TestCase):
     def shown(self, killed: str | None = "fetching", *problems: str) -> str:
         seconds = JoinSeconds(0.5, 1.0, 5.0, 10.0)
-        compared = (RoomComparison([], 3007, 3200, 90), RoomComparison([], 3006, 3005, 1))
+        compared = (ComparedCopies([], 3007, 3200, 90), ComparedCopies([], 3006, 3005, 1))
         result = RoomsResult(3000, seconds, killed, (40, 30), compared, problems)
         console = Console(file=io.StringIO(), width=120)
         console.print(*rooms_report(result), sep="\n")

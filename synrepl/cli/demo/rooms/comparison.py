@@ -35,7 +35,7 @@ class RoomCopy(NamedTuple):
     unfinished: int
 
 
-class RoomComparison(NamedTuple):
+class ComparedCopies(NamedTuple):
     """The outcome of comparing.
 
     :ivar problems: a sentence each
@@ -88,7 +88,7 @@ async def _events(
     return await database.run("compare a room", read, read_only=True)
 
 
-def compare(one: RoomCopy, two: RoomCopy) -> RoomComparison:
+def compare(one: RoomCopy, two: RoomCopy) -> ComparedCopies:
     """Compare two copies of a room."""
     both = one.verdicts.keys() & two.verdicts.keys()
     problems = [
@@ -106,7 +106,7 @@ def compare(one: RoomCopy, two: RoomCopy) -> RoomComparison:
         if event_id in two.states:
             where = f"the state after {event_id}"
             problems += _differences(where, one.states[event_id], two.states[event_id])
-    return RoomComparison(problems, len(one.current), len(both), len(one.timeline))
+    return ComparedCopies(problems, len(one.current), len(both), len(one.timeline))
 
 
 def _differences(what: str, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import rich.console
 from rich.padding import Padding
 from rich.text import Text
 
-from synrepl.cli.demo.rooms.comparison import RoomComparison
+from synrepl.cli.demo.rooms.comparison import ComparedCopies
 from synrepl.cli.terminal import counted
 
 #: Width of the longest bar.
@@ -49,7 +49,7 @@ class RoomsResult:
     seconds: JoinSeconds
     killed: str | None
     sent: tuple[int, ...]
-    compared: tuple[RoomComparison, ...]
+    compared: tuple[ComparedCopies, ...]
     problems: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:

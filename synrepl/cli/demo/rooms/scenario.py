@@ -10,7 +10,7 @@ from urllib.parse import quote
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.cli.configured_database import opened
 from synrepl.cli.demo.rooms.clients import DemoClient, Speaker
-from synrepl.cli.demo.rooms.comparison import RoomComparison, compare, read_copy
+from synrepl.cli.demo.rooms.comparison import ComparedCopies, compare, read_copy
 from synrepl.cli.demo.rooms.members import LargeRoom, write_rooms
 from synrepl.cli.demo.rooms.report import JoinSeconds, RoomsResult
 from synrepl.cli.demo.rooms.resync_display import ResyncDisplay, resync_words
@@ -252,7 +252,7 @@ class RoomsScenario:
 
     # -- comparing ----------------------------------------------------------------------
 
-    async def _compare(self, room_id: str, join_id: str) -> RoomComparison:
+    async def _compare(self, room_id: str, join_id: str) -> ComparedCopies:
         copies = [await read_copy(self._reactor, each, room_id, join_id) for each in self._servers]
         return compare(*copies)
 
