@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from synrepl.services.federation.resync import room_resync
 from synrepl.services.federation.resync.worker import ResyncWorker
+from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.partial.jobs import claim_jobs
+from synrepl.storage.rooms.partial.steps import ListTarget
 from tests.services.federation.joining_server import US
 from tests.services.federation.resync.resync_case import ALICE, ResyncCase
 
@@ -46,3 +49,21 @@ class CompletedRooms(ResyncCase):
             await scheduler.sleep(0.01)
         await worker.stop()
         await self.check_complete(room)
+
+    async def test_a_list_that_a_crash_of_the_database_took_is_asked_for_again(self) -> None:
+        room = self.made_room()
+        await self.join(room)
+        find = room_resync.list_target
+        found: list[ListTarget | None] = []
+
+        def crash(txn: Transaction, room_no: int) -> ListTarget | None:
+            found.append(find(txn, room_no))
+            if len(found) == 2:  # there is a list
+                txn.execute("TRUNCATE synrepl._listed_events, synrepl._fetched_events")
+            return found[-1]
+
+        self.patch(room_resync, "list_target", crash)
+        await self.here.complete()
+        await self.check_complete(room)
+        self.assertEqual(len(self.federation.asked("state_ids")), 2)
+        self.assertEqual(self.attempts(), {"a": "ok"})
