@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import rich.console
-from rich.padding import Padding
 from rich.text import Text
 
 from synrepl.cli.demo.rooms.comparison import ComparedCopies
-from synrepl.cli.terminal import counted
+from synrepl.cli.terminal import bulleted, counted
 
 #: Width of the longest bar.
 _BAR = 48
@@ -89,7 +88,7 @@ def rooms_report(result: RoomsResult) -> Iterator[rich.console.RenderableType]:
         return
     partial, whole = result.compared
     yield Text("Verified, at both servers:", "bold green")
-    yield from _items(
+    yield from bulleted(
         f"The current state is the same: {partial.state:,} entries, and {whole.state:,} in the room that was"
         " joined with its whole state.",
         f"The states after all {partial.timeline:,} events since the join are the same, entry by entry.",
@@ -100,8 +99,10 @@ def rooms_report(result: RoomsResult) -> Iterator[rich.console.RenderableType]:
     )
     yield Text("Not verified:", "bold")
     if result.killed is None:
-        yield from _items("A kill in the middle: the room was complete before. Try more --members.")
-    yield from _items(
+        yield from bulleted(
+            "A kill in the middle: the room was complete before. Try more --members."
+        )
+    yield from bulleted(
         "Servers that lie, and a real Synapse (both have test suites of their own, from a checkout).",
         "A network: both servers were on this machine.",
     )
@@ -113,8 +114,3 @@ def _chart(values: dict[str, float]) -> Iterator[Text]:
     for name, value in values.items():
         bar = "█" * max(1, round(_BAR * value / longest))
         yield Text(f"{name:<{width}}  {value:6.2f}  {bar}")
-
-
-def _items(*sentences: str) -> Iterator[Padding]:
-    for sentence in sentences:
-        yield Padding(Text(f"- {sentence}"), (0, 0, 0, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from synrepl.services.federation.resync import room_resync
 from synrepl.services.federation.resync.worker import ResyncWorker
 from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.partial import steps
 from synrepl.storage.rooms.partial.jobs import claim_jobs
 from synrepl.storage.rooms.partial.steps import ListTarget
 from tests.services.federation.joining_server import US
@@ -53,7 +54,7 @@ class CompletedRooms(ResyncCase):
     async def test_a_list_that_a_crash_of_the_database_took_is_asked_for_again(self) -> None:
         room = self.made_room()
         await self.join(room)
-        find = room_resync.list_target
+        find = steps.list_target
         found: list[ListTarget | None] = []
 
         def crash(txn: Transaction, room_no: int) -> ListTarget | None:
