@@ -36,6 +36,11 @@ class NoFederation(Refused):
     "--via", multiple=True, metavar="SERVER", help="A server that is in the room; repeatable."
 )
 @click.option("--reason", help="Is shown to the members of the room.")
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Wait for the whole state of the room, as servers do that cannot join with a part of it.",
+)
 @json_option
 def command(
     config: tuple[Path, ...],
@@ -43,6 +48,7 @@ def command(
     user_id: str,
     via: tuple[str, ...],
     reason: str | None,
+    whole: bool,
     as_json: bool,
 ) -> None:
     """Have USER join ROOM, an ID or an alias.
@@ -52,7 +58,13 @@ def command(
     If the command is interrupted, the join goes on.
     """
     address = own_http(load(config))
-    asked = {"room": room, "user_id": user_id, "via": list(via), "reason": reason}
+    asked = {
+        "room": room,
+        "user_id": user_id,
+        "via": list(via),
+        "reason": reason,
+        "whole": whole,
+    }
 
     async def main(reactor: Any) -> dict[str, Any]:
         client = HttpClient(reactor, address.url, address.secret)

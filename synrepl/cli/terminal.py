@@ -13,7 +13,9 @@ from typing import Any
 
 import click
 import rich.console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from synrepl.cli.conventions import console
 
@@ -32,6 +34,14 @@ def plain_table(*headings: str) -> Table:
         right = heading.endswith(">")
         table.add_column(heading.removesuffix(">"), justify="right" if right else "left")
     return table
+
+
+def bulleted(*sentences: str) -> Iterator[rich.console.RenderableType]:
+    """Sentences as items of a list."""
+    for sentence in sentences:
+        item = Table.grid(padding=(0, 1))
+        item.add_row("-", Text(sentence))
+        yield Padding(item, (0, 0, 0, 2), expand=False)
 
 
 def show(*parts: rich.console.RenderableType) -> None:

@@ -17,8 +17,8 @@ from tests.cli.cli_case import CliCase
 WORKERS = ("flaky", "slow", "legacy")
 
 
-class RealDemo(CliCase):
-    """The whole demo, with few rows."""
+class DemoCase(CliCase):
+    """Knows which processes a demo has left."""
 
     timeout = 400
 
@@ -35,6 +35,10 @@ class RealDemo(CliCase):
             if str(self.directory) in line:
                 found.append(line)
         return found
+
+
+class RealDemo(DemoCase):
+    """The whole demo, with few rows."""
 
     async def test_loses_no_fact_and_leaves_no_process(self) -> None:
         done = await self.run_command(
@@ -102,3 +106,37 @@ class RealDemo(CliCase):
         done = await command.done()
         self.assertEqual((done.code, done.out), (128 + signal.SIGINT, ""))
         self.assertEqual(self.processes(), [])
+
+
+class RealRoomsDemo(DemoCase):
+    """The whole demo of two servers and a large room, with few members."""
+
+    async def test_ends_with_equal_servers_and_leaves_no_process(self) -> None:
+        where = self.directory / "demo"
+        done = await self.run_command(
+            "demo", "--rooms", "--members", "800", "--json", "--directory", where
+        )
+        self.assertEqual(done.code, 0, done)
+        data = json.loads(done.out)
+        self.assertEqual((data["equal"], data["problems"], data["members"]), (True, [], 800))
+        partial, whole = data["compared"]
+        # The members and a user who joined; create, power levels, join rules, history visibility, name; and a topic.
+        self.assertEqual((whole["state"], partial["state"]), (806, 807))
+        # The join, and what was said and changed.
+        self.assertEqual(partial["timeline"], 1 + sum(data["sent"]))
+        self.assertGreater(partial["events"], 806)
+        self.assertGreater(min(data["sent"]), 2)
+        self.assertLess(data["seconds"]["partial"], data["seconds"]["complete"])
+        for happened in ("has joined", "both directions", "killed (SIGKILL)", "is up again"):
+            self.assertIn(happened, done.err)
+        self.assertEqual(self.processes(), [])
+
+    async def test_refuses_options_of_the_other_demo(self) -> None:
+        for options, words in (
+            (("--rooms", "--rows", "3000"), "--rows does not go with --rooms"),
+            (("--rooms", "--no-lake"), "--lake does not go with --rooms"),
+            (("--members", "20"), "--members is for --rooms"),
+        ):
+            done = await self.run_command("demo", *options)
+            self.assertEqual(done.code, 2)
+            self.assertIn(words, done.err)

@@ -87,14 +87,11 @@ class JoiningServers(JoiningServersCase):
 
     async def test_join_with_the_whole_state_of_a_room(self) -> None:
         room_id = await self.room()
-        client = self.two.federation.client
-        send_join = client.send_join
-
-        async def whole(*given: Any, omit_members: bool, **more: Any) -> Any:
-            return await send_join(*given, omit_members=False, **more)
-
-        self.patch(client, "send_join", whole)
-        await self.enter(self.alice_of_two, room_id, self.one)
+        config, user_id = str(self.two.directory / "master.yaml"), self.alice_of_two.user_id
+        join = ("join", "-c", config, "--user", user_id, room_id, "--via", self.one.name)
+        done = await self.run_command(*join, "--whole")
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertRegex(done.out, f"^{user_id} joined {room_id} in .* s\\.\n$")
         self.assertEqual(self.rows(self.two, "SELECT 1 FROM synrepl._resync_jobs"), [])
         await self.until_there(self.one, await self.say(self.two, room_id, "from two"))
         await self.until_there(self.two, await self.say(self.one, room_id, "from one"))

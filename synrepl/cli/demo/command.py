@@ -10,12 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.demo.deployment import MASTER, Deployment, free_ports
 from synrepl.cli.demo.lake import lake_report, run_lake
 from synrepl.cli.demo.progress import ProgressDisplay
 from synrepl.cli.demo.report import closing, report
+from synrepl.cli.demo.rooms.run import DEFAULT_MEMBERS, run_rooms
 from synrepl.cli.demo.scenario import Scenario
 from synrepl.cli.demo.traffic import ORDERS
 from synrepl.cli.redis_url import password_option, redis_from_options
@@ -54,6 +56,18 @@ DEFAULT_ROWS = 100_000
     default=None,
     help="Land the streams in a lake at the end, and check it. Default: if Spark is installed.",
 )
+@click.option(
+    "--rooms",
+    is_flag=True,
+    help="Join a large room of another server instead, with a kill in the middle of its resync.",
+)
+@click.option(
+    "--members",
+    type=click.IntRange(10, 100_000),
+    default=DEFAULT_MEMBERS,
+    show_default=True,
+    help="With --rooms, number of members of the room.",
+)
 @click.option("--keep", is_flag=True, help="Keep everything running afterwards, until Ctrl-C.")
 @click.option(
     "--directory",
@@ -61,13 +75,17 @@ DEFAULT_ROWS = 100_000
     help="Empty directory for data, configurations and logs, which is kept. Default: a temporary one.",
 )
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     rows: int,
     show_all: bool,
     over_redis: bool,
     redis_url: str | None,
     redis_password_path: Path | None,
     wants_lake: bool | None,
+    rooms: bool,
+    members: int,
     keep: bool,
     directory: Path | None,
     as_json: bool,
@@ -80,7 +98,21 @@ def command(
     acknowledged fact is compared with what is stored and with what each
     worker applied. With Spark installed, the streams are then landed in a lake
     and compared with it, and a job reads them. Exits with 1 on any difference.
+
+    With --rooms, two Matrix servers run instead. A user of one joins a large room of the other with
+    a part of its state, and both talk at once. The server is killed while it fetches the rest, and
+    started again. In the end both servers' states, verdicts and timelines are compared.
     """
+    _check_options(ctx, rooms)
+    if rooms:
+
+        async def of_rooms(reactor: Any) -> bool:
+            with _directory(directory) as path:
+                return await run_rooms(reactor, path, members, as_json=as_json, keep=keep)
+
+        if not run(of_rooms):
+            sys.exit(EXIT_FAILED)
+        return
     if wants_lake:
         require_spark()
     no_lake = "--no-lake was given" if wants_lake is False else ""
@@ -130,6 +162,21 @@ def command(
 
     if not run(main):
         sys.exit(EXIT_FAILED)
+
+
+def _check_options(ctx: click.Context, rooms: bool) -> None:
+    """Refuse options that the demo which is chosen would ignore.
+
+    :raises UsageError:
+    """
+    others = ("rows", "show_all", "over_redis", "redis_url", "redis_password_path", "wants_lake")
+    for param in ctx.command.params:
+        name = param.name or ""
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            if rooms and name in others:
+                raise click.UsageError(f"{param.opts[0]} does not go with --rooms", ctx)
+            if not rooms and name == "members":
+                raise click.UsageError("--members is for --rooms", ctx)
 
 
 def instructions(deployment: Deployment) -> str:

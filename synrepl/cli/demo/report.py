@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import rich.console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from synrepl.cli.demo.lake import LakeResult
 from synrepl.cli.demo.progress import COUNTERS
 from synrepl.cli.demo.traffic import ORDERS
 from synrepl.cli.demo.verification import ComparisonResult, StreamVerification
-from synrepl.cli.terminal import plain_table
+from synrepl.cli.terminal import bulleted, plain_table
 from synrepl.core.tokens import Token
 
 #: Streams with a line of their own by default: orders, and those with the most rows.
@@ -178,18 +177,18 @@ def closing(
         yield Text("FAILED: there are differences, listed above.", "bold red")
     else:
         yield Text("Verified, fact by fact:", "bold green")
-        yield from _items(
+        yield from bulleted(
             "Every acknowledged row (except of in-memory streams) is stored exactly once, with its"
             " contents, and no other row is stored.",
             "Every worker applied every row of its streams exactly once, with its contents, in order"
             " per writer, and ended at the master's positions.",
         )
         if lake is not None:
-            yield from _items("The lake has exactly the rows that are stored.")
+            yield from bulleted("The lake has exactly the rows that are stored.")
     yield Text("Not verified:", "bold")
     if lake is None:
-        yield from _items(f"The lake: {no_lake}.")
-    yield from _items(*_NOT_COVERED)
+        yield from bulleted(f"The lake: {no_lake}.")
+    yield from bulleted(*_NOT_COVERED)
 
 
 def _table(result: DemoResult, show_all: bool) -> Table:
@@ -267,13 +266,6 @@ def _notes(result: DemoResult) -> Iterator[str]:
         f" {_count(resent, 'request')} had to be sent again ({result.appends.replayed} already"
         " appended; none was appended twice)."
     )
-
-
-def _items(*sentences: str) -> Iterator[rich.console.RenderableType]:
-    for sentence in sentences:
-        item = Table.grid(padding=(0, 1))
-        item.add_row("-", Text(sentence))
-        yield Padding(item, (0, 0, 0, 2), expand=False)
 
 
 def _mismatches(where: str, comparison: ComparisonResult | None) -> Iterator[str]:

@@ -34,6 +34,7 @@ class _Join(msgspec.Struct, forbid_unknown_fields=True):
 
     :ivar room: its ID or an alias
     :ivar run: of a join that an earlier request began
+    :ivar whole: the whole state of the room is wanted at once
     """
 
     room: str
@@ -41,6 +42,7 @@ class _Join(msgspec.Struct, forbid_unknown_fields=True):
     via: list[str] = []  # msgspec copies it
     reason: str | None = None
     run: str | None = None
+    whole: bool = False
 
 
 _STATUSES: dict[type[SynreplError], int] = {
@@ -62,7 +64,9 @@ def join_routes(joining: JoiningServices | None, server_name: str) -> list[Route
         asked = _asked(request.body, server_name)
         room = await memberships.find(asked.room)
         content = {} if asked.reason is None else {"reason": asked.reason}
-        wanted = JoinRequest(room.room_id, asked.user_id, content, asked.via, room.servers)
+        wanted = JoinRequest(
+            room.room_id, asked.user_id, content, asked.via, room.servers, asked.whole
+        )
         state = await joins.follow(wanted, WAIT_S, asked.run)
         joined = state.joined
         return json_answer(

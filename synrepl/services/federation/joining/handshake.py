@@ -1,6 +1,6 @@
 """Joins a room by one server: asks where the join goes, sends it, checks the answer, and stores it.
 
-The server is asked for a part of the state first, which is enough to take part in the room at once.
+Unless the whole state is wanted, the server is asked for a part of it first, which is enough to take part in the room at once.
 Source: seed "How do faster joins work?", "Overview" and "Joining after a partial join".
 """
 
@@ -77,11 +77,18 @@ class JoinHandshake:
         self._answers = Semaphore(scheduler, MAX_ANSWERS)
 
     async def join(
-        self, server: str, asked: AskedMembership, progress: JoinProgress, until: float
+        self,
+        server: str,
+        asked: AskedMembership,
+        progress: JoinProgress,
+        until: float,
+        *,
+        whole: bool = False,
     ) -> PersistedJoin:
         """Join a room by a server; if it fails, nothing of it is left here.
 
         :param until: time by which the server must have begun to answer
+        :param whole: ask for the whole state at once
         :raises SynreplError: the errors of :class:`.FederationClient`, of :class:`.PartialJoins` and :class:`.FullJoins`
         :raises BadTemplate: :raises UnknownRoomVersion: :raises BadEvent: :raises NoCanonicalJson:
         """
@@ -98,6 +105,8 @@ class JoinHandshake:
         join = self._maker.made(asked, "join", template, now_ms)
         # Who authorises a restricted join must sign it.
         asked_server = authorising_server(join) or server
+        if whole:
+            return await self._fully(asked_server, join, progress, until)
         try:
             return await self._partially(asked_server, join, progress, until)
         except RequestRefusedByServer as error:

@@ -39,6 +39,7 @@ class JoinRequest(NamedTuple):
     :ivar content: members of the event, such as ``reason``
     :ivar via: servers that the user names
     :ivar found: servers that were found with the alias of the room
+    :ivar whole: the whole state of the room is wanted at once
     """
 
     room_id: str
@@ -46,6 +47,7 @@ class JoinRequest(NamedTuple):
     content: Mapping[str, Any]
     via: Sequence[str] = ()
     found: Sequence[str] = ()
+    whole: bool = False
 
 
 class JoinedRoomResult(NamedTuple):
@@ -138,7 +140,9 @@ class RoomJoiner:
                 outcomes.append(ServerOutcome(server, 0, "", "it was not asked: time was over"))
                 continue
             try:
-                done = await self._handshake.join(server, wanted, progress, until)
+                done = await self._handshake.join(
+                    server, wanted, progress, until, whole=asked.whole
+                )
             except OWN_FAULTS:
                 raise
             except SERVER_FAULTS as error:

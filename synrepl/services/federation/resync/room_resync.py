@@ -36,6 +36,7 @@ from synrepl.storage.rooms.partial.steps import (
     drop_list,
     events_stored,
     fault_of_list,
+    forget_lost_list,
     judge_some,
     list_target,
     make_listed_state,
@@ -184,6 +185,8 @@ class RoomResync:
         target = await self._run("next state", lambda txn: list_target(txn, job.room_no))
         if target is None or target.event_no != job.event_no:
             await self._drop(job, "outdated", "another state is needed now")
+            return
+        if await self._run("look for the list", lambda txn: forget_lost_list(txn, job)):
             return
         if await self._fetch_all(job, target):
             await self._store(job, target)

@@ -15,6 +15,7 @@ from synrepl.storage.rooms.partial.jobs import (
     ResyncJob,
     claim_jobs,
     put_off,
+    release_claims,
     renew_claims,
     wake_jobs,
 )
@@ -61,8 +62,14 @@ class ResyncWorker:
         return [job.room_id for job in self._jobs.values()]
 
     async def run(self) -> None:
-        """Work until :meth:`stop`."""
+        """Work until :meth:`stop`; first on what this process was working on when it was killed."""
         scheduler = self._parts.scheduler
+        try:
+            await self._parts.database.run(
+                "release claims", lambda txn: release_claims(txn, self._instance)
+            )
+        except SynreplError as error:
+            self._parts.log.warn("cannot release partial rooms: {error}", error=error)
         while self._is_running:
             await self.look()
             await self._renew()

@@ -104,6 +104,14 @@ def claim_jobs(
     return [jobs[room_no] for room_no in chosen]
 
 
+def release_claims(txn: Transaction, owner: str) -> None:
+    """End the claims of an earlier run of a process, which was killed."""
+    txn.execute(
+        "UPDATE synrepl._resync_jobs SET leased_until = NULL WHERE owner = %s AND ended_at IS NULL",
+        (owner,),
+    )
+
+
 def renew_claims(txn: Transaction, jobs: Sequence[ResyncJob]) -> None:
     """Let the claims of jobs last longer; those that were lost stay lost."""
     txn.execute(

@@ -119,6 +119,15 @@ def drop_list(
     move_on(txn, job, ResyncPhase.IDS, event_no=None)
 
 
+def forget_lost_list(txn: Transaction, job: ResyncJob) -> bool:
+    """Go back to asking for a list if that of the job was lost in a crash of the database, which is nobody's fault."""
+    require_claim(txn, job)
+    if not job.listed or count_listed(txn, job.room_no):
+        return False
+    move_on(txn, job, ResyncPhase.IDS, event_no=None)
+    return True
+
+
 def keep_events(txn: Transaction, job: ResyncJob, events: Sequence[Event]) -> int:
     """Keep events that were fetched; returns the number of those that were missing."""
     require_claim(txn, job)
@@ -148,7 +157,7 @@ def events_stored(
 def fault_of_list(txn: Transaction, job: ResyncJob, create_id: str | None) -> str | None:
     """What is wrong with a list all of whose events are here; None: nothing."""
     if not count_listed(txn, job.room_no):
-        return "it is not here any more"
+        return "it is empty"
     return wrong_with_list(txn, job.room_no, create_id)
 
 

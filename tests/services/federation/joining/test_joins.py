@@ -52,6 +52,14 @@ class Joins(JoiningCase):
             await self.empty()
             self.a.rooms.clear()
 
+    async def test_are_whole_where_that_is_wanted(self) -> None:
+        room = self.made_room(members=20)
+        done = await self.running.join(JoinRequest(room.room_id, US, {}, ["a"], whole=True))
+        self.assertFalse(done.is_partial)
+        self.assertFalse(self.is_partial())
+        self.assertEqual(len(self.federation.asked("send_join")), 1)
+        await self.check_equal(await self.whole_room(room), orders=False)
+
     async def test_are_left_alone_where_the_user_is_in_them(self) -> None:
         room = self.made_room()
         await self.enter(room, "a")

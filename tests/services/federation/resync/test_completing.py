@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from synrepl.services.federation.resync import room_resync
+from synrepl.services.federation.resync.worker import ResyncWorker
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.partial import steps
+from synrepl.storage.rooms.partial.jobs import claim_jobs
+from synrepl.storage.rooms.partial.steps import ListTarget
 from tests.services.federation.joining_server import US
 from tests.services.federation.resync.resync_case import ALICE, ResyncCase
 
@@ -27,3 +33,38 @@ class CompletedRooms(ResyncCase):
             )
             await self.empty()
             self.a.rooms.clear()
+
+    async def test_a_process_that_was_killed_goes_on_when_it_starts_again(self) -> None:
+        room = await self.shared_room()
+        await self.join(room)
+        await self.database.run(
+            "claim", lambda txn: claim_jobs(txn, "one", 1, lambda txn, rooms: rooms)
+        )
+        self.sql("UPDATE synrepl._resync_jobs SET leased_until = now() + interval '1 hour'")
+        await self.here.worker.look()
+        self.assertEqual(list(self.here.worker.rooms), [])  # the claim has not run out
+        worker = ResyncWorker(self.here.parts, "one", ["one"])
+        scheduler = self.here.parts.scheduler
+        scheduler.spawn("worker", worker.run())
+        while self.sql("SELECT ended_at FROM synrepl._resync_jobs") is None:
+            await scheduler.sleep(0.01)
+        await worker.stop()
+        await self.check_complete(room)
+
+    async def test_a_list_that_a_crash_of_the_database_took_is_asked_for_again(self) -> None:
+        room = self.made_room()
+        await self.join(room)
+        find = steps.list_target
+        found: list[ListTarget | None] = []
+
+        def crash(txn: Transaction, room_no: int) -> ListTarget | None:
+            found.append(find(txn, room_no))
+            if len(found) == 2:  # there is a list
+                txn.execute("TRUNCATE synrepl._listed_events, synrepl._fetched_events")
+            return found[-1]
+
+        self.patch(room_resync, "list_target", crash)
+        await self.here.complete()
+        await self.check_complete(room)
+        self.assertEqual(len(self.federation.asked("state_ids")), 2)
+        self.assertEqual(self.attempts(), {"a": "ok"})
