@@ -23,7 +23,7 @@ from synrepl.daemon.config.yaml import parse_yaml
 from synrepl.rooms import BadIdentifier, check_new_user_id
 from synrepl.storage.launch.data_dir import can_enter
 from synrepl.storage.launch.postgres import account_for
-from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
+from synrepl.storage.rooms.partial.swap_facts import RESYNC_STREAMS
 from synrepl.streams.catalogue import Catalogue
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import Stream
@@ -205,7 +205,7 @@ def command(
             others = " and ".join(options[:place])
             raise click.BadParameter(f"must differ from {others}", param_hint=options[place])
     names.server_name(server_name)
-    needed = {CACHES, *(stream.name for stream in (*ROOM_STREAMS, *CLIENT_STREAMS) if rooms)}
+    needed = {CACHES, *(stream.name for stream in (*RESYNC_STREAMS, *CLIENT_STREAMS) if rooms)}
     built_in = [stream for stream in SYNAPSE_STREAMS if synapse or stream.name in needed]
     passwords = new_users(users or DEFAULT_USERS, server_name) if rooms else {}
     settings = {

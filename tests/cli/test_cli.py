@@ -18,9 +18,11 @@ from click.testing import CliRunner, Result
 import synrepl
 from synrepl.cli import COMMANDS, cli, init
 from synrepl.daemon.catalogue import catalogue
+from synrepl.daemon.config.client_streams import CLIENT_STREAMS
 from synrepl.daemon.config.config import load_master, load_worker
 from synrepl.storage.launch.data_dir import can_enter
 from synrepl.storage.launch.postgres import account_for
+from synrepl.storage.rooms.partial.swap_facts import RESYNC_STREAMS
 from synrepl.streams.synapse import SYNAPSE_STREAMS
 
 
@@ -163,8 +165,19 @@ class InitCommand(WorkingDirectoryCase):
             self.assertEqual(checked.exit_code, 0, checked.output)
             shown = yaml.safe_load(checked.output)
             self.assertEqual(shown["rooms"]["client_api"]["port"], port)
-            streams = {"account_data", "receipts", "typing", "presence", "to_device"}
-            self.assertEqual(set(shown["catalogue"]), {"events", "backfill", "caches"} | streams)
+            streams = [stream.name for stream in (*RESYNC_STREAMS, *CLIENT_STREAMS)]
+            self.assertEqual(set(shown["catalogue"]), set(streams))
+
+    def test_what_init_makes_for_rooms_takes_part_in_federation(self) -> None:
+        target = self.directory / "chat"
+        run("init", target, "--server-name", "x.org", "--rooms")
+        for name, section in (("master.yaml", "{port: 8448}"), ("worker.yaml", "{}")):
+            text = (target / name).read_text()
+            added = text.replace("  signing_key:", f"  federation: {section}\n  signing_key:")
+            self.assertNotEqual(added, text)
+            (target / name).write_text(added)
+            checked = run("check-config", "-c", target / name)
+            self.assertEqual(checked.exit_code, 0, checked.output)
 
     def test_init_refuses_what_is_no_user_or_is_used_twice(self) -> None:
         for options in (
