@@ -28,6 +28,7 @@ class Client:
         self.id = user_id
         self._token = access_token
         self._transactions = count(1)
+        self._since = ""
 
     @classmethod
     def log_in(cls, url: str, user_id: str, password: str) -> Client:
@@ -56,6 +57,28 @@ class Client:
         answer = self.answer(method, path, body)
         _check(answer, method, path, self.id)
         return answer.content
+
+    def sync(self) -> Mapping[str, Any]:
+        """What is new since the last call."""
+        found: Mapping[str, Any] = self.ask("GET", f"/sync?timeout=0{self._since}")
+        self._since = f"&since={q(found['next_batch'])}"
+        return found
+
+    def hears(self, room_id: str, kind: str, of: str) -> bool:
+        """Whether what is new in a room has an ephemeral event of a kind whose content names something."""
+        room = self.sync().get("rooms", {}).get("join", {}).get(room_id, {})
+        events = room.get("ephemeral", {}).get("events", [])
+        return any(each["type"] == kind and of in str(each["content"]) for each in events)
+
+    def is_invited(self, room_id: str) -> bool:
+        """Whether what is new has an invite to a room."""
+        return room_id in self.sync().get("rooms", {}).get("invite", {})
+
+    def gets_message(self, kind: str) -> bool:
+        """Whether what is new has a message to the device."""
+        return any(
+            each["type"] == kind for each in self.sync().get("to_device", {}).get("events", [])
+        )
 
     # -- rooms -----------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class SynapseServer:
     """The process; a context manager, which starts and ends it.
 
     :ivar name: of the server
-    :ivar database: the name of its database
+    :ivar dsn: of its database
     """
 
     def __init__(
@@ -41,7 +41,8 @@ class SynapseServer:
         self.client_port, self.port = free_ports(2)
         self.name = f"localhost:{self.port}"
         self.url = f"http://{LOOPBACK}:{self.client_port}"
-        self.database = databases.copy(environment.release, f"peer_{directory.name}")
+        database = databases.copy(environment.release, f"peer_{directory.name}")
+        self.dsn = databases.owner(database)
         directory.mkdir(parents=True)
         files = authority.certificate(["localhost"])
         self._token = secrets.token_hex(16)
@@ -50,7 +51,7 @@ class SynapseServer:
             environment,
             directory,
             self.name,
-            databases.arguments(self.database),
+            databases.arguments(database),
             {
                 # This process sends itself, and pushes.
                 "federation_sender_instances": None,
