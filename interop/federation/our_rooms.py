@@ -54,7 +54,8 @@ def section(ours: OurServer, theirs: SynapseServer) -> Section:
     steps.holds("and leaves", lambda: alice.membership(room, uma.id) == "leave")
     steps.equal("the states are equal", lambda: alice.state(room), lambda: sam.state(room))
     steps.equal("the memberships are equal", lambda: alice.members(room), lambda: sam.members(room))
-    _edus(steps, room, alice, sam)
+    for who, one, other in (("ours", alice, sam), ("theirs", sam, alice)):
+        _edus(steps, room, who, one, other)
     return section
 
 
@@ -99,21 +100,19 @@ def _moderate(
         )
 
 
-def _edus(steps: Steps, room: str, alice: Client, sam: Client) -> None:
-    for who, one, other in (("ours", alice, sam), ("theirs", sam, alice)):
-        other.sync()
-        one.ask("PUT", f"/rooms/{q(room)}/typing/{q(one.id)}", {"typing": True, "timeout": 30_000})
-        steps.holds(f"a user of {who} types", lambda: other.hears(room, "m.typing", one.id))
-        event = other.say(room, "to be read")
-        steps.holds("a message to be read arrives", lambda: one.event(room, event))
-        one.ask("POST", f"/rooms/{q(room)}/receipt/m.read/{q(event)}", {})
-        steps.holds(f"a receipt of {who} arrives", lambda: other.hears(room, "m.receipt", event))
-        path = f"/sendToDevice/org.example.told/{q(who)}"
-        one.ask("PUT", path, {"messages": {other.id: {"*": {"from": who}}}})
-        steps.holds(
-            f"a message of {who} to devices arrives",
-            lambda: other.gets_message("org.example.told"),
-        )
+def _edus(steps: Steps, room: str, who: str, one: Client, other: Client) -> None:
+    other.sync()
+    one.ask("PUT", f"/rooms/{q(room)}/typing/{q(one.id)}", {"typing": True, "timeout": 30_000})
+    steps.holds(f"a user of {who} types", lambda: other.hears(room, "m.typing", one.id))
+    event = other.say(room, "to be read")
+    steps.holds("a message to be read arrives", lambda: one.event(room, event))
+    one.ask("POST", f"/rooms/{q(room)}/receipt/m.read/{q(event)}", {})
+    steps.holds(f"a receipt of {who} arrives", lambda: other.hears(room, "m.receipt", event))
+    path = f"/sendToDevice/org.example.told/{q(who)}"
+    one.ask("PUT", path, {"messages": {other.id: {"*": {"from": who}}}})
+    steps.holds(
+        f"a message of {who} to devices arrives", lambda: other.gets_message("org.example.told")
+    )
 
 
 def _has(dsn: str, statement: str, room: str) -> bool:

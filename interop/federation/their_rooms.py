@@ -29,35 +29,39 @@ def invitations(ours: OurServer, theirs: SynapseServer) -> Section:
     steps = Steps(section)
     alice, bob = ours.client("alice"), ours.client("bob")
     sam, una = theirs.register("samuel"), theirs.register("una")
-    sides = (
-        ("ours", ours.name, (alice, bob), (sam, una)),
-        ("theirs", theirs.name, (sam, una), (alice, bob)),
-    )
-    for who, server, (host, _), (guest, second) in sides:
-        private = str(host.ask("POST", "/createRoom", {"preset": "private_chat"})["room_id"])
-        host.moderate(private, "invite", guest.id)
-        steps.holds(f"an invite to a private room of {who} arrives", _invited(guest, private))
-        steps.does("it is accepted", lambda: guest.join(private))
-        host.moderate(private, "invite", second.id)
-        steps.holds("another one arrives", _invited(second, private))
-        second.ask("POST", f"/rooms/{q(private)}/leave", {})
-        steps.holds("it is rejected", _is(host, private, second, "leave"))
-        steps.equal("the states are equal", _state(guest, private), _state(host, private))
-        knocked = host.create_room("Knock", initial_state=[_rule("knock")])
-        path = f"/knock/{q(knocked)}?via={q(server)}&server_name={q(server)}"
-        guest.ask("POST", path, {})
-        steps.holds(f"a knock at a room of {who} arrives", _is(host, knocked, guest, "knock"))
-        host.moderate(knocked, "invite", guest.id)
-        steps.holds("it is answered by an invite", _invited(guest, knocked))
-        steps.does("by which the user joins", lambda: guest.join(knocked))
-        restricted = host.create_room("Restricted", initial_state=[_rule("restricted", private)])
-        steps.does(
-            f"a member of the room that a restricted room of {who} allows joins",
-            lambda: guest.join(restricted, server),
-        )
-        answer = second.answer("POST", f"/join/{q(restricted)}?via={q(server)}", {})
-        steps.refused("another user does not", 403, answer.status)
+    _admit(steps, "ours", ours.name, alice, (sam, una))
+    _admit(steps, "theirs", theirs.name, sam, (alice, bob))
     return section
+
+
+def _admit(
+    steps: Steps, who: str, server: str, host: Client, guests: tuple[Client, Client]
+) -> None:
+    guest, second = guests
+    private = str(host.ask("POST", "/createRoom", {"preset": "private_chat"})["room_id"])
+    host.moderate(private, "invite", guest.id)
+    steps.holds(f"an invite to a private room of {who} arrives", lambda: guest.is_invited(private))
+    steps.does("it is accepted", lambda: guest.join(private))
+    host.moderate(private, "invite", second.id)
+    steps.holds("another one arrives", lambda: second.is_invited(private))
+    second.ask("POST", f"/rooms/{q(private)}/leave", {})
+    steps.holds("it is rejected", lambda: host.membership(private, second.id) == "leave")
+    steps.equal("the states are equal", lambda: guest.state(private), lambda: host.state(private))
+    knocked = host.create_room("Knock", initial_state=[_rule("knock")])
+    guest.ask("POST", f"/knock/{q(knocked)}?via={q(server)}&server_name={q(server)}", {})
+    steps.holds(
+        f"a knock at a room of {who} arrives", lambda: host.membership(knocked, guest.id) == "knock"
+    )
+    host.moderate(knocked, "invite", guest.id)
+    steps.holds("it is answered by an invite", lambda: guest.is_invited(knocked))
+    steps.does("by which the user joins", lambda: guest.join(knocked))
+    restricted = host.create_room("Restricted", initial_state=[_rule("restricted", private)])
+    steps.does(
+        f"a member of the room that a restricted room of {who} allows joins",
+        lambda: guest.join(restricted, server),
+    )
+    answer = second.answer("POST", f"/join/{q(restricted)}?via={q(server)}", {})
+    steps.refused("another user does not", 403, answer.status)
 
 
 def large(ours: OurServer, theirs: SynapseServer, sam: Client, room: str, members: int) -> Section:
@@ -80,7 +84,9 @@ def large(ours: OurServer, theirs: SynapseServer, sam: Client, room: str, member
         lambda: (sam.content_of(room, "m.room.member", alice.id) or {}).get("displayname") == "A",
     )
     sam.moderate(room, "kick", alice.id)
-    steps.holds("their kick of our user arrives", _is(alice, room, alice, "leave"))
+    steps.holds(
+        "their kick of our user arrives", lambda: alice.membership(room, alice.id) == "leave"
+    )
     steps.does("who joins again", lambda: alice.join(room, theirs.name))
     _completes(steps, room, alice, sam)
     return section
@@ -129,7 +135,7 @@ def _completes(steps: Steps, room: str, alice: Client, sam: Client) -> None:
         return found.status == 200
 
     steps.holds("the room completes", answers, _LONG_S)
-    steps.equal("the states are equal", _state(alice, room), _state(sam, room))
+    steps.equal("the states are equal", lambda: alice.state(room), lambda: sam.state(room))
     steps.equal(
         "the member lists are equal", lambda: alice.members(room), lambda: sam.members(room)
     )
@@ -140,15 +146,3 @@ def _rule(rule: str, allowed: str | None = None) -> object:
     if allowed is not None:
         content["allow"] = [{"type": "m.room_membership", "room_id": allowed}]
     return {"type": "m.room.join_rules", "state_key": "", "content": content}
-
-
-def _invited(user: Client, room: str):
-    return lambda: user.is_invited(room)
-
-
-def _state(user: Client, room: str):
-    return lambda: user.state(room)
-
-
-def _is(observer: Client, room: str, user: Client, membership: str):
-    return lambda: observer.membership(room, user.id) == membership
