@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +24,35 @@ def section(ours: OurServer, theirs: SynapseServer, authority: Path) -> Section:
     steps = Steps(section)
     for who, server in (("ours", ours.name), ("theirs", theirs.name)):
         own = f"https://{server}/_matrix/key/v2/server"
-        steps.holds(
-            f"{who} publishes its keys", lambda own=own: _get(own, authority)["verify_keys"]
+        published = steps.does(f"{who} publishes its keys", partial(_ask, own, authority))
+        section.check(
+            "with a signature of its own", server in (published or {}).get("signatures", {})
         )
-    pairs = (("ours", ours.name, theirs.name), ("theirs", theirs.name, ours.name))
-    for who, notary, server in pairs:
-        asked = f"https://{notary}/_matrix/key/v2/query/{server}"
-
-        def is_given(asked: str = asked, notary: str = notary, server: str = server) -> bool:
-            (document,) = _get(asked, authority)["server_keys"]
-            return (
-                document["server_name"] == server
-                and {notary, server} <= document["signatures"].keys()
-            )
-
-        steps.holds(f"{who} as a notary gives the keys of the other, signed by both", is_given)
+    for who, notary, server in (
+        ("ours", ours.name, theirs.name),
+        ("theirs", theirs.name, ours.name),
+    ):
+        steps.holds(
+            f"{who} as a notary gives the keys of the other, signed by both",
+            partial(_is_vouched_for, server, notary, authority),
+        )
     return section
 
 
-def _get(url: str, authority: Path) -> Any:
+def _is_vouched_for(server: str, notary: str, authority: Path) -> bool:
+    """Whether a notary gives the keys of a server, which it has to fetch."""
+    keys = _ask(f"https://{server}/_matrix/key/v2/server", authority)["verify_keys"]
+    wanted = {"server_keys": {server: {key_id: {} for key_id in keys}}}
+    found = _ask(f"https://{notary}/_matrix/key/v2/query", authority, wanted)["server_keys"]
+    return any(
+        each["server_name"] == server and {notary, server} <= each["signatures"].keys()
+        for each in found
+    )
+
+
+def _ask(url: str, authority: Path, body: object = None) -> Any:
     context = ssl.create_default_context(cafile=str(authority))
-    with urllib.request.urlopen(url, timeout=30, context=context) as answer:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
         return json.load(answer)
