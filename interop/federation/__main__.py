@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if not set(options.parts) <= set(PARTS):
         parser.error(f"a part is one of {', '.join(PARTS)}")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # end what runs
     try:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,8 @@ def section(ours: OurServer, theirs: SynapseServer, authority: Path) -> Section:
 def _is_vouched_for(server: str, notary: str, authority: Path) -> bool:
     """Whether a notary gives the keys of a server, which it has to fetch."""
     keys = _ask(f"https://{server}/_matrix/key/v2/server", authority)["verify_keys"]
-    wanted = {"server_keys": {server: {key_id: {} for key_id in keys}}}
+    still_valid = {"minimum_valid_until_ts": int(time.time() * 1000)}
+    wanted = {"server_keys": {server: dict.fromkeys(keys, still_valid)}}
     found = _ask(f"https://{notary}/_matrix/key/v2/query", authority, wanted)["server_keys"]
     return any(
         each["server_name"] == server and {notary, server} <= each["signatures"].keys()
