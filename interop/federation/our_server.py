@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import yaml
 
-from interop import http_request
 from interop.federation.client import Client
 from interop.processes import LOOPBACK, Process, free_ports
 from interop.synrepl_processes import ready, request, start, synrepl
@@ -86,10 +85,6 @@ class OurServer:
         """The master's ``/status``."""
         found: Mapping[str, Any] = request("GET", self.http, "/status").content
         return found
-
-    def ask(self, path: str) -> http_request.Answer:
-        """Ask the master's HTTP listener."""
-        return request("GET", self.http, path)
 
     def __enter__(self) -> Self:
         self.start("master")
