@@ -1,0 +1,1 @@
+"""Federation of our processes with a real Synapse, over TLS on loopback."""

@@ -1,0 +1,96 @@
+"""A master and a worker that take part in federation, as a user sets them up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from interop.federation.client import Client
+from interop.processes import LOOPBACK, Process, free_ports
+from interop.synrepl_processes import ready, request, start, synrepl
+from tests.adapters.federation.authorities import Authority
+
+#: No program is to be slowed down by limits for people.
+_MUCH = {"per_second": 1_000, "burst": 100_000}
+
+
+class OurServer:
+    """The processes; a context manager, which starts and ends them.
+
+    :ivar name: of the server
+    :ivar http: port of the master's HTTP listener
+    """
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self.directory = directory
+        replication, self.http, worker_http, client, worker_client, port = free_ports(6)
+        self.name = f"localhost:{port}"
+        self.url = f"http://{LOOPBACK}:{client}"
+        options: list[object] = ["--replication-port", replication, "--http-port", self.http]
+        options += ["--worker-http-port", worker_http, "--client-port", client]
+        options += ["--worker-client-port", worker_client]
+        synrepl("init", directory, "--server-name", self.name, "--rooms", *options)
+        files = authority.certificate(["localhost"])
+        common = {
+            "trusted_ca_files": [str(authority.path)],
+            "trust_system_authorities": False,
+            "allow_private_addresses": ["127.0.0.0/8", "::1/128"],
+        }
+        listener = {
+            "port": port,
+            "tls_certificate_path": str(files.certificate),
+            "tls_private_key_path": str(files.private_key),
+        }
+        self._adapt("master", {**common, **listener})
+        self._adapt("worker", common)
+        self._https = {"master": self.http, "worker": worker_http}
+        self._users = yaml.safe_load((directory / "users.yaml").read_text())["users"]
+        self._processes: dict[str, Process] = {}
+
+    def _adapt(self, name: str, federation: Mapping[str, Any]) -> None:
+        path = self.directory / f"{name}.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["rooms"]["client_api"]["rate_limits"] = {
+            each: dict(_MUCH) for each in ("logins", "requests", "writes")
+        }
+        config["rooms"]["federation"] = dict(federation)
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def config(self, name: str = "master") -> Path:
+        """The configuration of a process."""
+        return self.directory / f"{name}.yaml"
+
+    def start(self, name: str) -> None:
+        """Start a process; returns when it is ready."""
+        process = self._processes[name] = start(name, self.config(name), self.directory)
+        ready(process, self._https[name])
+
+    def end(self, name: str, *, kill: bool) -> None:
+        """End a process, or kill it."""
+        process = self._processes.pop(name)
+        if kill:
+            process.kill()
+        else:
+            process.stop()
+
+    def client(self, name: str) -> Client:
+        """A client of ``alice`` or ``bob``, at the master."""
+        user_id = f"@{name}:{self.name}"
+        return Client.log_in(self.url, user_id, self._users[user_id])
+
+    def status(self) -> Mapping[str, Any]:
+        """The master's ``/status``."""
+        found: Mapping[str, Any] = request("GET", self.http, "/status").content
+        return found
+
+    def __enter__(self) -> Self:
+        self.start("master")
+        self.start("worker")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._processes:
+            self._processes.popitem()[1].stop()

@@ -1,0 +1,64 @@
+"""Steps of a scenario, each a line of the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from interop import polling
+from interop.report import Section
+from synrepl.core.errors import SynreplError
+
+T = TypeVar("T")
+
+#: Longer than a transaction of other servers takes on a machine that is busy.
+_WAIT_S = 30.0
+
+
+class Steps:
+    """Adds steps to a section; one that fails is a line, and the next ones go on."""
+
+    def __init__(self, section: Section) -> None:
+        self._section = section
+
+    def does(self, claim: str, action: Callable[[], T]) -> T | None:
+        """Something that must not fail; its result, or None if it did.
+
+        The seconds that it took are in the report.
+        """
+        begun = time.monotonic()
+        try:
+            found = action()
+        except (SynreplError, OSError) as error:
+            self._section.check(claim, False, str(error))
+            return None
+        self._section.check(claim, True, f"{time.monotonic() - begun:.1f} s")
+        return found
+
+    def holds(self, claim: str, condition: Callable[[], object], seconds: float = _WAIT_S) -> None:
+        """Something that must be true in the end."""
+        self.does(claim, lambda: polling.wait_until(claim, condition, seconds))
+
+    def refused(self, claim: str, status: int, answered: int) -> None:
+        """A request that must be refused with a status."""
+        self._section.check(claim, answered == status, f"status {answered}")
+
+    def equal(self, claim: str, ours: Callable[[], T], theirs: Callable[[], T]) -> None:
+        """Something that both sides must have the same."""
+        try:
+            mine, other = ours(), theirs()
+        except (SynreplError, OSError) as error:
+            self._section.check(claim, False, str(error))
+            return
+        self._section.check(claim, mine == other, _difference(mine, other))
+
+
+def _difference(ours: object, theirs: object) -> str:
+    if not isinstance(ours, dict) or not isinstance(theirs, dict):
+        return "" if ours == theirs else f"{ours} here, {theirs} there"
+    keys = [key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)]
+    if not keys:
+        return f"{len(ours)} entries"
+    some = "; ".join(f"{key}: {ours.get(key)} here, {theirs.get(key)} there" for key in keys[:3])
+    return f"{len(keys)} of {len(ours)} and {len(theirs)} differ: {some}"
