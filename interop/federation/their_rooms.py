@@ -14,6 +14,9 @@ from interop.synrepl_processes import synrepl
 #: For what the real server takes its time with.
 _LONG_S = 300.0
 
+_ADMITTED = """\
+Private rooms, rooms at which users knock, and rooms that let in the members of another one, on both sides."""
+
 _MANY = """\
 A room of the real server has {members} members, whom an application service made. A user of ours joins partially and talks
 at once; the rest of the room follows."""
@@ -25,7 +28,7 @@ master too; ours is started again, and talks in the room; then theirs is."""
 
 def invitations(ours: OurServer, theirs: SynapseServer) -> Section:
     """Invites, knocks and restricted rooms, in both directions."""
-    section = Section("Invites, knocks and restricted rooms")
+    section = Section("Invites, knocks and restricted rooms", _ADMITTED.splitlines())
     steps = Steps(section)
     alice, bob = ours.client("alice"), ours.client("bob")
     sam, una = theirs.register("samuel"), theirs.register("una")
