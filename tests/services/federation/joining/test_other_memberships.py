@@ -29,6 +29,7 @@ from synrepl.storage.federation.remote_memberships import RemoteMembership
 from synrepl.storage.rooms.persisting.send_run import EventNotAllowed
 from synrepl.storage.rooms.tables.aliases import UnknownAlias
 from synrepl.storage.rooms.tables.numbers import UnknownRoom
+from synrepl.storage.rooms.tables.sent_events import SentEvent
 from tests.services.federation.joining.joining_case import THEM, JoiningCase
 from tests.services.federation.joining_server import HERE, US
 from tests.services.federation.resync.resync_case import ALICE
@@ -91,7 +92,7 @@ class Knocks(MembershipsCase):
         changed = await self.memberships.knock(WE, room.room_id, ["a"], {"reason": "please"})
         event = room.current(("m.room.member", US))
         assert event is not None
-        self.assertEqual(changed, (room.room_id, (event.event_id, None, None)))
+        self.assertEqual(changed, (room.room_id, SentEvent(event.event_id, None, None)))
         self.assertEqual(event.content, {"membership": "knock", "reason": "please"})
         self.assertEqual(self.remote(), "knock")
         (shown,) = [self.sql("SELECT stripped_state FROM synrepl._remote_memberships")]
