@@ -140,8 +140,6 @@ OTHERS: list[tuple[str, dict[str, Any], dict[str, list[Any]], dict[str, list[Any
         "un_partial_stated_room",
         {"room_id": "!r"},
         {
-            **STATE_ALONE,
-            **OF_UNKNOWN_MEMBERS,
             "is_partial_state_room": [("!r",)],
             "get_partial_state_servers_at_join": [("!r",)],
         },

@@ -5,7 +5,6 @@ from __future__ import annotations
 from synrepl.streams.definition import UNTAGGED, Generation, Stream
 from synrepl.streams.effects import Effects, Invalidates, columns_key
 from synrepl.streams.row import Row
-from synrepl.streams.synapse.current_state import every_entry
 
 #: The cache of whether a room has partial state, by room.
 IS_PARTIAL_CACHE = "is_partial_state_room"
@@ -20,11 +19,8 @@ class UnPartialStatedRoomRow(Row, frozen=True):
     room_id: str
 
 
-#: What is known of the members of a partial room is nearly nothing, so all that was cached of them is stale.
-_EFFECTS: Effects = (
-    *(Invalidates(name, columns_key("room_id")) for name in PARTIAL_ROOM_CACHES),
-    *every_entry(columns_key("room_id")),
-)
+#: What changed of the current state is told by rows of ``events``, before this row.
+_EFFECTS: Effects = tuple(Invalidates(name, columns_key("room_id")) for name in PARTIAL_ROOM_CACHES)
 
 UN_PARTIAL_STATED_ROOM = Stream(
     "un_partial_stated_room",
