@@ -169,45 +169,48 @@ class ClientEventMaker:
             self._reader.user_id,
             self._reader.device_id,
         )
-        return self._made(rows, shown, entries)
+        return made_events(self._forms, rows, shown, entries)
 
     def current_members(self, room_no: int, version: str) -> MadeEvents:
         """The memberships in the current state of a room."""
         numbers, rows = read_current_members(self._txn, room_no)
-        return self._made(rows, (), [EntryOfRoom(room_no, version, each) for each in numbers])
+        entries = [EntryOfRoom(room_no, version, each) for each in numbers]
+        return made_events(self._forms, rows, (), entries)
 
-    def _made(
-        self,
-        rows: AnswerRows,
-        shown: Sequence[EventOfRoom],
-        entries: Collection[EntryOfRoom],
-    ) -> MadeEvents:
-        wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
-        for _, version, event in shown:
-            wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
-        others = rows.rooms.keys() - wanted.keys()
-        if others:
-            versions = {each.room_no: each.version for each in entries}
-            versions |= {each.room_no: each.version for each in shown}
-            for number in others:
-                wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
-        read = sources_from(rows.rows, wanted)
-        sources = AnswerSources(read.events, rows.replaced, rows.sent)
-        events: dict[int, ClientEvent] = {}
-        damaged: dict[int, str] = {}
-        for each in shown:
-            if each.shown.event_no in sources.events:
-                events[each.shown.event_no] = self._forms.shown(each, sources)
-            else:
-                damaged[each.room_no] = str(read.damaged[each.shown.event_no])
-        for entry in entries:
-            if entry.event_no in events:
-                continue
-            if entry.event_no in sources.events:
-                events[entry.event_no] = self._forms.entry(entry, sources)
-            else:
-                damaged[entry.room_no] = str(read.damaged[entry.event_no])
-        return MadeEvents(events, damaged)
+
+def made_events(
+    forms: ClientEventForms,
+    rows: AnswerRows,
+    shown: Sequence[EventOfRoom],
+    entries: Collection[EntryOfRoom],
+) -> MadeEvents:
+    """Events of timelines, and state events, from what was read of them; each by its number."""
+    wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
+    for _, version, event in shown:
+        wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
+    others = rows.rooms.keys() - wanted.keys()
+    if others:
+        versions = {each.room_no: each.version for each in entries}
+        versions |= {each.room_no: each.version for each in shown}
+        for number in others:
+            wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
+    read = sources_from(rows.rows, wanted)
+    sources = AnswerSources(read.events, rows.replaced, rows.sent)
+    events: dict[int, ClientEvent] = {}
+    damaged: dict[int, str] = {}
+    for each in shown:
+        if each.shown.event_no in sources.events:
+            events[each.shown.event_no] = forms.shown(each, sources)
+        else:
+            damaged[each.room_no] = str(read.damaged[each.shown.event_no])
+    for entry in entries:
+        if entry.event_no in events:
+            continue
+        if entry.event_no in sources.events:
+            events[entry.event_no] = forms.entry(entry, sources)
+        else:
+            damaged[entry.room_no] = str(read.damaged[entry.event_no])
+    return MadeEvents(events, damaged)
 
 
 def stripped_events(

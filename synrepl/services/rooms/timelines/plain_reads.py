@@ -1,0 +1,131 @@
+"""Reads what clients are mostly told of one room in one statement, without a transaction and its thread.
+
+It covers the plain case: the user is in the room and the room is complete, nothing of the answer was redacted or is of an
+erased user, and all that would be shown may be seen. Everything else is left to a transaction
+(:mod:`.history_reader`, :mod:`.states_reader`), which gives the same answer in the plain case. The rules of what may be seen are
+the same expressions in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from synrepl.core.clock import Clock
+from synrepl.core.errors import StorageError, Unavailable
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import EventOrdering
+from synrepl.services.rooms.timelines.client_events import (
+    ClientEventForms,
+    EntryOfRoom,
+    EventOfRoom,
+    in_order,
+    made_events,
+)
+from synrepl.services.rooms.timelines.client_filter import RoomEventFilter
+from synrepl.services.rooms.timelines.room_token import RoomToken
+from synrepl.services.rooms.timelines.updates import ClientEvent, EventContext, TimelineReader
+from synrepl.storage.database import Statements
+from synrepl.storage.rooms.timelines.plain_rows import plain_members, plain_window
+from synrepl.storage.rooms.timelines.room_entries import MEMBER
+from synrepl.storage.rooms.visibility.covered_sql import EVERYTHING
+from synrepl.storage.rooms.visibility.event_filter import ALL_EVENTS
+
+T = TypeVar("T")
+
+#: Events around one above which they are not read so: the answer is made in the thread of the reactor.
+MOST_EVENTS = 50
+
+
+class PlainReads:
+    """Reads on a connection of its own.
+
+    :param statements: with :data:`.PLAIN_SETTINGS`
+    """
+
+    def __init__(self, statements: Statements, clock: Clock) -> None:
+        self._statements = statements
+        self._clock = clock
+
+    async def members(
+        self, reader: TimelineReader, room_id: str, at: RoomToken | PositionVector | None
+    ) -> list[ClientEvent] | None:
+        """The memberships of a room; None if that is not plain. See :meth:`.Timelines.members`."""
+        upto = at.ceiling if isinstance(at, RoomToken) else at or EVERYTHING
+        if not _are_texts(room_id):
+            return None
+        found = await _or_none(
+            plain_members(self._statements, room_id, reader.user_id, upto.linear)
+        )
+        if found is None:
+            return None
+        entries = [EntryOfRoom(found.room_no, found.version, each) for each in found.numbers]
+        made = made_events(self._forms(found.room_no, room_id), found.rows, (), entries)
+        return None if made.damaged else in_order(made.events, found.numbers)
+
+    async def context(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        event_id: str,
+        now: PositionVector,
+        limit: int,
+        wanted: RoomEventFilter,
+    ) -> EventContext | None:
+        """An event and those around it; None if that is not plain. See :meth:`.Timelines.context`."""
+        if limit > MOST_EVENTS or wanted.sql() != ALL_EVENTS or not _are_texts(room_id, event_id):
+            return None
+        found = await _or_none(
+            plain_window(
+                self._statements,
+                room_id,
+                event_id,
+                reader.user_id,
+                reader.device_id,
+                reader.ignored,
+                now,
+                limit - limit // 2,
+                limit // 2,
+            )
+        )
+        if found is None:
+            return None
+        shown = [found.event, *found.before, *found.after]
+        made = made_events(
+            self._forms(found.room_no, room_id),
+            found.rows,
+            [EventOfRoom(found.room_no, found.version, each) for each in shown],
+            [EntryOfRoom(found.room_no, found.version, each) for each in found.state],
+        )
+        if made.damaged:
+            return None
+        state = in_order(made.events, found.state)
+        if wanted.lazy_load_members:
+            senders = {each.sender for each in shown}
+            state = [e for e in state if e.type != MEMBER or e.state_key in senders]
+        first = found.before[-1] if found.before else found.event
+        last = found.after[-1] if found.after else found.event
+        return EventContext(
+            made.events[found.event.event_no],
+            in_order(made.events, [each.event_no for each in found.before]),
+            in_order(made.events, [each.event_no for each in found.after]),
+            [each for each in state if wanted.allows(each.type, each.sender)],
+            RoomToken(now, EventOrdering(first.ordering.topological, first.ordering.stream - 1)),
+            RoomToken(now, last.ordering),
+        )
+
+    def _forms(self, room_no: int, room_id: str) -> ClientEventForms:
+        return ClientEventForms(int(self._clock.seconds() * 1000), room_ids={room_no: room_id})
+
+
+def _are_texts(*given: str) -> bool:
+    """Whether PostgreSQL takes them."""
+    return not any("\0" in each for each in given)
+
+
+async def _or_none(reading: Coroutine[Any, Any, T | None]) -> T | None:
+    """What was read; None if it could not be read so."""
+    try:
+        return await reading
+    except (StorageError, Unavailable):
+        return None

@@ -1,0 +1,296 @@
+"""What clients are mostly told of one room, each in one statement: its members, and the events around one.
+
+The statements give rows only in the plain case: the user is in the room, which is complete. Whether everything of it is
+plain is up to the caller, who reads in a transaction otherwise: see :mod:`synrepl.services.rooms.timelines.plain_reads`.
+They are planned without values, on a connection of their own (:data:`PLAIN_SETTINGS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import EventOrdering
+from synrepl.storage.database import Prepared, Record, Statements
+from synrepl.storage.rooms.tables.pending_rows import array_text
+from synrepl.storage.rooms.timelines.event_sources import EVENT_AND_JSON, SOURCE_CELLS, AnswerRows
+from synrepl.storage.rooms.timelines.room_entries import MEMBER
+from synrepl.storage.rooms.timelines.shown_events import ShownEvent
+from synrepl.storage.rooms.visibility.audience import (
+    BESIDE_BIT,
+    JOIN,
+    LEAVE,
+    NEAR_BIT,
+    membership_text,
+)
+from synrepl.storage.rooms.visibility.audience_sql import ViewerSql, membership_set
+from synrepl.storage.rooms.visibility.covered_sql import writers_above
+from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
+from synrepl.storage.rooms.visibility.viewer_sql import NEVER
+
+#: Settings of the connection: all of the statements are look-ups, for which values change nothing.
+PLAIN_SETTINGS: Mapping[str, str] = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "default_transaction_read_only": "on",
+}
+
+#: Members of a room, or keys of its states, above which it is not read so.
+MOST_ENTRIES = 200
+
+_CELLS = len(SOURCE_CELLS.split(", ")) + 1
+_REDACTED_BY = SOURCE_CELLS.split(", ").index("e.redacted_by")
+
+
+class PlainMembers(NamedTuple):
+    """The memberships in the current state of a room.
+
+    :ivar version: of the room
+    :ivar numbers: of their events
+    """
+
+    room_no: int
+    version: str
+    numbers: Sequence[int]
+    rows: AnswerRows
+
+
+class PlainWindow(NamedTuple):
+    """An event, and those around it.
+
+    :ivar version: of the room
+    :ivar before: the newest first
+    :ivar after: the oldest first
+    :ivar state: numbers of the events in the state after the last of them
+    """
+
+    room_no: int
+    version: str
+    event: ShownEvent
+    before: Sequence[ShownEvent]
+    after: Sequence[ShownEvent]
+    state: Sequence[int]
+    rows: AnswerRows
+
+
+async def plain_members(
+    statements: Statements, room_id: str, user: str, upto: int
+) -> PlainMembers | None:
+    """The members of a room that a user is in; None if it is not plain.
+
+    :param upto: the room must have no event above this stream ordering
+    """
+    found = await statements.run(_MEMBERS, (room_id, user, upto))
+    if not found or len(found) > MOST_ENTRIES:
+        return None
+    room_no, version = found[0][:2]
+    cells = [row[2:] for row in found]
+    rows = _answer_rows(room_no, cells)
+    return None if rows is None else PlainMembers(room_no, version, [c[0] for c in cells], rows)
+
+
+async def plain_window(
+    statements: Statements,
+    room_id: str,
+    event_id: str,
+    user: str,
+    device_id: str | None,
+    ignored: frozenset[str],
+    ceiling: PositionVector,
+    before: int,
+    after: int,
+) -> PlainWindow | None:
+    """An event, those around it, and the state after the last of them; None if not all of it is plain.
+
+    :param ceiling: what covers the others
+    """
+    above = writers_above(ceiling)
+    found = await statements.run(
+        _WINDOW,
+        (
+            room_id,
+            user,
+            event_id,
+            before,
+            after,
+            ceiling.linear,
+            ceiling.highest,
+            array_text(list(above)),
+            array_text(list(above.values())),
+            array_text(list(ignored)),
+            device_id,
+        ),
+    )
+    if not found or not all(row[1] for row in found):
+        return None
+    rows = _answer_rows(found[0][2], [row[-_CELLS:] for row in found])
+    parts: dict[int, list[ShownEvent]] = {_BEFORE: [], _EVENT: [], _AFTER: []}
+    state: list[int] = []
+    for row in found:
+        if row[0] == _STATE:
+            state.append(row[-_CELLS])
+        elif row[0] != _REPLACED:
+            parts[row[0]].append(_shown(row))
+    room_no, version, size = found[0][2:5]
+    if rows is None or not parts[_EVENT] or size != len(state):
+        return None
+    for row in found:
+        *_, old_no, txn_id = row[5:-_CELLS]
+        if old_no is not None:
+            rows.replaced[row[-_CELLS]] = old_no
+        if txn_id is not None:
+            rows.sent[row[-_CELLS + 1]] = txn_id
+    parts[_BEFORE].sort(key=lambda each: each.ordering, reverse=True)
+    parts[_AFTER].sort(key=lambda each: each.ordering)
+    return PlainWindow(
+        room_no, version, parts[_EVENT][0], parts[_BEFORE], parts[_AFTER], state, rows
+    )
+
+
+def _answer_rows(room_no: int, cells: Sequence[Sequence[Any]]) -> AnswerRows | None:
+    """What events are made of; None if one of them was redacted, or is not there."""
+    if any(each[0] is None or each[_REDACTED_BY] is not None for each in cells):
+        return None
+    by_number = {each[0]: each for each in cells}
+    return AnswerRows(dict.fromkeys(by_number, room_no), list(by_number.values()), {}, {})
+
+
+def _shown(row: Record) -> ShownEvent:
+    membership, topological, slot, group_before, kind = row[5:10]
+    event_no, event_id, sender, sent_at, stream_id, redacted_by, *_ = row[-_CELLS:]
+    return ShownEvent(
+        event_no,
+        event_id,
+        EventOrdering(topological, stream_id),
+        kind,
+        slot,
+        sender,
+        sent_at,
+        redacted_by,
+        group_before,
+        membership_text(membership),
+        is_whole=True,
+    )
+
+
+_BEFORE, _EVENT, _AFTER, _REPLACED, _STATE = range(5)
+
+# A room that is complete, and a user who is in it.
+_JOINED = """
+      FROM synrepl._rooms r
+      JOIN synrepl._memberships m ON m.room_no = r.room_no AND m.user_id = $2::text
+       AND m.membership = 'join'"""
+_IS_PLAIN = """r.room_id = $1::text
+       AND NOT EXISTS (SELECT FROM synrepl._partial_rooms p WHERE p.room_no = r.room_no)
+       AND NOT EXISTS (SELECT FROM synrepl._forgotten_rooms f
+                        WHERE f.room_no = r.room_no AND f.user_id = $2::text AND f.event_no = m.event_no)"""
+
+_MEMBERS = Prepared(
+    "plain_members",
+    f"""
+    SELECT r.room_no, r.version, {SOURCE_CELLS}, j.raw
+    {_JOINED}
+      LEFT JOIN synrepl._room_heads h ON h.room_no = r.room_no
+     CROSS JOIN LATERAL (
+           SELECT c.event_no FROM synrepl._room_keys k JOIN synrepl._current_state c USING (room_no, slot)
+            WHERE k.room_no = r.room_no AND k.type = '{MEMBER}' LIMIT {MOST_ENTRIES + 1}) AS n
+      LEFT JOIN {EVENT_AND_JSON}
+     WHERE {_IS_PLAIN} AND coalesce(h.stream_id, 0) <= $3::bigint""",
+)
+
+_IS_COVERED = """(e.stream_id <= $6::bigint OR e.stream_id <= $7::bigint AND EXISTS (
+                   SELECT FROM synrepl.events f
+                     JOIN unnest($8::text[], $9::bigint[]) AS w (writer, token) ON w.writer = f.writer
+                    WHERE f.stream_id = e.stream_id AND f.stream_id <= w.token))"""
+
+
+def _part(place: int, comparison: str, order: str, limit: str) -> str:
+    return f"""
+        SELECT {place} AS place, e.event_no FROM room CROSS JOIN event AS a CROSS JOIN LATERAL (
+               SELECT e.event_no FROM synrepl._room_events e
+                WHERE e.room_no = room.room_no AND e.stream_id IS NOT NULL AND {NEVER} = 0
+                  AND (e.topological, e.stream_id) {comparison} (a.topological, a.stream_id)
+                  AND {_IS_COVERED}
+                ORDER BY e.topological {order}, e.stream_id {order} LIMIT {limit}) AS e"""
+
+
+# As on the main line since the user joined; else as the state has it.
+_MEMBERSHIP = f"""CASE WHEN e.slot = room.slot THEN {membership_set("e.audience")}
+                     WHEN e.audience & {BESIDE_BIT | NEAR_BIT} = 0 AND e.group_after >= room.since THEN {JOIN}
+                     ELSE coalesce((
+                          SELECT {membership_set("m.audience")} FROM synrepl._room_events m
+                           WHERE m.event_no = synrepl.state_entry(e.room_no, e.group_after, room.slot)), {LEAVE}) END"""
+_SEEN = ViewerSql(
+    audience="found.audience",
+    membership="found.membership",
+    own="found.own",
+    ignored="found.sender = ANY ($10::text[])",
+    erased="found.erased",
+    peeking="false",
+)
+
+_WINDOW = Prepared(
+    "plain_window",
+    f"""
+    WITH room AS MATERIALIZED (
+        SELECT r.room_no, r.version, r.main_line, k.slot,
+               (SELECT CASE WHEN l.event_no = m.event_no THEN l.pos END FROM synrepl._state_line l
+                 WHERE l.line_no = r.main_line AND l.slot = k.slot ORDER BY l.pos DESC LIMIT 1) AS since
+        {_JOINED}
+          JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = '{MEMBER}'
+           AND k.state_key = $2::text
+         WHERE {_IS_PLAIN}
+    ), event AS MATERIALIZED (
+        SELECT e.event_no, e.topological, e.stream_id FROM room CROSS JOIN LATERAL (
+               SELECT e.* FROM synrepl._room_events e WHERE e.event_id = $3::text OFFSET 0) AS e
+         WHERE e.room_no = room.room_no AND e.stream_id IS NOT NULL AND {NEVER} = 0
+    ), shown AS MATERIALIZED (
+        SELECT found.*, NOT found.erased AND {_SEEN.shows()} AS is_whole
+          FROM (SELECT w.place, e.event_no, e.event_id, e.topological, e.stream_id, e.type_no, e.slot,
+                       e.group_before, e.group_after, e.sender, e.audience,
+                       coalesce(e.slot = room.slot, false) AS own, {is_erased_sql("e.sender")} AS erased,
+                       {_MEMBERSHIP} AS membership,
+                       CASE WHEN e.slot IS NOT NULL
+                            THEN synrepl.state_entry(e.room_no, e.group_before, e.slot) END AS old_no
+                  FROM (SELECT {_EVENT} AS place, event_no FROM event
+                        UNION ALL {_part(_BEFORE, "<", "DESC", "$4::int")}
+                        UNION ALL {_part(_AFTER, ">", "ASC", "$5::int")}) AS w
+                 CROSS JOIN room CROSS JOIN LATERAL (
+                       SELECT e.* FROM synrepl._room_events e WHERE e.event_no = w.event_no OFFSET 0) AS e
+                OFFSET 0) AS found
+    ), last AS MATERIALIZED (
+        SELECT s.group_after, g.size FROM room CROSS JOIN (
+               SELECT shown.group_after FROM shown WHERE shown.place <> {_BEFORE}
+                ORDER BY shown.topological DESC, shown.stream_id DESC LIMIT 1) AS s
+          JOIN synrepl._state_groups g ON g.room_no = room.room_no AND g.group_no = s.group_after
+         WHERE NOT EXISTS (SELECT FROM synrepl._state_group_lines o
+                            WHERE o.room_no = room.room_no AND o.group_no = s.group_after)
+    ), named AS (
+        SELECT shown.place, shown.is_whole, shown.membership, shown.topological, shown.slot,
+               shown.group_before, t.type, shown.old_no, shown.event_no, x.txn_id
+          FROM shown JOIN synrepl._event_types t USING (type_no) LEFT JOIN LATERAL (
+               SELECT x.txn_id FROM synrepl._sent_events x
+                WHERE shown.sender = $2::text AND x.event_id = shown.event_id AND x.user_id = $2::text
+                  AND x.device_id = $11::text LIMIT 1) AS x ON true
+        UNION ALL
+        SELECT {_REPLACED}, true, NULL, NULL, NULL, NULL, NULL, NULL, shown.old_no, NULL
+          FROM shown WHERE shown.old_no IS NOT NULL
+        UNION ALL
+        SELECT {_STATE}, true, NULL, NULL, NULL, NULL, NULL, NULL, v.event_no, NULL
+          FROM room CROSS JOIN last CROSS JOIN LATERAL (
+               SELECT k.slot FROM synrepl._room_keys k WHERE k.room_no = room.room_no
+                LIMIT {MOST_ENTRIES + 1}) AS k
+         CROSS JOIN LATERAL (
+               SELECT l.event_no FROM synrepl._state_line l
+                WHERE l.line_no = room.main_line AND l.slot = k.slot AND l.pos <= last.group_after
+                ORDER BY l.pos DESC LIMIT 1) AS v
+         WHERE v.event_no IS NOT NULL
+    )
+    SELECT n.place, n.is_whole, room.room_no, room.version, last.size, n.membership, n.topological, n.slot,
+           n.group_before, n.type, n.old_no, n.txn_id, {SOURCE_CELLS}, j.raw
+      FROM named AS n CROSS JOIN room LEFT JOIN last ON true
+      LEFT JOIN {EVENT_AND_JSON}""",
+)
