@@ -66,7 +66,7 @@ class HistoryReader:
         """
         now = self._view.now
         if backwards:
-            request = self._backwards(_token(start, now), end, limit)
+            request = self._backwards(position_token(start, now), end, limit)
         else:
             request = self._forwards(start, end, limit)
         page = page_for(self._view.user, request)
@@ -80,7 +80,7 @@ class HistoryReader:
         return MessagesPage(
             self._events(shown),
             self._members(shown),
-            _token(start, now),
+            position_token(start, now),
             following,
             gaps,
         )
@@ -243,8 +243,8 @@ class HistoryReader:
         return in_order(made.events, numbers)
 
 
-def _token(position: _Position, now: PositionVector) -> RoomToken:
-    """A position as a token."""
+def position_token(position: _Position, now: PositionVector) -> RoomToken:
+    """A position in a room's history as a token; None is its end."""
     if isinstance(position, RoomToken):
         return position
     return RoomToken(now if position is None else position)

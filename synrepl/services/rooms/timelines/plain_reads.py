@@ -24,17 +24,29 @@ from synrepl.services.rooms.timelines.client_events import (
 )
 from synrepl.services.rooms.timelines.client_filter import RoomEventFilter
 from synrepl.services.rooms.timelines.room_token import RoomToken
-from synrepl.services.rooms.timelines.updates import ClientEvent, EventContext, TimelineReader
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    EventContext,
+    MessagesPage,
+    TimelineReader,
+)
 from synrepl.storage.database import Statements
-from synrepl.storage.rooms.timelines.plain_rows import plain_members, plain_window
+from synrepl.storage.rooms.timelines.event_sources import AnswerRows
+from synrepl.storage.rooms.timelines.plain_rows import (
+    PlainReader,
+    plain_context,
+    plain_members,
+    plain_page,
+)
 from synrepl.storage.rooms.timelines.room_entries import MEMBER
 from synrepl.storage.rooms.visibility.covered_sql import EVERYTHING
 from synrepl.storage.rooms.visibility.event_filter import ALL_EVENTS
+from synrepl.storage.rooms.visibility.viewers import END
 
 T = TypeVar("T")
 
-#: Events around one above which they are not read so: the answer is made in the thread of the reactor.
-MOST_EVENTS = 50
+#: Events above which they are not read so: the answer is made in the thread of the reactor.
+MOST_EVENTS = 100
 
 
 class PlainReads:
@@ -76,19 +88,15 @@ class PlainReads:
         if limit > MOST_EVENTS or wanted.sql() != ALL_EVENTS or not _are_texts(room_id, event_id):
             return None
         found = await _or_none(
-            plain_window(
+            plain_context(
                 self._statements,
-                room_id,
+                _plain_reader(reader, room_id, now),
                 event_id,
-                reader.user_id,
-                reader.device_id,
-                reader.ignored,
-                now,
                 limit - limit // 2,
                 limit // 2,
             )
         )
-        if found is None:
+        if found is None or found.event is None:
             return None
         shown = [found.event, *found.before, *found.after]
         made = made_events(
@@ -114,8 +122,55 @@ class PlainReads:
             RoomToken(now, last.ordering),
         )
 
+    async def page(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        start: RoomToken,
+        limit: int,
+        wanted: RoomEventFilter,
+    ) -> MessagesPage | None:
+        """A page of a room's history backwards; None if that is not plain. See :meth:`.Timelines.messages`."""
+        if limit > MOST_EVENTS or wanted.sql() != ALL_EVENTS or not _are_texts(room_id):
+            return None
+        found = await _or_none(
+            plain_page(
+                self._statements,
+                _plain_reader(reader, room_id, start.ceiling),
+                start.position or END,
+                limit,
+                lazy=wanted.lazy_load_members,
+            )
+        )
+        if found is None:
+            return None
+        forms = self._forms(found.room_no, room_id)
+        events = [EventOfRoom(found.room_no, found.version, each) for each in found.before]
+        entries = [EntryOfRoom(found.room_no, found.version, each) for each in found.state]
+        made = made_events(forms, found.rows, events, entries)
+        if made.damaged:
+            return None
+        state = made
+        if wanted.lazy_load_members:  # without what an event of the page has besides
+            rows = [row for row in found.rows.rows if row[0] in found.state]
+            rooms = dict.fromkeys(found.state, found.room_no)
+            state = made_events(forms, AnswerRows(rooms, rows, {}, {}), (), entries)
+        last = found.before[-1].ordering
+        following = EventOrdering(last.topological, last.stream - 1)
+        return MessagesPage(
+            in_order(made.events, [each.event_no for each in found.before]),
+            in_order(state.events, found.state),
+            start,
+            RoomToken(start.ceiling, following) if len(found.before) == limit else None,
+            (),
+        )
+
     def _forms(self, room_no: int, room_id: str) -> ClientEventForms:
         return ClientEventForms(int(self._clock.seconds() * 1000), room_ids={room_no: room_id})
+
+
+def _plain_reader(reader: TimelineReader, room_id: str, ceiling: PositionVector) -> PlainReader:
+    return PlainReader(room_id, reader.user_id, reader.device_id, reader.ignored, ceiling)
 
 
 def _are_texts(*given: str) -> bool:

@@ -14,7 +14,7 @@ from synrepl.services.rooms.timelines.client_filter import (
     ClientFilter,
     RoomEventFilter,
 )
-from synrepl.services.rooms.timelines.history_reader import HistoryReader
+from synrepl.services.rooms.timelines.history_reader import HistoryReader, position_token
 from synrepl.services.rooms.timelines.plain_reads import PlainReads
 from synrepl.services.rooms.timelines.room_selection import rooms_at_first, rooms_with_news
 from synrepl.services.rooms.timelines.room_tail import NotInTail
@@ -210,6 +210,11 @@ class Timelines:
         :param end: where to stop
         :raises NotInRoom: :raises UnknownRoom:
         """
+        if self.plain is not None and backwards and end is None:
+            token = position_token(start, upto)
+            page = await self.plain.page(reader, room_id, token, limit, wanted or RoomEventFilter())
+            if page is not None:
+                return page
 
         def work(txn: Transaction) -> MessagesPage:
             return self._history(txn, reader, room_id, upto, wanted).page(

@@ -33,6 +33,7 @@ from synrepl.storage.rooms.visibility.viewer_sql import NEVER
 PLAIN_SETTINGS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "default_transaction_read_only": "on",
@@ -59,17 +60,18 @@ class PlainMembers(NamedTuple):
 
 
 class PlainWindow(NamedTuple):
-    """An event, and those around it.
+    """Events that follow one another.
 
     :ivar version: of the room
+    :ivar event: the one that was asked for
     :ivar before: the newest first
     :ivar after: the oldest first
-    :ivar state: numbers of the events in the state after the last of them
+    :ivar state: numbers of state events
     """
 
     room_no: int
     version: str
-    event: ShownEvent
+    event: ShownEvent | None
     before: Sequence[ShownEvent]
     after: Sequence[ShownEvent]
     state: Sequence[int]
@@ -92,41 +94,62 @@ async def plain_members(
     return None if rows is None else PlainMembers(room_no, version, [c[0] for c in cells], rows)
 
 
-async def plain_window(
-    statements: Statements,
-    room_id: str,
-    event_id: str,
-    user: str,
-    device_id: str | None,
-    ignored: frozenset[str],
-    ceiling: PositionVector,
-    before: int,
-    after: int,
-) -> PlainWindow | None:
-    """An event, those around it, and the state after the last of them; None if not all of it is plain.
+class PlainReader(NamedTuple):
+    """Who reads a room, and up to where.
 
-    :param ceiling: what covers the others
+    :ivar ceiling: what covers the events around the one that is asked for
     """
-    above = writers_above(ceiling)
-    found = await statements.run(
-        _WINDOW,
-        (
-            room_id,
-            user,
-            event_id,
-            before,
-            after,
-            ceiling.linear,
-            ceiling.highest,
+
+    room_id: str
+    user: str
+    device_id: str | None
+    ignored: frozenset[str]
+    ceiling: PositionVector
+
+    def values(self) -> tuple[object, ...]:
+        """The first parameters of a window."""
+        above = writers_above(self.ceiling)
+        return (
+            self.room_id,
+            self.user,
+            self.device_id,
+            array_text(list(self.ignored)),
+            self.ceiling.linear,
+            self.ceiling.highest,
             array_text(list(above)),
             array_text(list(above.values())),
-            array_text(list(ignored)),
-            device_id,
-        ),
-    )
+        )
+
+
+async def plain_context(
+    statements: Statements, reader: PlainReader, event_id: str, before: int, after: int
+) -> PlainWindow | None:
+    """An event, those around it, and the state after the last of them; None if not all of it is plain."""
+    found = await statements.run(_CONTEXT, (*reader.values(), before, event_id, after))
+    window = _window(found)
+    size = found[0][4] if found else None
+    if window is None or window.event is None or len(window.state) != size:
+        return None
+    return window
+
+
+async def plain_page(
+    statements: Statements, reader: PlainReader, upto: EventOrdering, limit: int, *, lazy: bool
+) -> PlainWindow | None:
+    """The newest events up to an ordering; None if not all of it is plain, or there are none.
+
+    :param lazy: whether the memberships of their senders are wanted, before the newest of them, as the state
+    """
+    return _window(await statements.run(_PAGE, (*reader.values(), limit, *upto, lazy)))
+
+
+def _window(found: Sequence[Record]) -> PlainWindow | None:
     if not found or not all(row[1] for row in found):
         return None
-    rows = _answer_rows(found[0][2], [row[-_CELLS:] for row in found])
+    room_no, version = found[0][2:4]
+    rows = _answer_rows(room_no, [row[-_CELLS:] for row in found])
+    if rows is None:
+        return None
     parts: dict[int, list[ShownEvent]] = {_BEFORE: [], _EVENT: [], _AFTER: []}
     state: list[int] = []
     for row in found:
@@ -134,20 +157,15 @@ async def plain_window(
             state.append(row[-_CELLS])
         elif row[0] != _REPLACED:
             parts[row[0]].append(_shown(row))
-    room_no, version, size = found[0][2:5]
-    if rows is None or not parts[_EVENT] or size != len(state):
-        return None
-    for row in found:
-        *_, old_no, txn_id = row[5:-_CELLS]
-        if old_no is not None:
-            rows.replaced[row[-_CELLS]] = old_no
-        if txn_id is not None:
-            rows.sent[row[-_CELLS + 1]] = txn_id
+            *_, old_no, txn_id = row[5:-_CELLS]
+            if old_no is not None:
+                rows.replaced[row[-_CELLS]] = old_no
+            if txn_id is not None:
+                rows.sent[row[-_CELLS + 1]] = txn_id
     parts[_BEFORE].sort(key=lambda each: each.ordering, reverse=True)
     parts[_AFTER].sort(key=lambda each: each.ordering)
-    return PlainWindow(
-        room_no, version, parts[_EVENT][0], parts[_BEFORE], parts[_AFTER], state, rows
-    )
+    event = parts[_EVENT][0] if parts[_EVENT] else None
+    return PlainWindow(room_no, version, event, parts[_BEFORE], parts[_AFTER], state, rows)
 
 
 def _answer_rows(room_no: int, cells: Sequence[Sequence[Any]]) -> AnswerRows | None:
@@ -201,15 +219,16 @@ _MEMBERS = Prepared(
      WHERE {_IS_PLAIN} AND coalesce(h.stream_id, 0) <= $3::bigint""",
 )
 
-_IS_COVERED = """(e.stream_id <= $6::bigint OR e.stream_id <= $7::bigint AND EXISTS (
+_IS_COVERED = """(e.stream_id <= $5::bigint OR e.stream_id <= $6::bigint AND EXISTS (
                    SELECT FROM synrepl.events f
-                     JOIN unnest($8::text[], $9::bigint[]) AS w (writer, token) ON w.writer = f.writer
+                     JOIN unnest($7::text[], $8::bigint[]) AS w (writer, token) ON w.writer = f.writer
                     WHERE f.stream_id = e.stream_id AND f.stream_id <= w.token))"""
 
 
 def _part(place: int, comparison: str, order: str, limit: str) -> str:
+    """Events on one side of a place ``a``."""
     return f"""
-        SELECT {place} AS place, e.event_no FROM room CROSS JOIN event AS a CROSS JOIN LATERAL (
+        SELECT {place} AS place, e.event_no FROM room CROSS JOIN a CROSS JOIN LATERAL (
                SELECT e.event_no FROM synrepl._room_events e
                 WHERE e.room_no = room.room_no AND e.stream_id IS NOT NULL AND {NEVER} = 0
                   AND (e.topological, e.stream_id) {comparison} (a.topological, a.stream_id)
@@ -227,14 +246,21 @@ _SEEN = ViewerSql(
     audience="found.audience",
     membership="found.membership",
     own="found.own",
-    ignored="found.sender = ANY ($10::text[])",
+    ignored="found.sender = ANY ($4::text[])",
     erased="found.erased",
     peeking="false",
 )
 
-_WINDOW = Prepared(
-    "plain_window",
-    f"""
+
+def _window_sql(place: str, parts: str, size: str, state: str, condition: str = "true") -> str:
+    """The statement of a window.
+
+    :param place: a query for where it is
+    :param parts: of its events
+    :param size: a query for ``size``, the number of entries of a state
+    :param state: a query for the numbers of state events
+    """
+    return f"""
     WITH room AS MATERIALIZED (
         SELECT r.room_no, r.version, r.main_line, k.slot,
                (SELECT CASE WHEN l.event_no = m.event_no THEN l.pos END FROM synrepl._state_line l
@@ -242,12 +268,8 @@ _WINDOW = Prepared(
         {_JOINED}
           JOIN synrepl._room_keys k ON k.room_no = r.room_no AND k.type = '{MEMBER}'
            AND k.state_key = $2::text
-         WHERE {_IS_PLAIN}
-    ), event AS MATERIALIZED (
-        SELECT e.event_no, e.topological, e.stream_id FROM room CROSS JOIN LATERAL (
-               SELECT e.* FROM synrepl._room_events e WHERE e.event_id = $3::text OFFSET 0) AS e
-         WHERE e.room_no = room.room_no AND e.stream_id IS NOT NULL AND {NEVER} = 0
-    ), shown AS MATERIALIZED (
+         WHERE {_IS_PLAIN} AND {condition}
+    ), a AS MATERIALIZED ({place}), shown AS MATERIALIZED (
         SELECT found.*, NOT found.erased AND {_SEEN.shows()} AS is_whole
           FROM (SELECT w.place, e.event_no, e.event_id, e.topological, e.stream_id, e.type_no, e.slot,
                        e.group_before, e.group_after, e.sender, e.audience,
@@ -255,42 +277,75 @@ _WINDOW = Prepared(
                        {_MEMBERSHIP} AS membership,
                        CASE WHEN e.slot IS NOT NULL
                             THEN synrepl.state_entry(e.room_no, e.group_before, e.slot) END AS old_no
-                  FROM (SELECT {_EVENT} AS place, event_no FROM event
-                        UNION ALL {_part(_BEFORE, "<", "DESC", "$4::int")}
-                        UNION ALL {_part(_AFTER, ">", "ASC", "$5::int")}) AS w
+                  FROM ({parts}) AS w
                  CROSS JOIN room CROSS JOIN LATERAL (
                        SELECT e.* FROM synrepl._room_events e WHERE e.event_no = w.event_no OFFSET 0) AS e
                 OFFSET 0) AS found
-    ), last AS MATERIALIZED (
-        SELECT s.group_after, g.size FROM room CROSS JOIN (
-               SELECT shown.group_after FROM shown WHERE shown.place <> {_BEFORE}
-                ORDER BY shown.topological DESC, shown.stream_id DESC LIMIT 1) AS s
-          JOIN synrepl._state_groups g ON g.room_no = room.room_no AND g.group_no = s.group_after
-         WHERE NOT EXISTS (SELECT FROM synrepl._state_group_lines o
-                            WHERE o.room_no = room.room_no AND o.group_no = s.group_after)
-    ), named AS (
+    ), last AS MATERIALIZED ({size}), named AS (
         SELECT shown.place, shown.is_whole, shown.membership, shown.topological, shown.slot,
                shown.group_before, t.type, shown.old_no, shown.event_no, x.txn_id
           FROM shown JOIN synrepl._event_types t USING (type_no) LEFT JOIN LATERAL (
                SELECT x.txn_id FROM synrepl._sent_events x
                 WHERE shown.sender = $2::text AND x.event_id = shown.event_id AND x.user_id = $2::text
-                  AND x.device_id = $11::text LIMIT 1) AS x ON true
+                  AND x.device_id = $3::text LIMIT 1) AS x ON true
         UNION ALL
         SELECT {_REPLACED}, true, NULL, NULL, NULL, NULL, NULL, NULL, shown.old_no, NULL
           FROM shown WHERE shown.old_no IS NOT NULL
         UNION ALL
-        SELECT {_STATE}, true, NULL, NULL, NULL, NULL, NULL, NULL, v.event_no, NULL
-          FROM room CROSS JOIN last CROSS JOIN LATERAL (
+        SELECT {_STATE}, true, NULL, NULL, NULL, NULL, NULL, NULL, state.event_no, NULL
+          FROM ({state}) AS state
+    )
+    SELECT n.place, n.is_whole, room.room_no, room.version, last.size, n.membership, n.topological, n.slot,
+           n.group_before, n.type, n.old_no, n.txn_id, {SOURCE_CELLS}, j.raw
+      FROM named AS n CROSS JOIN room LEFT JOIN last ON true
+      LEFT JOIN {EVENT_AND_JSON}"""
+
+
+_CONTEXT = Prepared(
+    "plain_context",
+    _window_sql(
+        f"""
+        SELECT e.event_no, e.topological, e.stream_id FROM room CROSS JOIN LATERAL (
+               SELECT e.* FROM synrepl._room_events e WHERE e.event_id = $10::text OFFSET 0) AS e
+         WHERE e.room_no = room.room_no AND e.stream_id IS NOT NULL AND {NEVER} = 0""",
+        f"""
+        SELECT {_EVENT} AS place, a.event_no FROM a
+        UNION ALL {_part(_BEFORE, "<", "DESC", "$9::int")}
+        UNION ALL {_part(_AFTER, ">", "ASC", "$11::int")}""",
+        f"""
+        SELECT s.group_after, g.size FROM room CROSS JOIN (
+               SELECT shown.group_after FROM shown WHERE shown.place <> {_BEFORE}
+                ORDER BY shown.topological DESC, shown.stream_id DESC LIMIT 1) AS s
+          JOIN synrepl._state_groups g ON g.room_no = room.room_no AND g.group_no = s.group_after
+         WHERE NOT EXISTS (SELECT FROM synrepl._state_group_lines o
+                            WHERE o.room_no = room.room_no AND o.group_no = s.group_after)""",
+        f"""
+        SELECT v.event_no FROM room CROSS JOIN last CROSS JOIN LATERAL (
                SELECT k.slot FROM synrepl._room_keys k WHERE k.room_no = room.room_no
                 LIMIT {MOST_ENTRIES + 1}) AS k
          CROSS JOIN LATERAL (
                SELECT l.event_no FROM synrepl._state_line l
                 WHERE l.line_no = room.main_line AND l.slot = k.slot AND l.pos <= last.group_after
                 ORDER BY l.pos DESC LIMIT 1) AS v
-         WHERE v.event_no IS NOT NULL
-    )
-    SELECT n.place, n.is_whole, room.room_no, room.version, last.size, n.membership, n.topological, n.slot,
-           n.group_before, n.type, n.old_no, n.txn_id, {SOURCE_CELLS}, j.raw
-      FROM named AS n CROSS JOIN room LEFT JOIN last ON true
-      LEFT JOIN {EVENT_AND_JSON}""",
+         WHERE v.event_no IS NOT NULL""",
+    ),
+)
+
+# Events that other servers may have are asked for otherwise.
+_PAGE = Prepared(
+    "plain_page",
+    _window_sql(
+        "SELECT $10::bigint AS topological, $11::bigint AS stream_id",
+        _part(_BEFORE, "<=", "DESC", "$9::int"),
+        "SELECT NULL::int AS size",
+        f"""
+        SELECT synrepl.state_entry(room.room_no, newest.group_before, k.slot) AS event_no
+          FROM room CROSS JOIN (
+               SELECT shown.group_before FROM shown
+                ORDER BY shown.topological DESC, shown.stream_id DESC LIMIT 1) AS newest
+         CROSS JOIN (SELECT DISTINCT shown.sender FROM shown WHERE $12::boolean) AS s
+          LEFT JOIN synrepl._room_keys k ON k.room_no = room.room_no AND k.type = '{MEMBER}'
+           AND k.state_key = s.sender""",
+        "NOT EXISTS (SELECT FROM synrepl._backward_extremities b WHERE b.room_no = r.room_no)",
+    ),
 )

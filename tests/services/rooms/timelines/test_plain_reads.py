@@ -15,11 +15,18 @@ from synrepl.adapters.postgres.single import PostgresSingles
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import SynreplError
 from synrepl.positions.vector import PositionVector
+from synrepl.rooms import EventOrdering
 from synrepl.services.rooms.timelines.client_filter import RoomEventFilter
 from synrepl.services.rooms.timelines.plain_reads import PlainReads
 from synrepl.services.rooms.timelines.room_tails import RoomTails
+from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.timelines import Timelines
-from synrepl.services.rooms.timelines.updates import ClientEvent, EventContext, TimelineReader
+from synrepl.services.rooms.timelines.updates import (
+    ClientEvent,
+    EventContext,
+    MessagesPage,
+    TimelineReader,
+)
 from synrepl.storage.database import Statements, Transaction
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.rooms.timelines.plain_rows import MOST_ENTRIES, PLAIN_SETTINGS
@@ -104,6 +111,38 @@ class PlainOrNot(TailsCase):
         self.assertEqual([each.event_id for each in found.after], [third])
         self.assertEqual(len(found.state), 7)
         self.assert_read()
+
+    async def test_a_page_is_read_in_one_statement(self) -> None:
+        said = await self.said()
+        page = await self.page(2)
+        self.assertEqual([each.event_id for each in page.events], said[:0:-1])
+        page = await self.page(2, page.end)
+        self.assertEqual([each.event_id for each in page.events], [said[0], self.bob.event_id])
+        self.assert_read()
+
+    async def test_a_page_has_the_members_who_sent_it(self) -> None:
+        await self.said()
+        page = await self.page(2, wanted=RoomEventFilter(lazy_load_members=True))
+        self.assertEqual([each.state_key for each in page.state], [ALICE])
+        self.assert_read()
+
+    async def test_pages_with_missing_history_are_not_plain(self) -> None:
+        lost = self.say("lost", self.bob)
+        await self.persist(self.say("hello", lost))
+        self.sql(
+            "INSERT INTO synrepl._backward_extremities (room_no, missing_id, child_no, is_followed)"
+            " SELECT room_no, '$missing', max(event_no), false FROM synrepl._room_events"
+            " WHERE stream_id IS NOT NULL GROUP BY room_no"
+        )
+        self.assertEqual((await self.page(2)).gaps, ["$missing"])
+        self.assert_read("messages")
+
+    async def page(self, limit: int, start: Any = None, **more: Any) -> MessagesPage:
+        """A page back."""
+        reader, now = TimelineReader(BOB), await self.now()
+        return await self.timelines.messages(
+            reader, self.make.room_id, now, start, limit=limit, **more
+        )
 
     async def test_members_are_loaded_lazily(self) -> None:
         found = await self.context(
@@ -214,11 +253,11 @@ class RandomPlainReads(StoreCase):
     async def test_plain_reads_are_those_of_transactions(self) -> None:
         plain = PlainReads(plain_statements(self), TwistedScheduler(manual_clock()))
         found = [await self.check(seed, plain) for seed in range(ROOMS)]
-        self.assertGreater(sum(members for members, _ in found), ROOMS)
-        self.assertGreater(sum(contexts for _, contexts in found), ROOMS)
+        for counts in zip(*found, strict=True):
+            self.assertGreater(sum(counts), ROOMS)
 
-    async def check(self, seed: int, plain: PlainReads) -> tuple[int, int]:
-        """One room; the number of plain reads of members, and of events around one."""
+    async def check(self, seed: int, plain: PlainReads) -> tuple[int, int, int]:
+        """One room; the numbers of plain reads of members, of events around one, and of pages."""
         rng = Random(seed)
         made = RestlessRoom(rng, rng.choice(["1", "6", "10", "11"]), f"room{seed}")
         events = [*made.events, *made.more(rng.randrange(10, 40))]
@@ -231,7 +270,7 @@ class RandomPlainReads(StoreCase):
             )
         else:
             self.sql("DELETE FROM synrepl._erased_users")
-        contexts = members = 0
+        contexts = members = pages = 0
         for user in USERS:
             ignored = frozenset(rng.sample(USERS, 1) if rng.random() < 0.3 else ())
             reader = TimelineReader(user, "D", ignored - {user})
@@ -244,13 +283,39 @@ class RandomPlainReads(StoreCase):
                     contexts += 1
                     expected = await timelines.context(*asked, wanted)
                     self.assertEqual(comparable(context), comparable(expected), (seed, asked))
+                start = RoomToken(upto, rng.choice([None, await self.place(event.event_id)]))
+                page = await plain.page(reader, made.room_id, start, asked[-1] or 2, wanted)
+                if page is not None:
+                    pages += 1
+                    expected_page = await timelines.messages(
+                        reader, made.room_id, upto, start, limit=asked[-1] or 2, wanted=wanted
+                    )
+                    self.assertEqual(list(expected_page.gaps), [])
+                    page = replace(page, state=by_id(page.state))
+                    expected_page = replace(
+                        expected_page, state=by_id(expected_page.state), gaps=()
+                    )
+                    self.assertEqual(page, expected_page, (seed, asked))
             at = rng.choice([None, await self.vector(rng)])
             found = await plain.members(reader, made.room_id, at)
             if found is not None:
                 members += 1
                 told = await timelines.members(reader, made.room_id, await self.vector(rng), at)
                 self.assertEqual(by_id(found), by_id(told), (seed, user))
-        return members, contexts
+        return members, contexts, pages
+
+    async def place(self, event_id: str) -> EventOrdering | None:
+        """The ordering of an event; None of an outlier."""
+
+        def work(txn: Transaction) -> EventOrdering | None:
+            txn.execute(
+                "SELECT topological, stream_id FROM synrepl._room_events WHERE event_id = %s",
+                (event_id,),
+            )
+            found = txn.fetchone_or_none()
+            return None if found is None or found[1] is None else EventOrdering(*found)
+
+        return await self.read(work)
 
     async def vector(self, rng: Random) -> PositionVector:
         """The vector of everything, or of a part that has one writer's events up to the end."""
