@@ -16,7 +16,6 @@ from synrepl.rooms import (
     room_version,
     selected_fields,
     stripped_event,
-    with_unsigned,
 )
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 from synrepl.storage.database import Transaction
@@ -129,8 +128,14 @@ class ClientEventForms:
     def _event(
         self, room_no: int, version: str, source: EventSource, unsigned: ClientUnsigned
     ) -> ClientEvent:
-        form: ClientForm = client_form(source.json, source.event_id, room_version(version))
-        json = with_unsigned(form.json, unsigned, self._room_ids.get(room_no))
+        form: ClientForm = client_form(
+            source.json,
+            source.event_id,
+            room_version(version),
+            unsigned,
+            self._room_ids.get(room_no),
+        )
+        json = form.json
         if self._paths is not None:
             json = selected_fields(json, self._paths)
         return ClientEvent(

@@ -42,6 +42,8 @@ PLAIN_SETTINGS: Mapping[str, str] = {
 #: Members of a room, or keys of its states, above which it is not read so.
 MOST_ENTRIES = 200
 
+# As text, the JSON takes half as many bytes on the wire.
+_SOURCE = f"{SOURCE_CELLS}, convert_from(j.raw, 'UTF8')"
 _CELLS = len(SOURCE_CELLS.split(", ")) + 1
 _REDACTED_BY = SOURCE_CELLS.split(", ").index("e.redacted_by")
 
@@ -170,9 +172,9 @@ def _window(found: Sequence[Record]) -> PlainWindow | None:
 
 def _answer_rows(room_no: int, cells: Sequence[Sequence[Any]]) -> AnswerRows | None:
     """What events are made of; None if one of them was redacted, or is not there."""
-    if any(each[0] is None or each[_REDACTED_BY] is not None for each in cells):
+    if any(each[-1] is None or each[_REDACTED_BY] is not None for each in cells):
         return None
-    by_number = {each[0]: each for each in cells}
+    by_number = {each[0]: (*each[:-1], each[-1].encode()) for each in cells}
     return AnswerRows(dict.fromkeys(by_number, room_no), list(by_number.values()), {}, {})
 
 
@@ -209,7 +211,7 @@ _IS_PLAIN = """r.room_id = $1::text
 _MEMBERS = Prepared(
     "plain_members",
     f"""
-    SELECT r.room_no, r.version, {SOURCE_CELLS}, j.raw
+    SELECT r.room_no, r.version, {_SOURCE}
     {_JOINED}
       LEFT JOIN synrepl._room_heads h ON h.room_no = r.room_no
      CROSS JOIN LATERAL (
@@ -296,7 +298,7 @@ def _window_sql(place: str, parts: str, size: str, state: str, condition: str = 
           FROM ({state}) AS state
     )
     SELECT n.place, n.is_whole, room.room_no, room.version, last.size, n.membership, n.topological, n.slot,
-           n.group_before, n.type, n.old_no, n.txn_id, {SOURCE_CELLS}, j.raw
+           n.group_before, n.type, n.old_no, n.txn_id, {_SOURCE}
       FROM named AS n CROSS JOIN room LEFT JOIN last ON true
       LEFT JOIN {EVENT_AND_JSON}"""
 
