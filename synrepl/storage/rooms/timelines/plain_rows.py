@@ -44,6 +44,7 @@ MOST_ENTRIES = 200
 
 # As text, the JSON takes half as many bytes on the wire.
 _SOURCE = f"{SOURCE_CELLS}, convert_from(j.raw, 'UTF8')"
+_OF_EVENT = SOURCE_CELLS.removesuffix(", j.checksum")
 _CELLS = len(SOURCE_CELLS.split(", ")) + 1
 _REDACTED_BY = SOURCE_CELLS.split(", ").index("e.redacted_by")
 
@@ -274,7 +275,7 @@ def _window_sql(place: str, parts: str, size: str, state: str, condition: str = 
     ), a AS MATERIALIZED ({place}), shown AS MATERIALIZED (
         SELECT found.*, NOT found.erased AND {_SEEN.shows()} AS is_whole
           FROM (SELECT w.place, e.event_no, e.event_id, e.topological, e.stream_id, e.type_no, e.slot,
-                       e.group_before, e.group_after, e.sender, e.audience,
+                       e.group_before, e.group_after, e.sender, e.origin_server_ts, e.redacted_by, e.audience,
                        coalesce(e.slot = room.slot, false) AS own, {is_erased_sql("e.sender")} AS erased,
                        {_MEMBERSHIP} AS membership,
                        CASE WHEN e.slot IS NOT NULL
@@ -285,22 +286,24 @@ def _window_sql(place: str, parts: str, size: str, state: str, condition: str = 
                 OFFSET 0) AS found
     ), last AS MATERIALIZED ({size}), named AS (
         SELECT shown.place, shown.is_whole, shown.membership, shown.topological, shown.slot,
-               shown.group_before, t.type, shown.old_no, shown.event_no, x.txn_id
+               shown.group_before, t.type, shown.old_no, x.txn_id, {_OF_EVENT.replace("e.", "shown.")}
           FROM shown JOIN synrepl._event_types t USING (type_no) LEFT JOIN LATERAL (
                SELECT x.txn_id FROM synrepl._sent_events x
                 WHERE shown.sender = $2::text AND x.event_id = shown.event_id AND x.user_id = $2::text
                   AND x.device_id = $3::text LIMIT 1) AS x ON true
         UNION ALL
-        SELECT {_REPLACED}, true, NULL, NULL, NULL, NULL, NULL, NULL, shown.old_no, NULL
-          FROM shown WHERE shown.old_no IS NOT NULL
-        UNION ALL
-        SELECT {_STATE}, true, NULL, NULL, NULL, NULL, NULL, NULL, state.event_no, NULL
-          FROM ({state}) AS state
+        SELECT other.place, true, NULL, NULL, NULL, NULL, NULL, NULL, NULL, {_OF_EVENT}
+          FROM (SELECT {_REPLACED} AS place, shown.old_no AS event_no
+                  FROM shown WHERE shown.old_no IS NOT NULL
+                UNION ALL SELECT {_STATE}, state.event_no FROM ({state}) AS state) AS other
+          LEFT JOIN LATERAL (
+               SELECT e.* FROM synrepl._room_events e WHERE e.event_no = other.event_no OFFSET 0) AS e ON true
     )
     SELECT n.place, n.is_whole, room.room_no, room.version, last.size, n.membership, n.topological, n.slot,
-           n.group_before, n.type, n.old_no, n.txn_id, {_SOURCE}
-      FROM named AS n CROSS JOIN room LEFT JOIN last ON true
-      LEFT JOIN {EVENT_AND_JSON}"""
+           n.group_before, n.type, n.old_no, n.txn_id, {_SOURCE.replace("e.", "n.")}
+      FROM named AS n CROSS JOIN room LEFT JOIN last ON true LEFT JOIN LATERAL (
+           SELECT j.checksum, j.raw FROM synrepl._room_event_json j
+            WHERE j.event_no = n.event_no OFFSET 0) AS j ON true"""
 
 
 _CONTEXT = Prepared(
