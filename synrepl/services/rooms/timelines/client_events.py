@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec import Raw
 
@@ -30,6 +30,22 @@ from synrepl.storage.rooms.timelines.event_sources import (
     sources_from,
 )
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent
+
+
+class EventToMake(Protocol):
+    """What is needed to know of an event of a timeline, besides what it is made of; as :class:`.ShownEvent` has it."""
+
+    @property
+    def event_no(self) -> int: ...
+
+    @property
+    def event_id(self) -> str: ...
+
+    @property
+    def membership(self) -> str: ...
+
+    @property
+    def is_whole(self) -> bool: ...
 
 
 class EventOfRoom(NamedTuple):
@@ -89,9 +105,10 @@ class ClientEventForms:
         self._paths = None if fields is None else [field_path(each) for each in fields]
         self._room_ids = room_ids or {}
 
-    def shown(self, event: EventOfRoom, sources: AnswerSources) -> ClientEvent:
+    def shown(self, event: tuple[int, str, EventToMake], sources: AnswerSources) -> ClientEvent:
         """An event of a timeline.
 
+        :param event: number and version of the room, and the event
         :raises KeyError: its JSON was not read
         """
         room_no, version, shown = event
@@ -186,17 +203,20 @@ class ClientEventMaker:
 def made_events(
     forms: ClientEventForms,
     rows: AnswerRows,
-    shown: Sequence[EventOfRoom],
+    shown: Sequence[tuple[int, str, EventToMake]],
     entries: Collection[EntryOfRoom],
 ) -> MadeEvents:
-    """Events of timelines, and state events, from what was read of them; each by its number."""
+    """Events of timelines, and state events, from what was read of them; each by its number.
+
+    :param shown: each with number and version of its room
+    """
     wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
     for _, version, event in shown:
         wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
     others = rows.rooms.keys() - wanted.keys()
     if others:
         versions = {each.room_no: each.version for each in entries}
-        versions |= {each.room_no: each.version for each in shown}
+        versions |= {room_no: version for room_no, version, _ in shown}
         for number in others:
             wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
     read = sources_from(rows.rows, wanted)
@@ -204,10 +224,11 @@ def made_events(
     events: dict[int, ClientEvent] = {}
     damaged: dict[int, str] = {}
     for each in shown:
-        if each.shown.event_no in sources.events:
-            events[each.shown.event_no] = forms.shown(each, sources)
+        room_no, _, event = each
+        if event.event_no in sources.events:
+            events[event.event_no] = forms.shown(each, sources)
         else:
-            damaged[each.room_no] = str(read.damaged[each.shown.event_no])
+            damaged[room_no] = str(read.damaged[event.event_no])
     for entry in entries:
         if entry.event_no in events:
             continue

@@ -18,7 +18,6 @@ from synrepl.rooms import EventOrdering
 from synrepl.services.rooms.timelines.client_events import (
     ClientEventForms,
     EntryOfRoom,
-    EventOfRoom,
     in_order,
     made_events,
 )
@@ -39,7 +38,6 @@ from synrepl.storage.rooms.timelines.plain_rows import (
     plain_page,
 )
 from synrepl.storage.rooms.timelines.room_entries import MEMBER
-from synrepl.storage.rooms.visibility.covered_sql import EVERYTHING
 from synrepl.storage.rooms.visibility.event_filter import ALL_EVENTS
 from synrepl.storage.rooms.visibility.viewers import END
 
@@ -63,12 +61,11 @@ class PlainReads:
         self, reader: TimelineReader, room_id: str, at: RoomToken | PositionVector | None
     ) -> list[ClientEvent] | None:
         """The memberships of a room; None if that is not plain. See :meth:`.Timelines.members`."""
-        upto = at.ceiling if isinstance(at, RoomToken) else at or EVERYTHING
+        vector = at.ceiling if isinstance(at, RoomToken) else at
+        upto = None if vector is None else vector.linear
         if not _are_texts(room_id):
             return None
-        found = await _or_none(
-            plain_members(self._statements, room_id, reader.user_id, upto.linear)
-        )
+        found = await _or_none(plain_members(self._statements, room_id, reader.user_id, upto))
         if found is None:
             return None
         entries = [EntryOfRoom(found.room_no, found.version, each) for each in found.numbers]
@@ -102,7 +99,7 @@ class PlainReads:
         made = made_events(
             self._forms(found.room_no, room_id),
             found.rows,
-            [EventOfRoom(found.room_no, found.version, each) for each in shown],
+            [(found.room_no, found.version, each) for each in shown],
             [EntryOfRoom(found.room_no, found.version, each) for each in found.state],
         )
         if made.damaged:
@@ -145,7 +142,7 @@ class PlainReads:
         if found is None:
             return None
         forms = self._forms(found.room_no, room_id)
-        events = [EventOfRoom(found.room_no, found.version, each) for each in found.before]
+        events = [(found.room_no, found.version, each) for each in found.before]
         entries = [EntryOfRoom(found.room_no, found.version, each) for each in found.state]
         made = made_events(forms, found.rows, events, entries)
         if made.damaged:
@@ -163,6 +160,7 @@ class PlainReads:
             start,
             RoomToken(start.ceiling, following) if len(found.before) == limit else None,
             (),
+            None,
         )
 
     def _forms(self, room_no: int, room_id: str) -> ClientEventForms:

@@ -310,7 +310,9 @@ class Timelines:
         def work(txn: Transaction) -> Sequence[ClientEvent]:
             return self._states(txn, reader, room_id, upto).members(at)
 
-        found = None if self.plain is None else await self.plain.members(reader, room_id, at)
+        found: Sequence[ClientEvent] | None = None
+        if self.plain is not None:
+            found = await self.plain.members(reader, room_id, at)
         if found is None:
             found = await self._read("members", work)
         return with_membership(found, membership, not_membership)

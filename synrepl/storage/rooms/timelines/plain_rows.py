@@ -16,7 +16,6 @@ from synrepl.storage.database import Prepared, Record, Statements
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.event_sources import EVENT_AND_JSON, SOURCE_CELLS, AnswerRows
 from synrepl.storage.rooms.timelines.room_entries import MEMBER
-from synrepl.storage.rooms.timelines.shown_events import ShownEvent
 from synrepl.storage.rooms.visibility.audience import (
     BESIDE_BIT,
     JOIN,
@@ -62,6 +61,24 @@ class PlainMembers(NamedTuple):
     rows: AnswerRows
 
 
+class PlainEvent(NamedTuple):
+    """An event that a user sees as it came.
+
+    :ivar membership: of the user after the event
+    """
+
+    event_no: int
+    event_id: str
+    ordering: EventOrdering
+    sender: str
+    membership: str
+
+    @property
+    def is_whole(self) -> bool:
+        """It is."""
+        return True
+
+
 class PlainWindow(NamedTuple):
     """Events that follow one another.
 
@@ -74,21 +91,24 @@ class PlainWindow(NamedTuple):
 
     room_no: int
     version: str
-    event: ShownEvent | None
-    before: Sequence[ShownEvent]
-    after: Sequence[ShownEvent]
+    event: PlainEvent | None
+    before: Sequence[PlainEvent]
+    after: Sequence[PlainEvent]
     state: Sequence[int]
     rows: AnswerRows
 
 
 async def plain_members(
-    statements: Statements, room_id: str, user: str, upto: int
+    statements: Statements, room_id: str, user: str, upto: int | None
 ) -> PlainMembers | None:
     """The members of a room that a user is in; None if it is not plain.
 
-    :param upto: the room must have no event above this stream ordering
+    :param upto: the room must have no event above this stream ordering; None: it may have any
     """
-    found = await statements.run(_MEMBERS, (room_id, user, upto))
+    if upto is None:
+        found = await statements.run(_MEMBERS, (room_id, user))
+    else:
+        found = await statements.run(_MEMBERS_UPTO, (room_id, user, upto))
     if not found or len(found) > MOST_ENTRIES:
         return None
     room_no, version = found[0][:2]
@@ -153,7 +173,7 @@ def _window(found: Sequence[Record]) -> PlainWindow | None:
     rows = _answer_rows(room_no, [row[-_CELLS:] for row in found])
     if rows is None:
         return None
-    parts: dict[int, list[ShownEvent]] = {_BEFORE: [], _EVENT: [], _AFTER: []}
+    parts: dict[int, list[PlainEvent]] = {_BEFORE: [], _EVENT: [], _AFTER: []}
     state: list[int] = []
     for row in found:
         if row[0] == _STATE:
@@ -179,22 +199,11 @@ def _answer_rows(room_no: int, cells: Sequence[Sequence[Any]]) -> AnswerRows | N
     return AnswerRows(dict.fromkeys(by_number, room_no), list(by_number.values()), {}, {})
 
 
-def _shown(row: Record) -> ShownEvent:
-    membership, topological, slot, group_before, kind = row[5:10]
-    event_no, event_id, sender, sent_at, stream_id, redacted_by, *_ = row[-_CELLS:]
-    return ShownEvent(
-        event_no,
-        event_id,
-        EventOrdering(topological, stream_id),
-        kind,
-        slot,
-        sender,
-        sent_at,
-        redacted_by,
-        group_before,
-        membership_text(membership),
-        is_whole=True,
-    )
+def _shown(row: Record) -> PlainEvent:
+    membership, topological = row[5:7]
+    event_no, event_id, sender, _, stream_id, *_ = row[-_CELLS:]
+    ordering = EventOrdering(topological, stream_id)
+    return PlainEvent(event_no, event_id, ordering, sender, membership_text(membership))
 
 
 _BEFORE, _EVENT, _AFTER, _REPLACED, _STATE = range(5)
@@ -214,12 +223,16 @@ _MEMBERS = Prepared(
     f"""
     SELECT r.room_no, r.version, {_SOURCE}
     {_JOINED}
-      LEFT JOIN synrepl._room_heads h ON h.room_no = r.room_no
      CROSS JOIN LATERAL (
            SELECT c.event_no FROM synrepl._room_keys k JOIN synrepl._current_state c USING (room_no, slot)
             WHERE k.room_no = r.room_no AND k.type = '{MEMBER}' LIMIT {MOST_ENTRIES + 1}) AS n
       LEFT JOIN {EVENT_AND_JSON}
-     WHERE {_IS_PLAIN} AND coalesce(h.stream_id, 0) <= $3::bigint""",
+     WHERE {_IS_PLAIN}""",
+)
+_MEMBERS_UPTO = Prepared(
+    "plain_members_upto",
+    f"""{_MEMBERS.sql} AND NOT EXISTS (
+       SELECT FROM synrepl._room_heads h WHERE h.room_no = r.room_no AND h.stream_id > $3::bigint)""",
 )
 
 _IS_COVERED = """(e.stream_id <= $5::bigint OR e.stream_id <= $6::bigint AND EXISTS (
@@ -274,7 +287,7 @@ def _window_sql(place: str, parts: str, size: str, state: str, condition: str = 
          WHERE {_IS_PLAIN} AND {condition}
     ), a AS MATERIALIZED ({place}), shown AS MATERIALIZED (
         SELECT found.*, NOT found.erased AND {_SEEN.shows()} AS is_whole
-          FROM (SELECT w.place, e.event_no, e.event_id, e.topological, e.stream_id, e.type_no, e.slot,
+          FROM (SELECT w.place, e.event_no, e.event_id, e.topological, e.stream_id,
                        e.group_before, e.group_after, e.sender, e.origin_server_ts, e.redacted_by, e.audience,
                        coalesce(e.slot = room.slot, false) AS own, {is_erased_sql("e.sender")} AS erased,
                        {_MEMBERSHIP} AS membership,
@@ -285,22 +298,22 @@ def _window_sql(place: str, parts: str, size: str, state: str, condition: str = 
                        SELECT e.* FROM synrepl._room_events e WHERE e.event_no = w.event_no OFFSET 0) AS e
                 OFFSET 0) AS found
     ), last AS MATERIALIZED ({size}), named AS (
-        SELECT shown.place, shown.is_whole, shown.membership, shown.topological, shown.slot,
-               shown.group_before, t.type, shown.old_no, x.txn_id, {_OF_EVENT.replace("e.", "shown.")}
-          FROM shown JOIN synrepl._event_types t USING (type_no) LEFT JOIN LATERAL (
+        SELECT shown.place, shown.is_whole, shown.membership, shown.topological, shown.old_no, x.txn_id,
+               {_OF_EVENT.replace("e.", "shown.")}
+          FROM shown LEFT JOIN LATERAL (
                SELECT x.txn_id FROM synrepl._sent_events x
                 WHERE shown.sender = $2::text AND x.event_id = shown.event_id AND x.user_id = $2::text
                   AND x.device_id = $3::text LIMIT 1) AS x ON true
         UNION ALL
-        SELECT other.place, true, NULL, NULL, NULL, NULL, NULL, NULL, NULL, {_OF_EVENT}
+        SELECT other.place, true, NULL, NULL, NULL, NULL, {_OF_EVENT}
           FROM (SELECT {_REPLACED} AS place, shown.old_no AS event_no
                   FROM shown WHERE shown.old_no IS NOT NULL
                 UNION ALL SELECT {_STATE}, state.event_no FROM ({state}) AS state) AS other
           LEFT JOIN LATERAL (
                SELECT e.* FROM synrepl._room_events e WHERE e.event_no = other.event_no OFFSET 0) AS e ON true
     )
-    SELECT n.place, n.is_whole, room.room_no, room.version, last.size, n.membership, n.topological, n.slot,
-           n.group_before, n.type, n.old_no, n.txn_id, {_SOURCE.replace("e.", "n.")}
+    SELECT n.place, n.is_whole, room.room_no, room.version, last.size, n.membership, n.topological,
+           n.old_no, n.txn_id, {_SOURCE.replace("e.", "n.")}
       FROM named AS n CROSS JOIN room LEFT JOIN last ON true LEFT JOIN LATERAL (
            SELECT j.checksum, j.raw FROM synrepl._room_event_json j
             WHERE j.event_no = n.event_no OFFSET 0) AS j ON true"""
