@@ -24,12 +24,13 @@ from synrepl.core.errors import ConfigError
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.database_wait import DatabaseWait, EmbeddedAway
 from synrepl.storage import migrations
-from synrepl.storage.database import DatabaseSession
+from synrepl.storage.database import DatabaseSession, Statements
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.launch.data_dir import named_errors
 from synrepl.storage.launch.postgres import PostgresPortTaken
 from synrepl.storage.memory.store import MemoryStore
 from synrepl.storage.postgres.store import TAKEOVER_S, PostgresStore
+from synrepl.storage.rooms.timelines.plain_rows import PLAIN_SETTINGS
 from synrepl.storage.routed_store import RoutedStore
 from synrepl.storage.server_name import check_server, record_server
 from synrepl.storage.store import FactStore, WriterTaken
@@ -79,6 +80,7 @@ class ProcessDatabase:
     :ivar store: the store of the process's streams
     :ivar incarnations: incarnations of the server that any part of the process has met
     :ivar open_session: opens a connection for locks
+    :ivar plain: reads what is plain for clients; None where the host is no address
     """
 
     dsn: str
@@ -86,6 +88,7 @@ class ProcessDatabase:
     store: FactStore
     incarnations: Incarnations
     open_session: Callable[[], Awaitable[DatabaseSession]]
+    plain: Statements | None
 
 
 class DatabaseStart:
@@ -263,7 +266,16 @@ class DatabaseStart:
     ) -> ProcessDatabase:
         store = RoutedStore(tables, MemoryStore(self._scheduler))
         opens = partial(open_session, self._reactor, dsn, self._config.instance_name)
-        return ProcessDatabase(dsn, database, store, self._incarnations, opens)
+        return ProcessDatabase(
+            dsn, database, store, self._incarnations, opens, self._plain_statements(dsn)
+        )
+
+    def _plain_statements(self, dsn: str) -> Statements | None:
+        if not PostgresSingles.can_reach(dsn):
+            return None
+        plain = PostgresSingles(self._reactor, dsn, self._config.instance_name, PLAIN_SETTINGS)
+        self._stops.callback(plain.close)
+        return plain
 
     def _configured(self) -> str:
         """The present DSN; that of an embedded database, which the master runs, may change."""

@@ -107,6 +107,7 @@ class MasterProcess(DaemonProcess[RunningMaster]):
                 actions=self._actions,
                 forwarder=make_forwarder(self._reactor, config, self._actions, stops),
                 open_session=database.open_session,
+                plain=database.plain,
                 federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             ),
             database.store,

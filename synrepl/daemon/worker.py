@@ -213,6 +213,7 @@ class WorkerProcess(DaemonProcess[RunningWorker]):
             actions=self._actions,
             forwarder=make_forwarder(self._reactor, config, self._actions, stops),
             open_session=None if own is None else own.open_session,
+            plain=None if own is None else own.plain,
             federation=federation_ports(self._reactor, scheduler, config, self.log, stops),
             tokens=possible_tokens(scheduler, config, store, foreign, client, self.log),
         )

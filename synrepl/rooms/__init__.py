@@ -33,7 +33,6 @@ from synrepl.rooms.client_format import content_json as content_json
 from synrepl.rooms.client_format import field_path as field_path
 from synrepl.rooms.client_format import selected_fields as selected_fields
 from synrepl.rooms.client_format import stripped_event as stripped_event
-from synrepl.rooms.client_format import with_unsigned as with_unsigned
 from synrepl.rooms.differing import DifferingEvents as DifferingEvents
 from synrepl.rooms.differing import EventChange as EventChange
 from synrepl.rooms.event import BadEvent as BadEvent

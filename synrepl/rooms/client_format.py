@@ -43,7 +43,6 @@ class ClientForm(NamedTuple):
     """An event as clients get it.
 
     :ivar state_key: None for a message event
-    :ivar json: without ``room_id`` and ``unsigned``
     """
 
     event_id: str
@@ -53,8 +52,8 @@ class ClientForm(NamedTuple):
     json: bytes
 
 
-class _ClientEvent(msgspec.Struct, omit_defaults=True):
-    """The fields of an event that clients get, in both formats."""
+class _StoredEvent(msgspec.Struct):
+    """The fields of an event in federation format that clients get."""
 
     type: str
     sender: str
@@ -62,7 +61,20 @@ class _ClientEvent(msgspec.Struct, omit_defaults=True):
     origin_server_ts: int
     state_key: str | None = None
     redacts: Raw | UnsetType = UNSET
-    event_id: str = ""
+
+
+class _ClientEvent(msgspec.Struct):
+    """An event as clients get it."""
+
+    type: str
+    sender: str
+    content: Raw
+    origin_server_ts: int
+    state_key: str | UnsetType
+    redacts: Raw | UnsetType
+    event_id: str
+    room_id: str | UnsetType
+    unsigned: ClientUnsigned | UnsetType
 
 
 class _StrippedEvent(msgspec.Struct):
@@ -76,52 +88,54 @@ class _Content(msgspec.Struct):
     content: Raw
 
 
-_EVENT: msgspec.json.Decoder[_ClientEvent] = msgspec.json.Decoder(_ClientEvent)
+_EVENT: msgspec.json.Decoder[_StoredEvent] = msgspec.json.Decoder(_StoredEvent)
+_NOTHING_BESIDES = ClientUnsigned()
 _STRIPPED: msgspec.json.Decoder[_StrippedEvent] = msgspec.json.Decoder(_StrippedEvent)
 _CONTENT: msgspec.json.Decoder[_Content] = msgspec.json.Decoder(_Content)
 _ENCODER = msgspec.json.Encoder()
 
 
-def client_form(raw: bytes, event_id: str, version: RoomVersion) -> ClientForm:
+def client_form(
+    raw: bytes,
+    event_id: str,
+    version: RoomVersion,
+    unsigned: ClientUnsigned | None = None,
+    room_id: str | None = None,
+) -> ClientForm:
     """Make the client format of an event.
 
     A redaction has ``redacts`` both in its content and beside it, whatever its version.
 
     :param raw: the event in federation format, which was parsed before; its redacted form, if no more is to be
         shown
-    """
-    event = _EVENT.decode(raw)
-    event.event_id = event_id
-    if event.type != REDACTION:
-        event.redacts = UNSET
-    elif version.redacts_in_content:
-        target = msgspec.json.decode(event.content).get("redacts")
-        event.redacts = Raw(encode(target)) if isinstance(target, str) else UNSET
-    elif event.redacts is not UNSET:
-        content: dict[str, Any] = msgspec.json.decode(event.content, type=dict[str, Raw])
-        content["redacts"] = event.redacts
-        event.content = Raw(_ENCODER.encode(content))
-    json = _ENCODER.encode(event)
-    return ClientForm(event_id, event.type, event.sender, event.state_key, json)
-
-
-def with_unsigned(
-    event: bytes, unsigned: ClientUnsigned | None, room_id: str | None = None
-) -> bytes:
-    """An event with what a client gets besides.
-
-    :param event: :attr:`.ClientForm.json`
+    :param unsigned: what a client gets besides
     :param room_id: None where the room is implied
     """
-    parts = [event[:-1]]
-    if room_id is not None:
-        parts += [b',"room_id":', encode(room_id)]
-    if unsigned is not None:
-        added = _ENCODER.encode(unsigned)
-        if added != b"{}":
-            parts += [b',"unsigned":', added]
-    parts.append(b"}")
-    return b"".join(parts)
+    event = _EVENT.decode(raw)
+    content, redacts = event.content, event.redacts
+    if event.type != REDACTION:
+        redacts = UNSET
+    elif version.redacts_in_content:
+        target = msgspec.json.decode(content).get("redacts")
+        redacts = Raw(encode(target)) if isinstance(target, str) else UNSET
+    elif redacts is not UNSET:
+        fields: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Raw])
+        fields["redacts"] = redacts
+        content = Raw(_ENCODER.encode(fields))
+    json = _ENCODER.encode(
+        _ClientEvent(
+            event.type,
+            event.sender,
+            content,
+            event.origin_server_ts,
+            UNSET if event.state_key is None else event.state_key,
+            redacts,
+            event_id,
+            UNSET if room_id is None else room_id,
+            UNSET if unsigned is None or unsigned == _NOTHING_BESIDES else unsigned,
+        )
+    )
+    return ClientForm(event_id, event.type, event.sender, event.state_key, json)
 
 
 def content_json(raw: bytes) -> bytes:

@@ -20,7 +20,6 @@ from synrepl.rooms import (
     room_version,
     selected_fields,
     stripped_event,
-    with_unsigned,
 )
 
 FEDERATION = (
@@ -97,13 +96,14 @@ class ClientFormats(TestCase):
         self.assertNotIn("redacts", found)
 
     def test_unsigned_is_what_this_server_adds(self) -> None:
-        form = client_form(made("10").raw, "$x", room_version("10"))
+        event = made("10").raw, "$x", room_version("10")
         unsigned = ClientUnsigned(age=3, membership="join", prev_content=Raw(b'{"a":1}'))
-        found = json.loads(with_unsigned(form.json, unsigned, "!r:x"))
+        found = json.loads(client_form(*event, unsigned, "!r:x").json)
         expected = {"age": 3, "membership": "join", "prev_content": {"a": 1}}
         self.assertEqual((found["unsigned"], found["room_id"]), (expected, "!r:x"))
-        self.assertEqual(with_unsigned(form.json, ClientUnsigned()), form.json)
-        self.assertEqual(with_unsigned(form.json, None), form.json)
+        plain = client_form(*event)
+        self.assertEqual(client_form(*event, ClientUnsigned()), plain)
+        self.assertFalse(json.loads(plain.json).keys() & {"unsigned", "room_id"})
 
     def test_the_stripped_form_has_four_fields(self) -> None:
         event = made("10", "m.room.name", state_key="", content={"name": "n"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +48,17 @@ class PostgresSingles:
     :param reactor: watches the connection
     :param dsn: a libpq URI or key=value string
     :param instance: the process's name, which the server shows
+    :param settings: server settings for the connection
     :raises BadDsn: ``dsn`` cannot be read
     """
 
-    def __init__(self, reactor: Any, dsn: str, instance: str) -> None:
+    def __init__(
+        self, reactor: Any, dsn: str, instance: str, settings: Mapping[str, str] | None = None
+    ) -> None:
         self._reactor = reactor
-        self._address = DatabaseAddress(dsn, instance, settings={"idle_session_timeout": "0"})
+        self._address = DatabaseAddress(
+            dsn, instance, settings={"idle_session_timeout": "0", **(settings or {})}
+        )
         self._connection: extensions.connection | None = None
         self._watch: AsyncSocket | None = None
         self._connecting = False

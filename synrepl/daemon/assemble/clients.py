@@ -40,6 +40,7 @@ from synrepl.services.rooms.sliding.sliding_sync import SlidingSync
 from synrepl.services.rooms.sync.stored_filters import StoredFilters
 from synrepl.services.rooms.sync.sync import ClientSync
 from synrepl.services.rooms.sync.user_data import UserData
+from synrepl.services.rooms.timelines.plain_reads import PlainReads
 from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.storage.database import Database
@@ -155,7 +156,13 @@ def assemble_reading(
         return None
     scheduler, log, database = ports.scheduler, ports.log, news.database
     covered = TokenWait(scheduler, news.applied, given_out)
-    timelines = Timelines(database, scheduler, news.tails, GapWait(news.applied, covered))
+    timelines = Timelines(
+        database,
+        scheduler,
+        news.tails,
+        GapWait(news.applied, covered),
+        None if ports.plain is None else PlainReads(ports.plain, scheduler),
+    )
     data = UserData(
         database,
         ClientDataReader(news.typing),

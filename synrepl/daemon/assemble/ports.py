@@ -27,7 +27,7 @@ from synrepl.services.sources import CatchUpSources, FactSource
 from synrepl.services.waiting.applied_positions import AppliedPositions
 from synrepl.services.waiting.wait_for import WaitFor
 from synrepl.services.writing.stream_writer import StreamWriter
-from synrepl.storage.database import Database, DatabaseSession
+from synrepl.storage.database import Database, DatabaseSession, Statements
 from synrepl.storage.incarnations import Incarnations
 from synrepl.storage.store import FactStore
 from synrepl.streams.catalogue import Catalogue
@@ -95,6 +95,7 @@ class Ports:
     :ivar watched: wraps the listener of announced positions in an observer
     :ivar federation: None for a process that asks no other servers
     :ivar open_session: opens a connection to the database for locks; None without a database
+    :ivar plain: reads what is plain for clients; None: that is read like everything else
     """
 
     scheduler: Scheduler
@@ -109,6 +110,7 @@ class Ports:
     forwarder: ForwardsToWriter = field(default_factory=NoOtherWriters)
     federation: FederationPorts | None = None
     open_session: Callable[[], Awaitable[DatabaseSession]] | None = None
+    plain: Statements | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ import secrets
 import string
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
 from zope.interface import implementer
@@ -148,7 +147,7 @@ class KnownUsers:
         """The HMAC of something with the secret of the user, which is the second part of it."""
         secret = self._users().get(said[1], _NOBODY)
         text = "\0".join((*said, self._server_name)).encode("utf-8", "surrogatepass")
-        return hmac.new(secret.encode(), text, sha256).hexdigest()
+        return hmac.digest(secret.encode(), text, "sha256").hex()
 
 
 def _text(members: Mapping[str, Any], name: str, default: str | None = None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from simulator.rooms.random_rooms import EventMaker
+from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.rooms import Event
 from tests.daemon.client_api.posted_rooms import PostedRoomsCase
 
@@ -72,6 +73,25 @@ class FiltersAndPages(PostedRoomsCase):
         await self.post(self.events, "10")
         self.alice = self.client(ALICE)
         self.ids = [each.event_id for each in self.events]
+
+    async def test_what_is_plain_is_read_without_a_transaction(self) -> None:
+        names: list[str] = []
+        run = PostgresDatabase.run
+
+        async def counted(database: PostgresDatabase, name: str, *more: Any, **named: Any) -> Any:
+            names.append(name)
+            return await run(database, name, *more, **named)
+
+        self.patch(PostgresDatabase, "run", counted)
+        members = await self.alice.get(f"{self.path}/members")
+        self.assertEqual(len(members["chunk"]), 3)
+        page = await self.alice.get(f"{self.path}/messages", dir="b", limit=5)
+        self.assertEqual([each["event_id"] for each in page["chunk"]], self.ids[:-6:-1])
+        context = await self.alice.get(f"{self.path}/context/{quote(self.ids[9])}", limit=2)
+        self.assertEqual(context["events_after"][0]["event_id"], self.ids[10])
+        self.assertFalse({"members", "messages", "context"} & {*names}, names)
+        await self.alice.get(f"{self.path}/messages", dir="f", limit=5)
+        self.assertIn("messages", names)
 
     def filters(self) -> list[dict[str, Any]]:
         """Filters of all kinds: some combinations of each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec import Raw
 
@@ -16,7 +16,6 @@ from synrepl.rooms import (
     room_version,
     selected_fields,
     stripped_event,
-    with_unsigned,
 )
 from synrepl.services.rooms.timelines.updates import ClientEvent, TimelineReader
 from synrepl.storage.database import Transaction
@@ -31,6 +30,22 @@ from synrepl.storage.rooms.timelines.event_sources import (
     sources_from,
 )
 from synrepl.storage.rooms.timelines.shown_events import ShownEvent
+
+
+class EventToMake(Protocol):
+    """What is needed to know of an event of a timeline, besides what it is made of; as :class:`.ShownEvent` has it."""
+
+    @property
+    def event_no(self) -> int: ...
+
+    @property
+    def event_id(self) -> str: ...
+
+    @property
+    def membership(self) -> str: ...
+
+    @property
+    def is_whole(self) -> bool: ...
 
 
 class EventOfRoom(NamedTuple):
@@ -90,9 +105,10 @@ class ClientEventForms:
         self._paths = None if fields is None else [field_path(each) for each in fields]
         self._room_ids = room_ids or {}
 
-    def shown(self, event: EventOfRoom, sources: AnswerSources) -> ClientEvent:
+    def shown(self, event: tuple[int, str, EventToMake], sources: AnswerSources) -> ClientEvent:
         """An event of a timeline.
 
+        :param event: number and version of the room, and the event
         :raises KeyError: its JSON was not read
         """
         room_no, version, shown = event
@@ -129,8 +145,14 @@ class ClientEventForms:
     def _event(
         self, room_no: int, version: str, source: EventSource, unsigned: ClientUnsigned
     ) -> ClientEvent:
-        form: ClientForm = client_form(source.json, source.event_id, room_version(version))
-        json = with_unsigned(form.json, unsigned, self._room_ids.get(room_no))
+        form: ClientForm = client_form(
+            source.json,
+            source.event_id,
+            room_version(version),
+            unsigned,
+            self._room_ids.get(room_no),
+        )
+        json = form.json
         if self._paths is not None:
             json = selected_fields(json, self._paths)
         return ClientEvent(
@@ -169,45 +191,52 @@ class ClientEventMaker:
             self._reader.user_id,
             self._reader.device_id,
         )
-        return self._made(rows, shown, entries)
+        return made_events(self._forms, rows, shown, entries)
 
     def current_members(self, room_no: int, version: str) -> MadeEvents:
         """The memberships in the current state of a room."""
         numbers, rows = read_current_members(self._txn, room_no)
-        return self._made(rows, (), [EntryOfRoom(room_no, version, each) for each in numbers])
+        entries = [EntryOfRoom(room_no, version, each) for each in numbers]
+        return made_events(self._forms, rows, (), entries)
 
-    def _made(
-        self,
-        rows: AnswerRows,
-        shown: Sequence[EventOfRoom],
-        entries: Collection[EntryOfRoom],
-    ) -> MadeEvents:
-        wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
-        for _, version, event in shown:
-            wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
-        others = rows.rooms.keys() - wanted.keys()
-        if others:
-            versions = {each.room_no: each.version for each in entries}
-            versions |= {each.room_no: each.version for each in shown}
-            for number in others:
-                wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
-        read = sources_from(rows.rows, wanted)
-        sources = AnswerSources(read.events, rows.replaced, rows.sent)
-        events: dict[int, ClientEvent] = {}
-        damaged: dict[int, str] = {}
-        for each in shown:
-            if each.shown.event_no in sources.events:
-                events[each.shown.event_no] = self._forms.shown(each, sources)
-            else:
-                damaged[each.room_no] = str(read.damaged[each.shown.event_no])
-        for entry in entries:
-            if entry.event_no in events:
-                continue
-            if entry.event_no in sources.events:
-                events[entry.event_no] = self._forms.entry(entry, sources)
-            else:
-                damaged[entry.room_no] = str(read.damaged[entry.event_no])
-        return MadeEvents(events, damaged)
+
+def made_events(
+    forms: ClientEventForms,
+    rows: AnswerRows,
+    shown: Sequence[tuple[int, str, EventToMake]],
+    entries: Collection[EntryOfRoom],
+) -> MadeEvents:
+    """Events of timelines, and state events, from what was read of them; each by its number.
+
+    :param shown: each with number and version of its room
+    """
+    wanted = {each.event_no: WantedEvent(each.event_no, each.version) for each in entries}
+    for _, version, event in shown:
+        wanted[event.event_no] = WantedEvent(event.event_no, version, event.is_whole)
+    others = rows.rooms.keys() - wanted.keys()
+    if others:
+        versions = {each.room_no: each.version for each in entries}
+        versions |= {room_no: version for room_no, version, _ in shown}
+        for number in others:
+            wanted[number] = WantedEvent(number, versions[rows.rooms[number]])
+    read = sources_from(rows.rows, wanted)
+    sources = AnswerSources(read.events, rows.replaced, rows.sent)
+    events: dict[int, ClientEvent] = {}
+    damaged: dict[int, str] = {}
+    for each in shown:
+        room_no, _, event = each
+        if event.event_no in sources.events:
+            events[event.event_no] = forms.shown(each, sources)
+        else:
+            damaged[room_no] = str(read.damaged[event.event_no])
+    for entry in entries:
+        if entry.event_no in events:
+            continue
+        if entry.event_no in sources.events:
+            events[entry.event_no] = forms.entry(entry, sources)
+        else:
+            damaged[entry.room_no] = str(read.damaged[entry.event_no])
+    return MadeEvents(events, damaged)
 
 
 def stripped_events(

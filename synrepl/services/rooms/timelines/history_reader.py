@@ -67,7 +67,7 @@ class HistoryReader:
         """
         now = self._view.now
         if backwards:
-            request = self._backwards(_token(start, now), end, limit)
+            request = self._backwards(position_token(start, now), end, limit)
         else:
             request = self._forwards(start, end, limit)
         page = page_for(self._view.user, request)
@@ -77,7 +77,7 @@ class HistoryReader:
         return MessagesPage(
             self._events(shown),
             self._members(shown),
-            _token(start, now),
+            position_token(start, now),
             following,
             gaps,
             _below(request, shown) if gaps and following is None else None,
@@ -248,8 +248,8 @@ class HistoryReader:
         return in_order(made.events, numbers)
 
 
-def _token(position: _Position, now: PositionVector) -> RoomToken:
-    """A position as a token."""
+def position_token(position: _Position, now: PositionVector) -> RoomToken:
+    """A position in a room's history as a token; None is its end."""
     if isinstance(position, RoomToken):
         return position
     return RoomToken(now if position is None else position)

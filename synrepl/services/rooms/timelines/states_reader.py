@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -78,12 +78,7 @@ class StatesReader:
             raise HasNoEntry(room_id=room_id, type=key[0], state_key=key[1])
         return self._events([number])[0]
 
-    def members(
-        self,
-        at: RoomToken | PositionVector | None,
-        membership: str | None = None,
-        not_membership: str | None = None,
-    ) -> list[ClientEvent]:
+    def members(self, at: RoomToken | PositionVector | None) -> list[ClientEvent]:
         """The membership events in the state at a position.
 
         :raises StateNotKnownYet: :raises DamagedRoom:
@@ -96,12 +91,7 @@ class StatesReader:
             upto = at
         if not self._view.is_joined and not self._view.upto.covers(upto):
             upto = self._view.upto
-        return [
-            each
-            for each in self._members(upto)
-            if (membership is None or _membership(each) == membership)
-            and (not_membership is None or _membership(each) != not_membership)
-        ]
+        return self._members(upto)
 
     def joined_members(self) -> list[JoinedMember]:
         """The users in the room.
@@ -109,7 +99,7 @@ class StatesReader:
         :raises StateNotKnownYet: :raises DamagedRoom:
         """
         found = []
-        for each in self.members(None, "join"):
+        for each in with_membership(self.members(None), "join"):
             content = msgspec.json.decode(each.json, type=_WithMembership).content
             name, avatar = _text(content.displayname), _text(content.avatar_url)
             found.append(JoinedMember(each.state_key or "", name, avatar))
@@ -179,6 +169,20 @@ class StatesReader:
         if made.damaged:
             raise DamagedRoom(room_id=room.room_id, reason=made.damaged[room.room_no])
         return made.events
+
+
+def with_membership(
+    members: Sequence[ClientEvent], membership: str | None, not_membership: str | None = None
+) -> Sequence[ClientEvent]:
+    """Those of some membership events that set a membership, and that do not set another one; None: any."""
+    if membership is None and not_membership is None:
+        return members
+    return [
+        each
+        for each in members
+        if (membership is None or _membership(each) == membership)
+        and (not_membership is None or _membership(each) != not_membership)
+    ]
 
 
 def _membership(event: ClientEvent) -> object:

@@ -14,14 +14,15 @@ from synrepl.services.rooms.timelines.client_filter import (
     ClientFilter,
     RoomEventFilter,
 )
-from synrepl.services.rooms.timelines.history_reader import HistoryReader
+from synrepl.services.rooms.timelines.history_reader import HistoryReader, position_token
+from synrepl.services.rooms.timelines.plain_reads import PlainReads
 from synrepl.services.rooms.timelines.room_selection import rooms_at_first, rooms_with_news
 from synrepl.services.rooms.timelines.room_tail import NotInTail
 from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.room_view import room_view
 from synrepl.services.rooms.timelines.rooms_to_read import RoomsToRead
-from synrepl.services.rooms.timelines.states_reader import StatesReader
+from synrepl.services.rooms.timelines.states_reader import StatesReader, with_membership
 from synrepl.services.rooms.timelines.update_reader import UpdateReader
 from synrepl.services.rooms.timelines.updates import (
     ClientEvent,
@@ -75,12 +76,14 @@ class Timelines:
     before it. The database may have more, which is left out. What is read of one room is what the database has.
 
     :ivar tails: has to hear of changes of rooms
+    :ivar plain: reads what is plain; None: everything is read in transactions
     """
 
     database: Database
     clock: Clock
     tails: RoomTails
     gaps: FillsGaps = KnownGaps()  # noqa: RUF009  # it has no state
+    plain: PlainReads | None = None
 
     async def initial(
         self,
@@ -207,6 +210,11 @@ class Timelines:
         :param end: where to stop
         :raises NotInRoom: :raises UnknownRoom:
         """
+        if self.plain is not None and backwards and end is None:
+            token = position_token(start, upto)
+            page = await self.plain.page(reader, room_id, token, limit, wanted or RoomEventFilter())
+            if page is not None:
+                return page
 
         def work(txn: Transaction) -> MessagesPage:
             return self._history(txn, reader, room_id, upto, wanted).page(
@@ -228,6 +236,12 @@ class Timelines:
 
         :raises NotInRoom: :raises UnknownRoom: :raises EventNotVisible:
         """
+        if self.plain is not None:
+            found = await self.plain.context(
+                reader, room_id, event_id, upto, limit, wanted or RoomEventFilter()
+            )
+            if found is not None:
+                return found
 
         def work(txn: Transaction) -> EventContext:
             return self._history(txn, reader, room_id, upto, wanted).context(event_id, limit)
@@ -294,9 +308,14 @@ class Timelines:
         """
 
         def work(txn: Transaction) -> Sequence[ClientEvent]:
-            return self._states(txn, reader, room_id, upto).members(at, membership, not_membership)
+            return self._states(txn, reader, room_id, upto).members(at)
 
-        return await self._read("members", work)
+        found: Sequence[ClientEvent] | None = None
+        if self.plain is not None:
+            found = await self.plain.members(reader, room_id, at)
+        if found is None:
+            found = await self._read("members", work)
+        return with_membership(found, membership, not_membership)
 
     async def joined_members(
         self, reader: TimelineReader, room_id: str, upto: PositionVector

@@ -225,8 +225,9 @@ def _add_rows(
 
 _REDACTED_BY = SOURCE_CELLS.split(", ").index("e.redacted_by")
 
-# OFFSET makes each event a look-up: for what may be few or many events, the planner would read a small table whole.
-_EVENT_AND_JSON = """LATERAL (
+#: An event ``e`` and its JSON ``j`` by the number ``n.event_no``. OFFSET makes each a look-up: for what may be few or many
+#: events, the planner would read a small table whole.
+EVENT_AND_JSON = """LATERAL (
            SELECT e.event_no, e.event_id, e.sender, e.origin_server_ts, e.stream_id, e.redacted_by, e.room_no
              FROM synrepl._room_events e WHERE e.event_no = n.event_no OFFSET 0) AS e ON true
       LEFT JOIN LATERAL (
@@ -247,7 +248,7 @@ _ANSWER = planned(
                     UNION ALL SELECT old_no, NULL FROM shown WHERE old_no IS NOT NULL
                     UNION ALL SELECT unnest(%(entries)s::bigint[]), NULL) AS named
              GROUP BY named.event_no) AS n
-      JOIN {_EVENT_AND_JSON}
+      JOIN {EVENT_AND_JSON}
       LEFT JOIN LATERAL (
            SELECT t.txn_id FROM synrepl._sent_events t
             WHERE e.sender = %(user)s AND t.event_id = e.event_id AND t.user_id = %(user)s
@@ -258,6 +259,6 @@ _MEMBERS = planned(
     f"""
     SELECT n.event_no, {SOURCE_CELLS}, j.raw
       FROM synrepl._room_keys k JOIN synrepl._current_state n USING (room_no, slot)
-      LEFT JOIN {_EVENT_AND_JSON}
+      LEFT JOIN {EVENT_AND_JSON}
      WHERE k.room_no = %s AND k.type = 'm.room.member'"""
 )
