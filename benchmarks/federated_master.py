@@ -30,11 +30,14 @@ class FederatedSite:
 
     :param directory: exists
     :param dsn: of its database
+    :param notary: a server that is asked for the keys of others; None: there is none
     :ivar name: its server name
     :ivar user_id: its user
     """
 
-    def __init__(self, directory: Path, dsn: str, authority: Authority) -> None:
+    def __init__(
+        self, directory: Path, dsn: str, authority: Authority, notary: str | None = None
+    ) -> None:
         self.directory, self.dsn = directory, dsn
         port, client_port = free_ports(2)
         self.name = f"localhost:{port}"
@@ -51,6 +54,8 @@ class FederatedSite:
             "trust_system_authorities": False,
             "allow_private_addresses": ["127.0.0.0/8", "::1/128"],
         }
+        if notary is not None:
+            rooms["federation"]["trusted_key_servers"] = [{"server_name": notary}]
         self.settings = {
             "server_name": self.name,
             "catalogue": list(_CATALOGUE),

@@ -94,7 +94,8 @@ class JoiningServer:
         directory = directory / f"joining{number}"
         directory.mkdir()
         self._rooms = rooms
-        self.site = FederatedSite(directory, new_database(dsn, f"joining{number}"), rooms.authority)
+        database = new_database(dsn, f"joining{number}")
+        self.site = FederatedSite(directory, database, rooms.authority, rooms.site.name)
         self.master: RunningMaster = self.site.start()
         self._postgres = ServerProcesses(dsn)
         self.client = self.site.client()
