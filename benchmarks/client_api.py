@@ -31,9 +31,7 @@ class ClientApiSite:
     :ivar key_path: the file with the signing key
     """
 
-    def __init__(
-        self, directory: Path, users: list[str], server_name: str = SERVER_NAME
-    ) -> None:
+    def __init__(self, directory: Path, users: list[str], server_name: str = SERVER_NAME) -> None:
         self._users = {user: f"password of {number}" for number, user in enumerate(users)}
         self._known = KnownUsers(
             TwistedScheduler(cast(Any, reactor)), server_name, lambda: self._users

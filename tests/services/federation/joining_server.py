@@ -22,12 +22,12 @@ from synrepl.rooms import (
     room_version,
     sign_event,
 )
+from synrepl.services.federation.answered_parts import in_parts
 from synrepl.services.federation.client import FederationClient
 from synrepl.services.federation.full_joins import AnsweredEvents, FullJoins
 from synrepl.services.federation.partial_joins import PartialJoins, PersistedJoin
 from synrepl.services.federation.resync.pushing import JoinPusher
 from synrepl.services.federation.resync.room_resync import ResyncParts
-from synrepl.services.federation.resync.servers import in_parts
 from synrepl.services.federation.resync.worker import ResyncWorker
 from synrepl.services.federation.verifying import EventVerifier
 from synrepl.services.rooms.persister import RoomPersister

@@ -7,7 +7,6 @@ costs only what had not arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
 
 from synrepl.rooms import Event
 from synrepl.storage.database import Transaction
@@ -55,14 +54,6 @@ _ENTRIES = f"""
       JOIN synrepl._room_events e ON e.event_id = l.event_id AND e.room_no = l.room_no
       JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
      WHERE l.room_no = %(room)s AND l.is_state AND NOT {_IS_FINALLY_REJECTED}"""
-
-
-class FetchedEvent(NamedTuple):
-    """An event that was fetched and is not stored yet."""
-
-    depth: int
-    event_id: str
-    raw: bytes
 
 
 def list_events(
@@ -148,14 +139,14 @@ def _fetched_row(event: Event) -> tuple[object, ...]:
 
 def fetched_events(
     txn: Transaction, room_no: int, after: tuple[int, str], limit: int
-) -> list[FetchedEvent]:
-    """Events that were fetched, in the order of depth, in which mostly an event comes after those that it cites."""
+) -> list[bytes]:
+    """The JSON of events that were fetched, in the order of depth, in which mostly an event comes after those that it cites."""
     txn.execute(
-        "SELECT depth, event_id, raw FROM synrepl._fetched_events"
+        "SELECT raw FROM synrepl._fetched_events"
         " WHERE room_no = %s AND (depth, event_id) > (%s, %s) ORDER BY depth, event_id LIMIT %s",
         (room_no, *after, limit),
     )
-    return [FetchedEvent(depth, event_id, bytes(raw)) for depth, event_id, raw in txn.fetchall()]
+    return [bytes(raw) for (raw,) in txn.fetchall()]
 
 
 def forget_fetched(txn: Transaction, room_no: int, event_ids: Collection[str]) -> None:
