@@ -32,7 +32,7 @@ from synrepl.rooms import (
 from synrepl.services.federation.interfaces import RunsInThreads
 
 #: Number of events in a slice.
-SLICE = 50
+SLICE = 100
 
 #: Maximum number of signatures of a server whose keys are fetched for an event; one is enough.
 MAX_SIGNATURES = 5
