@@ -44,6 +44,7 @@ from benchmarks import (
     room_workloads,
     rooms,
     soak,
+    synapse_joins,
     synapse_requests,
 )
 from benchmarks.child import REPOSITORY
@@ -87,6 +88,7 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_masters": lambda scale, options: lake_masters.run(scale),
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "synapse_requests": lambda scale, options: synapse_requests.run(scale),
+    "synapse_joins": lambda scale, options: synapse_joins.run(scale),
     "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
 }
 

@@ -6,7 +6,7 @@ import json
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
 import psycopg2
@@ -83,10 +83,24 @@ class FirstMessage(NamedTuple):
         return self.join + self.message
 
 
-def join_and_say(client: ApiClient, room_id: str, via: str) -> FirstMessage:
+class JoiningClient(Protocol):
+    """A client of a server, whichever that is."""
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """The answer to a request."""
+        ...
+
+    def say(self, room_id: str, text: str, /) -> str:
+        """Send a message."""
+        ...
+
+
+def join_and_say(client: JoiningClient, room_id: str, via: str) -> FirstMessage:
     """Join a room as clients do, and say something in it."""
     began = time.perf_counter()
-    client.ask("POST", f"/join/{quote(room_id)}?via={quote(via)}", {})
+    # Releases differ in the name of the parameter.
+    servers = f"via={quote(via)}&server_name={quote(via)}"
+    client.ask("POST", f"/join/{quote(room_id)}?{servers}", {})
     joined = time.perf_counter()
     client.say(room_id, "first")
     return FirstMessage(joined - began, time.perf_counter() - joined)
@@ -112,13 +126,16 @@ def join_whole(
     return FirstMessage(joined - began, time.perf_counter() - joined)
 
 
-def wait_until_complete(dsn: str) -> None:
-    """Wait until a server has no partial room."""
+def wait_until_complete(dsn: str, table: str = "synrepl._partial_rooms") -> None:
+    """Wait until a server has no partial room.
+
+    :param table: of its partial rooms
+    """
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     with connection.cursor() as cursor:
         while True:
-            cursor.execute("SELECT count(*) FROM synrepl._partial_rooms")
+            cursor.execute(f"SELECT count(*) FROM {table}")
             if cursor.fetchone() == (0,):
                 break
             time.sleep(_LOOK_S)
