@@ -69,6 +69,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "room_state": room_state.run,
     "room_workloads": room_workloads.run,
     "room_joins": room_joins.run,
+    "room_resync": room_joins.run_large,
     "federation_inbound": federation_inbound.run,
     "federation_served": federation_served.run,
     "append": append.run,
