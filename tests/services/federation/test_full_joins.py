@@ -33,7 +33,7 @@ class FullyJoinedRooms(ResyncCase):
 
         def look(part: AnsweredEvents) -> None:
             came.extend(each.event_id for each in part.state)
-            here = set(self.sql("SELECT array_agg(event_id) FROM synrepl._room_events"))
+            here = set(self.sql("SELECT array_agg(event_id) FROM synrepl._room_events") or ())
             cites = {each.event_id: {*each.auth_event_ids} for each in part.state}
             for event_id, cited in cites.items():
                 self.assertEqual(event_id in here, cited <= here, event_id)
