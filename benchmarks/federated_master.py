@@ -41,8 +41,8 @@ class FederatedSite:
         self.directory, self.dsn = directory, dsn
         port, client_port = free_ports(2)
         self.name = f"localhost:{port}"
-        self.user_id = f"@alice:{self.name}"
-        self.clients = ClientApiSite(directory, [self.user_id], self.name)
+        self.user_id, self._other_id = f"@alice:{self.name}", f"@bob:{self.name}"
+        self.clients = ClientApiSite(directory, [self.user_id, self._other_id], self.name)
         self._client_port = client_port
         files = authority.certificate(["localhost"])
         rooms = self.clients.settings(["master"], client_port)
@@ -65,6 +65,10 @@ class FederatedSite:
     def client(self) -> ApiClient:
         """A client of its user, on a connection of its own."""
         return ApiClient(self._client_port, self.clients.token(self.user_id))
+
+    def other_client(self) -> ApiClient:
+        """A client of another user, who joins nothing."""
+        return ApiClient(self._client_port, self.clients.token(self._other_id))
 
     def start(self) -> RunningMaster:
         """Its master, not yet ready."""

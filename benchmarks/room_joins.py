@@ -129,12 +129,17 @@ class JoiningServer:
         """CPU seconds so far."""
         return self.master.cpu() + self._postgres.cpu()
 
+    @property
+    def process_share(self) -> float:
+        """The part of the CPU time that is the master's."""
+        return self.master.cpu() / self.cpu()
+
 
 class OtherRooms:
-    """A client that reads and writes in other rooms, and how long each request takes."""
+    """A client that reads and writes in a room of its own, and how long each request takes."""
 
     def __init__(self, client: ApiClient) -> None:
-        self._client = client.again()
+        self._client = client
         created = client.ask("POST", "/createRoom", {"preset": "public_chat"})
         self._room_id = str(created["room_id"])
         self._stop = threading.Event()
@@ -223,7 +228,10 @@ def _partial_and_whole(
 
 def _resync(rooms: ResidentRooms, directory: Path, dsn: str, size: RoomSize) -> Iterator[Row]:
     what = f"W3, {size.members:,} members, {size.events:,} state events"
-    with JoiningServer(rooms, directory, dsn) as server, OtherRooms(server.client) as others:
+    with (
+        JoiningServer(rooms, directory, dsn) as server,
+        OtherRooms(server.site.other_client()) as others,
+    ):
         sleep(_WARM_S)
         cpu, other = server.cpu(), len(others.milliseconds)
         sleep(_IDLE_S)
