@@ -129,11 +129,6 @@ class JoiningServer:
         """CPU seconds so far."""
         return self.master.cpu() + self._postgres.cpu()
 
-    @property
-    def process_share(self) -> float:
-        """The part of the CPU time that is the master's."""
-        return self.master.cpu() / self.cpu()
-
 
 class OtherRooms:
     """A client that reads and writes in a room of its own, and how long each request takes."""
