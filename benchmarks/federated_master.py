@@ -135,11 +135,21 @@ def wait_until_complete(dsn: str, table: str = "synrepl._partial_rooms") -> None
 
     :param table: of its partial rooms
     """
+    _wait_until_none(dsn, table)
+
+
+def wait_until_released(dsn: str) -> None:
+    """Wait until nobody else is connected to a database: leases last as long as their connections."""
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    _wait_until_none(dsn, f"pg_stat_activity WHERE {others}")
+
+
+def _wait_until_none(dsn: str, rows: str) -> None:
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     with connection.cursor() as cursor:
         while True:
-            cursor.execute(f"SELECT count(*) FROM {table}")
+            cursor.execute(f"SELECT count(*) FROM {rows}")
             if cursor.fetchone() == (0,):
                 break
             time.sleep(_LOOK_S)

@@ -34,6 +34,7 @@ from benchmarks.federated_master import (
     join_whole,
     new_database,
     wait_until_complete,
+    wait_until_released,
 )
 from benchmarks.harness import Row, Scale, at_least, at_most
 from benchmarks.running_master import RunningMaster
@@ -79,6 +80,7 @@ class ResidentRooms:
             "room_joins_process", dsn, self.site.name, self.site.clients.key_path, *arguments
         ) as child:
             child.receive()
+        wait_until_released(dsn)
 
     def room_id(self, name: str) -> str:
         """The ID of a room."""
