@@ -33,9 +33,11 @@ from benchmarks import (
     redis,
     room_delivery,
     room_import,
+    room_joins,
     room_news,
     room_polls,
     room_purge,
+    room_resync,
     room_state,
     room_store,
     room_sync,
@@ -43,6 +45,7 @@ from benchmarks import (
     room_workloads,
     rooms,
     soak,
+    synapse_joins,
     synapse_requests,
 )
 from benchmarks.child import REPOSITORY
@@ -66,6 +69,8 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "room_purge": room_purge.run,
     "room_state": room_state.run,
     "room_workloads": room_workloads.run,
+    "room_joins": room_joins.run,
+    "room_resync": room_resync.run,
     "federation_inbound": federation_inbound.run,
     "federation_served": federation_served.run,
     "append": append.run,
@@ -85,6 +90,7 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_masters": lambda scale, options: lake_masters.run(scale),
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "synapse_requests": lambda scale, options: synapse_requests.run(scale),
+    "synapse_joins": lambda scale, options: synapse_joins.run(scale),
     "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
 }
 

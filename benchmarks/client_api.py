@@ -28,15 +28,16 @@ class ClientApiSite:
     """The users of a listener and its files.
 
     :param users: user IDs
+    :ivar key_path: the file with the signing key
     """
 
-    def __init__(self, directory: Path, users: list[str]) -> None:
+    def __init__(self, directory: Path, users: list[str], server_name: str = SERVER_NAME) -> None:
         self._users = {user: f"password of {number}" for number, user in enumerate(users)}
         self._known = KnownUsers(
-            TwistedScheduler(cast(Any, reactor)), SERVER_NAME, lambda: self._users
+            TwistedScheduler(cast(Any, reactor)), server_name, lambda: self._users
         )
         self._users_path = _private(directory / "users.yaml", json.dumps({"users": self._users}))
-        self._key_path = _private(directory / "signing.key", new_signing_key("1"))
+        self.key_path = _private(directory / "signing.key", new_signing_key("1"))
 
     def settings(self, writers: list[str], port: int | None = None) -> dict[str, Any]:
         """The section ``rooms`` of a process.
@@ -46,7 +47,7 @@ class ClientApiSite:
         found: dict[str, Any] = {
             "writers": writers,
             "max_queued_bytes": "256MiB",
-            "signing_key": self._key_path,
+            "signing_key": self.key_path,
         }
         if port is not None:
             found["client_api"] = {

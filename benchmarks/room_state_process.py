@@ -71,7 +71,11 @@ ROOM_ID = "!benchmark:a.example"
 
 
 async def fill(
-    clock: Any, dsn: str, database: PostgresDatabase, events: Iterable[Event]
+    clock: Any,
+    dsn: str,
+    database: PostgresDatabase,
+    events: Iterable[Event],
+    room_id: str = ROOM_ID,
 ) -> list[str]:
     """Persist a room; returns the IDs of its events."""
     scheduler, log = TwistedScheduler(clock), Logger()
@@ -97,10 +101,10 @@ async def fill(
         batch.append(IncomingEvent(event))
         ids.append(event.event_id)
         if len(batch) == BATCH:
-            await persister.persist(ROOM_ID, "10", batch)
+            await persister.persist(room_id, "10", batch)
             batch = []
     if batch:
-        await persister.persist(ROOM_ID, "10", batch)
+        await persister.persist(room_id, "10", batch)
     await announcer.stop()
     await writer.stop()
     statements.close()

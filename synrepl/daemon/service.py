@@ -31,6 +31,10 @@ from synrepl.daemon.exit_codes import EXIT_FAILED, report
 from synrepl.daemon.handlers import include_working_directory
 from synrepl.daemon.process import DaemonProcess
 
+#: Seconds after which a thread lets others run. Threads verify signatures and judge events; with Python's 5 ms, a request
+#: would wait that long at each of its steps while they are busy.
+SWITCH_S = 0.001
+
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Notify the service manager: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1`` or ``STATUS=…``.
@@ -102,6 +106,7 @@ class ProcessService(Service):
         # Objects created so far are permanent. Traversing them in every full garbage collection
         # would stop the process for up to a tenth of a second.
         collect_after_batches()
+        sys.setswitchinterval(SWITCH_S)
         notify("READY=1")
 
     async def _stop(self) -> None:

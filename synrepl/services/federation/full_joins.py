@@ -24,6 +24,7 @@ from synrepl.storage.rooms.partial.full_joins import (
     has_only_outliers,
     is_unfinished,
     keep_answered,
+    list_answered,
     require_full_join,
     unfinished_joins,
 )
@@ -101,22 +102,25 @@ class FullJoins:
         joined_via: str,
     ) -> PersistedJoin:
         room_id, run = join.room_id, self._database.run
+
+        def record(txn: Transaction, ids: Collection[str], cited: Collection[str]) -> None:
+            require_full_join(txn, room_no, room_id, owner)
+            answered_stored(txn, room_no, ids)
+
+        outliers = FetchedOutliers(
+            self._database, self._persister, room_no, room_id, join.version.name, record
+        )
+        waiting: list[Event] = []
         async for part in answer:
-            await run(
-                f"answer to a join of {room_id}", partial(self._keep, room_no, owner, join, part)
-            )
+            work = partial(self._keep, room_no, owner, join, part, waiting)
+            await run(f"answer to a join of {room_id}", work)
+            waiting = await outliers.store_arrived([*part.state, *part.auth_chain])
+        work = partial(self._keep, room_no, owner, join, AnsweredEvents(), waiting)
+        await run(f"answer to a join of {room_id}", work)
         fault = await run(
             f"check the answer to a join of {room_id}", lambda txn: fault_of_answer(txn, room_no)
         )
         if fault is None:
-
-            def record(txn: Transaction, ids: Collection[str], cited: Collection[str]) -> None:
-                require_full_join(txn, room_no, room_id, owner)
-                answered_stored(txn, room_no, ids)
-
-            outliers = FetchedOutliers(
-                self._database, self._persister, room_no, room_id, join.version.name, record
-            )
             fault = (await outliers.store()).fault
         if fault is not None:
             raise IncompleteAnswer(room_id=room_id, reason=f"is of no use: {fault}")
@@ -132,14 +136,21 @@ class FullJoins:
 
     @staticmethod
     def _keep(
-        room_no: int, owner: str, join: Event, part: AnsweredEvents, txn: Transaction
+        room_no: int,
+        owner: str,
+        join: Event,
+        part: AnsweredEvents,
+        waiting: Sequence[Event],
+        txn: Transaction,
     ) -> None:
+        """List what has come, and keep what came before and could not be stored."""
         require_full_join(txn, room_no, join.room_id, owner)
         for each in (*part.state, *part.auth_chain):
             check_storable(each)
             if each.room_id != join.room_id:
                 raise OtherRoom(event_id=each.event_id, room_id=each.room_id, expected=join.room_id)
-        keep_answered(txn, room_no, part.state, part.auth_chain)
+        list_answered(txn, room_no, part.state, part.auth_chain)
+        keep_answered(txn, room_no, waiting)
 
     async def _remove(self, room_no: int, room_id: str, owner: str | None) -> None:
         """Remove what is left of a join that failed."""

@@ -1,8 +1,8 @@
 """Stores events that were fetched for a state and its auth chain, as outliers, in bounded batches.
 
-They come in any order, and an outlier is judged by its auth events. So they are kept in a table, and stored in the order of
-their depth, in which nearly every event comes after those that it cites. One that does not is tried again in the next
-pass.
+An outlier is judged by its auth events. Most are here when it arrives, and it is stored at once. What comes before an event
+that it cites is kept in a table, and stored in the order of depth, in which nearly every event comes after those that it
+cites. One that does not is tried again in the next pass.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from typing import NamedTuple
 from synrepl.rooms import Event, UnknownEvents, auth_dependencies, parse_event, room_version
 from synrepl.services.rooms.persister import RoomPersister
 from synrepl.storage.database import Database, Transaction
-from synrepl.storage.rooms.partial.listed_states import (
-    FetchedEvent,
-    count_missing,
-    fetched_events,
-)
+from synrepl.storage.rooms.partial.listed_states import count_missing, fetched_events
 from synrepl.storage.rooms.persisting.limits import EVENT_REFUSALS
 from synrepl.storage.rooms.tables.incoming import IncomingEvent, PersistedEvent
 
 #: Events that are stored in one transaction.
-STORED = 200
+STORED = 500
 
 #: Auth events that were not on a list, and are needed all the same.
 MAX_UNLISTED = 10_000
@@ -65,13 +61,18 @@ class FetchedOutliers:
         self._record = record
         self._unlisted = 0
 
+    async def store_arrived(self, events: Collection[Event]) -> list[Event]:
+        """Store those of some events whose auth events are here; returns the others, which are to be kept."""
+        ordered = sorted(events, key=_by_depth)
+        done = await self._persist(ordered) if ordered else ()
+        return [event for event, each in zip(ordered, done, strict=True) if each.error is not None]
+
     async def store(self) -> StoredPass:
-        """Store all that was fetched."""
+        """Store all that was kept."""
         while True:
             after, refused, stored = (-1, ""), list[Event](), 0
-            while page := await self._page(after):
-                after = page[-1].depth, page[-1].event_id
-                events = [parse_event(each.raw, self._version) for each in page]
+            while events := await self._page(after):
+                after = _by_depth(events[-1])
                 waiting = list[Event]()
                 for event, done in zip(events, await self._persist(events), strict=True):
                     if isinstance(done.error, UnknownEvents):
@@ -86,12 +87,12 @@ class FetchedOutliers:
             if not stored:
                 return await self._cited_by(refused)
 
-    async def _page(self, after: tuple[int, str]) -> list[FetchedEvent]:
-        return await self._database.run(
-            "fetched events",
-            lambda txn: fetched_events(txn, self._room_no, after, STORED),
-            read_only=True,
-        )
+    async def _page(self, after: tuple[int, str]) -> list[Event]:
+        def read(txn: Transaction) -> list[Event]:
+            page = fetched_events(txn, self._room_no, after, STORED)
+            return [parse_event(each, self._version) for each in page]
+
+        return await self._database.run("fetched events", read, read_only=True)
 
     async def _persist(self, events: Sequence[Event]) -> Sequence[PersistedEvent]:
         incoming = [IncomingEvent(each, outlier=True) for each in events]
@@ -121,3 +122,7 @@ class FetchedOutliers:
         if not added or self._unlisted > MAX_UNLISTED:
             return StoredPass(f"{refused[0].event_id} of it cites events that are not to be had", 0)
         return StoredPass(None, added)
+
+
+def _by_depth(event: Event) -> tuple[int, str]:
+    return event.depth, event.event_id

@@ -6,7 +6,7 @@ slices that are short enough for the reactor's thread to come in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -32,13 +32,17 @@ from synrepl.rooms import (
 from synrepl.services.federation.interfaces import RunsInThreads
 
 #: Number of events in a slice.
-SLICE = 50
+SLICE = 100
 
 #: Maximum number of signatures of a server whose keys are fetched for an event; one is enough.
 MAX_SIGNATURES = 5
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+#: Which of some events are wanted, by ID.
+ChoosesEvents = Callable[[Collection[str]], Awaitable[Collection[str]]]
 
 
 class KnowsKeys(Protocol):
@@ -74,14 +78,26 @@ class EventVerifier:
         self.dropped = 0
 
     async def verify(
-        self, raws: Sequence[bytes], version: RoomVersion, *, origin: str | None = None
+        self,
+        raws: Sequence[bytes],
+        version: RoomVersion,
+        *,
+        origin: str | None = None,
+        choose: ChoosesEvents | None = None,
     ) -> Sequence[ReceiptResult]:
         """Checks 1 to 3 of events, in order.
 
         :param origin: the server that sent them, for logs
+        :param choose: gets the IDs of those that pass check 1, and returns those that are wanted; there are no
+            results of the others
         """
         parsed = await self._in_slices(partial(_parse, version), raws)
         events = [event for part in parsed for event in part.events]
+        if choose is not None:
+            wanted = await choose({each.event_id for each in events if isinstance(each, Event)})
+            events = [
+                each for each in events if not isinstance(each, Event) or each.event_id in wanted
+            ]
         servers = set[str]().union(*(part.servers for part in parsed))
         results = await self._check(events, await self._keys.known(servers))
         again = [number for number, result in enumerate(results) if result.needs_keys]

@@ -22,12 +22,12 @@ from synrepl.rooms import (
     room_version,
     sign_event,
 )
+from synrepl.services.federation.answered_parts import in_parts
 from synrepl.services.federation.client import FederationClient
 from synrepl.services.federation.full_joins import AnsweredEvents, FullJoins
 from synrepl.services.federation.partial_joins import PartialJoins, PersistedJoin
 from synrepl.services.federation.resync.pushing import JoinPusher
 from synrepl.services.federation.resync.room_resync import ResyncParts
-from synrepl.services.federation.resync.servers import in_parts
 from synrepl.services.federation.resync.worker import ResyncWorker
 from synrepl.services.federation.verifying import EventVerifier
 from synrepl.services.rooms.persister import RoomPersister
@@ -139,26 +139,40 @@ class JoiningServer:
         return [each.event for each in results if each.event is not None]
 
     async def join_fully(
-        self, room_id: str, via: str, user_id: str = US, *, ends_within: bool = False
+        self,
+        room_id: str,
+        via: str,
+        user_id: str = US,
+        *,
+        ends_within: bool = False,
+        after: Callable[[AnsweredEvents], object] = lambda part: None,
     ) -> PersistedJoin:
         """Join a room with its whole state.
 
         :param ends_within: the process ends when the state is there, and the auth chain is not
+        :param after: called with each part of the answer once the next one is wanted
         """
         versions = [str(number) for number in range(1, 13)]
         template = await self.client.make_membership(via, "join", room_id, user_id, versions)
         join = self._signed(template.room_version, template.event)
         with await self.client.send_join(via, join, omit_members=False) as answer:
             return await self.full_joins.persist(
-                join, self._parts_of(answer, join, via, ends_within), via
+                join, self._parts_of(answer, join, via, ends_within, after), via
             )
 
     async def _parts_of(
-        self, answer: SendJoinAnswer, join: Event, via: str, ends_within: bool
+        self,
+        answer: SendJoinAnswer,
+        join: Event,
+        via: str,
+        ends_within: bool,
+        after: Callable[[AnsweredEvents], object],
     ) -> AsyncIterator[AnsweredEvents]:
         version = join.version.name
         for raws in in_parts(answer.state(), 7):
-            yield AnsweredEvents(state=await self._verified(raws, version, via))
+            part = AnsweredEvents(state=await self._verified(raws, version, via))
+            yield part
+            after(part)
         if ends_within:
             raise CancelledError
         for raws in in_parts(answer.auth_chain(), 7):

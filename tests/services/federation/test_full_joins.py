@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError
 
 from simulator.federation.faults import FaultKind, ServerFault
+from synrepl.services.federation.full_joins import AnsweredEvents
 from synrepl.storage.rooms.partial.full_joins import JoinUnderWay, begin_full_join
 from tests.services.federation.joining_server import US
 from tests.services.federation.resync.resync_case import ALICE, ResyncCase
@@ -25,6 +26,20 @@ class FullyJoinedRooms(ResyncCase):
             for table in ("_room_joins", "_listed_events", "_fetched_events", "_partial_rooms"):
                 self.assertEqual(self.sql(f"SELECT count(*) FROM synrepl.{table}"), 0, table)
             await self.forget_all()
+
+    async def test_what_has_its_causes_is_stored_as_it_comes(self) -> None:
+        room = self.made_room("10", members=30)
+        came: list[str] = []
+
+        def look(part: AnsweredEvents) -> None:
+            came.extend(each.event_id for each in part.state)
+            here = set(self.sql("SELECT array_agg(event_id) FROM synrepl._room_events") or ())
+            cites = {each.event_id: {*each.auth_event_ids} for each in part.state}
+            for event_id, cited in cites.items():
+                self.assertEqual(event_id in here, cited <= here, event_id)
+
+        await self.here.join_fully(room.room_id, "a", after=look)
+        self.assertEqual(len(came), len(room.room.current_state()) - 1)
 
     async def forget_all(self) -> None:
         await self.empty()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from hypothesis import given, settings
@@ -84,6 +84,24 @@ class VerifyingCase(KeysCase):
 
 
 class Verifies(VerifyingCase):
+    async def test_only_events_that_are_wanted_are_verified(self) -> None:
+        server = self.add("a.example")
+        events = [self.event(server, number) for number in range(4)]
+        asked: list[set[str]] = []
+
+        async def choose(event_ids: Collection[str]) -> Collection[str]:
+            asked.append(set(event_ids))
+            return [events[1].event_id, events[3].event_id, "$other"]
+
+        raws = [*(each.raw for each in events), b"{}"]
+        results = await self.verifier.verify(raws, room_version("11"), choose=choose)
+        self.assertEqual(asked, [{each.event_id for each in events}])
+        self.assertEqual(
+            [each.event and each.event.event_id for each in results],
+            [events[1].event_id, events[3].event_id, None],
+        )
+        self.assertEqual(self.verifier.verified, 3)
+
     async def test_many_events_of_many_servers_with_one_fetch_of_each_key(self) -> None:
         servers = [self.add(f"{number}.example") for number in range(5)]
         events = [self.event(servers[number % 5], number) for number in range(5 * SLICE + 3)]

@@ -15,6 +15,7 @@ from synrepl.core.semaphore import Semaphore
 from synrepl.federation.answers import SendJoinAnswer
 from synrepl.federation.errors import BadFederationAnswer, RequestRefusedByServer
 from synrepl.rooms import Event, IncompleteAnswer, PartialJoin, ReceiptVerdict, UnknownEvents
+from synrepl.services.federation.answered_parts import causes_first, in_parts
 from synrepl.services.federation.client import LARGE_S, FederationClient
 from synrepl.services.federation.full_joins import AnsweredEvents, FullJoins
 from synrepl.services.federation.joining.own_membership import (
@@ -25,7 +26,6 @@ from synrepl.services.federation.joining.own_membership import (
 )
 from synrepl.services.federation.joining.progress import JoinPhase, JoinProgress
 from synrepl.services.federation.partial_joins import PartialJoins, PersistedJoin
-from synrepl.services.federation.resync.servers import in_parts
 from synrepl.services.federation.verifying import EventVerifier
 from synrepl.storage.database import CommitUnknown, Database
 from synrepl.storage.federation.membership_facts import newest_device_list
@@ -33,7 +33,7 @@ from synrepl.storage.federation.membership_facts import newest_device_list
 T = TypeVar("T")
 
 #: Events that are verified at a time.
-VERIFIED = 200
+VERIFIED = 500
 
 #: Seconds that one server has for the template, and for a join with a part of the state.
 TEMPLATE_S, PARTIAL_S = 15.0, 30.0
@@ -174,11 +174,9 @@ class JoinHandshake:
     async def _parts(
         self, server: str, join: Event, answer: SendJoinAnswer, progress: JoinProgress
     ) -> AsyncIterator[AnsweredEvents]:
-        for raws in in_parts(answer.state(), VERIFIED):
-            yield AnsweredEvents(state=await self._verified(server, join, iter(raws), progress))
-        for raws in in_parts(answer.auth_chain(), VERIFIED):
-            found = await self._verified(server, join, iter(raws), progress)
-            yield AnsweredEvents(auth_chain=found)
+        for part in causes_first(answer, VERIFIED):
+            found = await self._verified(server, join, iter(part.raws), progress)
+            yield AnsweredEvents(found) if part.is_state else AnsweredEvents((), found)
 
     async def _verified(
         self, server: str, join: Event, raws: Iterator[bytes], progress: JoinProgress

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.concurrent import map_concurrently
 from synrepl.core.errors import InputError
 from synrepl.federation.errors import RequestRefusedByServer
-from synrepl.rooms import Event, parse_event, room_version
+from synrepl.rooms import Event, room_version
+from synrepl.services.federation.answered_parts import causes_first
 from synrepl.services.federation.resync.interfaces import AsksForStates, VerifiesEvents
-from synrepl.services.federation.resync.servers import ASKING_ERRORS, RoomServers, code_of, in_parts
+from synrepl.services.federation.resync.servers import ASKING_ERRORS, RoomServers, code_of
+from synrepl.services.federation.storing_outliers import FetchedOutliers
 from synrepl.storage.database import Database
 from synrepl.storage.rooms.partial.jobs import ResyncJob
 from synrepl.storage.rooms.partial.listed_states import (
@@ -32,7 +34,10 @@ VERIFIED = 500
 
 
 class ListFetcher:
-    """Fetches what is missing of the list of one room."""
+    """Fetches what is missing of the list of one room.
+
+    :param outliers: stores what is fetched
+    """
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class ListFetcher:
         client: AsksForStates,
         verifier: VerifiesEvents,
         servers: RoomServers,
+        outliers: FetchedOutliers,
         job: ResyncJob,
     ) -> None:
         self._scheduler = scheduler
@@ -48,6 +54,7 @@ class ListFetcher:
         self._client = client
         self._verifier = verifier
         self._servers = servers
+        self._outliers = outliers
         self._job = job
         self._version = room_version(job.version)
 
@@ -78,8 +85,8 @@ class ListFetcher:
             if found is None:
                 return False
             with found as answer:
-                for raws in in_parts(_both(answer.state(), answer.auth_chain()), VERIFIED):
-                    await self._keep(raws, server)
+                for part in causes_first(answer, VERIFIED):
+                    await self._keep(part.raws, server)
         return await self._single_events(server)
 
     async def _single_events(self, server: str) -> bool:
@@ -114,33 +121,34 @@ class ListFetcher:
             return error
 
     async def _keep(self, raws: Sequence[bytes], server: str) -> int:
-        """Keep those of some events that are missing and pass checks 1 to 3; returns their number."""
-        wanted = await self._wanted(raws)
-        if not wanted:
+        """Store or keep those of some events that are missing and pass checks 1 to 3; returns their number."""
+        # Verifying signatures takes longer than anything else, so it is only done for what is missing.
+        results = await self._verifier.verify(
+            raws, self._version, origin=server, choose=self._missing_among
+        )
+        events = {
+            each.event.event_id: each.event
+            for each in results
+            if each.event is not None and self._fits(each.event)
+        }
+        if not events:
             return 0
-        results = await self._verifier.verify(wanted, self._version, origin=server)
-        events = [
-            each.event for each in results if each.event is not None and self._fits(each.event)
-        ]
+        waiting = await self._outliers.store_arrived(events.values())
+        stored = len(events) - len(waiting)
         return await self._database.run(
-            "keep fetched events", lambda txn: keep_events(txn, self._job, events)
+            "keep fetched events", lambda txn: keep_events(txn, self._job, waiting, stored)
         )
 
-    async def _wanted(self, raws: Sequence[bytes]) -> list[bytes]:
-        """Those of some events that are missing: verifying signatures takes longer than anything else."""
-        by_id: dict[str, bytes] = {}
-        for raw in raws:
-            try:
-                by_id[parse_event(raw, self._version).event_id] = raw
-            except InputError:
-                continue
-        named = [each for each in by_id if "\0" not in each]
+    async def _missing_among(self, event_ids: Collection[str]) -> Collection[str]:
+        named = [each for each in event_ids if "\0" not in each]
+        if not named:
+            return ()
         missing = await self._database.run(
             "missing events",
             lambda txn: missing_events_of_list(txn, self._job.room_no, len(named), named),
             read_only=True,
         )
-        return [by_id[each] for each in missing]
+        return set(missing)
 
     def _fits(self, event: Event) -> bool:
         if event.room_id != self._job.room_id:
@@ -150,8 +158,3 @@ class ListFetcher:
         except InputError:
             return False
         return True
-
-
-def _both(one: Iterator[bytes], other: Iterator[bytes]) -> Iterator[bytes]:
-    yield from one
-    yield from other

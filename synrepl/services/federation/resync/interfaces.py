@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from synrepl.federation.answers import StateIds
 from synrepl.rooms import ReceiptResult, RoomVersion
-
-
-class StateWithAuthChain(Protocol):
-    """The state before an event with its auth chain; see :class:`.RoomStateAnswer`."""
-
-    def state(self) -> Iterator[bytes]: ...
-
-    def auth_chain(self) -> Iterator[bytes]: ...
+from synrepl.services.federation.answered_parts import StateWithAuthChain
+from synrepl.services.federation.verifying import ChoosesEvents
 
 
 class AsksForStates(Protocol):
@@ -43,7 +37,12 @@ class VerifiesEvents(Protocol):
     """Verifies events; see :class:`.EventVerifier`."""
 
     async def verify(
-        self, raws: Sequence[bytes], version: RoomVersion, *, origin: str | None = None
+        self,
+        raws: Sequence[bytes],
+        version: RoomVersion,
+        *,
+        origin: str | None = None,
+        choose: ChoosesEvents | None = None,
     ) -> Sequence[ReceiptResult]: ...
 
 

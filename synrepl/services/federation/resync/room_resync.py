@@ -89,14 +89,6 @@ class RoomResync:
         self._servers = RoomServers(
             parts.scheduler, parts.database, parts.pusher, job, parts.server_name, parts.log
         )
-        self._fetcher = ListFetcher(
-            parts.scheduler,
-            parts.database,
-            parts.client,
-            parts.verifier,
-            self._servers,
-            job,
-        )
         self._fetched = FetchedOutliers(
             parts.database,
             parts.persister,
@@ -104,6 +96,15 @@ class RoomResync:
             job.room_id,
             job.version,
             lambda txn, ids, cited: events_stored(txn, job, ids, cited),
+        )
+        self._fetcher = ListFetcher(
+            parts.scheduler,
+            parts.database,
+            parts.client,
+            parts.verifier,
+            self._servers,
+            self._fetched,
+            job,
         )
         self._size = MAX_JUDGED // 4
         self._memory: RoomMemory | None = None

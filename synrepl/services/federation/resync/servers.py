@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from synrepl.core.clock import Scheduler
@@ -160,15 +160,3 @@ class RoomServers:
 def _is_left_alone(attempt: ServerAttempt) -> bool:
     wait_s = SERVER_BACK_OFF.delay_s(attempt.attempts, lambda: 0.0)
     return attempt.code != "ok" and attempt.seconds_ago < wait_s
-
-
-def in_parts(items: Iterable[T], size: int) -> Iterable[list[T]]:
-    """Items in lists of a size; the last one may be shorter."""
-    part: list[T] = []
-    for each in items:
-        part.append(each)
-        if len(part) == size:
-            yield part
-            part = []
-    if part:
-        yield part

@@ -89,10 +89,10 @@ def require_full_join(txn: Transaction, room_no: int, room_id: str, owner: str) 
         raise JoinInterrupted(room_id=room_id)
 
 
-def keep_answered(
+def list_answered(
     txn: Transaction, room_no: int, state: Sequence[Event], auth_chain: Sequence[Event]
 ) -> None:
-    """Keep events of the answer."""
+    """Keep what the answer has of which kind."""
     named = {each.event_id: False for each in auth_chain}
     named |= {each.event_id: True for each in state}
     txn.execute(
@@ -101,7 +101,12 @@ def keep_answered(
         " ON CONFLICT (room_no, event_id) DO UPDATE SET is_state = true WHERE excluded.is_state",
         (room_no, array_text(list(named)), array_text([str(each) for each in named.values()])),
     )
-    keep_fetched(txn, room_no, [*state, *auth_chain])
+
+
+def keep_answered(txn: Transaction, room_no: int, events: Sequence[Event]) -> None:
+    """Keep events of the answer that cannot be stored yet."""
+    if events:
+        keep_fetched(txn, room_no, events)
 
 
 def answered_stored(txn: Transaction, room_no: int, event_ids: Collection[str]) -> None:

@@ -7,7 +7,6 @@ costs only what had not arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
 
 from synrepl.rooms import Event
 from synrepl.storage.database import Transaction
@@ -33,6 +32,17 @@ _IS_FETCHED = (
 #: Events of a list that are neither stored nor fetched.
 _MISSING = f"FROM synrepl._listed_events l WHERE l.room_no = %(room)s AND NOT {_IS_STORED} AND NOT {_IS_FETCHED}"
 
+# The same among a few: looked up one by one. The tables are new and large, and without statistics they would be read as a
+# whole for each few.
+_MISSING_AMONG = """
+    SELECT a.event_id FROM unnest(%(among)s::text[]) AS a (event_id)
+     WHERE EXISTS (SELECT FROM synrepl._listed_events l
+                    WHERE l.room_no = %(room)s AND l.event_id = a.event_id OFFSET 0)
+       AND NOT EXISTS (SELECT FROM synrepl._room_events e WHERE e.event_id = a.event_id OFFSET 0)
+       AND NOT EXISTS (SELECT FROM synrepl._fetched_events f
+                        WHERE f.room_no = %(room)s AND f.event_id = a.event_id OFFSET 0)
+     ORDER BY 1 LIMIT %(limit)s"""
+
 #: Rejected events are no part of a state, unless they are judged again.
 _IS_FINALLY_REJECTED = (
     f"(e.flags & {int(EventFlags.REJECTED)} <> 0"
@@ -55,14 +65,6 @@ _ENTRIES = f"""
       JOIN synrepl._room_events e ON e.event_id = l.event_id AND e.room_no = l.room_no
       JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
      WHERE l.room_no = %(room)s AND l.is_state AND NOT {_IS_FINALLY_REJECTED}"""
-
-
-class FetchedEvent(NamedTuple):
-    """An event that was fetched and is not stored yet."""
-
-    depth: int
-    event_id: str
-    raw: bytes
 
 
 def list_events(
@@ -123,10 +125,10 @@ def missing_events_of_list(
     :param among: only some of these
     """
     params: dict[str, object] = {"room": room_no, "limit": limit}
-    only = ""
+    statement = f"SELECT l.event_id {_MISSING} ORDER BY 1 LIMIT %(limit)s"
     if among is not None:
-        only, params["among"] = " AND l.event_id = ANY (%(among)s::text[])", array_text(among)
-    txn.execute(f"SELECT l.event_id {_MISSING}{only} ORDER BY 1 LIMIT %(limit)s", params)
+        statement, params["among"] = _MISSING_AMONG, array_text(among)
+    txn.execute(statement, params)
     return [str(event_id) for (event_id,) in txn.fetchall()]
 
 
@@ -148,14 +150,14 @@ def _fetched_row(event: Event) -> tuple[object, ...]:
 
 def fetched_events(
     txn: Transaction, room_no: int, after: tuple[int, str], limit: int
-) -> list[FetchedEvent]:
-    """Events that were fetched, in the order of depth, in which mostly an event comes after those that it cites."""
+) -> list[bytes]:
+    """The JSON of events that were fetched, in the order of depth, in which mostly an event comes after those that it cites."""
     txn.execute(
-        "SELECT depth, event_id, raw FROM synrepl._fetched_events"
+        "SELECT raw FROM synrepl._fetched_events"
         " WHERE room_no = %s AND (depth, event_id) > (%s, %s) ORDER BY depth, event_id LIMIT %s",
         (room_no, *after, limit),
     )
-    return [FetchedEvent(depth, event_id, bytes(raw)) for depth, event_id, raw in txn.fetchall()]
+    return [bytes(raw) for (raw,) in txn.fetchall()]
 
 
 def forget_fetched(txn: Transaction, room_no: int, event_ids: Collection[str]) -> None:

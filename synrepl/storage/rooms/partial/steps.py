@@ -128,13 +128,18 @@ def forget_lost_list(txn: Transaction, job: ResyncJob) -> bool:
     return True
 
 
-def keep_events(txn: Transaction, job: ResyncJob, events: Sequence[Event]) -> int:
-    """Keep events that were fetched; returns the number of those that were missing."""
+def keep_events(txn: Transaction, job: ResyncJob, events: Sequence[Event], stored: int = 0) -> int:
+    """Keep events that were fetched; returns the number of those that were missing.
+
+    :param stored: number of others that were missing, and are stored already
+    """
     require_claim(txn, job)
-    kept = keep_fetched(txn, job.room_no, events)
-    if kept:
+    kept = keep_fetched(txn, job.room_no, events) if events else 0
+    if stored:
+        _count_stored(txn, job, stored)
+    if kept or stored:
         move_on(txn, job, ResyncPhase.EVENTS)
-    return kept
+    return kept + stored
 
 
 def events_stored(
@@ -147,11 +152,15 @@ def events_stored(
     require_claim(txn, job)
     forget_fetched(txn, job.room_no, event_ids)
     add_to_list(txn, job.room_no, cited)
+    _count_stored(txn, job, len(event_ids))
+    move_on(txn, job, ResyncPhase.EVENTS)
+
+
+def _count_stored(txn: Transaction, job: ResyncJob, count: int) -> None:
     txn.execute(
         "UPDATE synrepl._resync_jobs SET stored = stored + %s WHERE room_no = %s",
-        (len(event_ids), job.room_no),
+        (count, job.room_no),
     )
-    move_on(txn, job, ResyncPhase.EVENTS)
 
 
 def fault_of_list(txn: Transaction, job: ResyncJob, create_id: str | None) -> str | None:

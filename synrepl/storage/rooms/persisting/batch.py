@@ -147,35 +147,42 @@ class RoomBatch:
         """
         if self.heads.waiting:
             self._load_waiting([*released_by, *[each.event.event_id for each in incoming]])
-        events = [each.event for each in (*incoming, *self._ready)]
-        events += [waiting.event for waiting in self.waiting]
+        # The rules read nothing of an outlier but what it cites.
+        outliers = [each.event for each in incoming if each.outlier]
+        whole = [each.event for each in (*incoming, *self._ready) if not each.outlier]
+        whole += [waiting.event for waiting in self.waiting]
+        events = [*outliers, *whole]
         if len(events) == 1 and self.memory.parsed.keys() >= set(auth_dependencies(events[0])):
             return  # what one event needs beyond what it cites, judging it reads as quickly
         ids: dict[str, None] = {}
+        for event in whole:
+            ids.update(dict.fromkeys(event.prev_event_ids))
         for event in events:
-            ids.update(dict.fromkeys((event.event_id, *event.prev_event_ids)))
+            ids[event.event_id] = None
             ids.update(dict.fromkeys(auth_dependencies(event)))
             if event.redacts is not None and "\0" not in event.redacts:
                 ids[event.redacts] = None
         found = self.view.rows(ids)
         cited = {each for event in events for each in auth_dependencies(event) if each in found}
         self.view.known_events(cited)
+        own = [(each.type, each.state_key) for each in events if each.state_key is not None]
+        self.view.slots([key for key in own if _is_storable(key)])
+        self.states.prefetch_types({event.type for event in events if "\0" not in event.type})
+        if not whole:
+            return
         keys: dict[StateKey, None] = {HISTORY_VISIBILITY: None}
-        for event in events:
+        for event in whole:
             keys.update(dict.fromkeys(auth_event_keys(event)))
             if event.state_key is not None:
                 keys[event.type, event.state_key] = None
         bases = dict[int, StoredState]()
-        parents = [each for event in events for each in event.prev_event_ids]
+        parents = [each for event in whole for each in event.prev_event_ids]
         for each in (*parents, *self.extremities.event_ids):
             at = self.memory.at.get(each)
             if at is not None and at.state_after is not None:
                 bases.setdefault(at.state_after.base, at.state_after)
         few = list(bases.values())[:MAX_PREFETCHED_STATES]
-        storable = [key for key in keys if "\0" not in key[0] and "\0" not in key[1]]
-        self.view.slots(storable)
-        self.view.state_entries(few, storable)
-        self.states.prefetch_types({event.type for event in events if "\0" not in event.type})
+        self.view.state_entries(few, [key for key in keys if _is_storable(key)])
 
     def _load_waiting(self, event_ids: Sequence[str]) -> None:
         """Take in the stored events that wait for some events, oldest first."""
@@ -416,6 +423,10 @@ class RoomBatch:
         """What was judged, in that order."""
         for event_id in self.order:
             yield self.judged[event_id]
+
+
+def _is_storable(key: StateKey) -> bool:
+    return "\0" not in key[0] and "\0" not in key[1]
 
 
 def _dependencies(event: Event) -> tuple[str, ...]:

@@ -15,10 +15,16 @@ from typing import NamedTuple
 from synrepl.rooms import Delta, StateKey
 from synrepl.storage.rooms.persisting.batch import RoomBatch
 from synrepl.storage.rooms.persisting.batch_facts import FactPlaces
+from synrepl.storage.rooms.tables.events import StoredEvent
 from synrepl.storage.rooms.tables.heads import MembershipRow
 from synrepl.storage.rooms.tables.membership_history import PastMembership, purged_memberships
 from synrepl.storage.rooms.tables.pending_event import PendingEvent
-from synrepl.storage.rooms.visibility.audience import NEVER_BITS
+from synrepl.storage.rooms.visibility.audience import (
+    LEAVE,
+    MEMBERSHIPS,
+    NEVER_BITS,
+    membership_set,
+)
 
 _MEMBER = "m.room.member"
 
@@ -80,8 +86,8 @@ def _current(
 ) -> list[MembershipRow]:
     """The rows of current memberships that change."""
     members = [(key[1], event_id) for key, event_id in change.entries.items() if key[0] == _MEMBER]
-    events = batch.view.known_events([event_id for _, event_id in members]).events
-    numbers = batch.view.event_nos([event_id for _, event_id in members])
+    # Their rows are enough: a room that is joined has very many members, and their JSON is larger.
+    rows = batch.view.rows([event_id for _, event_id in members])
 
     def counts_from(key: StateKey) -> int:
         return stream_ids[places.entries[key]]
@@ -89,8 +95,8 @@ def _current(
     changes = [
         MembershipRow(
             user,
-            numbers[event_id],
-            _membership(events[event_id].membership),
+            rows[event_id].event_no,
+            _membership_of(rows[event_id]),
             counts_from((_MEMBER, user)),
         )
         for user, event_id in members
@@ -136,6 +142,12 @@ def _memberships_before(batch: RoomBatch, users: Sequence[str]) -> Mapping[str, 
     state = batch.memory.handle(batch.heads.current_group)
     events = batch.view.state_events(state, [(_MEMBER, user) for user in users])
     return {key[1]: _membership(event.membership) for key, event in events.items()}
+
+
+def _membership_of(row: StoredEvent) -> str:
+    """The membership that an event sets."""
+    number = LEAVE if row.audience is None else membership_set(row.audience)
+    return MEMBERSHIPS[number] if number < len(MEMBERSHIPS) else MEMBERSHIPS[LEAVE]
 
 
 def _membership(value: object) -> str:

@@ -24,6 +24,7 @@ from synrepl.rooms import (
     parse_event,
     topological_sort,
 )
+from synrepl.services.federation.verifying import ChoosesEvents
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 
 #: This server in these rooms, and its user.
@@ -267,8 +268,15 @@ class UncheckedEvents:
     """Lets events through that have no valid signatures."""
 
     async def verify(
-        self, raws: Sequence[bytes], version: RoomVersion, *, origin: str | None = None
+        self,
+        raws: Sequence[bytes],
+        version: RoomVersion,
+        *,
+        origin: str | None = None,
+        choose: ChoosesEvents | None = None,
     ) -> Sequence[ReceiptResult]:
-        return [
-            ReceiptResult(ReceiptVerdict.ACCEPT, parse_event(each, version), None) for each in raws
-        ]
+        events = [parse_event(each, version) for each in raws]
+        if choose is not None:
+            wanted = await choose({each.event_id for each in events})
+            events = [each for each in events if each.event_id in wanted]
+        return [ReceiptResult(ReceiptVerdict.ACCEPT, each, None) for each in events]
