@@ -154,10 +154,12 @@ class JoinsSimulation:
 
     def _play(self, count: int) -> None:
         world, random = self.world, self._random
-        self._disturb_transactions(is_on=True)
         for liar in self._liars:
             for endpoint in random.sample(list(LIES), random.randint(1, 4)):
                 self._lie(world.pure[liar], endpoint, None)
+        self._disturb_transactions(is_on=True)
+        for own in world.own.values():
+            self._ask("join", own, random.choice(list(world.rooms.values())))
         for _ in range(count):
             what = random.choices(list(self._weights), list(self._weights.values()))[0]
             self._counts[what] += 1

@@ -221,9 +221,7 @@ class JoinsWorld:
 
         def expire() -> None:
             if waits:
-                self.violations.add(
-                    "WAIT", "{what} waits for {s:.0f} s", what=what, s=within_s
-                )
+                self.violations.add("WAIT", "{what} waits for {s:.0f} s", what=what, s=within_s)
 
         def ended(result: Any) -> None:
             waits.clear()

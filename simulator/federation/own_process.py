@@ -193,7 +193,9 @@ class OwnProcess(RestartedProcess):
     :ivar stays_down_s: seconds for which it does not start again once it is killed
     """
 
-    def __init__(self, surroundings: RoomSurroundings, server: ServerOfProcesses, name: str) -> None:
+    def __init__(
+        self, surroundings: RoomSurroundings, server: ServerOfProcesses, name: str
+    ) -> None:
         self._server = server
         self.stays_down_s = 0.0
         super().__init__(surroundings, name)
@@ -365,7 +367,9 @@ class OwnProcess(RestartedProcess):
 class OwnSender(RestartedProcess):
     """A process that sends the events of a server to others."""
 
-    def __init__(self, surroundings: RoomSurroundings, server: ServerOfProcesses, name: str) -> None:
+    def __init__(
+        self, surroundings: RoomSurroundings, server: ServerOfProcesses, name: str
+    ) -> None:
         self._server = server
         super().__init__(surroundings, name)
 
@@ -395,4 +399,3 @@ class OwnSender(RestartedProcess):
         """Another server is there again."""
         await self.transport.server_is_up(name)
         self.sender.server_is_up(name)
-
