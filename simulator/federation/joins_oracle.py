@@ -60,10 +60,8 @@ def expected_room(
     version = room_version(row.version)
     stored = _stored(txn, row.room_no, version.name)
     room = ReplayedRoom(version)
-    outliers = [each.event for each in stored if each.stream_id is None]
-    order = topological_sort(outliers, dependencies=lambda event: event.auth_event_ids)
-    for event in order.events:
-        room.receive_outlier(event)
+    by_id = {each.event.event_id: each.event for each in stored}
+    _add_outliers(room, [each.event for each in stored if each.stream_id is None])
     for event, stream_id in stored:
         if stream_id is None:
             continue
@@ -75,9 +73,16 @@ def expected_room(
             room.receive(event, live=live)
         else:
             state = state_before(room_id, event.event_id)
+            _add_outliers(room, [by_id[each] for each in state.values() if each not in room])
             joins = event.membership == "join" and server_of(event.sender) == own
             room.receive_reported(event, dict(state), live=live and not joins)
     return room
+
+
+def _add_outliers(room: Room, events: Sequence[Event]) -> None:
+    order = topological_sort(events, dependencies=lambda event: event.auth_event_ids)
+    for event in order.events:
+        room.receive_outlier(event)
 
 
 def _stored(txn: Transaction, room_no: int, version: str) -> list[_Stored]:

@@ -188,6 +188,8 @@ class OwnProcess(RestartedProcess):
 
     :ivar actions: that it performs for the other processes
     :ivar joins: joins rooms of other servers
+    :ivar worker: completes rooms
+    :ivar aliases: of rooms of users of ours
     :ivar waits: has readers wait for the full states of rooms
     :ivar endpoints: answers other servers
     :ivar stays_down_s: seconds for which it does not start again once it is killed
@@ -258,7 +260,8 @@ class OwnProcess(RestartedProcess):
             key,
             forwarder,
         )
-        self.changes = RoomChanges(database, self.events, RoomAliases(database, self.events))
+        self.aliases = RoomAliases(database, self.events)
+        self.changes = RoomChanges(database, self.events, self.aliases)
         joiner = RoomJoiner(process, database, handshake, self._locally, self.name, name, log)
         self.joins = RunningJoins(process, joiner, room_writers, forwarder, self.name, log)
         # -- what comes from other servers
