@@ -27,6 +27,8 @@ from synrepl.services.federation.joining.errors import RefusedByServers
 from synrepl.services.federation.joining.join import JoinedRoomResult
 from synrepl.services.rooms.store import RoomStore
 from synrepl.storage.rooms.tables.events import EventFlags
+from synrepl.storage.tables import ensure_tables
+from synrepl.streams.synapse.device_lists import DEVICE_LISTS
 
 HERE, US, THEM = "here", "@us:here", "@them:here"
 #: A member of the room, and one who comes later; both of servers that nobody registered.
@@ -131,6 +133,12 @@ class HeldUpRooms(TestCase):
 
     def complete(self) -> None:
         """Let the room be completed, and compare it."""
+        self.release()
+        self.assertEqual([*JoinsChecker(self.world).faults()], [])
+        self.assertEqual(self.world.violations.found, [])
+
+    def release(self) -> None:
+        """Let the room be completed."""
         self.here.sql("UPDATE synrepl._resync_jobs SET next_try = to_timestamp(0) RETURNING 1")
         for server in (self.a, self.b):
             self.world.finish(server.outgoing.send_all())
@@ -138,8 +146,6 @@ class HeldUpRooms(TestCase):
             process.worker.wake()
         is_done = self.world.until(lambda: not rows_left(self.here, *UNDER_WAY), 300.0, 1.0)
         self.assertTrue(is_done, (rows_left(self.here, *UNDER_WAY), self.world.violations.found))
-        self.assertEqual([*JoinsChecker(self.world).faults()], [])
-        self.assertEqual(self.world.violations.found, [])
 
     # -- what came of it --------------------------------------------------------------------
 
@@ -244,8 +250,8 @@ class EventsOfOthers(HeldUpRooms):
         self.complete()
 
 
-class WrongVerdicts(HeldUpRooms):
-    """Events that are judged by what is known, and again by all."""
+class ForgedEvents(HeldUpRooms):
+    """A room that Derek, who may do anything, has left before the join; that he has is not known here."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -263,6 +269,10 @@ class WrongVerdicts(HeldUpRooms):
         keys = (("m.room.create", ""), ("m.room.power_levels", ""))
         found = [self.room.current(key) for key in keys]
         return [e for e in found if e is not None] + [self.memberships[each] for each in users]
+
+
+class WrongVerdicts(ForgedEvents):
+    """Events that are judged by what is known, and again by all."""
 
     def test_what_is_rejected_stays_rejected(self) -> None:
         self.begin()
@@ -292,6 +302,55 @@ class WrongVerdicts(HeldUpRooms):
         self.complete()
         self.assertEqual((self.is_rejected(kick), self.is_rejected(state)), (True, False))
         self.assertEqual(self.membership(elsie), "join")
+
+
+class ChangedDevices(ForgedEvents):
+    """Servers that are told of changed devices only when the room is complete."""
+
+    LATE, SERVER = "@late:w", "w"
+
+    def removed(self) -> None:
+        """A server joins, seems to be removed, and misses that devices of a user of ours change."""
+        self.here.database.operator.run("tables", lambda txn: ensure_tables(txn, [DEVICE_LISTS]))
+        self.begin()
+        join = self.says("m.room.member", self.LATE, {"membership": "join"}, self.LATE)
+        self.memberships[self.LATE] = join
+        cited, content = self.cited(DEREK, self.LATE), {"membership": "leave"}
+        self.forged(DEREK, "m.room.member", content, self.LATE, cited)
+        self.here.sql(
+            "INSERT INTO synrepl.device_lists"
+            " (stream_id, row_no, writer, entity, is_signature, hosts_calculated)"
+            " VALUES (3, 0, 'x', %s, false, false) RETURNING 1",
+            US,
+        )
+
+    def told(self) -> list[tuple[str, str]]:
+        return self.here.sql("SELECT destination, user_id FROM synrepl._device_list_pokes")
+
+    def test_a_server_that_was_removed_wrongly_is_told(self) -> None:
+        self.removed()
+        self.complete()
+        self.assertEqual(self.told(), [(self.SERVER, US)])
+
+    def test_one_that_has_left_since_is_told_if_it_shares_another_room(self) -> None:
+        self.removed()
+        self.says("m.room.member", self.LATE, {"membership": "leave"}, self.LATE)
+        local = "room_id LIKE '!local%%'"
+        self.here.sql(
+            "INSERT INTO synrepl._memberships (room_no, user_id, event_no, membership, stream_id)"
+            f" SELECT room_no, %s, event_no, 'join', stream_id FROM synrepl._memberships"
+            f" JOIN synrepl._rooms USING (room_no) WHERE {local} AND user_id = %s RETURNING 1",
+            self.LATE,
+            US,
+        )
+        self.release()
+        self.assertEqual(self.told(), [(self.SERVER, US)])
+
+    def test_one_that_has_left_since_is_not_told_otherwise(self) -> None:
+        self.removed()
+        self.says("m.room.member", self.LATE, {"membership": "leave"}, self.LATE)
+        self.complete()
+        self.assertEqual(self.told(), [])
 
 
 class OwnUsers(HeldUpRooms):
