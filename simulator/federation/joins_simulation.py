@@ -369,8 +369,8 @@ class JoinsSimulation:
             server.faults = [each for each in server.faults if each.times is None]
             if name not in self._vanished:
                 world.federation.start(name)
-            for own in world.own:
-                world.federation.heal(own, name)
+            for own_name in world.own:
+                world.federation.heal(own_name, name)
         world.run(1.0)
         for name in world.pure:
             for own in world.own.values():
