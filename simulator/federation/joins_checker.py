@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from simulator.federation.joins_oracle import compare_with_expected
 from simulator.federation.joins_world import STEADY, JoinsWorld
@@ -58,12 +59,14 @@ class JoinsChecker:
             if any(each.last is None for each in stretches):
                 yield f"COMPLETE: {server.name} has not completed {room_id}"
             try:
-                expected = server.database.operator.run(
-                    "compare",
-                    lambda txn, room=room_id, found=stretches: compare_with_expected(
-                        txn, room, found, world.state_before, server.name
-                    ),
+                compare = partial(
+                    compare_with_expected,
+                    room_id=room_id,
+                    stretches=stretches,
+                    state_before=world.state_before,
+                    own=server.name,
                 )
+                expected = server.database.operator.run("compare", compare)
             except AssertionError as error:
                 lines = [each for each in str(error).splitlines() if each.strip()]
                 yield f"STATE: {room_id} of {server.name}: {' | '.join(lines)[:1500]}"
