@@ -24,15 +24,6 @@ FEDERATION_MUTANTS = (
         PACKAGE,
     ),
     Mutant(
-        "inbound-room",
-        "services/federation/inbound/transactions.py",
-        "    if event.room_id != room_id:\n",
-        "    if not event.room_id:\n",
-        "an event is of the room that its transaction names",
-        ("tests.services.federation.test_transactions", "tests.services.federation.test_edus"),
-        PACKAGE,
-    ),
-    Mutant(
         "inbound-acl",
         "services/federation/inbound/admission.py",
         "    if acl is not None and not acl.allows(origin):\n",

@@ -7,6 +7,7 @@ from tests.mutants.mutant import PACKAGE, Mutant
 LYING = "system_tests.federation.test_lying_servers.LyingServers."
 SCENARIOS = "system_tests.federation.test_partial_room_scenarios.PartialRoomScenarios."
 COMPLETING = ("tests.services.federation.resync.test_completing",)
+HELD_UP = "tests.services.federation.resync.test_rooms_while_partial."
 RANDOM = ("tests.services.federation.resync.test_random_partial_rooms",)
 BAD_LISTS = (LYING + "test_a_bad_list_is_recorded_and_another_server_is_asked",)
 TWO_PROCESSES = (SCENARIOS + "test_one_of_two_processes_completes_a_room_and_the_other_takes_over",)
@@ -36,24 +37,6 @@ PARTIAL_ROOMS = (
         PACKAGE,
     ),
     Mutant(
-        "partial-list-lost",
-        "storage/rooms/partial/steps.py",
-        "    if not job.listed or count_listed(txn, job.room_no):\n",
-        "    if job.listed >= 0:\n",
-        "a list that a crash of the database took is asked for again",
-        COMPLETING,
-        PACKAGE,
-    ),
-    Mutant(
-        "partial-list-refuses",
-        "services/federation/resync/room_resync.py",
-        "                self._servers.distrusted.add(job.source)\n",
-        "                pass\n",
-        "a server whose state refuses the join is not asked for another one at once",
-        (LYING + "test_a_state_that_does_not_allow_the_join_is_believed_of_two_servers_only",),
-        PACKAGE,
-    ),
-    Mutant(
         "partial-pushes",
         "services/federation/resync/servers.py",
         "        await self._pusher.push(server, self._job.room_id)\n",
@@ -72,30 +55,12 @@ PARTIAL_ROOMS = (
         PACKAGE,
     ),
     Mutant(
-        "partial-wakes",
-        "storage/rooms/partial/jobs.py",
-        '        "UPDATE synrepl._resync_jobs j SET next_try = now()"\n',
-        '        "UPDATE synrepl._resync_jobs j SET next_try = next_try"\n',
-        "a room goes on when a server is heard of that could not help",
-        (LYING + "test_nobody_helps_for_long_and_then_somebody_does",),
-        PACKAGE,
-    ),
-    Mutant(
         "partial-fetched-kept",
         "services/federation/resync/fetching.py",
-        "            with found as answer:\n",
-        "            with found as answer:\n                await self._single_events(server)\n",
-        "what has arrived of a broken answer is kept, and single events come after the whole state",
+        "                    await self._keep(raws, server)\n",
+        "                    list(raws)\n",
+        "what has arrived of a broken answer is kept",
         (LYING + "test_a_broken_answer_is_not_begun_anew",),
-        PACKAGE,
-    ),
-    Mutant(
-        "partial-released",
-        "storage/rooms/partial/jobs.py",
-        "SET leased_until = NULL WHERE owner",
-        "SET leased_until = leased_until WHERE owner",
-        "a process that was killed goes on with its rooms at once",
-        COMPLETING,
         PACKAGE,
     ),
     Mutant(
@@ -165,7 +130,7 @@ PARTIAL_ROOMS = (
         "partial-reported-doubtful",
         "storage/rooms/partial/rejudging.py",
         "            elif number in wanted.doubtful and is_rejected:\n",
-        "            elif number in wanted.doubtful and not is_rejected and False:\n",
+        "            elif number < 0:\n",
         "a reported state loses what is rejected by now",
         RANDOM,
         PACKAGE,
@@ -336,6 +301,45 @@ PARTIAL_ROOMS = (
         "count(*) FILTER (WHERE progress_at > now()",
         "rooms that do not come forward are counted",
         MONITORING,
+        PACKAGE,
+    ),
+    Mutant(
+        "partial-proven",
+        "services/federation/resync/servers.py",
+        "        shuffled.sort(key=lambda each: each not in known.proven)\n",
+        "",
+        "servers that sent something are asked before those that were only named",
+        (
+            "tests.services.federation.resync.test_completing.CompletedRooms"
+            ".test_servers_that_sent_something_are_asked_before_those_that_are_only_named",
+        ),
+        PACKAGE,
+    ),
+    Mutant(
+        "partial-departed",
+        "storage/rooms/partial/device_list_pokes.py",
+        "    departed = _departed_servers(txn, room_no, room.join_event_id) - untold - servers\n",
+        "    departed = set[str]()\n",
+        "servers that have left and share another room hear of changed devices",
+        (HELD_UP + "ChangedDevices",),
+        PACKAGE,
+    ),
+    Mutant(
+        "partial-departed-shares",
+        "storage/rooms/partial/device_list_pokes.py",
+        "s.destination <> ALL (%(departed)s::text[]) OR EXISTS (",
+        "s.destination <> ALL (%(departed)s::text[]) OR s.destination <> '' OR EXISTS (",
+        "servers that have left and share no other room do not hear of changed devices",
+        (HELD_UP + "ChangedDevices",),
+        PACKAGE,
+    ),
+    Mutant(
+        "partial-member",
+        "storage/clients/receipts.py",
+        'm.room_no = s.room_no AND m.user_id = %s)",',
+        "m.room_no = s.room_no AND m.user_id || '?' = %s)\",",
+        "who has left a partial room sends no receipts",
+        ("tests.services.federation.test_edus.EdusIntoPartialRooms",),
         PACKAGE,
     ),
 )
