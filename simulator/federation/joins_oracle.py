@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.federation.own_server import PartialStretch
@@ -11,6 +11,7 @@ from synrepl.rooms import (
     Event,
     Room,
     StateMap,
+    auth_dependencies,
     parse_event,
     room_version,
     server_of,
@@ -61,10 +62,10 @@ def expected_room(
     stored = _stored(txn, row.room_no, version.name)
     room = ReplayedRoom(version)
     by_id = {each.event.event_id: each.event for each in stored}
-    _add_outliers(room, [each.event for each in stored if each.stream_id is None])
     for event, stream_id in stored:
         if stream_id is None:
             continue
+        _add_outliers(room, by_id, auth_dependencies(event))
         live = not any(
             each.first <= stream_id and (each.last is None or stream_id <= each.last)
             for each in stretches
@@ -73,15 +74,23 @@ def expected_room(
             room.receive(event, live=live)
         else:
             state = state_before(room_id, event.event_id)
-            _add_outliers(room, [by_id[each] for each in state.values() if each not in room])
+            _add_outliers(room, by_id, state.values())
             joins = event.membership == "join" and server_of(event.sender) == own
             room.receive_reported(event, dict(state), live=live and not joins)
+    _add_outliers(room, by_id, [each.event.event_id for each in stored if each.stream_id is None])
     return room
 
 
-def _add_outliers(room: Room, events: Sequence[Event]) -> None:
-    order = topological_sort(events, dependencies=lambda event: event.auth_event_ids)
-    for event in order.events:
+def _add_outliers(room: Room, by_id: Mapping[str, Event], wanted: Iterable[str]) -> None:
+    """Add events as outliers, with those that they cite, as far as they are not there yet."""
+    new: dict[str, Event] = {}
+    ahead = list(wanted)
+    while ahead:
+        event_id = ahead.pop()
+        if event_id in by_id and event_id not in room and event_id not in new:
+            new[event_id] = by_id[event_id]
+            ahead += auth_dependencies(new[event_id])
+    for event in topological_sort(new.values(), dependencies=auth_dependencies).events:
         room.receive_outlier(event)
 
 

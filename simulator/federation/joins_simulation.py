@@ -41,7 +41,7 @@ SHARES = (0.0, 0.005, 0.02, 0.05)
 _EVERYWHERE, _CALM = 6, 8
 
 #: Seconds in which everything ends, once nothing is disturbed any more, and between two looks.
-DONE_WITHIN_S, LOOK_S = 20_000.0, 10.0
+DONE_WITHIN_S, LOOK_S = 6_000.0, 10.0
 
 #: Attempts of a user at a join once nothing is disturbed any more.
 JOIN_ATTEMPTS = 6

@@ -105,7 +105,7 @@ PARTIAL_ROOMS = (
         "        unapplied = correct_redactions(txn, batch)\n",
         "        unapplied = 0\n",
         "redactions apply by the full states before them",
-        RANDOM,
+        (HELD_UP + "WrongRedactions",),
         PACKAGE,
     ),
     Mutant(

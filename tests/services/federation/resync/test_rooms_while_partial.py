@@ -119,10 +119,11 @@ class HeldUpRooms(TestCase):
         key: str | None,
         cites: Sequence[Event],
         follows: Collection[str] = (),
+        redacts: str | None = None,
     ) -> Event:
         """An event that cites what its sender likes; only our server gets it."""
         builder = self.a.builder(self.room.version.name, server_of(sender))
-        draft = EventDraft(kind, sender, content, self.a.now_ms(), key)
+        draft = EventDraft(kind, sender, content, self.a.now_ms(), key, redacts)
         parents = follows or self.room.room.forward_extremities
         prevs = [self.room.event(each) for each in sorted(parents)]
         event = builder.assemble(draft, self.room_id, prevs, list(cites))
@@ -302,6 +303,25 @@ class WrongVerdicts(ForgedEvents):
         self.complete()
         self.assertEqual((self.is_rejected(kick), self.is_rejected(state)), (True, False))
         self.assertEqual(self.membership(elsie), "join")
+
+
+class WrongRedactions(ForgedEvents):
+    """Redactions that apply by what is known, and do not by all."""
+
+    def is_redacted(self, event: Event) -> bool:
+        found = self.here.sql(
+            "SELECT redacted_by FROM synrepl._room_events WHERE event_id = %s", event.event_id
+        )
+        return found[0][0] is not None
+
+    def test_what_was_redacted_wrongly_is_shown_again(self) -> None:
+        self.begin()
+        event = self.says("m.room.message", ALICE, {"body": "hi"})
+        cited = self.cited(DEREK)
+        self.forged(DEREK, "m.room.redaction", {}, None, cited, [event.event_id], event.event_id)
+        self.assertTrue(self.is_redacted(event))
+        self.complete()
+        self.assertFalse(self.is_redacted(event))
 
 
 class ChangedDevices(ForgedEvents):
