@@ -5,7 +5,7 @@ These take minutes, so `tox -e mutants` runs them and the tests do not; the seed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest import TestCase
@@ -16,11 +16,11 @@ from synrepl.services.federation.full_joins import FullJoins
 from synrepl.services.federation.inbound.gaps import GapFiller
 from synrepl.services.federation.joining.join import JoinedRoomResult, JoinRequest
 from synrepl.services.federation.joining.running_joins import RunningJoins
-from synrepl.services.federation.resync import room_resync, worker
+from synrepl.services.federation.resync import room_resync
 from synrepl.services.federation.resync.servers import RoomServers
 from synrepl.services.rooms import full_state_wait
 from synrepl.services.rooms.full_state_wait import FullStateWait
-from synrepl.storage.rooms.partial import jobs, steps, swap
+from synrepl.storage.rooms.partial import steps, swap
 from synrepl.storage.rooms.partial.resynced_ends import NewEnds, new_ends
 from synrepl.storage.rooms.partial.swap_facts import append_swap_facts
 from synrepl.streams.synapse.un_partial_stated_room import (
@@ -130,30 +130,6 @@ class JoinMutants(TestCase):
             (steps, "wrong_with_list", believed),
             (room_resync, "_fault_of_ids", believed),
             (steps, "count_listed", lambda txn, room_no: 1),
-        )
-
-    def test_a_job_of_a_process_that_was_killed_is_never_claimed_again(self) -> None:
-        real: Callable[..., Any] = jobs.claim_jobs
-
-        def claim(
-            txn: Any,
-            owner: str,
-            most: int,
-            ours: Any,
-            busy: Collection[int] = (),
-        ) -> Any:
-            txn.execute(
-                "UPDATE synrepl._resync_jobs SET leased_until = 'infinity' WHERE leased_until < now()"
-            )
-            return real(txn, owner, most, ours, busy)
-
-        def release(txn: object, owner: str) -> None:
-            pass
-
-        self.assert_caught(
-            "LIVENESS",
-            (worker, "claim_jobs", claim),
-            (worker, "release_claims", release),
         )
 
     def test_only_the_server_that_was_joined_by_is_asked(self) -> None:
