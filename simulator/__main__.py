@@ -1,6 +1,7 @@
 """``python -m simulator``: replay one seed, or run many.
 
-With ``--rooms`` or ``--clients``, in a real PostgreSQL; with ``--sending``, of events and EDUs that a server sends to others.
+With ``--rooms`` or ``--clients``, in a real PostgreSQL; with ``--sending``, of events and EDUs that a server sends to others;
+with ``--joins``, of rooms of other servers that ours join and complete.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from simulator.clients.simulation import CLIENT_STEPS, simulate_clients
+from simulator.federation.joins_simulation import JOIN_STEPS, simulate_joins
 from simulator.federation.sending_simulation import SENDING_STEPS, simulate_sending
 from simulator.interfaces import ServiceFactory
 from simulator.rooms.simulation import ROOM_STEPS, simulate_rooms
@@ -32,8 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit status is 0 when no rule was broken, 1 when one was, 2 for wrong arguments."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.lose_commits and (options.rooms or options.clients or options.sending):
-        parser.error("--lose-commits is for simulations without --rooms, --clients and --sending")
+    kinds = (options.rooms, options.clients, options.sending, options.joins)
+    if options.lose_commits and any(kinds):
+        parser.error(
+            "--lose-commits is for simulations without --rooms, --clients, --sending and --joins"
+        )
     run = _deployment(options)
     if options.rooms:
         run = _in_postgres(options, simulate_rooms, ROOM_STEPS)
@@ -41,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = _in_postgres(options, simulate_clients, CLIENT_STEPS)
     elif options.sending:
         run = _in_postgres(options, simulate_sending, SENDING_STEPS)
+    elif options.joins:
+        run = _in_postgres(options, simulate_joins, JOIN_STEPS)
     return _replay(run(options.seed), options) if options.seeds is None else _many(run, options)
 
 
@@ -115,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         "--steps",
         type=int,
         help=f"steps per run ({STEPS}; with --rooms, {ROOM_STEPS}; with --clients, {CLIENT_STEPS};"
-        f" with --sending, {SENDING_STEPS})",
+        f" with --sending, {SENDING_STEPS}; with --joins, {JOIN_STEPS})",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -132,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
         "--sending",
         action="store_true",
         help="let a server with a real PostgreSQL, which is started, send events and EDUs to others that fail",
+    )
+    where.add_argument(
+        "--joins",
+        action="store_true",
+        help="let servers with a real PostgreSQL, which is started, join rooms of others that lie and vanish",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="print the transcript even when no rule was broken"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -68,14 +68,18 @@ class ServerFault:
 
     :ivar endpoint: such as ``state_ids``; ``*`` for all
     :ivar times: how often it happens; None: always
+    :ivar spared: servers to which it does not happen
     """
 
     endpoint: str
     kind: FaultKind
     times: int | None = None
+    spared: Collection[str] = ()
 
     def takes(self, request: PureRequest) -> bool:
         """Whether it happens now."""
+        if request.origin in self.spared:
+            return False
         if self.endpoint not in ("*", request.endpoint) or self.times == 0:
             return False
         if self.times is not None:

@@ -103,6 +103,7 @@ class InterruptedProcessDatabase:
                 raise interruption.error(name)
 
         def simulated(txn: Transaction) -> T:
+            self._server.tell_time(txn)
             result = work(WatchedTransaction(txn, interrupt))
             interrupt("COMMIT")
             return result
@@ -187,6 +188,7 @@ class SimulatedSession:
             raise self._address.away(self._lost or "closed")
 
         def interrupted(txn: Transaction) -> T:
+            self._server.tell_time(txn)
             result = work(
                 WatchedTransaction(txn, lambda sql: self._interruptions.reached("session", sql))
             )

@@ -42,6 +42,30 @@ _SAME_SECRETS = (
     "ALTER TABLE synrepl._rooms ALTER digest_key SET DEFAULT decode(repeat('5e', 32), 'hex')"
 )
 
+#: A ``now()`` that hides PostgreSQL's own from connections which look for functions here first: the time of the
+#: simulation, as far as the transaction knows it. Defaults of columns call it by its full name.
+_SIMULATED_TIME = """
+    CREATE SCHEMA simulated;
+    CREATE FUNCTION simulated.now() RETURNS timestamptz STABLE LANGUAGE sql AS $$
+        SELECT coalesce(
+            to_timestamp(nullif(current_setting('simulated.now', true), '')::float8), pg_catalog.now()
+        )
+    $$;
+    DO $$
+    DECLARE found record;
+    BEGIN
+        FOR found IN SELECT d.adrelid::regclass AS name, a.attname FROM pg_attrdef d
+            JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+            WHERE pg_get_expr(d.adbin, d.adrelid) = 'now()'
+        LOOP
+            EXECUTE format(
+                'ALTER TABLE %s ALTER %I SET DEFAULT simulated.now()', found.name, found.attname
+            );
+        END LOOP;
+    END
+    $$
+"""
+
 
 class ImmediateDatabase:
     """A blocking database as a :class:`~synrepl.storage.database.Database`.
@@ -106,23 +130,34 @@ def _template() -> str:
         database.run("tables", lambda txn: ensure_tables(txn, ROOM_STREAMS))
         database.run("no statistics", lambda txn: txn.execute(_NO_AUTOVACUUM) and None)
         database.run("same secrets", lambda txn: txn.execute(_SAME_SECRETS) and None)
+        database.run("simulated time", lambda txn: txn.execute(_SIMULATED_TIME) and None)
     return name
 
 
 class SimulatedServer:
     """A database of its own for one simulation, in the server of this test process.
 
+    :param seconds: returns the time that ``now()`` is for the processes; None: the real one
     :ivar operator: runs transactions for checks, which nothing interrupts
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Callable[[], float] | None = None) -> None:
+        self._seconds = seconds
         self._name = f"simulated_rooms_{next(_numbers)}"
         _run(f"CREATE DATABASE {self._name} TEMPLATE {_template()}")
         self.operator = BlockingDatabase(_dsn(self._name), "operator")
 
     def address(self, instance: str) -> DatabaseAddress:
         """Its address, for a process."""
-        return DatabaseAddress(_dsn(self._name), instance, settings=_SETTINGS)
+        settings = _SETTINGS
+        if self._seconds is not None:
+            settings = settings | {"search_path": "simulated,pg_catalog,public"}
+        return DatabaseAddress(_dsn(self._name), instance, settings=settings)
+
+    def tell_time(self, txn: Transaction) -> None:
+        """Let ``now()`` be the time of the simulation in a transaction."""
+        if self._seconds is not None:
+            txn.execute("SELECT set_config('simulated.now', %s, true)", (repr(self._seconds()),))
 
     def end(self, connection: PostgresConnection) -> None:
         """Close a connection; returns when the server has released its locks."""

@@ -1,4 +1,4 @@
-"""``python -m tests.mutants [--list] [--group rules|store] [NAME ...]``: 1 when a mutant survives, or can not be tried."""
+"""``python -m tests.mutants [--list] [--group rules|store|federation] [NAME ...]``: 1 when a mutant survives, or can not be tried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.catalogue import RULES, STORE
+from tests.mutants.catalogue import FEDERATION, RULES, STORE
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Outcome, failing_without, outcomes
 
@@ -16,6 +16,7 @@ from tests.mutants.run import Outcome, failing_without, outcomes
 GROUPS = {
     "rules": (RULES, Path(__file__).parent / "RESULTS.md"),
     "store": (STORE, Path(__file__).parent / "RESULTS_STORE.md"),
+    "federation": (FEDERATION, Path(__file__).parent / "RESULTS_FEDERATION.md"),
 }
 
 
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, by how they begin")
     parser.add_argument(
-        "--group", choices=[*GROUPS], help="only those of the rules, or of the store"
+        "--group", choices=[*GROUPS], help="only those of the rules, of the store, or of federation"
     )
     parser.add_argument("--list", action="store_true", help="only tell which there are")
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1, help="at a time")

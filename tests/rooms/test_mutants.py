@@ -8,11 +8,11 @@ from pkgutil import resolve_name
 from unittest import TestCase
 
 from tests.mutants.__main__ import GROUPS, results
-from tests.mutants.catalogue import MUTANTS, RULES, STORE
+from tests.mutants.catalogue import FEDERATION, MUTANTS, RULES, STORE
 from tests.mutants.mutant import REPOSITORY, DoesNotApply
 from tests.mutants.run import Outcome
 
-#: How many the room rules, and the room store, are to have at least.
+#: How many the room rules, the room store, and federation are to have at least.
 ENOUGH = 40
 
 
@@ -34,7 +34,7 @@ class MutantCatalogue(TestCase):
             mutant.apply(REPOSITORY)
 
     def test_there_are_enough_distinct_mutants(self) -> None:
-        self.assertGreaterEqual(min(len(RULES), len(STORE)), ENOUGH)
+        self.assertGreaterEqual(min(len(RULES), len(STORE), len(FEDERATION)), ENOUGH)
         names = Counter(mutant.name for mutant in MUTANTS)
         self.assertEqual([name for name, count in names.items() if count > 1], [])
         changes = Counter((mutant.path, mutant.old, mutant.new) for mutant in MUTANTS)

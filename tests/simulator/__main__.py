@@ -18,6 +18,7 @@ ALL = (
     "tests.simulator.test_cache_mutants",
     "tests.simulator.client_mutants",
     "tests.simulator.sending_mutants",
+    "tests.simulator.joins_mutants",
     "tests.simulator.test_membership_mutants",
     "tests.simulator.test_mutants",
 )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from synrepl.core import jsons
 from synrepl.core.errors import InputError, Refused
 from synrepl.core.tokens import Token
+from synrepl.rooms import server_of
 from synrepl.storage.clients.written_values import LOCK, StoredFact, append_with, upsert
 from synrepl.storage.database import PlannedOnce, Script, Transaction
 from synrepl.storage.outbox import Outbox
@@ -72,9 +73,26 @@ class ReadPlace(NamedTuple):
     stream_id: int | None
 
 
-def place_of(txn: Transaction, room_id: str, user_id: str, event_id: str) -> ReadPlace:
+def may_be_member(txn: Transaction, room_no: int, user_id: str) -> bool:
+    """Whether a user of another server may have been in a room before this server joined it with partial state.
+
+    Its server was in the room, and no membership says otherwise.
+    """
+    txn.execute(
+        "SELECT FROM synrepl._partial_room_servers s WHERE s.room_no = %s AND s.server_name = %s"
+        " AND NOT EXISTS (SELECT FROM synrepl._memberships m"
+        "  WHERE m.room_no = s.room_no AND m.user_id = %s)",
+        (room_no, server_of(user_id), user_id),
+    )
+    return txn.fetchone_or_none() is not None
+
+
+def place_of(
+    txn: Transaction, room_id: str, user_id: str, event_id: str, *, is_foreign: bool = False
+) -> ReadPlace:
     """Where a member of a room has read up to.
 
+    :param is_foreign: whether the user is of another server: then it may be a member of which a partial room does not know
     :raises UnknownRoom: :raises NotAMember:
     """
     txn.execute(
@@ -88,7 +106,8 @@ def place_of(txn: Transaction, room_id: str, user_id: str, event_id: str) -> Rea
     if found is None:
         raise UnknownRoom(room_id=room_id)
     room_no, membership, stream_id = found
-    if membership != "join":
+    is_member = membership == "join" or (is_foreign and may_be_member(txn, room_no, user_id))
+    if not is_member:
         raise NotAMember(user_id=user_id, room_id=room_id)
     return ReadPlace(room_no, stream_id)
 
@@ -119,7 +138,7 @@ def write_receipt(
     :raises UnknownRoom: :raises NotAMember: :raises EventNotInRoom: :raises NotInThread:
     """
     room_id, kind, user_id, event_id, thread_id, ts = receipt
-    room_no, stream_id = place_of(txn, room_id, user_id, event_id)
+    room_no, stream_id = place_of(txn, room_id, user_id, event_id, is_foreign=is_foreign)
     if stream_id is None and not is_foreign:
         raise EventNotInRoom(event_id=event_id, room_id=room_id)
     if thread_id is not None and not is_foreign:

@@ -20,7 +20,15 @@ from synrepl.streams.synapse.device_lists import DEVICE_LISTS
 from synrepl.streams.synapse.presence import PRESENCE
 from synrepl.streams.synapse.receipts import RECEIPTS
 from synrepl.streams.synapse.to_device import TO_DEVICE
-from tests.services.federation.inbound_case import ALICE, BOB, CAROL, HERE, REMOTE, InboundCase
+from tests.services.federation.inbound_case import (
+    ALICE,
+    BOB,
+    CAROL,
+    HERE,
+    OTHER,
+    REMOTE,
+    InboundCase,
+)
 from tests.services.world import NullLog
 from tests.storage.rooms.store_case import IgnoringListener
 
@@ -147,7 +155,7 @@ class ReceivedEdus(InboundCase):
         self.assertEqual(outcomes, {("other", "ignored"): 1, ("m.typing", "refused"): 1})
 
 
-class EdusIntoStreams(InboundCase):
+class StreamsCase(InboundCase):
     """A process that writes the streams of what clients are told."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -180,6 +188,10 @@ class EdusIntoStreams(InboundCase):
     async def receive(self, *edus: dict[str, Any]) -> None:
         """Take in EDUs."""
         await self.edus.receive(REMOTE, [Edu(each["edu_type"], each["content"]) for each in edus])
+
+
+class EdusIntoStreams(StreamsCase):
+    """What becomes a fact."""
 
     async def test_each_edu_is_a_fact_of_its_stream(self) -> None:
         await self.database.run("devices", lambda txn: record_devices(txn, [Device(ALICE, "D")]))
@@ -231,3 +243,43 @@ class EdusIntoStreams(InboundCase):
     async def test_a_receipt_of_somebody_who_is_not_in_the_room_is_ignored(self) -> None:
         await self.receive(receipts(self.room.room_id, f"@nobody:{REMOTE}", "$e", ts=1))
         self.assertEqual(self.sql("SELECT count(*) FROM synrepl.receipts"), 0)
+
+
+class EdusIntoPartialRooms(StreamsCase):
+    """A room of which this server knows the memberships of few, and that the other server was in it."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.sql(
+            "INSERT INTO synrepl._partial_rooms (room_no, epoch, join_event_id, joined_via)"
+            " SELECT room_no, epoch, '$x', %s FROM synrepl._rooms",
+            REMOTE,
+        )
+        self.sql(
+            "INSERT INTO synrepl._partial_room_servers (room_no, server_name)"
+            " SELECT room_no, %s FROM synrepl._rooms",
+            REMOTE,
+        )
+
+    def users_with_receipts(self) -> list[str] | None:
+        found: list[str] | None = self.sql("SELECT array_agg(user_id) FROM synrepl.receipts")
+        return found
+
+    async def test_receipts_of_members_who_are_not_known_count(self) -> None:
+        early = f"@early:{REMOTE}"
+        await self.receive(receipts(self.room.room_id, early, "$e", ts=1))
+        self.assertEqual(self.users_with_receipts(), [early])
+
+    async def test_receipts_of_users_who_are_known_to_have_left_do_not(self) -> None:
+        left, room_id = f"@left:{REMOTE}", self.room.room_id
+        for membership in ("join", "leave"):
+            content = {"membership": membership}
+            event = self.remote.send(room_id, "m.room.member", left, content, left)
+            await self.here.receive([event])
+        await self.receive(receipts(room_id, left, "$e", ts=1))
+        self.assertIsNone(self.users_with_receipts())
+
+    async def test_users_of_servers_that_were_not_in_the_room_have_none(self) -> None:
+        each = receipts(self.room.room_id, CAROL, "$e", ts=1)
+        await self.edus.receive(OTHER, [Edu(each["edu_type"], each["content"])])
+        self.assertIsNone(self.users_with_receipts())

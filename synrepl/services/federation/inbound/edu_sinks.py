@@ -42,7 +42,7 @@ class StreamSinks:
 
         :raises NotAMember: :raises SynreplError: the errors of :meth:`.TypingService.set`
         """
-        await self._typing.set(user_id, room_id, is_typing)
+        await self._typing.set(user_id, room_id, is_typing, is_foreign=True)
 
     async def receipt(self, receipt: ForeignReceipt) -> None:
         """See :meth:`.EduSinks.receipt`.

@@ -21,7 +21,11 @@ from synrepl.services.federation.resync.interfaces import PushesJoins
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.rooms.partial.jobs import ResyncJob, record_attempt
 from synrepl.storage.rooms.reading.resync_attempts import ServerAttempt, attempts
-from synrepl.storage.rooms.tables.partial_rooms import partial_room, servers_in_room
+from synrepl.storage.rooms.tables.partial_rooms import (
+    partial_room,
+    servers_in_room,
+    servers_of_senders,
+)
 
 T = TypeVar("T")
 
@@ -47,8 +51,13 @@ ASKING_ERRORS = (Unavailable, ProtocolError, Refused)
 
 
 class _AskableServers(NamedTuple):
+    """
+    :ivar proven: servers that have sent something into the room
+    """
+
     joined_via: str
     servers: frozenset[str]
+    proven: frozenset[str]
     attempts: Mapping[str, ServerAttempt]
 
 
@@ -88,14 +97,16 @@ class RoomServers:
     async def in_order(self, first: str | None = None) -> list[str]:
         """The servers to ask in this round.
 
-        The one by which the room was joined comes first, then others at random. Those that could not help lately come
-        last, the one that has been left alone for longest first.
+        The one by which the room was joined comes first, then others at random, before all those that have sent something
+        into the room: the list of servers that came with the join may be wrong. Those that could not help lately come last,
+        the one that has been left alone for longest first.
 
         :param first: is asked before all others
         """
         known = await self._database.run("servers of a room", self._known, read_only=True)
         others = sorted(known.servers - {self._server_name, known.joined_via})
         shuffled = sorted(others, key=lambda _: self._scheduler.random())
+        shuffled.sort(key=lambda each: each not in known.proven)
         fresh: list[str] = []
         tired: list[str] = []
         for each in [known.joined_via, *shuffled]:
@@ -112,7 +123,8 @@ class RoomServers:
         row = partial_room(txn, room_no)
         tried = {each.destination: each for each in attempts(txn, room_no)}
         via = "" if row is None else row.joined_via
-        return _AskableServers(via, servers_in_room(txn, room_no) | {via}, tried)
+        proven = servers_of_senders(txn, room_no)
+        return _AskableServers(via, servers_in_room(txn, room_no) | proven | {via}, proven, tried)
 
     async def ask(self, server: str, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask a server; None if it could not help, which is recorded.

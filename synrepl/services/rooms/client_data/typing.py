@@ -17,7 +17,7 @@ from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.core.log import Logger
 from synrepl.services.rooms.client_data.account_data import check_room
 from synrepl.services.rooms.client_data.stream_writers import DataWriters, StreamNotServed
-from synrepl.storage.clients.receipts import NotAMember
+from synrepl.storage.clients.receipts import NotAMember, may_be_member
 from synrepl.storage.database import Database, Transaction
 from synrepl.storage.rooms.tables.numbers import require_room
 from synrepl.streams.synapse.typing import TYPING, TypingRow
@@ -59,10 +59,18 @@ class TypingService:
         writers.add(_ACTION, TYPING, self._perform)
 
     async def set(
-        self, user_id: str, room_id: str, is_typing: bool, timeout_s: float = DEFAULT_TYPING_S
+        self,
+        user_id: str,
+        room_id: str,
+        is_typing: bool,
+        timeout_s: float = DEFAULT_TYPING_S,
+        *,
+        is_foreign: bool = False,
     ) -> None:
         """Note that a member of a room types, or does not type any more.
 
+        :param is_foreign: whether the user is of another server: then it may be a member of which a partial room does not
+            know
         :param timeout_s: seconds after which the user does not type any more, at most :data:`LONGEST_TYPING_S`
         :raises BadAccountDataName: :raises UnknownRoom: :raises NotAMember: :raises TooManyType:
         :raises SynreplError: the errors of :meth:`.DataWriters.run`
@@ -71,7 +79,9 @@ class TypingService:
         if not self._writers.serves(TYPING):
             raise StreamNotServed(stream=TYPING.name)
         await self._database.run(
-            "look at a member", lambda txn: _check_member(txn, room_id, user_id), read_only=True
+            "look at a member",
+            lambda txn: _check_member(txn, room_id, user_id, is_foreign=is_foreign),
+            read_only=True,
         )
         timeout = min(timeout_s, LONGEST_TYPING_S) if is_typing else 0.0
         argument = {"user_id": user_id, "room_id": room_id, "timeout_s": timeout}
@@ -150,11 +160,13 @@ class TypingService:
             self._log.warn("cannot tell that users do not type any more: {error}", error=error)
 
 
-def _check_member(txn: Transaction, room_id: str, user_id: str) -> None:
+def _check_member(txn: Transaction, room_id: str, user_id: str, *, is_foreign: bool) -> None:
     room = require_room(txn, room_id)
     txn.execute(
         "SELECT FROM synrepl._memberships WHERE room_no = %s AND user_id = %s AND membership = 'join'",
         (room.room_no, user_id),
     )
-    if txn.fetchone_or_none() is None:
+    if txn.fetchone_or_none() is not None:
+        return
+    if not is_foreign or not may_be_member(txn, room.room_no, user_id):
         raise NotAMember(user_id=user_id, room_id=room_id)

@@ -166,6 +166,17 @@ def servers_in_room(txn: Transaction, room_no: int) -> frozenset[str]:
     return frozenset(str(name) for (name,) in txn.fetchall())
 
 
+def servers_of_senders(txn: Transaction, room_no: int) -> frozenset[str]:
+    """The servers whose users have sent something into a partial room since the join: these are there, whoever says what."""
+    txn.execute(
+        "SELECT DISTINCT substr(e.sender, strpos(e.sender, ':') + 1) FROM synrepl._resync_events r"
+        " JOIN synrepl._room_events e USING (event_no)"
+        " WHERE r.room_no = %s AND e.stream_id IS NOT NULL AND e.flags & %s = 0",
+        (room_no, int(EventFlags.REJECTED)),
+    )
+    return frozenset(str(name) for (name,) in txn.fetchall())
+
+
 def partial_rooms_among(txn: Transaction, room_nos: Collection[int]) -> frozenset[int]:
     """Those of some rooms that are partial."""
     if not room_nos:

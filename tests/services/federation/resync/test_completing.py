@@ -8,8 +8,9 @@ from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.partial import steps
 from synrepl.storage.rooms.partial.jobs import claim_jobs
 from synrepl.storage.rooms.partial.steps import ListTarget
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.services.federation.joining_server import US
-from tests.services.federation.resync.resync_case import ALICE, ResyncCase
+from tests.services.federation.resync.resync_case import ALICE, BOB, ResyncCase
 
 
 class CompletedRooms(ResyncCase):
@@ -68,3 +69,20 @@ class CompletedRooms(ResyncCase):
         await self.check_complete(room)
         self.assertEqual(len(self.federation.asked("state_ids")), 2)
         self.assertEqual(self.attempts(), {"a": "ok"})
+
+    async def test_servers_that_sent_something_are_asked_before_those_that_are_only_named(
+        self,
+    ) -> None:
+        room = await self.shared_room()
+        answer = await self.here.handshake(room.room_id, "a")
+        named = frozenset({"a", *(f"s{number}.example" for number in range(200))})
+        await self.here.joins.persist(answer._replace(servers=named), "a")
+        await self.a.outgoing.send_all()
+        spoken = self.b.send(room.room_id, "m.room.message", BOB, {"body": "hi"})
+        cited = [IncomingEvent(room.event(e), outlier=True) for e in spoken.auth_event_ids]
+        await self.one.persister.persist(room.room_id, "10", [*cited, IncomingEvent(spoken)])
+        await self.b.outgoing.send_all()
+        self.federation.stop("a")
+        await self.here.complete()
+        self.assertEqual(self.attempts(), {"a": "away", "b": "ok"})
+        await self.check_complete(room)

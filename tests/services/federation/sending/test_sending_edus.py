@@ -235,6 +235,25 @@ class DeviceListsTest(EduCase):
         self.assertEqual((content["prev_id"], content["stream_id"]), ([], 1))
         self.assertEqual(world.sql("SELECT * FROM synrepl._device_list_pokes"), [])
 
+    def test_servers_of_partial_rooms_are_told_as_long_as_these_are_partial(self) -> None:
+        world = self.begin()
+        world.receiver("before")
+        for statement in (
+            "INSERT INTO synrepl._partial_rooms (room_no, epoch, join_event_id, joined_via)"
+            " SELECT room_no, epoch, '$x', 'one' FROM synrepl._rooms RETURNING 1",
+            "INSERT INTO synrepl._partial_room_servers (room_no, server_name)"
+            " SELECT room_no, 'before' FROM synrepl._rooms RETURNING 1",
+        ):
+            world.sql(statement)
+        self._change(world, ALICE)
+        world.run(10.0)
+        self.assertEqual(self._told(world, "before"), [ALICE])
+        world.sql("DELETE FROM synrepl._partial_rooms RETURNING 1")
+        self._change(world, ALICE)
+        world.run(10.0)
+        self.assertEqual(self._told(world, "before"), [ALICE])
+        self.assertEqual(self._told(world, "one"), [ALICE, ALICE])
+
     def test_a_server_that_is_away_is_told_when_it_is_back(self) -> None:
         world = self.begin()
         world.federation.stop("one")

@@ -114,3 +114,17 @@ class TypingServices(SendingServiceCase):
     async def test_only_members_type(self) -> None:
         with self.assertRaises(NotAMember):
             await self.type(CAROL)
+
+    async def test_members_of_other_servers_who_are_not_known_type_in_a_partial_room(self) -> None:
+        for statement in (
+            "INSERT INTO synrepl._partial_rooms (room_no, epoch, join_event_id, joined_via)"
+            " SELECT room_no, epoch, '$x', 'far' FROM synrepl._rooms",
+            "INSERT INTO synrepl._partial_room_servers (room_no, server_name)"
+            " SELECT room_no, 'far' FROM synrepl._rooms",
+        ):
+            self.sql(statement)
+        await self.service.set("@early:far", self.room_id, True, is_foreign=True)
+        self.assertEqual(self.told(), [["@early:far"]])
+        for user, is_foreign in (("@early:far", False), ("@who:else", True)):
+            with self.assertRaises(NotAMember):
+                await self.service.set(user, self.room_id, True, is_foreign=is_foreign)
