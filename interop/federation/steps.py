@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from interop import polling
@@ -52,6 +53,12 @@ class Steps:
             self._section.check(claim, False, str(error))
             return
         self._section.check(claim, mine == other, _difference(mine, other))
+
+    def settles(self, claim: str, ours: Callable[[], T], theirs: Callable[[], T]) -> None:
+        """Something that both sides must have the same once all has arrived."""
+        with suppress(SynreplError, OSError):
+            polling.wait_until(claim, lambda: ours() == theirs(), _WAIT_S)
+        self.equal(claim, ours, theirs)
 
 
 def _difference(ours: object, theirs: object) -> str:

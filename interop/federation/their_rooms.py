@@ -1,29 +1,23 @@
-"""Users of ours in rooms of the real server: private ones, those with rules, and a large one."""
+"""Users of ours in rooms of the real server: private ones, those with rules, and a public one."""
 
 from __future__ import annotations
 
-from interop import http_request
 from interop.federation.client import Client
+from interop.federation.comparison import compare, page_back
+from interop.federation.exchanges import are_alike, at_once, both_ways, moderate
 from interop.federation.our_server import OurServer
 from interop.federation.steps import Steps
 from interop.federation.synapse_server import SynapseServer
 from interop.matrix_client import q
+from interop.releases import CURRENT
 from interop.report import Section
-from interop.synrepl_processes import synrepl
-
-#: For what the real server takes its time with.
-_LONG_S = 300.0
 
 _ADMITTED = """\
 Private rooms, rooms at which users knock, and rooms that let in the members of another one, on both sides."""
 
-_MANY = """\
-A room of the real server has {members} members, whom an application service made. A user of ours joins partially and talks
-at once; the rest of the room follows."""
-
-_STOPPED = """\
-Another server of ours joins the same room partially. As soon as its user is in the room, the real server is killed, and our
-master too; ours is started again, and talks in the room; then theirs is."""
+_JOINED = """\
+Both sides talk, change state, redact, kick and ban. In the end, what our server stored is compared with the real server's
+database: every event, the verdict on it and the state after it."""
 
 
 def invitations(ours: OurServer, theirs: SynapseServer) -> Section:
@@ -67,81 +61,30 @@ def _admit(
     steps.refused("another user does not", 403, answer.status)
 
 
-def large(ours: OurServer, theirs: SynapseServer, sam: Client, room: str, members: int) -> Section:
-    """A partial join of a room of theirs with many members, and its completion."""
-    section = Section(
-        "Our user in a large room of theirs", _MANY.format(members=members).splitlines()
-    )
+def joined(ours: OurServer, theirs: SynapseServer) -> Section:
+    """A user of ours in a public room of theirs."""
+    section = Section(f"Our user in a room of {theirs.release}", _JOINED.splitlines())
     steps = Steps(section)
-    alice = ours.client("alice")
+    alice, bob = ours.client("alice"), ours.client("bob")
+    host, tess, uma = (theirs.register(name) for name in ("host", "theresa", "ulla"))
+    room = host.create_room("Theirs")
+    for each in (tess, uma):
+        each.join(room)
+    for number in range(5):
+        host.say(room, f"message {number}")
     steps.does("our user joins", lambda: alice.join(room, theirs.name))
-    event = steps.does("and talks at once", lambda: alice.say(room, "at once"))
-    partial = ours.status()["other_servers"]["joins"]["outcomes"].get("partial", 0)
-    section.check("it was a partial join", partial > 0)
-    steps.holds("the message arrives", lambda: sam.event(room, event or ""))
-    _talks(steps, room, alice, sam)
-    _completes(steps, room, alice, sam)
-    alice.set_state(room, "m.room.member", {"membership": "join", "displayname": "A"}, alice.id)
-    steps.holds(
-        "a changed membership arrives afterwards",
-        lambda: (sam.content_of(room, "m.room.member", alice.id) or {}).get("displayname") == "A",
-    )
-    sam.moderate(room, "kick", alice.id)
-    steps.holds(
-        "their kick of our user arrives", lambda: alice.membership(room, alice.id) == "leave"
-    )
-    steps.does("who joins again", lambda: alice.join(room, theirs.name))
-    _completes(steps, room, alice, sam)
+    outcomes = ours.status()["other_servers"]["joins"]["outcomes"]
+    partial = theirs.release is CURRENT
+    claim = f"it was a join with {'partial' if partial else 'the whole'} state"
+    section.check(claim, outcomes.get("partial" if partial else "whole", 0) > 0, str(outcomes))
+    steps.does("a second one joins", lambda: bob.join(room, theirs.name))
+    both_ways(steps, room, alice, host)
+    moderate(steps, room, alice, host, [tess.id, uma.id, tess.id], bob)
+    at_once(steps, room, alice, host)
+    are_alike(steps, room, alice, host)
+    steps.does("our user reads the whole history", lambda: page_back(alice, room))
+    compare(section, ours, theirs, room)
     return section
-
-
-def stopped(ours: OurServer, theirs: SynapseServer, sam: Client, room: str) -> Section:
-    """The real server, and our own, are killed while a partial room is being completed."""
-    section = Section("Both are killed amid the completion", _STOPPED.splitlines())
-    steps = Steps(section)
-    alice = ours.client("alice")
-    steps.does("our user joins", lambda: alice.join(room, theirs.name))
-    theirs.end(kill=True)
-    ours.end("master", kill=True)
-    ours.start("master")
-    listed = synrepl("rooms", "resync", "-c", ours.config())
-    section.check("the room is listed as partial after the kills", room in listed)
-    again = ours.client("alice")
-    event = steps.does("our user talks", lambda: again.say(room, "while you were away"))
-    theirs.start()
-    steps.holds(
-        "the message arrives once theirs is back", lambda: sam.event(room, event or ""), _LONG_S
-    )
-    _talks(steps, room, again, sam)
-    _completes(steps, room, again, sam)
-    return section
-
-
-def _talks(steps: Steps, room: str, alice: Client, sam: Client) -> None:
-    said = sam.say(room, "a message of theirs")
-    steps.holds("a message of theirs arrives", lambda: alice.event(room, said))
-    sam.set_state(room, "m.room.topic", {"topic": said})
-    steps.holds(
-        "a topic of theirs arrives",
-        lambda: (alice.content_of(room, "m.room.topic") or {}).get("topic") == said,
-    )
-    sam.redact(room, said)
-    steps.holds(
-        "a redaction of theirs arrives",
-        lambda: not (alice.event(room, said) or {"content": 1})["content"],
-    )
-
-
-def _completes(steps: Steps, room: str, alice: Client, sam: Client) -> None:
-    def answers() -> bool:
-        found: http_request.Answer = alice.answer("GET", f"/rooms/{q(room)}/members")
-        return found.status == 200
-
-    steps.holds("the room completes", answers, _LONG_S)
-    steps.equal("the states are equal", lambda: alice.state(room), lambda: sam.state(room))
-    steps.equal(
-        "the member lists are equal", lambda: alice.members(room), lambda: sam.members(room)
-    )
 
 
 def _rule(rule: str, allowed: str | None = None) -> object:
