@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -157,7 +158,8 @@ class SynapseServer:
     def _add_member(self, room_id: str, number: int) -> None:
         name = f"member{number}"
         body = {"type": "m.login.application_service", "username": name, "inhibit_login": True}
-        self._as_service("POST", "/register", body)
+        with suppress(ClientRefused):  # the user is there already
+            self._as_service("POST", "/register", body)
         user = q(self.member(number))
         self._as_service("POST", f"/join/{q(room_id)}?user_id={user}", {})
 

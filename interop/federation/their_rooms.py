@@ -22,20 +22,30 @@ database: every event, the verdict on it and the state after it."""
 
 def invitations(ours: OurServer, theirs: SynapseServer) -> Section:
     """Invites, knocks and restricted rooms, in both directions."""
-    section = Section("Invites, knocks and restricted rooms", _ADMITTED.splitlines())
+    section = Section(
+        f"Invites, knocks and restricted rooms with {theirs.release}", _ADMITTED.splitlines()
+    )
     steps = Steps(section)
     alice, bob = ours.client("alice"), ours.client("bob")
     sam, una = theirs.register("samuel"), theirs.register("una")
-    _admit(steps, "ours", ours.name, alice, (sam, una))
-    _admit(steps, "theirs", theirs.name, sam, (alice, bob))
+    # The newest version that both know.
+    version = None if theirs.release is CURRENT else "9"
+    _admit(steps, "ours", ours.name, alice, (sam, una), version)
+    _admit(steps, "theirs", theirs.name, sam, (alice, bob), version)
     return section
 
 
 def _admit(
-    steps: Steps, who: str, server: str, host: Client, guests: tuple[Client, Client]
+    steps: Steps,
+    who: str,
+    server: str,
+    host: Client,
+    guests: tuple[Client, Client],
+    version: str | None,
 ) -> None:
     guest, second = guests
-    private = str(host.ask("POST", "/createRoom", {"preset": "private_chat"})["room_id"])
+    chosen = {} if version is None else {"room_version": version}
+    private = host.create_room("Private", preset="private_chat", **chosen)
     host.moderate(private, "invite", guest.id)
     steps.holds(f"an invite to a private room of {who} arrives", lambda: guest.is_invited(private))
     steps.does("it is accepted", lambda: guest.join(private))
@@ -44,7 +54,7 @@ def _admit(
     second.ask("POST", f"/rooms/{q(private)}/leave", {})
     steps.holds("it is rejected", lambda: host.membership(private, second.id) == "leave")
     steps.equal("the states are equal", lambda: guest.state(private), lambda: host.state(private))
-    knocked = host.create_room("Knock", initial_state=[_rule("knock")])
+    knocked = host.create_room("Knock", initial_state=[_rule("knock")], **chosen)
     guest.ask("POST", f"/knock/{q(knocked)}?via={q(server)}&server_name={q(server)}", {})
     steps.holds(
         f"a knock at a room of {who} arrives", lambda: host.membership(knocked, guest.id) == "knock"
@@ -52,7 +62,9 @@ def _admit(
     host.moderate(knocked, "invite", guest.id)
     steps.holds("it is answered by an invite", lambda: guest.is_invited(knocked))
     steps.does("by which the user joins", lambda: guest.join(knocked))
-    restricted = host.create_room("Restricted", initial_state=[_rule("restricted", private)])
+    restricted = host.create_room(
+        "Restricted", initial_state=[_rule("restricted", private)], **chosen
+    )
     steps.does(
         f"a member of the room that a restricted room of {who} allows joins",
         lambda: guest.join(restricted, server),
@@ -66,9 +78,9 @@ def joined(ours: OurServer, theirs: SynapseServer) -> Section:
     section = Section(f"Our user in a room of {theirs.release}", _JOINED.splitlines())
     steps = Steps(section)
     alice, bob = ours.client("alice"), ours.client("bob")
-    host, tess, uma = (theirs.register(name) for name in ("host", "theresa", "ulla"))
+    host, *guests = (theirs.register(name) for name in ("host", "theresa", "ulla", "viola"))
     room = host.create_room("Theirs")
-    for each in (tess, uma):
+    for each in guests:
         each.join(room)
     for number in range(5):
         host.say(room, f"message {number}")
@@ -79,7 +91,7 @@ def joined(ours: OurServer, theirs: SynapseServer) -> Section:
     section.check(claim, outcomes.get("partial" if partial else "whole", 0) > 0, str(outcomes))
     steps.does("a second one joins", lambda: bob.join(room, theirs.name))
     both_ways(steps, room, alice, host)
-    moderate(steps, room, alice, host, [tess.id, uma.id, tess.id], bob)
+    moderate(steps, room, alice, host, [each.id for each in guests], bob)
     at_once(steps, room, alice, host)
     are_alike(steps, room, alice, host)
     steps.does("our user reads the whole history", lambda: page_back(alice, room))
