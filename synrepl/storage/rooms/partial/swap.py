@@ -167,7 +167,7 @@ def _apply_outcomes(txn: Transaction, room: RoomRow) -> None:
         {"room": room_no},
     )
     txn.execute(
-        f"UPDATE synrepl._room_events e SET flags = e.flags & {_STAYING} | r.full_flags & ~{_STAYING},"
+        f"UPDATE synrepl._room_events e SET flags = (e.flags & {_STAYING}) | (r.full_flags & ~{_STAYING}),"
         " refusal = r.full_refusal, group_before = r.full_before, group_after = r.full_after,"
         f" audience = r.full_audience | CASE WHEN e.stream_id < 0 THEN {BESIDE_BIT} ELSE 0 END,"
         " reach = NULL FROM synrepl._resync_events r"
