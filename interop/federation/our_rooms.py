@@ -44,7 +44,6 @@ def section(ours: OurServer, theirs: SynapseServer) -> Section:
             lambda: theirs.has(_UN_PARTIAL, room) and not theirs.has(_PARTIAL, room),
         )
     steps.does("a second one joins", lambda: tess.join(room, ours.name))
-    both_ways(steps, room, alice, sam)
     levels = dict(alice.content_of(room, "m.room.power_levels") or {})
     levels["users"] = {alice.id: 100, sam.id: 50}
     alice.set_state(room, "m.room.power_levels", levels)
@@ -52,6 +51,7 @@ def section(ours: OurServer, theirs: SynapseServer) -> Section:
         "power levels that we set hold there",
         lambda: (sam.content_of(room, "m.room.power_levels") or {})["users"].get(sam.id) == 50,
     )
+    both_ways(steps, room, alice, sam)
     _moderate(steps, room, ours, (alice, bob), (sam, tess))
     alice.moderate(room, "invite", uma.id)
     steps.holds("their user is invited", lambda: uma.is_invited(room))
