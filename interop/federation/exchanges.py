@@ -44,6 +44,13 @@ def both_ways(steps: Steps, room: str, alice: Client, host: Client) -> None:
         change(steps, room, who, one, other)
 
 
+def make_moderators(room: str, host: Client, *users: str) -> str:
+    """Have the user who created a room make others moderators, who may do everything but that; the event ID."""
+    levels = dict(host.content_of(room, "m.room.power_levels") or {})
+    levels["users"] = {**levels.get("users", {}), **dict.fromkeys(users, 60)}
+    return host.set_state(room, "m.room.power_levels", levels)
+
+
 def at_once(steps: Steps, room: str, alice: Client, host: Client) -> None:
     """Topics and messages of both sides at the same time, so that the room forks."""
 
@@ -66,15 +73,11 @@ def moderate(
 ) -> None:
     """Kicks, bans and redactions, both ways; each is waited for as an event at the other side.
 
-    :param alice: of ours, who is made a moderator
+    :param alice: of ours, a moderator
     :param host: of theirs
     :param targets: three users of theirs
     :param guest: of ours, whom theirs kick and ban
     """
-    levels = dict(host.content_of(room, "m.room.power_levels") or {})
-    levels["users"] = {**levels.get("users", {}), alice.id: 60}
-    event = host.set_state(room, "m.room.power_levels", levels)
-    steps.holds("power levels of theirs arrive", lambda: alice.event(room, event))
     for who, one, other, target, membership in (
         ("ours", alice, host, targets[0], "leave"),
         ("ours", alice, host, targets[1], "ban"),

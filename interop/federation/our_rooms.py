@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interop.federation import comparison
 from interop.federation.client import Client
-from interop.federation.exchanges import are_alike, at_once, both_ways
+from interop.federation.exchanges import are_alike, at_once, both_ways, make_moderators
 from interop.federation.our_server import OurServer
 from interop.federation.steps import Steps
 from interop.federation.synapse_server import SynapseServer
@@ -44,13 +44,8 @@ def section(ours: OurServer, theirs: SynapseServer) -> Section:
             lambda: theirs.has(_UN_PARTIAL, room) and not theirs.has(_PARTIAL, room),
         )
     steps.does("a second one joins", lambda: tess.join(room, ours.name))
-    levels = dict(alice.content_of(room, "m.room.power_levels") or {})
-    levels["users"] = {alice.id: 100, sam.id: 50}
-    alice.set_state(room, "m.room.power_levels", levels)
-    steps.holds(
-        "power levels that we set hold there",
-        lambda: (sam.content_of(room, "m.room.power_levels") or {})["users"].get(sam.id) == 50,
-    )
+    levels = make_moderators(room, alice, sam.id)
+    steps.holds("power levels that we set arrive there", lambda: sam.event(room, levels))
     both_ways(steps, room, alice, sam)
     _moderate(steps, room, ours, (alice, bob), (sam, tess))
     alice.moderate(room, "invite", uma.id)

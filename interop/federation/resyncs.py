@@ -11,6 +11,7 @@ from interop.federation.exchanges import (
     both_ways,
     change,
     completes,
+    make_moderators,
     moderate,
     talk,
 )
@@ -62,6 +63,8 @@ def large(
     _is_listed(section, ours, room)
     steps.holds("the message arrives", lambda: host.event(room, event or ""))
     steps.does("a second user of ours joins the partial room", lambda: bob.join(room, theirs.name))
+    levels = make_moderators(room, host, alice.id)
+    steps.holds("power levels of theirs arrive", lambda: alice.event(room, levels))
     both_ways(steps, room, alice, host)
     moderate(steps, room, alice, host, [theirs.member(each) for each in range(3)], bob)
     at_once(steps, room, alice, host)
@@ -88,6 +91,7 @@ def stopped(ours: OurServer, theirs: SynapseServer, gate: Gate, host: Client, ro
     section = Section("Both are killed amid the completion", _STOPPED.splitlines())
     steps = Steps(section)
     alice = ours.client("alice")
+    make_moderators(room, host, alice.id)
     gate.hold(_STATE_IDS)
     steps.does("our user joins", lambda: alice.join(room, theirs.name))
     steps.holds("the state of the room is requested", gate.has_held)
@@ -123,6 +127,7 @@ def another_serves(
     section = Section("Another server serves", _AWAY.splitlines())
     steps = Steps(section)
     alice, vera = ours.client("alice"), second.register("vera")
+    make_moderators(room, host, alice.id, vera.id)
     steps.does("a user of the second server joins", lambda: vera.join(room, theirs.name))
     steps.holds(
         "the second server completes the room", lambda: not second.has(_PARTIAL, room), LONG_S
@@ -167,6 +172,7 @@ def completing(
     steps = Steps(section)
     alice, host, wanda = ours.client("alice"), theirs.register("harry"), second.register("wanda")
     room = alice.create_room("Large")
+    make_moderators(room, alice, wanda.id)
     steps.does("a user of the first server joins", lambda: host.join(room, ours.name))
     theirs.add_members(room, range(members))
     steps.holds("all members arrive", lambda: len(alice.members(room)) == members + 2, LONG_S)

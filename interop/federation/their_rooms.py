@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interop.federation.client import Client
 from interop.federation.comparison import compare, page_back
-from interop.federation.exchanges import are_alike, at_once, both_ways, moderate
+from interop.federation.exchanges import are_alike, at_once, both_ways, make_moderators, moderate
 from interop.federation.our_server import OurServer
 from interop.federation.steps import Steps
 from interop.federation.synapse_server import SynapseServer
@@ -90,6 +90,8 @@ def joined(ours: OurServer, theirs: SynapseServer) -> Section:
     claim = f"it was a join with {'partial' if partial else 'the whole'} state"
     section.check(claim, outcomes.get("partial" if partial else "whole", 0) > 0, str(outcomes))
     steps.does("a second one joins", lambda: bob.join(room, theirs.name))
+    levels = make_moderators(room, host, alice.id)
+    steps.holds("power levels that they set arrive here", lambda: alice.event(room, levels))
     both_ways(steps, room, alice, host)
     moderate(steps, room, alice, host, [each.id for each in guests], bob)
     at_once(steps, room, alice, host)
