@@ -14,6 +14,7 @@ from interop.federation.our_server import OurServer
 from interop.federation.synapse_server import SynapseServer
 from interop.matrix_client import q
 from interop.report import Section
+from synrepl.core.errors import Unavailable
 from synrepl.storage.rooms.tables.events import EventFlags
 
 State = Mapping[tuple[str, str], str]
@@ -21,8 +22,8 @@ State = Mapping[tuple[str, str], str]
 #: How many of our states are requested at the same time.
 _AT_ONCE = 4
 
-#: Events in a page of history.
-_PAGE = 100
+#: Events in a page of history, and pages of one room.
+_PAGE, _MOST_PAGES = 100, 200
 
 _EVENTS = """
     SELECT e.event_id, e.outlier, r.event_id IS NOT NULL,
@@ -37,6 +38,10 @@ _ENTRIES = (
     "SELECT state_group, type, state_key, event_id FROM state_groups_state WHERE room_id = %s"
 )
 _CURRENT = "SELECT type, state_key, event_id FROM current_state_events WHERE room_id = %s"
+
+
+class HistoryWithoutEnd(Unavailable):
+    """the history of {room_id} has no end after {pages} pages"""
 
 
 class _TheirEvent(NamedTuple):
@@ -82,15 +87,16 @@ def page_back(client: Client, room: str) -> int:
 
     What is not here is fetched from other servers meanwhile.
 
-    :raises ClientRefused: :raises OSError:
+    :raises ClientRefused: :raises OSError: :raises HistoryWithoutEnd:
     """
     count, at = 0, ""
-    while True:
+    for _ in range(_MOST_PAGES):
         page = client.ask("GET", f"/rooms/{q(room)}/messages?dir=b&limit={_PAGE}{at}")
         count += len(page["chunk"])
         if not page.get("end"):
             return count
         at = f"&from={q(page['end'])}"
+    raise HistoryWithoutEnd(room_id=room, pages=_MOST_PAGES)
 
 
 def compare(section: Section, ours: OurServer, theirs: SynapseServer, room: str) -> None:
