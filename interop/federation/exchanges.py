@@ -85,9 +85,12 @@ def moderate(
         ("theirs", host, alice, targets[2], "ban"),
         ("theirs", host, alice, guest.id, "leave"),
         ("theirs", host, alice, guest.id, "ban"),
-        ("theirs", host, alice, guest.id, "leave"),
     ):
         _removed(steps, room, who, one, other, target, membership)
+    host.moderate(room, "unban", guest.id)
+    steps.holds(
+        "their unban of our user arrives", lambda: alice.membership(room, guest.id) == "leave"
+    )
     for who, one, other in (("ours", alice, host), ("theirs", host, alice)):
         _redacted(steps, room, who, one, other)
 

@@ -72,6 +72,8 @@ def _moderate(
     alice.moderate(room, "kick", tess.id)
     steps.holds("we kick their user", lambda: sam.membership(room, tess.id) == "leave")
     steps.does("who joins again", lambda: tess.join(room, ours.name))
+    # Else we would ban somebody whose join comes afterwards: the verdicts would differ, and be right.
+    steps.holds("which arrives", lambda: alice.membership(room, tess.id) == "join")
     alice.moderate(room, "ban", tess.id)
     steps.holds("we ban their user", lambda: sam.membership(room, tess.id) == "ban")
     answer = tess.answer("POST", f"/join/{q(room)}?via={q(ours.name)}", {})
