@@ -51,6 +51,10 @@ def _admit(
     steps.does("it is accepted", lambda: guest.join(private))
     host.moderate(private, "invite", second.id)
     steps.holds("another one arrives", lambda: second.is_invited(private))
+    steps.holds(
+        "and becomes a part of the room at its server, which is in it",
+        lambda: guest.membership(private, second.id) == "invite",
+    )
     second.ask("POST", f"/rooms/{q(private)}/leave", {})
     steps.holds("it is rejected", lambda: host.membership(private, second.id) == "leave")
     steps.equal("the states are equal", lambda: guest.state(private), lambda: host.state(private))
