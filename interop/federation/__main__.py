@@ -120,13 +120,23 @@ class _Servers:
     scratch: Path
     authority: Authority
 
-    def ours(self, name: str, gate: Gate | None = None) -> OurServer:
-        return OurServer(self.scratch / name, self.authority, gate)
+    def ours(self, name: str, gate: Gate | None = None, notaries: Sequence[str] = ()) -> OurServer:
+        return OurServer(self.scratch / name, self.authority, gate, notaries)
 
-    def theirs(self, name: str, release: Release, gate: Gate | None = None) -> SynapseServer:
-        directory = self.scratch / name
+    def theirs(
+        self,
+        name: str,
+        release: Release,
+        gate: Gate | None = None,
+        notaries: Sequence[str] = (),
+    ) -> SynapseServer:
         return SynapseServer(
-            self.environments[release], self.databases, directory, self.authority, gate
+            self.environments[release],
+            self.databases,
+            self.scratch / name,
+            self.authority,
+            gate,
+            notaries,
         )
 
 
@@ -147,7 +157,10 @@ def _direct(servers: _Servers, release: Release, parts: Sequence[str]) -> Iterat
 
 
 def _large(servers: _Servers, parts: Sequence[str], members: int) -> Iterator[Section]:
-    """Large rooms, which are joined partially."""
+    """Large rooms, which are joined partially.
+
+    Each of our servers ends with its part, so that later ones need a notary for the keys of those before.
+    """
     with (
         Gate(servers.authority) as gate,
         servers.theirs("first", CURRENT, gate) as first,
@@ -161,12 +174,12 @@ def _large(servers: _Servers, parts: Sequence[str], members: int) -> Iterator[Se
             with servers.ours("large") as ours:
                 yield resyncs.large(ours, first, gate, host, room, members)
         if KILLED in parts:
-            with servers.ours("killed") as ours:
+            with servers.ours("killed", notaries=[first.name]) as ours:
                 yield resyncs.stopped(ours, first, gate, host, room)
         if not {AWAY, COMPLETING}.isdisjoint(parts):
-            second = stack.enter_context(servers.theirs("second", CURRENT))
+            second = stack.enter_context(servers.theirs("second", CURRENT, notaries=[first.name]))
         if AWAY in parts:
-            with servers.ours("away") as ours:
+            with servers.ours("away", notaries=[second.name]) as ours:
                 yield resyncs.another_serves(ours, first, second, gate, host, room)
         if COMPLETING in parts:
             with (

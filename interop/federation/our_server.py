@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,11 +29,18 @@ class OurServer:
     """The processes; a context manager, which starts and ends them.
 
     :param gate: through which other servers reach it
+    :param notaries: servers that it asks for the keys of others
     :ivar name: of the server
     :ivar http: port of the master's HTTP listener
     """
 
-    def __init__(self, directory: Path, authority: Authority, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        authority: Authority,
+        gate: Gate | None = None,
+        notaries: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         replication, self.http, worker_http, client, worker_client, port = free_ports(6)
         self.name = named(port, gate)
@@ -47,6 +54,7 @@ class OurServer:
             "trusted_ca_files": [str(authority.path)],
             "trust_system_authorities": False,
             "allow_private_addresses": ["127.0.0.0/8", "::1/128"],
+            "trusted_key_servers": [{"server_name": each} for each in notaries],
         }
         listener = {
             "port": port,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +31,7 @@ class SynapseServer:
     """The process; a context manager, which starts and ends it.
 
     :param gate: through which other servers reach it
+    :param notaries: servers that it asks for the keys of others
     :ivar name: of the server
     :ivar release: which it is
     :ivar dsn: of its database
@@ -43,6 +44,7 @@ class SynapseServer:
         directory: Path,
         authority: Authority,
         gate: Gate | None = None,
+        notaries: Sequence[str] = (),
     ) -> None:
         self.client_port, self.port = free_ports(2)
         self.name = named(self.port, gate)
@@ -68,6 +70,9 @@ class SynapseServer:
                 "tls_private_key_path": str(files.private_key),
                 "federation_custom_ca_list": [str(authority.path)],
                 "ip_range_blacklist": [],
+                "trusted_key_servers": [
+                    {"server_name": each, "accept_keys_insecurely": True} for each in notaries
+                ],
                 "app_service_config_files": [str(self._service)],
                 "rc_federation": {
                     "window_size": 1000,
