@@ -144,7 +144,6 @@ def another_serves(
     served = {each["destination"] for each in asked if each["code"] == "ok"}
     section.check("the second server served the state of the room", second.name in served)
     section.check("the first one did not", theirs.name not in served)
-    steps.does("our user reads the whole history", lambda: page_back(alice, room))
     compare(section, ours, second, room)
     theirs.start()
     topic = {"topic": "to one that was away"}
@@ -155,6 +154,8 @@ def another_serves(
         LONG_S,
     )
     are_alike(steps, room, alice, host)
+    steps.does("our user reads the whole history", lambda: page_back(alice, room))
+    compare(section, ours, theirs, room)
     return section
 
 
@@ -174,6 +175,7 @@ def completing(
     room = alice.create_room("Large")
     make_moderators(room, alice, wanda.id)
     steps.does("a user of the first server joins", lambda: host.join(room, ours.name))
+    steps.holds("and the first server completes the room", lambda: not theirs.has(_PARTIAL, room))
     theirs.add_members(room, range(members))
     steps.holds("all members arrive", lambda: len(alice.members(room)) == members + 2, LONG_S)
     gate.hold(_STATE_IDS)

@@ -13,7 +13,8 @@ from interop.releases import CURRENT
 from interop.report import Section
 
 _ADMITTED = """\
-Private rooms, rooms at which users knock, and rooms that let in the members of another one, on both sides."""
+Private rooms, rooms at which users knock, and rooms that let in the members of another one, on both sides. (Not knocks at
+1.43.0, which calls the stripped state in the answer by another name than the specification.)"""
 
 _JOINED = """\
 Both sides talk, change state, redact, kick and ban. In the end, what our server stored is compared with the real server's
@@ -58,14 +59,8 @@ def _admit(
     second.ask("POST", f"/rooms/{q(private)}/leave", {})
     steps.holds("it is rejected", lambda: host.membership(private, second.id) == "leave")
     steps.equal("the states are equal", lambda: guest.state(private), lambda: host.state(private))
-    knocked = host.create_room("Knock", initial_state=[_rule("knock")], **chosen)
-    guest.ask("POST", f"/knock/{q(knocked)}?via={q(server)}&server_name={q(server)}", {})
-    steps.holds(
-        f"a knock at a room of {who} arrives", lambda: host.membership(knocked, guest.id) == "knock"
-    )
-    host.moderate(knocked, "invite", guest.id)
-    steps.holds("it is answered by an invite", lambda: guest.is_invited(knocked))
-    steps.does("by which the user joins", lambda: guest.join(knocked))
+    if version is None:
+        _knock(steps, who, server, host, guest)
     restricted = host.create_room(
         "Restricted", initial_state=[_rule("restricted", private)], **chosen
     )
@@ -75,6 +70,17 @@ def _admit(
     )
     answer = second.answer("POST", f"/join/{q(restricted)}?via={q(server)}", {})
     steps.refused("another user does not", 403, answer.status)
+
+
+def _knock(steps: Steps, who: str, server: str, host: Client, guest: Client) -> None:
+    knocked = host.create_room("Knock", initial_state=[_rule("knock")])
+    guest.ask("POST", f"/knock/{q(knocked)}?via={q(server)}&server_name={q(server)}", {})
+    steps.holds(
+        f"a knock at a room of {who} arrives", lambda: host.membership(knocked, guest.id) == "knock"
+    )
+    host.moderate(knocked, "invite", guest.id)
+    steps.holds("it is answered by an invite", lambda: guest.is_invited(knocked))
+    steps.does("by which the user joins", lambda: guest.join(knocked))
 
 
 def joined(ours: OurServer, theirs: SynapseServer) -> Section:
