@@ -10,6 +10,9 @@ from system_tests.federation.test_sending_servers import SendingServersCase
 #: More than a server is sent after an absence, and more than it fetches at once.
 MISSED = 130
 
+#: A filter with which a timeline is limited by nothing else.
+_LONG = quote('{"room": {"timeline": {"limit": 100}}}')
+
 
 class MissedTimelines(JoiningServersCase):
     """Much was said while a server did not run."""
@@ -32,7 +35,9 @@ class MissedTimelines(JoiningServersCase):
         await self.two.start()
         await self.say(self.two, room_id, "I am back")  # by which it is noticed
         await self.until_there(self.two, missed[-1])
-        synced = await self.alice_of_two.ask("GET", f"/sync?timeout=0&since={quote(since)}")
+        synced = await self.alice_of_two.ask(
+            "GET", f"/sync?timeout=0&since={quote(since)}&filter={_LONG}"
+        )
         room = synced.json["rooms"]["join"][room_id]
         timeline = room["timeline"]
         self.assertTrue(timeline["limited"])
