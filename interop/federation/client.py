@@ -12,6 +12,9 @@ from synrepl.core.errors import Unavailable
 
 API = "/_matrix/client/v3"
 
+#: What releases before 1.48 know instead.
+API_BEFORE = "/_matrix/client/r0"
+
 
 class ClientRefused(Unavailable):
     """{method} {path} of {user} was answered with {status}: {reason}"""
@@ -21,10 +24,12 @@ class Client:
     """A user who is logged in.
 
     :param url: of the server's listener for clients, without a path
+    :param api: the path below which its endpoints are
     """
 
-    def __init__(self, url: str, user_id: str, access_token: str) -> None:
+    def __init__(self, url: str, user_id: str, access_token: str, api: str = API) -> None:
         self.url = url
+        self._api = api
         self.id = user_id
         self._token = access_token
         self._transactions = count(1)
@@ -47,7 +52,7 @@ class Client:
 
     def answer(self, method: str, path: str, body: object = None) -> http_request.Answer:
         """What the server answers, whatever that is."""
-        return http_request.request(method, f"{self.url}{API}{path}", body, self._token)
+        return http_request.request(method, f"{self.url}{self._api}{path}", body, self._token)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """The JSON of the answer.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from interop import polling
@@ -17,10 +19,16 @@ _WAIT_S = 30.0
 
 
 class Steps:
-    """Adds steps to a section; one that fails is a line, and the next ones go on."""
+    """Adds steps to a section, and says so; one that fails is a line, and the next ones go on."""
 
     def __init__(self, section: Section) -> None:
         self._section = section
+        print(f"interop.federation: {section.title}", file=sys.stderr, flush=True)
+
+    def _check(self, claim: str, holds: bool, detail: str = "") -> None:
+        self._section.check(claim, holds, detail)
+        said = "" if holds else "NOT "
+        print(f"interop.federation: {said}{claim}: {detail}", file=sys.stderr, flush=True)
 
     def does(self, claim: str, action: Callable[[], T]) -> T | None:
         """Something that must not fail; its result, or None if it did.
@@ -31,9 +39,9 @@ class Steps:
         try:
             found = action()
         except (SynreplError, OSError) as error:
-            self._section.check(claim, False, str(error))
+            self._check(claim, False, str(error))
             return None
-        self._section.check(claim, True, f"{time.monotonic() - begun:.1f} s")
+        self._check(claim, True, f"{time.monotonic() - begun:.1f} s")
         return found
 
     def holds(self, claim: str, condition: Callable[[], object], seconds: float = _WAIT_S) -> None:
@@ -42,16 +50,22 @@ class Steps:
 
     def refused(self, claim: str, status: int, answered: int) -> None:
         """A request that must be refused with a status."""
-        self._section.check(claim, answered == status, f"status {answered}")
+        self._check(claim, answered == status, f"status {answered}")
 
     def equal(self, claim: str, ours: Callable[[], T], theirs: Callable[[], T]) -> None:
         """Something that both sides must have the same."""
         try:
             mine, other = ours(), theirs()
         except (SynreplError, OSError) as error:
-            self._section.check(claim, False, str(error))
+            self._check(claim, False, str(error))
             return
-        self._section.check(claim, mine == other, _difference(mine, other))
+        self._check(claim, mine == other, _difference(mine, other))
+
+    def settles(self, claim: str, ours: Callable[[], T], theirs: Callable[[], T]) -> None:
+        """Something that both sides must have the same once all has arrived."""
+        with suppress(SynreplError, OSError):
+            polling.wait_until(claim, lambda: ours() == theirs(), _WAIT_S)
+        self.equal(claim, ours, theirs)
 
 
 def _difference(ours: object, theirs: object) -> str:

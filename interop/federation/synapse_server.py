@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+import psycopg2
 import yaml
 
 from interop import http_request
 from interop.databases import Databases
 from interop.environments import Environment
-from interop.federation.client import API, Client, ClientRefused
+from interop.federation.client import API, API_BEFORE, Client, ClientRefused
+from interop.federation.gate import Gate, named
 from interop.matrix_client import Server, User, q
 from interop.processes import LOOPBACK, Process, free_ports
-from interop.releases import MUCH
+from interop.releases import CURRENT, MUCH
 from interop.synapse import ServerDirectory, http_listener
 from tests.adapters.federation.authorities import Authority
 
@@ -27,7 +30,10 @@ _AT_ONCE = 4
 class SynapseServer:
     """The process; a context manager, which starts and ends it.
 
+    :param gate: through which other servers reach it
+    :param notaries: servers that it asks for the keys of others
     :ivar name: of the server
+    :ivar release: which it is
     :ivar dsn: of its database
     """
 
@@ -37,9 +43,13 @@ class SynapseServer:
         databases: Databases,
         directory: Path,
         authority: Authority,
+        gate: Gate | None = None,
+        notaries: Sequence[str] = (),
     ) -> None:
         self.client_port, self.port = free_ports(2)
-        self.name = f"localhost:{self.port}"
+        self.name = named(self.port, gate)
+        self.release = environment.release
+        self._api = API if environment.release is CURRENT else API_BEFORE
         self.url = f"http://{LOOPBACK}:{self.client_port}"
         database = databases.copy(environment.release, f"peer_{directory.name}")
         self.dsn = databases.owner(database)
@@ -60,6 +70,9 @@ class SynapseServer:
                 "tls_private_key_path": str(files.private_key),
                 "federation_custom_ca_list": [str(authority.path)],
                 "ip_range_blacklist": [],
+                "trusted_key_servers": [
+                    {"server_name": each, "accept_keys_insecurely": True} for each in notaries
+                ],
                 "app_service_config_files": [str(self._service)],
                 "rc_federation": {
                     "window_size": 1000,
@@ -87,6 +100,8 @@ class SynapseServer:
         ]
         self.log = self._directory.log("main")
         self.process: Process | None = None
+        if gate is not None:
+            gate.leads_to(self.port)
 
     def _write_service(self) -> None:
         """An application service that makes members, without a password for each."""
@@ -120,7 +135,21 @@ class SynapseServer:
     def register(self, name: str) -> Client:
         """A client of a new user."""
         user = User(Server(self.client_port, self.name), name)
-        return Client(self.url, user.id, user.access_token)
+        return Client(self.url, user.id, user.access_token, self._api)
+
+    def has(self, statement: str, *params: object) -> bool:
+        """Whether a statement finds anything in its database."""
+        connection = psycopg2.connect(self.dsn)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement, params)
+                return cursor.fetchone() is not None
+        finally:
+            connection.close()
+
+    def member(self, number: int) -> str:
+        """The user ID of a member that :meth:`add_members` adds."""
+        return f"@member{number}:{self.name}"
 
     def add_members(self, room_id: str, numbers: Iterable[int]) -> None:
         """Have new users join a room.
@@ -134,12 +163,13 @@ class SynapseServer:
     def _add_member(self, room_id: str, number: int) -> None:
         name = f"member{number}"
         body = {"type": "m.login.application_service", "username": name, "inhibit_login": True}
-        self._as_service("POST", "/register", body)
-        user = q(f"@{name}:{self.name}")
+        with suppress(ClientRefused):  # the user is there already
+            self._as_service("POST", "/register", body)
+        user = q(self.member(number))
         self._as_service("POST", f"/join/{q(room_id)}?user_id={user}", {})
 
     def _as_service(self, method: str, path: str, body: object) -> Any:
-        answer = http_request.request(method, f"{self.url}{API}{path}", body, self._token)
+        answer = http_request.request(method, f"{self.url}{self._api}{path}", body, self._token)
         if answer.status != 200:
             raise ClientRefused(
                 method=method,

@@ -96,6 +96,7 @@ class RouteEndpoint:
 
         :raises AddressNotAllowed: :raises CannotConnect: :raises Unavailable: a name cannot be looked up
         """
+        protocolFactory.noisy = False  # each connection would be in the log
         return Deferred.fromCoroutine(self._connect(protocolFactory))
 
     async def _connect(self, factory: Any) -> Any:

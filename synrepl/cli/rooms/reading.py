@@ -28,6 +28,7 @@ _FLAGS: Mapping[EventFlags, str] = {
     EventFlags.ERASED: "erased",
     EventFlags.UNCONFIRMED: "unconfirmed",
     EventFlags.ABANDONED: "abandoned partial state",
+    EventFlags.AFTER_GAP: "after missed events",
 }
 
 

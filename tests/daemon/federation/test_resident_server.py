@@ -100,6 +100,13 @@ class Joins(HandshakeCase):
         self.assertEqual(chain, {ALICE}, "what the state needs, without what is in it")
         self.assertEqual(answer["event"]["sender"], CAROL)
 
+    async def test_a_whole_answer_has_the_whole_auth_chain(self) -> None:
+        room_id = await self.create(name="a room")
+        answer = (await self.handshake("join", room_id, CAROL)).json
+        chain = [each["type"] for each in answer["auth_chain"]]
+        self.assertIn("m.room.create", chain, "old servers look for it there")
+        self.assertEqual(len(chain), len(set(chain)))
+
     async def test_a_room_without_a_name_comes_with_the_memberships_of_some(self) -> None:
         room_id = await self.create()
         await self.remote.join(room_id, BOB, HERE)

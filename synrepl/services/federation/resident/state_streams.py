@@ -75,7 +75,10 @@ class StateStreams:
     async def joined(
         self, event: Event, servers: Sequence[str], *, omit_members: bool, head: bytes
     ) -> AsyncIterator[bytes]:
-        """The answer to ``send_join``: the state before the join, and the auth chains of both, without that state.
+        """The answer to ``send_join``: the state before the join, and the auth chains of both.
+
+        With ``omit_members``, the chains are without that state. Servers that do not ask so may be too old to look
+        for ``m.room.create`` anywhere but in the chain.
 
         :param servers: in the room before the join
         :param head: the first members of the answer as JSON, without brackets
@@ -147,7 +150,7 @@ class StateStreams:
         own = await self._read(
             "number of a join", lambda txn: events_by_id(txn, [event.event_id])[event.event_id]
         )
-        chain = await self._chain(state, numbers, own.event_no)
+        chain = await self._chain(state, numbers, [own.event_no], without_starts=omit_members)
         async for part in self._listed(state, chain, self._events):
             yield part
         yield b"]"
@@ -193,14 +196,17 @@ class StateStreams:
             raise CorruptState(group=state.group, room_no=state.room_no, reason=reason)
 
     async def _chain(
-        self, state: ServedState, starts: Sequence[int], join: int | None = None
+        self,
+        state: ServedState,
+        starts: Sequence[int],
+        more: Sequence[int] = (),
+        *,
+        without_starts: bool = False,
     ) -> array[int]:
-        """The auth chain of a state; with a join, of both, without the state."""
+        """The auth chain of a state and of more events; see :func:`.chain_numbers`."""
 
         def read(txn: Transaction) -> array[int]:
-            if join is None:
-                return chain_numbers(txn, state.room_no, starts)
-            return chain_numbers(txn, state.room_no, starts, [join], without_starts=True)
+            return chain_numbers(txn, state.room_no, starts, more, without_starts=without_starts)
 
         return await self._read("auth chain of a state", read)
 

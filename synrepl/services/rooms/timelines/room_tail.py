@@ -246,7 +246,8 @@ class RoomTail:
 def _shown_to_members(stored: StoredTail) -> dict[int, ShownEvent | None]:
     """The events as somebody sees them who was in the room; None: hidden from everybody.
 
-    Events are left out if it does not follow from the current state who was in the room at them.
+    Events are left out if it does not follow from the current state who was in the room at them, and if there is a gap
+    before them, which the timeline begins after.
     """
     found: dict[int, ShownEvent | None] = {}
     group = stored.current_group
@@ -260,7 +261,7 @@ def _shown_to_members(stored: StoredTail) -> dict[int, ShownEvent | None]:
             group = event.group_before
         if sight is Sight.HIDDEN:
             found[event.event_no] = None
-        elif is_in_chain:
+        elif is_in_chain and not event.is_after_gap:
             found[event.event_no] = _shown_event(event)
     return found
 
@@ -278,6 +279,7 @@ def _shown_event(event: TailEvent) -> ShownEvent:
         event.group_before,
         JOIN,
         event.redacted_by is None,
+        event.is_after_gap,
     )
 
 

@@ -27,7 +27,7 @@ from synrepl.storage.rooms.partial.swapped_state import StateSwap, swap_current_
 from synrepl.storage.rooms.persisting.limits import RoomLimits
 from synrepl.storage.rooms.persisting.room_memory import RoomMemory
 from synrepl.storage.rooms.states.state_handle import StoredState
-from synrepl.storage.rooms.tables.events import EventFlags
+from synrepl.storage.rooms.tables.events import STAYING_FLAGS, EventFlags
 from synrepl.storage.rooms.tables.heads import write_forward
 from synrepl.storage.rooms.tables.numbers import RoomRow, lock_room
 from synrepl.storage.rooms.tables.partial_rooms import (
@@ -44,7 +44,7 @@ from synrepl.streams.synapse.events import EVENTS
 #: Events that came since the last batch was judged, up to which they are judged in the transaction that completes the room.
 MAX_LAST = 200
 
-_ERASED = int(EventFlags.ERASED)
+_STAYING = int(STAYING_FLAGS)
 
 
 class Completion(NamedTuple):
@@ -167,7 +167,7 @@ def _apply_outcomes(txn: Transaction, room: RoomRow) -> None:
         {"room": room_no},
     )
     txn.execute(
-        f"UPDATE synrepl._room_events e SET flags = e.flags & {_ERASED} | r.full_flags & ~{_ERASED},"
+        f"UPDATE synrepl._room_events e SET flags = (e.flags & {_STAYING}) | (r.full_flags & ~{_STAYING}),"
         " refusal = r.full_refusal, group_before = r.full_before, group_after = r.full_after,"
         f" audience = r.full_audience | CASE WHEN e.stream_id < 0 THEN {BESIDE_BIT} ELSE 0 END,"
         " reach = NULL FROM synrepl._resync_events r"

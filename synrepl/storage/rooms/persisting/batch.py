@@ -64,6 +64,7 @@ MAX_PREFETCHED_STATES = 8
 
 _PARTIAL = int(EventFlags.PARTIAL)
 _OUTGOING = int(EventFlags.OUTGOING)
+_AFTER_GAP = int(EventFlags.AFTER_GAP)
 
 
 class RoomBatch:
@@ -387,6 +388,8 @@ class RoomBatch:
         row = self.event_rows.row(judged, event_no, old, self.partial > 0)
         if incoming.outgoing:
             row = row._replace(flags=row.flags | _OUTGOING)
+        if not incoming.backfilled and not row.is_outlier and self._is_after_gap(event):
+            row = row._replace(flags=row.flags | _AFTER_GAP)
         if old is not None and old.is_rejected != row.is_rejected:
             # Resolutions depend on which events are rejected.
             self.memory.resolutions.clear()
@@ -413,6 +416,11 @@ class RoomBatch:
             )
         self._update_view()
         return self.judged[event_id].outcome()
+
+    def _is_after_gap(self, event: Event) -> bool:
+        """Whether events before it are not here."""
+        backward = self.memory.backward
+        return any(each in backward for each in event.prev_event_ids)
 
     def _next_event_no(self) -> int:
         if not self._event_nos:

@@ -7,7 +7,7 @@ from synrepl.storage.rooms.persisting.batch_states import StateWriter
 from synrepl.storage.rooms.persisting.room_memory import HISTORY_VISIBILITY
 from synrepl.storage.rooms.persisting.view import StoredRoomView
 from synrepl.storage.rooms.states.state_handle import StoredState
-from synrepl.storage.rooms.tables.events import EventFlags, StoredEvent, refusal_text
+from synrepl.storage.rooms.tables.events import STAYING_FLAGS, EventFlags, StoredEvent, refusal_text
 from synrepl.storage.rooms.visibility.audience import pack_audience, pack_unseen
 
 # Operations on members of an enumeration are slow, and each event has flags.
@@ -15,8 +15,7 @@ _OUTLIER = int(EventFlags.OUTLIER)
 _REJECTED = int(EventFlags.REJECTED)
 _SOFT_FAILED = int(EventFlags.SOFT_FAILED)
 _PARTIAL = int(EventFlags.PARTIAL)
-#: What stays when an event is judged again.
-_STAYING = int(EventFlags.ERASED | EventFlags.OUTGOING)
+_STAYING = int(STAYING_FLAGS)
 _UNCONFIRMED = int(EventFlags.UNCONFIRMED)
 
 

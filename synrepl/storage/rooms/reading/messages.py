@@ -71,6 +71,9 @@ def missing_in_page(
     missing there may be older than all that is here.
     """
     low, high = page.next or request.since or START, request.upto or END
+    if request.upto is not None:
+        # What is missing before the event at which a timeline begins is part of the history before it.
+        high = high._replace(stream=high.stream + 1)
     if page.next is None and high != END and not _begins_here(txn, room):
         high = END
     txn.execute(_MISSING, (room.room_no, *low, *high))

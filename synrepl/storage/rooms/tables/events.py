@@ -29,7 +29,8 @@ class EventFlags(IntFlag):
     event is judged again when the room has its full state, though it has no partial state itself: its verdict
     may lean on events that have. An outgoing event is sent to the other servers in the room. An abandoned event had
     partial state when the last users of this server left: nothing is built on it until somebody joins the room again,
-    when it is partial again.
+    when it is partial again. An event after a gap came as news although events before it had not: clients are told
+    of the gap.
     """
 
     OUTLIER = 1
@@ -40,6 +41,11 @@ class EventFlags(IntFlag):
     UNCONFIRMED = 32
     OUTGOING = 64
     ABANDONED = 128
+    AFTER_GAP = 256
+
+
+#: What stays when an event is judged again: it does not depend on verdicts.
+STAYING_FLAGS = EventFlags.ERASED | EventFlags.OUTGOING | EventFlags.AFTER_GAP
 
 
 # Operations on members of an enumeration are slow, and these are looked at all the time.

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, Sight, Viewer
 from synrepl.storage.database import Record, Transaction, planned
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.user_rooms import UserRoom
 from synrepl.storage.rooms.visibility.audience import LEAVE, NEVER_BITS, membership_text
@@ -39,6 +40,8 @@ from synrepl.storage.rooms.visibility.viewer_sql import SeenEvent
 #: Rows read of each room beyond those that are shown, because a few may be hidden.
 SPARE_ROWS = 10
 
+_AFTER_GAP = int(EventFlags.AFTER_GAP)
+
 
 class ShownEvent(NamedTuple):
     """An event that a user sees.
@@ -49,6 +52,7 @@ class ShownEvent(NamedTuple):
     :ivar redacted_by: number of the redaction that applies to it
     :ivar membership: of the user after the event
     :ivar is_whole: whether it is served as it came, not in its redacted form
+    :ivar is_after_gap: whether events before it were missing when it came
     """
 
     event_no: int
@@ -62,6 +66,7 @@ class ShownEvent(NamedTuple):
     group_before: int
     membership: str
     is_whole: bool
+    is_after_gap: bool
 
 
 class RoomWindow(NamedTuple):
@@ -83,7 +88,7 @@ class RoomWindow(NamedTuple):
 class ShownPart(NamedTuple):
     """The newest events of a window: in topological order if it is new, else in stream order.
 
-    :ivar is_limited: whether the window has more, or had
+    :ivar is_limited: whether the window has more, or had, or other servers have: there is a gap before the first event
     :ivar is_new: whether the window is
     """
 
@@ -129,7 +134,12 @@ def newest_shown(
                 wanted,
             )
         is_limited = len(shown) > limit or window.is_purged
-        parts[window.room.room_no] = ShownPart(shown[:limit][::-1], is_limited, window.is_new)
+        shown = shown[:limit]
+        for number, each in enumerate(shown, 1):
+            if each.is_after_gap:
+                shown, is_limited = shown[:number], True
+                break
+        parts[window.room.room_no] = ShownPart(shown[::-1], is_limited, window.is_new)
     return parts
 
 
@@ -169,7 +179,7 @@ def _rows(
     statement = f"""
         SELECT found.room_no, found.event_no, found.event_id, found.topological, found.stream_id, t.type,
                found.slot, found.sender, found.origin_server_ts, found.redacted_by, found.group_before,
-               found.membership, {sql.sight("found.reason")}
+               found.membership, {sql.sight("found.reason")}, found.flags & {_AFTER_GAP} <> 0
           FROM (SELECT found.*, {sql.reason()} AS reason
                   FROM (SELECT e.*, CASE WHEN e.own THEN {membership_set("e.audience")}
                                          ELSE max(e.by_state) OVER of_group END AS membership,
@@ -218,7 +228,7 @@ def _rows(
 
 def _shown(row: Record) -> tuple[ShownEvent, bool]:
     _, event_no, event_id, topological, stream_id, kind, slot, sender, sent_at, *rest = row
-    redacted_by, group_before, membership, sight = rest
+    redacted_by, group_before, membership, sight, is_after_gap = rest
     event = ShownEvent(
         event_no,
         event_id,
@@ -231,6 +241,7 @@ def _shown(row: Record) -> tuple[ShownEvent, bool]:
         group_before,
         membership_text(membership),
         SIGHTS[sight] is Sight.FULL and redacted_by is None,
+        is_after_gap,
     )
     return event, SIGHTS[sight] is not Sight.HIDDEN
 
@@ -277,6 +288,7 @@ def of_seen(seen: Iterable[SeenEvent]) -> list[ShownEvent]:
             each.group_before,
             each.membership,
             each.is_whole,
+            each.is_after_gap,
         )
         for each in seen
     ]

@@ -14,6 +14,7 @@ from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
 from synrepl.rooms import EventOrdering, StateKey
 from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.event_sources import (
     SOURCE_CELLS,
@@ -27,6 +28,8 @@ from synrepl.storage.rooms.timelines.room_summaries import StoredSummary, room_s
 #: Maximum number of events in a tail.
 TAIL_EVENTS = 32
 
+_AFTER_GAP = int(EventFlags.AFTER_GAP)
+
 
 class TailEvent(NamedTuple):
     """An event of a tail.
@@ -35,6 +38,7 @@ class TailEvent(NamedTuple):
     :ivar state_key: None for a message event
     :ivar slot: of its state key; None for a message event
     :ivar audience: see :mod:`~synrepl.storage.rooms.visibility.audience`
+    :ivar is_after_gap: whether events before it were missing when it came
     """
 
     event_no: int
@@ -50,6 +54,7 @@ class TailEvent(NamedTuple):
     group_before: int
     group_after: int
     audience: int
+    is_after_gap: bool
 
 
 class TailChange(NamedTuple):
@@ -248,7 +253,7 @@ _TAILS = Script(
             UNION ALL
             SELECT 'event', e.room_no, json_build_array(e.event_no, e.event_id, e.topological, e.stream_id,
                    f.writer, t.type, k.state_key, e.slot, e.sender, e.origin_server_ts, e.redacted_by,
-                   e.group_before, e.group_after, e.audience), NULL
+                   e.group_before, e.group_after, e.audience, e.flags & {_AFTER_GAP} <> 0), NULL
               FROM recent e JOIN synrepl._event_types t USING (type_no)
               LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
               LEFT JOIN synrepl.events f ON f.stream_id = e.stream_id AND f.row_no = 0

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from synrepl.core.errors import InputError
 from synrepl.rooms import EventOrdering, Sight, Viewer, VisibilityVerdict
 from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.visibility.audience import (
     BAN,
     BESIDE_BIT,
@@ -51,6 +52,7 @@ IS_DIFFERENT = (
 
 
 #: The numbers of all memberships but the one that a user has who is not in the room.
+_AFTER_GAP = int(EventFlags.AFTER_GAP)
 _OTHERS = (JOIN, INVITE, BAN, KNOCK, OTHER_MEMBERSHIP)
 
 
@@ -70,6 +72,7 @@ class SeenEvent(NamedTuple):
     :ivar type: event type
     :ivar slot: of its state key; None for a message event
     :ivar sent_at: ``origin_server_ts``, in milliseconds
+    :ivar is_after_gap: whether events before it were missing when it came
     """
 
     event_no: int
@@ -83,6 +86,7 @@ class SeenEvent(NamedTuple):
     sender: str
     sent_at: int
     group_before: int
+    is_after_gap: bool
 
     @property
     def is_whole(self) -> bool:
@@ -189,10 +193,10 @@ def _seen_text(source: str, sql: ViewerSql, order: str) -> PlannedOnce:
         SELECT found.event_no, found.event_id, found.topological, found.stream_id,
                found.redacted_by, found.membership, found.reason, found.erased,
                {known.sight("found.reason")}, t.type, found.slot, found.sender, found.origin_server_ts,
-               found.group_before
+               found.group_before, found.flags & {_AFTER_GAP} <> 0
           FROM (SELECT found.*, {known.reason()} AS reason
                   FROM (SELECT e.event_no, e.event_id, e.topological, e.stream_id, e.redacted_by,
-                               e.type_no, e.slot, e.origin_server_ts, e.group_before,
+                               e.type_no, e.slot, e.origin_server_ts, e.group_before, e.flags,
                                e.sender, e.audience, {sql.membership} AS membership,
                                {sql.erased} AS erased, {sql.own} AS own
                           FROM ({source}) AS wanted CROSS JOIN LATERAL (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from synrepl.services.federation.resync import room_resync
 from synrepl.services.federation.resync.worker import ResyncWorker
 from synrepl.storage.database import Transaction
+from synrepl.storage.federation.outgoing_events import events_to_send
 from synrepl.storage.rooms.partial import steps
 from synrepl.storage.rooms.partial.jobs import claim_jobs
 from synrepl.storage.rooms.partial.steps import ListTarget
@@ -34,6 +35,17 @@ class CompletedRooms(ResyncCase):
             )
             await self.empty()
             self.a.rooms.clear()
+
+    async def test_other_servers_are_still_sent_what_was_said_in_the_partial_room(self) -> None:
+        room = self.made_room()
+        await self.join(room)
+        said = self.a.send(room.room_id, "m.room.message", ALICE, {"body": "hello"})
+        await self.one.persist(room.room_id, room.version, [IncomingEvent(said, outgoing=True)])
+        await self.here.complete()
+        await self.check_complete(room)
+        sent = await self.read(lambda txn: events_to_send(txn, 0, 2**60, 10))
+        stream_id = "SELECT stream_id FROM synrepl._room_events WHERE event_id = %s"
+        self.assertEqual([each.stream_id for each in sent], [self.sql(stream_id, said.event_id)])
 
     async def test_a_process_that_was_killed_goes_on_when_it_starts_again(self) -> None:
         room = await self.shared_room()

@@ -12,6 +12,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import Event
 from synrepl.services.rooms.news.recent_changes import ChangeKind
+from synrepl.services.rooms.store import RoomStore
 from synrepl.services.rooms.timelines.client_filter import (
     NO_FILTER,
     ClientFilter,
@@ -21,6 +22,7 @@ from synrepl.services.rooms.timelines.client_filter import (
 from synrepl.services.rooms.timelines.room_tails import MAX_AGE_S, RoomTails
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import JoinedRoom, RoomsUpdate, TimelineReader
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.rooms.timelines.stored_tails import TAIL_EVENTS
 from tests.services.rooms.timelines.gated_database import GatedDatabase
 from tests.services.world import manual_clock
@@ -38,6 +40,7 @@ class TailsCase(StoreCase):
         scheduler = TwistedScheduler(self.clock)
         self.counted: Any = GatedDatabase(self.database)
         self.tails = RoomTails(scheduler, self.counted)
+        self.store = RoomStore(self.database)
         self.timelines = Timelines(self.counted, scheduler, self.tails)
         self.make = make = EventMaker("10", "tails")
         joins = {"membership": "join"}
@@ -73,7 +76,9 @@ class TailsCase(StoreCase):
         """A message of Alice."""
         return self.make.event("m.room.message", {"body": text}, [follows], self.cites[:3])
 
-    async def persist(self, *events: Event, by: PersistingProcess | None = None) -> None:
+    async def persist(
+        self, *events: Event | IncomingEvent, by: PersistingProcess | None = None
+    ) -> None:
         """Store events, and pass on that the room has changed."""
         await (by or self.one).persist(self.make.room_id, self.make.version, events)
         self.tails.changed(ChangeKind.ROOM, "one", 0, self.make.room_id)
@@ -264,6 +269,34 @@ class AnswersOfTails(TailsCase):
         self.assertEqual(self.ids(found), [each.event_id for each in events[-10:]])
         self.assertEqual([each.event_id for each in found.state], [topic.event_id])
         self.assert_read("tails of rooms")
+
+    async def test_a_timeline_begins_after_missed_events(self) -> None:
+        before = await self.now()
+        topic = self.state("m.room.topic", {"topic": "1"}, self.bob)
+        await self.persist(topic, early := self.say("early", topic))
+        between = await self.now()
+        missed = self.state("m.room.topic", {"topic": "missed"}, early)
+        late = self.say("late", missed)
+        state = await self.store.state_ids_at(early.event_id)
+        state = {**state, ("m.room.topic", ""): missed.event_id}
+        outlier = IncomingEvent(missed, outlier=True)
+        reported = IncomingEvent(late, state_before=state, checked_by_room=True)
+        await self.persist(outlier, reported, last := self.say("last", late))
+        for since, expected in ((before, [late, last]), (between, [late, last])):
+            found = await self.room(since)
+            self.assertTrue(found.timeline.limited)
+            self.assertEqual(self.ids(found), [each.event_id for each in expected])
+            topics = [each.event_id for each in found.state if each.type == "m.room.topic"]
+            self.assertEqual(topics, [missed.event_id])
+        after = await self.now()
+        await self.persist(more := self.say("more", last))
+        found = await self.room(after)
+        self.assertFalse(found.timeline.limited)
+        self.assertEqual(self.ids(found), [more.event_id])
+        new = await self.timelines.initial(TimelineReader(BOB), await self.now(), NO_FILTER)
+        room = new.joined[self.make.room_id]
+        self.assertTrue(room.timeline.limited)
+        self.assertEqual(self.ids(room), [late.event_id, last.event_id, more.event_id])
 
     async def test_lazy_clients_get_the_senders(self) -> None:
         before = await self.now()
