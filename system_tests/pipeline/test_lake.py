@@ -116,7 +116,9 @@ class LakeMarkers(LakeCase):
         for name in ("a (1) {x,y} *? #:", "ü 漢"):
             table = Lake.open_or_create(above / name, "one", False).ensure_table(SHAPE)
             table.append([], table.position, PositionVector({"w": 1}, 1))
-            self.assertEqual((table.remove_unused(), table.position.linear), (0, 1))
+            self.assertEqual(
+                (table.remove_unused(retention_hours=0), table.position.linear), (0, 1)
+            )
 
     def test_a_file_is_refused(self) -> None:
         self.path.write_text("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time as times
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,13 @@ from synrepl.pipeline.lake.data_files import (
     FileWriter,
     read_batches,
 )
-from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, SchemaChanged, StreamTable
+from synrepl.pipeline.lake.table import (
+    DEFAULT_RETENTION_HOURS,
+    LakeFailed,
+    LandedElsewhere,
+    SchemaChanged,
+    StreamTable,
+)
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
@@ -301,10 +308,48 @@ class TableFiles(TableCase):
         self.table.rewrite(old, [new], change=False)
         self.assertEqual(self.there() - {new.name, "part-torn.parquet"},
                          {orphan.name, *(file.name for file in old)})  # fmt: skip
-        self.assertEqual(self.table.remove_unused(), 4)
+        self.assertEqual(self.table.remove_unused(retention_hours=0), 4)
         self.assertEqual(self.there(), {new.name})
-        self.assertEqual(self.table.remove_unused(), 0)
+        self.assertEqual(self.table.remove_unused(retention_hours=0), 0)
         self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_files_are_kept_for_the_retention(self) -> None:
+        old = [self.add(1, 2), self.add(3, 4)]
+        young, stray = self.written(1, 2), self.written(1, 2)
+        hour = 3600
+        # As if they had been written long ago: what counts is when they were replaced.
+        for file in (*old, stray):
+            age(self.table.path_of(file), 7 * hour)
+        version = DeltaTable(self.table.path).version()
+        new = self.written(1, 4)
+        self.table.rewrite(old, [new], change=False)
+        self.assertEqual(self.table.remove_unused(retention_hours=6), 1)
+        self.assertEqual(self.there(), {file.name for file in (*old, young, new)})
+        before = DeltaTable(self.table.path, version=version).to_pyarrow_table()
+        self.assertEqual(sorted(before["stream_id"].to_pylist()), [1, 2, 3, 4])
+
+        self.patch(times, "time", lambda: datetime.now(UTC).timestamp() - 7 * hour)
+        newest = self.written(1, 4)
+        self.table.rewrite([new], [newest], change=False)
+        self.assertEqual(self.table.remove_unused(retention_hours=6), 1)
+        self.assertEqual(self.there(), {file.name for file in (*old, young, newest)})
+
+    def test_the_retention_is_recorded_for_all_that_write_the_table(self) -> None:
+        self.assertEqual(self.table.retention_hours, DEFAULT_RETENTION_HOURS)
+        self.table.set_retention(48)
+        self.assertEqual(self.again().retention_hours, 48)
+        found = DeltaTable(self.table.path).metadata().configuration
+        self.assertEqual(found["delta.deletedFileRetentionDuration"], "interval 48 hours")
+        self.assertEqual(found["delta.logRetentionDuration"], "interval 72 hours")
+        commits = self.commits()
+        self.table.set_retention(48)
+        self.assertEqual(self.commits(), commits)
+
+    def test_a_table_of_an_earlier_release_has_the_default_retention(self) -> None:
+        DeltaTable(self.table.path).alter.set_table_properties(
+            {"delta.deletedFileRetentionDuration": "interval 1 week"}
+        )
+        self.assertEqual(self.again().retention_hours, DEFAULT_RETENTION_HOURS)
 
     def test_the_time_in_the_log_is_now(self) -> None:
         begun = datetime.now(UTC).timestamp() * 1000 - 1
@@ -417,3 +462,9 @@ class BrokenTables(TableCase):
             LakeFailed, StreamTable.create, self.folder / "taken" / "notes", SHAPE
         )
         self.assertIn("cannot be made", str(error))
+
+
+def age(path: Path, seconds: float) -> None:
+    """Let a file be this old."""
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))

@@ -19,6 +19,7 @@ from synrepl.cli.lake.options import (
     database_options,
     existing_streams,
     lake_argument,
+    retention_option,
     selected_streams,
     session_options,
     source_database,
@@ -92,6 +93,7 @@ LEASE_S = 7 * 86_400.0
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Port of an HTTP listener for /metrics."
 )
+@retention_option
 @session_options
 @json_option
 def command(
@@ -106,6 +108,7 @@ def command(
     name: str,
     no_acknowledge: bool,
     metrics_port: int | None,
+    retention_hours: int | None,
     session: SessionOptions,
     as_json: bool,
 ) -> None:
@@ -147,7 +150,13 @@ def command(
                         raise
 
             maintenance = LakeMaintenance(
-                spark, lake, source, dsn, accept_gaps=accept_gaps, acknowledge=acknowledge
+                spark,
+                lake,
+                source,
+                dsn,
+                accept_gaps=accept_gaps,
+                acknowledge=acknowledge,
+                retention_hours=retention_hours,
             )
 
             def on_round(landed: LandingRound) -> None:

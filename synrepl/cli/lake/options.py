@@ -17,6 +17,7 @@ from synrepl.cli.dsn import dsn_from_options, dsn_options
 from synrepl.core.errors import ConfigError
 from synrepl.driver.blocking import PATIENCE_S
 from synrepl.pipeline.lake.lake import local_path
+from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -44,6 +45,14 @@ lake_argument = click.argument("path", metavar="LAKE", callback=lake_path)
 
 stream_option = click.option(
     "--stream", "streams", multiple=True, help="Only this stream; repeatable. Default: all."
+)
+
+
+retention_option = click.option(
+    "--retention-hours",
+    type=click.IntRange(min=0, max=24 * 365),
+    help="How long files that were replaced are kept, for readers and time travel; from now on."
+    f" Default: what was given before, or {DEFAULT_RETENTION_HOURS}.",
 )
 
 

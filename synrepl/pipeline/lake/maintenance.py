@@ -25,6 +25,9 @@ from synrepl.pipeline.source.database.settlement import (
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.storage.position_marks import PositionMark
 
+#: How many times within the retention unused files are looked for.
+REMOVALS_PER_RETENTION = 24
+
 #: Called after each round of landing.
 RoundCallback = Callable[[LandingRound], object]
 
@@ -57,6 +60,8 @@ class LakeMaintenance:
     :param dsn: the DSN that tasks connect to
     :param accept_gaps: see :class:`.land.Landing`
     :param acknowledge: called with the positions that are durable in the lake
+    :param retention_hours: how long files that were replaced are kept from now on, for readers and
+        time travel; None for what the tables have recorded
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class LakeMaintenance:
         *,
         accept_gaps: Iterable[str] = (),
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
+        retention_hours: int | None = None,
         clock: BlockingClock = REAL_TIME,
     ) -> None:
         self._spark = spark
@@ -80,6 +86,10 @@ class LakeMaintenance:
         self._quarantined: Counter[str] = Counter()
         self._upto: dict[str, str] = {}
         self._lost: dict[str, list[LostRows]] = {}
+        self._retention_hours = retention_hours
+        self._clock = clock
+        self._has_unused = False
+        self._removal_due = clock.now()
         self._landing = Landing(
             spark,
             lake,
@@ -122,7 +132,8 @@ class LakeMaintenance:
         # Again, as the rows just landed may be redactions.
         erased = erase(self._spark, self._lake, self._pending())
         joined = sum(compact(self._spark, self._lake, stream).joined for stream in streams)
-        if joined:
+        self._has_unused |= bool(joined)
+        if self._has_unused and self._clock.now() >= self._removal_due:
             self._remove_unused(streams)
         # Adding to a Counter drops zeros.
         report = MaintenanceReport(
@@ -142,8 +153,16 @@ class LakeMaintenance:
         return pending(self._spark, self._source, self._lake, self._redactions)
 
     def _remove_unused(self, streams: Sequence[str]) -> None:
-        # While somebody reads, the files stay; a later run removes them.
+        """Delete what was replaced before the retention."""
+        tables = [self._lake.table(stream) for stream in streams]
+        if self._retention_hours is not None:
+            for table in tables:
+                table.set_retention(self._retention_hours)
+        # While one of our own jobs reads, perhaps for longer than that, the files stay.
         with self._lake.removal_lock(wait=False) as nobody_reads:
             if nobody_reads:
-                for stream in streams:
-                    self._lake.table(stream).remove_unused()
+                for table in tables:
+                    table.remove_unused(table.retention_hours)
+        # Each time, all files are listed, and there may be thousands that are to be kept.
+        hours = min((table.retention_hours for table in tables), default=0)
+        self._removal_due = self._clock.now() + hours * 3600 / REMOVALS_PER_RETENTION

@@ -7,6 +7,7 @@ process that dies in between leaves both unchanged.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,14 @@ _REWRITES = "synrepl/rewrites"
 _WRITERS = "synrepl.writers"
 _COUNTS_DOWN = "synrepl.counts_down"
 _FAILOVERS = "synrepl.failovers"
+
+#: How long files that were replaced are kept for readers and for time travel, in hours.
+DEFAULT_RETENTION_HOURS = 6
+
+#: The table property with this time, which other writers of Delta tables heed, too.
+_RETENTION = "delta.deletedFileRetentionDuration"
+_LOG_RETENTION = "delta.logRetentionDuration"
+_HOURS = re.compile(r"interval (\d+) hours")
 
 _TYPE = "synrepl.type"
 
@@ -93,9 +102,8 @@ class StreamTable:
                 name=stream_schema.stream,
                 configuration={
                     "delta.dataSkippingStatsColumns": "stream_id",
-                    # There may be a commit per second, and old versions are not read.
-                    "delta.logRetentionDuration": "interval 1 days",
                     "delta.enableExpiredLogCleanup": "true",
+                    **retention_properties(DEFAULT_RETENTION_HOURS),
                     _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
                     _WRITERS: "[]",
                 },
@@ -178,6 +186,20 @@ class StreamTable:
         rows = zip(*(actions[name].to_pylist() for name in wanted), strict=True)
         return sorted((DataFile(*row) for row in rows), key=lambda file: (file.low, file.name))
 
+    @property
+    def retention_hours(self) -> int:
+        """How long files that were replaced are kept, in hours."""
+        found = _HOURS.fullmatch(self._properties.get(_RETENTION, ""))
+        return DEFAULT_RETENTION_HOURS if found is None else int(found[1])
+
+    def set_retention(self, hours: int) -> None:
+        """Keep files that are replaced for this time, in hours."""
+        wanted = retention_properties(hours)
+        if not wanted.items() <= self._properties.items():
+            with _failing(self.path, "written"):
+                self._delta.alter.set_table_properties(wanted, raise_if_not_exists=False)
+            self.refresh()
+
     def path_of(self, file: DataFile) -> Path:
         """The path of a file."""
         return self.path / file.name
@@ -213,16 +235,22 @@ class StreamTable:
         # Two rewrites that begin at one version have the same number, so one of them fails.
         self._commit([*(_add(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite")
 
-    def remove_unused(self) -> int:
+    def remove_unused(self, retention_hours: int) -> int:
         """Delete files that do not belong to the table, and return their number.
 
         Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
+
+        :param retention_hours: keep those that were replaced, or written in vain, within this time;
+            with 0, whoever reads an older version of the table fails
         """
         self.refresh()
         with _failing(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}
             gone = self._delta.vacuum(
-                retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+                retention_hours=retention_hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
             )
         # The result includes files deleted earlier, for as long as they are in the log.
         return len(there.intersection(gone))
@@ -257,6 +285,13 @@ class StreamTable:
                 actions, mode="append", schema=self._delta.schema(), commit_properties=properties
             )
         self.refresh()
+
+
+def retention_properties(hours: int) -> dict[str, str]:
+    """The table properties that keep replaced files for this time, in hours, and their versions in the log."""
+    # A day more, as a version needs the checkpoint before it. Not the default of 30 days: there may
+    # be a commit per second.
+    return {_RETENTION: f"interval {hours} hours", _LOG_RETENTION: f"interval {hours + 24} hours"}
 
 
 def _add(file: DataFile, change: bool) -> AddAction:

@@ -20,7 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.table import LakeFailed
+from synrepl.pipeline.lake.table import (
+    DEFAULT_RETENTION_HOURS,
+    LakeFailed,
+    retention_properties,
+)
 from synrepl.storage.position_marks import PositionMark
 
 T = TypeVar("T")
@@ -105,10 +109,12 @@ class Watermarks:
         found = self._open()
         return parquet_dataframe(spark, _DDL, [] if found is None else found.file_uris())
 
-    def remove_unused(self) -> int:
+    def remove_unused(self, retention_hours: int) -> int:
         """Delete files that no longer belong to the table, and return their number.
 
         Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
+
+        :param retention_hours: see :meth:`.StreamTable.remove_unused`
         """
         found = self._open()
         if found is None:
@@ -118,7 +124,10 @@ class Watermarks:
             "cleared",
             lambda: len(
                 delta.vacuum(
-                    retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+                    retention_hours=retention_hours,
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    full=True,
                 )
             ),
         )
@@ -136,8 +145,7 @@ class Watermarks:
                 Schema.from_arrow(SCHEMA),
                 mode="ignore",
                 name="marks",
-                # There is a commit a minute, and older versions are not read.
-                configuration={"delta.logRetentionDuration": "interval 1 days"},
+                configuration=retention_properties(DEFAULT_RETENTION_HOURS),
             )
             delta = DeltaTable(self.path)
             write_deltalake(delta, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")

@@ -61,7 +61,9 @@ def erase(
 ) -> ErasureReport:
     """Empty all cells that contain new subjects or redacted events, and remove the old files.
 
-    Call it within :meth:`.Lake.write_lock`; it waits until nobody reads the lake. Erasures are
+    Call it within :meth:`.Lake.write_lock`; it waits until none of our own processes reads the lake.
+    Old files are removed at once, without the retention of other changes, so plain readers of older
+    versions fail. Erasures are
     recorded as done only when the last old file is gone. If a process dies before, the next run
     repeats the work, which is idempotent.
 
@@ -80,7 +82,7 @@ def erase(
         with lake.removal_lock():
             # In all tables, because an interrupted run may have left files in any of them.
             for table, _ in jobs:
-                table.remove_unused()
+                table.remove_unused(retention_hours=0)
             _remove_strays(lake)
     after = todo.record.updated(todo.known.subjects, todo.upto)
     if after != todo.record:
