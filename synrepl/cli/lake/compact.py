@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from synrepl.cli.conventions import json_option, print_json
@@ -17,6 +15,7 @@ from synrepl.cli.lake.options import (
 from synrepl.cli.terminal import graceful_exit, plain_table, show
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.session.options import SessionOptions
@@ -30,7 +29,7 @@ from synrepl.pipeline.session.session import named_session
 @session_options
 @json_option
 def command(
-    path: Path,
+    path: LakePath,
     streams: tuple[str, ...],
     retention_hours: int | None,
     session: SessionOptions,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,6 +32,7 @@ from synrepl.driver.connection import DatabaseRefused
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.database.settlement import SETTLE_TIMEOUT_S
@@ -97,7 +97,7 @@ LEASE_S = 7 * 86_400.0
 @session_options
 @json_option
 def command(
-    path: Path,
+    path: LakePath,
     dsn: str,
     patience_s: float,
     streams: tuple[str, ...],

@@ -17,13 +17,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, verify_files
+from synrepl.pipeline.lake.storage import LakePath, plain_error
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
@@ -72,24 +73,32 @@ class LakeFailed(StorageError):
     """the lake's table {path} cannot be {what}: {reason}"""
 
 
+class LakeConflict(LakeFailed):
+    """the lake's table {path} cannot be {what}, because another process has changed it at the same time: {reason}; nothing was changed here, so run this again"""
+
+
 class StreamTable:
     """The table in a folder, as of the construction of this object or the last :meth:`refresh`.
 
     :raises LakeFailed: it cannot be read
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: LakePath) -> None:
         self.path = path
         with _failing(path, "read"):
-            self._delta = DeltaTable(path)
+            self._delta = DeltaTable(str(path))
 
     @staticmethod
-    def exists(path: Path) -> bool:
+    def exists(path: LakePath) -> bool:
         """True if a folder has a table; a folder whose creation was interrupted has none."""
-        return path.is_dir() and DeltaTable.is_deltatable(str(path))
+        # In a file system, asking delta-rs for a folder that does not exist makes it.
+        if isinstance(path, Path) and not path.is_dir():
+            return False
+        with _failing(path, "read"):
+            return DeltaTable.is_deltatable(str(path))
 
     @classmethod
-    def create(cls, path: Path, stream_schema: StreamSchema) -> StreamTable:
+    def create(cls, path: LakePath, stream_schema: StreamSchema) -> StreamTable:
         """Create an empty table for a stream.
 
         All of the stream's own columns are nullable: erasing leaves nulls, and the stream may
@@ -97,7 +106,7 @@ class StreamTable:
         """
         with _failing(path, "made"):
             DeltaTable.create(
-                path,
+                str(path),
                 Schema([_field(column) for column in stream_schema.columns]),
                 name=stream_schema.stream,
                 configuration={
@@ -200,7 +209,7 @@ class StreamTable:
                 self._delta.alter.set_table_properties(wanted, raise_if_not_exists=False)
             self.refresh()
 
-    def path_of(self, file: DataFile) -> Path:
+    def path_of(self, file: DataFile) -> LakePath:
         """The path of a file."""
         return self.path / file.name
 
@@ -317,9 +326,10 @@ def _column(field: Field) -> Column:
 
 
 @contextmanager
-def _failing(path: Path, what: str) -> Iterator[None]:
+def _failing(path: LakePath, what: str) -> Iterator[None]:
     try:
         yield
+    except CommitFailedError as error:
+        raise LakeConflict(path=path, what=what, reason=plain_error(error)) from None
     except (DeltaError, OSError) as error:
-        reason = " ".join(str(error).split())[:500]
-        raise LakeFailed(path=path, what=what, reason=reason) from None
+        raise LakeFailed(path=path, what=what, reason=plain_error(error)) from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.storage import plain_error
 from synrepl.pipeline.lake.table import (
     DEFAULT_RETENTION_HOURS,
     LakeFailed,
@@ -52,7 +52,7 @@ class Watermarks:
     """The marks of a lake; to add some, construct and use this within :meth:`.Lake.write_lock`."""
 
     def __init__(self, lake: Lake) -> None:
-        self.path: Path = lake.path / "marks"
+        self.path = lake.path / "marks"
         self._newest: dict[str, PositionMark] | None = None
 
     def record(self, stream: str, token: Token, at: float) -> bool:
@@ -141,13 +141,13 @@ class Watermarks:
 
         def work() -> None:
             DeltaTable.create(
-                self.path,
+                str(self.path),
                 Schema.from_arrow(SCHEMA),
                 mode="ignore",
                 name="marks",
                 configuration=retention_properties(DEFAULT_RETENTION_HOURS),
             )
-            delta = DeltaTable(self.path)
+            delta = DeltaTable(str(self.path))
             write_deltalake(delta, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
             if len(delta.file_uris()) > MAX_FILES:
                 delta.optimize.compact()
@@ -169,14 +169,13 @@ class Watermarks:
     def _open(self) -> DeltaTable | None:
         if not (self.path / "_delta_log").is_dir():
             return None
-        return self._guarded("read", lambda: DeltaTable(self.path))
+        return self._guarded("read", lambda: DeltaTable(str(self.path)))
 
     def _guarded(self, what: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except (DeltaError, OSError) as error:
-            reason = " ".join(str(error).split())[:500]
-            raise LakeFailed(path=self.path, what=what, reason=reason) from None
+            raise LakeFailed(path=self.path, what=what, reason=plain_error(error)) from None
 
 
 def _is_due(last: PositionMark | None, token: Token, at: float) -> bool:

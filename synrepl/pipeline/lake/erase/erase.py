@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +18,7 @@ from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erase.pending import PendingErasures
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
+from synrepl.pipeline.lake.storage import LakePath, remove_tree
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
@@ -116,9 +115,10 @@ def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Maskin
 
 def _remove_strays(lake: Lake) -> None:
     """Remove quarantine folders without a table, which interrupted landings have left."""
-    for folder in (lake.path / "quarantine").glob("*"):
+    quarantines = lake.path / "quarantine"
+    for folder in [*quarantines.iterdir()] if quarantines.is_dir() else ():
         if lake.quarantine(folder.name) is None:
-            shutil.rmtree(folder)
+            remove_tree(folder)
 
 
 class _Progress:
@@ -151,7 +151,7 @@ def _masked(
     return swaps, rows
 
 
-def _look_through(folder: Path, masking: _Masking, part: bytes) -> Iterator[pa.RecordBatch]:
+def _look_through(folder: LakePath, masking: _Masking, part: bytes) -> Iterator[pa.RecordBatch]:
     """Search files, and rewrite those with something to erase."""
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
@@ -165,7 +165,7 @@ def _look_through(folder: Path, masking: _Masking, part: bytes) -> Iterator[pa.R
     yield pa.RecordBatch.from_pylist([report], schema=_LOOKED)
 
 
-def _has_hit(path: Path, masking: _Masking) -> bool:
+def _has_hit(path: LakePath, masking: _Masking) -> bool:
     # Numbers are never erased.
     wanted = [
         field
@@ -176,7 +176,7 @@ def _has_hit(path: Path, masking: _Masking) -> bool:
     return any(masking(batch) is not batch for batch in found)
 
 
-def _rewritten(folder: Path, file: DataFile, masking: _Masking) -> tuple[DataFile, int]:
+def _rewritten(folder: LakePath, file: DataFile, masking: _Masking) -> tuple[DataFile, int]:
     schema = arrow_schema(masking.stream_schema.columns)
     writer = FileWriter(folder, schema)
     changed = 0

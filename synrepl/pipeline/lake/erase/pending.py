@@ -87,7 +87,7 @@ def pending(
     new: set[RoomEvent] = set()
     upto: dict[str, PositionVector] = {}
     for rule in RULES:
-        table = lake.table(rule.stream) if rule.stream in lake.streams else None
+        table = lake.table(rule.stream) if lake.has_stream(rule.stream) else None
         if table is None or not rule.fits(table.stream_schema):
             continue
         upto[rule.stream] = table.position

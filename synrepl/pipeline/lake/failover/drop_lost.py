@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +16,7 @@ from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_keys, summarize_lost
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_failovers import LossWindow, update_failovers
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -98,7 +98,7 @@ def _drop(
 
 
 def _without(
-    folder: Path, stream_schema: StreamSchema, ids: pa.Array, part: bytes
+    folder: LakePath, stream_schema: StreamSchema, ids: pa.Array, part: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Rewrite files without some facts; files without these facts stay."""
     schema = arrow_schema(stream_schema.columns)

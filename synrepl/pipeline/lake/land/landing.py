@@ -19,7 +19,7 @@ from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.task import LANDED, LandPart, StreamTask, land_part
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
-from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table import LakeConflict, LandedElsewhere, StreamTable
 from synrepl.pipeline.lake.table_failovers import update_failovers
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
@@ -42,6 +42,9 @@ TASK_ROWS = 500_000
 
 #: Approximate number of rows of one stream in a commit, which a killed process has to read again.
 ROUND_ROWS = 4_000_000
+
+#: How many rounds in a row may be lost to another process that lands into the same lake.
+MAX_BEATEN = 5
 
 Vectors = Mapping[str, PositionVector]
 
@@ -173,8 +176,19 @@ class Landing:
 
     def _land_all(self, bounds: Mapping[str, SafeBound]) -> Iterator[LandingRound]:
         """Land everything at or below the bounds, in as many rounds as it takes."""
+        beaten = 0
         while bounds:
-            landed = self._land_round(bounds)
+            try:
+                landed = self._land_round(bounds)
+            except (LandedElsewhere, LakeConflict):
+                # Another process has landed this meanwhile, or our commit succeeded and its answer
+                # was lost. Either way the position of the table tells where to go on.
+                beaten += 1
+                if not self._lake.is_shared or beaten > MAX_BEATEN:
+                    raise
+                self._tables.clear()
+                self._stream_schemas.clear()
+                continue
             yield landed
             if not any(landed.behind.values()):
                 return

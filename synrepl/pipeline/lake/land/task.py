@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow as pa
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
+from synrepl.pipeline.lake.storage import LakePath, ensure_folder
 from synrepl.pipeline.source.database.stream_schema import HEAD, QUARANTINE_CELLS, StreamSchema
 from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
@@ -35,8 +35,8 @@ class StreamTask:
     """
 
     stream_schema: StreamSchema
-    folder: Path
-    quarantine: Path
+    folder: LakePath
+    quarantine: LakePath
     quarantined_upto: PositionVector
 
 
@@ -72,7 +72,7 @@ def _land(
     def quarantine(rows: Sequence[QuarantinedRow]) -> None:
         new = [row for row in rows if abs(row.stream_id) > task.quarantined_upto[row.writer]]
         if new:
-            task.quarantine.mkdir(parents=True, exist_ok=True)
+            ensure_folder(task.quarantine)
             quarantined.write(mask_quarantined(_quarantine_batch(new), erasures))
 
     for chunk in chunks:
