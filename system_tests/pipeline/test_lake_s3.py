@@ -14,6 +14,7 @@ from synrepl.pipeline.jobs.catalogue import find_job
 from synrepl.pipeline.jobs.run import run_job
 from synrepl.pipeline.lake.check.check import check
 from synrepl.pipeline.lake.check.report import CheckReport
+from synrepl.pipeline.lake.data_files import file_epoch
 from synrepl.pipeline.lake.dataframe import has_connector
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
@@ -144,6 +145,47 @@ class LandersAtOnce(ObjectStoreCase):
         self.land()
         self.assertEqual(rows_landed(overtaken), 3)
         self.assert_landed("notes")
+
+
+class ErasuresAmongLanders(ObjectStoreCase):
+    """An erasure by one process while another one is landing."""
+
+    def test_rows_read_before_an_erasure_began_are_not_landed_after_it(self) -> None:
+        self.append("notes", {"text": "first", "n": 1})
+        self.maintain()
+        self.append("notes", {"text": SUBJECT, "n": 2})
+        others = LakeMaintenance(self.spark, Lake(self.url), self.source, self.dsn)
+        real, erased = Landing._read, []
+
+        def erase_meanwhile(landing: Landing, *args: Any) -> Iterator[Row]:
+            # The files of this landing are written, with the subject in them, and not committed.
+            rows = list(real(landing, *args))
+            if not erased:
+                erased.append(None)
+                self.sql("SELECT synrepl.erase(%s)", SUBJECT)
+                erased.append(others.run([]).erased)
+            yield from rows
+
+        self.patch(Landing, "_read", erase_meanwhile)
+        report = self.maintain()
+        self.assertEqual(erased[1].subjects, 1)
+        self.assertEqual(report.rows, {"notes": 1})
+        self.assertEqual([row[3] for row in self.in_lake("notes")], ["first", None])
+        table = self.lake.table("notes")
+        self.assertEqual(table.epoch, 1)
+        self.assertEqual({file_epoch(file.name) for file in table.files}, {0, 1})
+        self.assertEqual(self.objects("notes"), {file.name for file in table.files})
+
+    def test_files_that_another_process_is_about_to_commit_stay(self) -> None:
+        self.append("notes", {"text": SUBJECT, "n": 1})
+        self.maintain()
+        table = self.lake.table("notes")
+        table.begin_erasure()
+        name = f"part-1-{'0' * 32}.parquet"
+        for stray in (name, f"part-{'0' * 32}.parquet"):
+            replace_bytes(table.path / stray, b"PAR1")
+        self.assertEqual(table.remove_before_epoch(), 1)
+        self.assertEqual(self.objects("notes"), {name, *(file.name for file in table.files)})
 
 
 class FaultsOfTheStore(ObjectStoreCase):

@@ -15,6 +15,7 @@ from synrepl.cli.lake.options import (
 from synrepl.cli.terminal import graceful_exit, plain_table, show
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.maintenance import SHARED_RETENTION_HOURS
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.lake.watermarks import Watermarks
@@ -48,7 +49,8 @@ def command(
         done = [compact(spark, lake, stream, full=True) for stream in wanted]
         with lake.removal_lock():
             removed = {
-                stream: _remove_unused(lake.table(stream), retention_hours) for stream in wanted
+                stream: _remove_unused(lake, lake.table(stream), retention_hours)
+                for stream in wanted
             }
             hours = DEFAULT_RETENTION_HOURS if retention_hours is None else retention_hours
             Watermarks(lake).remove_unused(hours)
@@ -72,7 +74,8 @@ def command(
     show(table)
 
 
-def _remove_unused(table: StreamTable, retention_hours: int | None) -> int:
+def _remove_unused(lake: Lake, table: StreamTable, retention_hours: int | None) -> int:
     if retention_hours is not None:
         table.set_retention(retention_hours)
-    return table.remove_unused(table.retention_hours)
+    least = SHARED_RETENTION_HOURS if lake.is_shared else 0
+    return table.remove_unused(max(least, table.retention_hours))

@@ -6,6 +6,7 @@ commit would name files that do not exist, and a position would move past rows t
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -76,8 +77,20 @@ def verify_files(folder: LakePath, files: Iterable[DataFile]) -> None:
     :raises FileNotAsWritten: a file is missing, cannot be read, or differs
     """
     for file in files:
-        if found := _unlike(folder / file.name, file):
+        if found := unlike(folder / file.name, file):
             raise FileNotAsWritten(name=file.name, path=folder, found=found)
+
+
+def damage_of(path: LakePath, file: DataFile) -> str:
+    """How a file differs from what was written, after reading all of it; "" if it does not."""
+    if found := unlike(path, file):
+        return found
+    try:
+        with open_input(path) as opened:
+            rows = sum(batch.num_rows for batch in pq.ParquetFile(opened).iter_batches(BATCH_ROWS))
+    except (OSError, pa.ArrowException) as error:
+        return f"a file whose rows cannot be read ({plain_error(error)[:200]})"
+    return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
 
 
 @contextmanager
@@ -94,8 +107,8 @@ def task_file_errors(path: LakePath, what: str) -> Iterator[None]:
         raise FolderNotShared(path=path.parent, what=what, reason=reason) from None
 
 
-def _unlike(path: LakePath, file: DataFile) -> str:
-    """How a file differs from what was written; "" if it does not."""
+def unlike(path: LakePath, file: DataFile) -> str:
+    """How a file's size and number of rows differ from what was written; "" if they do not."""
     try:
         size = file_size(path)
         if size != file.size:
@@ -141,6 +154,15 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+_EPOCH = re.compile(r"part-(\d+)-[0-9a-f]{32}\.parquet")
+
+
+def file_epoch(name: str) -> int:
+    """The epoch in the name of a file, see :class:`FileWriter`."""
+    found = _EPOCH.fullmatch(name)
+    return 0 if found is None else int(found[1])
+
+
 #: Number of rows in a row group, which is what a reader holds of each column.
 GROUP_ROWS = 131_072
 
@@ -155,10 +177,12 @@ class FileWriter:
 
     :param folder: the table's folder
     :param schema: the Arrow schema of the rows
+    :param epoch: the :attr:`.StreamTable.epoch` for which the rows were masked; it is in the file's name
     """
 
-    def __init__(self, folder: LakePath, schema: pa.Schema) -> None:
-        self._path: LakePath = folder / f"part-{uuid.uuid4().hex}.parquet"
+    def __init__(self, folder: LakePath, schema: pa.Schema, epoch: int = 0) -> None:
+        number = f"{epoch}-" if epoch else ""
+        self._path: LakePath = folder / f"part-{number}{uuid.uuid4().hex}.parquet"
         self._schema = schema
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []

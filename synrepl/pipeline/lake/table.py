@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.data_files import DataFile, verify_files
+from synrepl.pipeline.lake.data_files import DataFile, file_epoch, verify_files
 from synrepl.pipeline.lake.storage import LakePath, plain_error
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
@@ -34,6 +34,11 @@ from synrepl.streams.columns import Column, ColumnType
 _LINEAR = "synrepl/linear"
 _WRITER = "synrepl/writer/"
 _REWRITES = "synrepl/rewrites"
+
+#: Of landings, and of erasures. An erasure begins with a commit that touches the applications of all
+#: other changes, so those that began before it fail.
+_LANDINGS = "synrepl/landings"
+_ERASURES = "synrepl/erasures"
 
 #: Table properties: the writers that have a position, the direction of the stream, and the failovers
 #: of the database.
@@ -50,6 +55,9 @@ _LOG_RETENTION = "delta.logRetentionDuration"
 _HOURS = re.compile(r"interval (\d+) hours")
 
 _TYPE = "synrepl.type"
+
+#: How often the beginning of an erasure is tried while others land.
+_FENCE_ATTEMPTS = 20
 
 _DELTA: dict[ColumnType, PrimitiveType | ArrayType] = {
     ColumnType.TEXT: PrimitiveType("string"),
@@ -75,6 +83,10 @@ class LakeFailed(StorageError):
 
 class LakeConflict(LakeFailed):
     """the lake's table {path} cannot be {what}, because another process has changed it at the same time: {reason}; nothing was changed here, so run this again"""
+
+
+class ErasedMeanwhile(LakeConflict):
+    """the lake's table {path} cannot be {what}, because another process has begun an erasure from it: {reason}; nothing was changed here, so run this again"""
 
 
 class StreamTable:
@@ -213,9 +225,41 @@ class StreamTable:
         """The path of a file."""
         return self.path / file.name
 
-    def append(self, files: Sequence[DataFile], start: PositionVector, end: PositionVector) -> None:
+    @property
+    def epoch(self) -> int:
+        """The number of erasures that have begun in a lake that several processes change."""
+        return self._version(_ERASURES) or 0
+
+    def begin_erasure(self) -> None:
+        """Let all changes fail that others have begun, and so may contain what is to be erased.
+
+        :raises LakeConflict: another process has changed the table at the same time too often
+        """
+        for again in reversed(range(_FENCE_ATTEMPTS)):
+            self.refresh()
+            apps = {name: (self._version(name) or 0) + 1
+                    for name in (_LANDINGS, _REWRITES, _ERASURES)}  # fmt: skip
+            try:
+                self._commit([], apps, "begin erasure")
+            except LakeConflict:
+                if not again:
+                    raise
+            else:
+                return
+
+    def append(
+        self,
+        files: Sequence[DataFile],
+        start: PositionVector,
+        end: PositionVector,
+        epoch: int | None = None,
+    ) -> None:
         """Add files and move the position from ``start`` to ``end``, in one commit.
 
+        :param epoch: the epoch when it was determined what to erase from the files; None if no other
+            process can have erased meanwhile
+        :raises ErasedMeanwhile: an erasure has begun since
+        :raises LakeConflict: another process has changed the table at the same time
         :raises FileNotAsWritten: a file is not in the table's folder as it was written
         :raises LandedElsewhere: the table is not at ``start``
         """
@@ -225,7 +269,15 @@ class StreamTable:
         # The commit itself detects later changes.
         if self.has_position and self.position != start:
             raise LandedElsewhere(stream=self.stream, found=self.position, expected=start)
-        at = {_LINEAR: end.linear, **{_WRITER + name: end[name] for name in end.writers}}
+        if epoch is not None and self.epoch != epoch:
+            reason = f"the files are of epoch {epoch}, and this is epoch {self.epoch}"
+            raise ErasedMeanwhile(path=self.path, what="written", reason=reason)
+        landing = (self._version(_LANDINGS) or 0) + 1
+        at = {
+            _LANDINGS: landing,
+            _LINEAR: end.linear,
+            **{_WRITER + name: end[name] for name in end.writers},
+        }
         self._commit([_add(file, True) for file in files], at, "land")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], *, change: bool) -> None:
@@ -263,6 +315,25 @@ class StreamTable:
             )
         # The result includes files deleted earlier, for as long as they are in the log.
         return len(there.intersection(gone))
+
+    def remove_before_epoch(self) -> int:
+        """Delete all files of earlier epochs that do not belong to the table, and return their number.
+
+        Those of this epoch contain nothing to erase, and other processes may be about to commit some.
+        """
+        self.refresh()
+        epoch = self.epoch
+        with _failing(self.path, "cleared"):
+            there = {each.name for each in self.path.iterdir()}
+            unused = there.intersection(
+                self._delta.vacuum(
+                    retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True
+                )
+            )
+            gone = [name for name in unused if file_epoch(name) < epoch]
+            for name in gone:
+                (self.path / name).unlink()
+        return len(gone)
 
     def _version(self, app: str) -> int | None:
         with _failing(self.path, "read"):  # the log is read only now

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.core.tokens import Token
@@ -22,6 +22,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import plain_error
 from synrepl.pipeline.lake.table import (
     DEFAULT_RETENTION_HOURS,
+    LakeConflict,
     LakeFailed,
     retention_properties,
 )
@@ -174,6 +175,8 @@ class Watermarks:
     def _guarded(self, what: str, work: Callable[[], T]) -> T:
         try:
             return work()
+        except CommitFailedError as error:
+            raise LakeConflict(path=self.path, what=what, reason=plain_error(error)) from None
         except (DeltaError, OSError) as error:
             raise LakeFailed(path=self.path, what=what, reason=plain_error(error)) from None
 

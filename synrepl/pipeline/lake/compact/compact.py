@@ -260,7 +260,7 @@ def compact(
     table = lake.table(stream)
     groups = plan_compaction(table.files, target, full=full)
     wanted = sum(map(len, groups))
-    work = partial(_merge_group, table.path, table.stream_schema)
+    work = partial(_merge_group, table.path, table.stream_schema, table.epoch)
     done = CompactionReport(stream)
     for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _MERGED):
         group, new = groups[row["part"]], msgspec.json.decode(row["file"], type=DataFile)
@@ -282,11 +282,11 @@ def _part(number: int, group: list[DataFile]) -> bytes:
 
 
 def _merge_group(
-    folder: LakePath, stream_schema: StreamSchema, part: bytes
+    folder: LakePath, stream_schema: StreamSchema, epoch: int, part: bytes
 ) -> Iterator[pa.RecordBatch]:
     number, group = msgspec.json.decode(part, type=tuple[int, list[DataFile]])
     schema = arrow_schema(stream_schema.columns)
-    writer = FileWriter(folder, schema)
+    writer = FileWriter(folder, schema, epoch)
     sources = [
         MergeInput(folder / file.name, -file.high if stream_schema.counts_down else file.low)
         for file in group

@@ -71,6 +71,10 @@ def erase(
     files = rows = 0
     if todo.new:
         jobs = [*_jobs(lake, todo.new)]
+        if lake.is_shared:
+            # What others have begun to land was masked without what is new here, and would come late.
+            for table, _ in jobs:
+                table.begin_erasure()
         seen = _Progress(progress, sum(len(table.files) for table, _ in jobs))
         for table, masking in jobs:
             swaps, changed = _masked(spark, table, masking, seen)
@@ -81,8 +85,12 @@ def erase(
         with lake.removal_lock():
             # In all tables, because an interrupted run may have left files in any of them.
             for table, _ in jobs:
-                table.remove_unused(retention_hours=0)
-            _remove_strays(lake)
+                if lake.is_shared:
+                    table.remove_before_epoch()
+                else:
+                    table.remove_unused(retention_hours=0)
+            if not lake.is_shared:  # another process may be writing one
+                _remove_strays(lake)
     after = todo.record.updated(todo.known.subjects, todo.upto)
     if after != todo.record:
         write_erasure_record(lake, after)
@@ -143,7 +151,7 @@ def _masked(
     parts = [
         msgspec.json.encode(part) for part in pack(table.files, lambda file: file.size, TASK_BYTES)
     ]
-    work = partial(_look_through, table.path, masking)
+    work = partial(_look_through, table.path, masking, table.epoch)
     for row in run_tasks(spark, parts, work, _LOOKED):
         swaps += msgspec.json.decode(row["rewritten"], type=list[tuple[DataFile, DataFile]])
         rows += row["rows"]
@@ -151,14 +159,16 @@ def _masked(
     return swaps, rows
 
 
-def _look_through(folder: LakePath, masking: _Masking, part: bytes) -> Iterator[pa.RecordBatch]:
+def _look_through(
+    folder: LakePath, masking: _Masking, epoch: int, part: bytes
+) -> Iterator[pa.RecordBatch]:
     """Search files, and rewrite those with something to erase."""
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
     files = msgspec.json.decode(part, type=list[DataFile])
     for file in files:
         if _has_hit(folder / file.name, masking):
-            new, changed = _rewritten(folder, file, masking)
+            new, changed = _rewritten(folder, file, masking, epoch)
             swaps.append((file, new))
             rows += changed
     report = {"files": len(files), "rows": rows, "rewritten": msgspec.json.encode(swaps).decode()}
@@ -176,9 +186,11 @@ def _has_hit(path: LakePath, masking: _Masking) -> bool:
     return any(masking(batch) is not batch for batch in found)
 
 
-def _rewritten(folder: LakePath, file: DataFile, masking: _Masking) -> tuple[DataFile, int]:
+def _rewritten(
+    folder: LakePath, file: DataFile, masking: _Masking, epoch: int
+) -> tuple[DataFile, int]:
     schema = arrow_schema(masking.stream_schema.columns)
-    writer = FileWriter(folder, schema)
+    writer = FileWriter(folder, schema, epoch)
     changed = 0
     for batch in read_batches(folder / file.name, schema):
         masked = masking(batch)

@@ -31,6 +31,8 @@ class StreamTask:
 
     :ivar folder: the folder of its table
     :ivar quarantine: the folder of its quarantine
+    :ivar epoch: of its table, for the names of files
+    :ivar quarantine_epoch: of its quarantine
     :ivar quarantined_upto: rows up to this position are in quarantine already
     """
 
@@ -38,6 +40,8 @@ class StreamTask:
     folder: LakePath
     quarantine: LakePath
     quarantined_upto: PositionVector
+    epoch: int = 0
+    quarantine_epoch: int = 0
 
 
 #: The type of :func:`land_part`, and of functions that wrap it.
@@ -66,8 +70,10 @@ def _land(
     reader: ChunkReader, task: StreamTask, erasures: Erasures, chunks: Sequence[ScanChunk]
 ) -> Iterator[tuple[bool, DataFile]]:
     schema = arrow_schema(task.stream_schema.columns)
-    file = FileWriter(task.folder, _all_nullable(schema))
-    quarantined = FileWriter(task.quarantine, _all_nullable(_QUARANTINE_SCHEMA))
+    file = FileWriter(task.folder, _all_nullable(schema), task.epoch)
+    quarantined = FileWriter(
+        task.quarantine, _all_nullable(_QUARANTINE_SCHEMA), task.quarantine_epoch
+    )
 
     def quarantine(rows: Sequence[QuarantinedRow]) -> None:
         new = [row for row in rows if abs(row.stream_id) > task.quarantined_upto[row.writer]]
