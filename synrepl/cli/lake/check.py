@@ -135,7 +135,7 @@ def _show(report: CheckReport, is_copy: bool) -> None:
 
 
 def _is_notable(result: StreamReport) -> bool:
-    return bool(result.quarantined) or not result.equal
+    return bool(result.quarantined or result.not_in_lake) or not result.equal
 
 
 def _notes(result: StreamReport) -> Iterator[str]:
@@ -146,6 +146,8 @@ def _notes(result: StreamReport) -> Iterator[str]:
         yield f"{result.gone:,} rows are gone from the database since"
     if result.after and not result.not_compared:
         yield f"not comparable up to {result.after}, which was trimmed"
+    if result.not_in_lake:
+        yield f"columns that are not in the lake are not compared: {', '.join(result.not_in_lake)}"
     if result.goes_on_to:
         yield f"the database goes on to {result.goes_on_to}, which is not landed"
     if result.quarantined:

@@ -97,6 +97,9 @@ class StreamTable:
 
     def __init__(self, path: LakePath) -> None:
         self.path = path
+        # Versions of application transactions: delta-rs reads the log again for each.
+        self._apps: dict[str, int | None] = {}
+        self._apps_at = -1
         with _failing(path, "read"):
             self._delta = DeltaTable(str(path))
 
@@ -336,8 +339,16 @@ class StreamTable:
         return len(gone)
 
     def _version(self, app: str) -> int | None:
-        with _failing(self.path, "read"):  # the log is read only now
-            return self._delta.transaction_version(app)
+        self._forget_apps()
+        if app not in self._apps:
+            with _failing(self.path, "read"):  # the log is read only now
+                self._apps[app] = self._delta.transaction_version(app)
+        return self._apps[app]
+
+    def _forget_apps(self) -> None:
+        """Forget what is known of another version of the table."""
+        if self._apps_at != self._delta.version():
+            self._apps, self._apps_at = {}, self._delta.version()
 
     @property
     def _properties(self) -> dict[str, str]:
@@ -360,11 +371,16 @@ class StreamTable:
             custom_metadata={"synrepl.operation": what},
             app_transactions=[Transaction(app, token) for app, token in at.items()],
         )
+        self._forget_apps()
+        before = self._delta.version()
         with _failing(self.path, "written"):
             self._delta.create_write_transaction(
                 actions, mode="append", schema=self._delta.schema(), commit_properties=properties
             )
         self.refresh()
+        if self._delta.version() == before + 1:  # nobody else has committed
+            self._apps.update(at)
+            self._apps_at = before + 1
 
 
 def retention_properties(hours: int) -> dict[str, str]:
