@@ -378,9 +378,9 @@ class StreamTable:
                 actions, mode="append", schema=self._delta.schema(), commit_properties=properties
             )
         self.refresh()
-        if self._delta.version() == before + 1:  # nobody else has committed
-            self._apps.update(at)
-            self._apps_at = before + 1
+        # If somebody else has committed, too, the table has a later version, and this is forgotten.
+        self._apps.update(at)
+        self._apps_at = before + 1
 
 
 def retention_properties(hours: int) -> dict[str, str]:
