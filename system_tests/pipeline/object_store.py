@@ -1,7 +1,6 @@
 """A real server of the S3 protocol for tests, and a proxy before it that delays, refuses and loses answers.
 
-There is one server per process, SeaweedFS, started on first use and ended with the process, and a
-bucket for each test.
+There is one server per process, SeaweedFS, started on first use and ended with the process.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import msgspec
 from pyarrow.fs import S3FileSystem
 
 from system_tests.pipeline.spark_fixture import REPOSITORY
-from system_tests.pipeline.store_proxy import CONTROL, Fault, FaultPlan
+from system_tests.pipeline.store_proxy import CONTROL, FaultPlan, StoreFault
 
 #: The only account of the server.
 KEY, SECRET = "lakekey", "lakesecret"
@@ -34,7 +33,9 @@ KEY, SECRET = "lakekey", "lakesecret"
 #: How long the server may take to start, in seconds.
 _PATIENCE_S = 120.0
 
-_buckets = count(1)
+BUCKET = "lakes"
+
+_places = count(1)
 _running: list[ObjectStore] = []
 
 
@@ -66,14 +67,18 @@ class ObjectStore:
         )  # fmt: skip
         self._kept.callback(self._end)
         self._wait()
+        self._make_bucket()
 
     def close(self) -> None:
         """End the server, and delete what it has stored."""
         self._kept.close()
 
-    def bucket(self) -> str:
-        """Create a bucket, and return its name."""
-        name = f"tests-{os.getpid()}-{next(_buckets)}"
+    def empty_place(self) -> str:
+        """The URL of a place that nothing else uses."""
+        # In one bucket, as each takes some of the few volumes.
+        return f"s3://{BUCKET}/{next(_places)}"
+
+    def _make_bucket(self) -> None:
         files = S3FileSystem(
             access_key=KEY,
             secret_key=SECRET,
@@ -82,8 +87,7 @@ class ObjectStore:
             region="us-east-1",
             allow_bucket_creation=True,
         )
-        files.create_dir(name)
-        return name
+        files.create_dir(BUCKET)
 
     def _end(self) -> None:
         self._process.kill()
@@ -151,9 +155,9 @@ class StoreProxy:
         """Choose what happens to requests from now on."""
         self._control(msgspec.json.encode(plan))
 
-    def seen(self) -> dict[Fault, int]:
+    def seen(self) -> dict[StoreFault, int]:
         """The number of requests so far, by what happened to them."""
-        return msgspec.json.decode(self._control(), type=dict[Fault, int])
+        return msgspec.json.decode(self._control(), type=dict[StoreFault, int])
 
     def _control(self, data: bytes | None = None) -> bytes:
         with urlopen(f"http://127.0.0.1:{self.port}{CONTROL}", data, timeout=60) as answer:

@@ -22,7 +22,7 @@ import msgspec
 CONTROL = "/-/plan"
 
 
-class Fault(StrEnum):
+class StoreFault(StrEnum):
     """What happens to a request."""
 
     NONE = "it passes"
@@ -39,7 +39,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     :ivar lose_once: lose the answer of the first PUT to a path with this in it
     """
 
-    weights: dict[Fault, int] = {}
+    weights: dict[StoreFault, int] = {}
     seed: int = 0
     lose_once: str = ""
 
@@ -50,7 +50,7 @@ class _Proxy(ThreadingHTTPServer):
     def __init__(self, target: int) -> None:
         super().__init__(("127.0.0.1", 0), _Forward)
         self.target = target
-        self.seen = dict.fromkeys(Fault, 0)
+        self.seen = dict.fromkeys(StoreFault, 0)
         self._lock = threading.Lock()
         self.follow(FaultPlan())
 
@@ -62,14 +62,14 @@ class _Proxy(ThreadingHTTPServer):
             self._plan, self._chance = plan, random.Random(plan.seed)
             self._to_lose = plan.lose_once
 
-    def choose(self, method: str, path: str) -> Fault:
+    def choose(self, method: str, path: str) -> StoreFault:
         weights = self._plan.weights
         with self._lock:
             if self._to_lose and method == "PUT" and self._to_lose in path:
-                self._to_lose, chosen = "", Fault.LOST
+                self._to_lose, chosen = "", StoreFault.LOST
             else:
                 # None without weights.
-                chances = [*weights] or [Fault.NONE], [*weights.values()] or [1]
+                chances = [*weights] or [StoreFault.NONE], [*weights.values()] or [1]
                 chosen = self._chance.choices(*chances)[0]
             self.seen[chosen] += 1
         return chosen
@@ -90,10 +90,10 @@ class _Forward(BaseHTTPRequestHandler):
             self._answer(200, [], msgspec.json.encode(self.server.seen))
             return
         fault = self.server.choose(self.command, self.path)
-        if fault is Fault.BUSY:
+        if fault is StoreFault.BUSY:
             self._answer(503, [], b"")
             return
-        if fault is Fault.SLOW:
+        if fault is StoreFault.SLOW:
             time.sleep(0.02)
         with closing(HTTPConnection("127.0.0.1", self.server.target, timeout=60)) as connection:
             # The name of the host is signed, so it stays as the client has sent it.
@@ -105,7 +105,7 @@ class _Forward(BaseHTTPRequestHandler):
             connection.endheaders(body or None)
             answer = connection.getresponse()
             data = answer.read()
-        if fault is Fault.LOST:
+        if fault is StoreFault.LOST:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore
 from pyspark.errors import PySparkException
 
 from synrepl.pipeline.lake.maintenance import REMOVALS_PER_RETENTION, LakeMaintenance
-from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS
+from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.source.database.settlement import BlockingClock
 from system_tests.pipeline.landing_case import LandingCase
 
@@ -100,18 +100,18 @@ class ReadersOfALake(LandingCase):
     def test_unused_files_are_looked_for_some_times_within_the_retention(self) -> None:
         self.land_notes(4)
         looked = []
-        real = LakeMaintenance._remove_unused
+        real = StreamTable.remove_unused
 
-        def remove(maintenance: LakeMaintenance, streams: Any) -> None:
-            looked.append(streams)
-            real(maintenance, streams)
+        def remove_unused(table: StreamTable, retention_hours: int) -> int:
+            looked.append((table.stream, retention_hours))
+            return real(table, retention_hours)
 
-        self.patch(LakeMaintenance, "_remove_unused", remove)
+        self.patch(StreamTable, "remove_unused", remove_unused)
         self.land_notes(1)
         self.assertEqual(looked, [])
         self.now += DEFAULT_RETENTION_HOURS * 3600 / REMOVALS_PER_RETENTION
         self.land_notes(1)
-        self.assertEqual(looked, [["notes"]])
+        self.assertEqual(looked, [("notes", DEFAULT_RETENTION_HOURS)])
 
 
 def fails(read: Opened) -> bool:

@@ -21,6 +21,7 @@ from synrepl.pipeline.lake.repair import (
     repair,
 )
 from system_tests.pipeline.landing_case import LandingCase
+from tests.storage.samples import TAMPERING
 
 SUBJECT = "@alice:example.org"
 
@@ -85,7 +86,7 @@ class RepairedLakes(LandingCase):
         return next(each for each in report.streams if each.stream == stream)
 
     def test_damage_within_a_file_is_found(self) -> None:
-        self.notes(1, 200)
+        self.append("notes", *({"text": f"n{n}", "n": n} for n in range(500)))
         self.land()
         (file,) = self.files()
         path = self.lake.table("notes").path_of(file)
@@ -158,7 +159,7 @@ class RepairedLakes(LandingCase):
         self.land()
         (file,) = self.files()
         self.lose(file)
-        self.sql("DELETE FROM synrepl.notes WHERE stream_id = 2")
+        self.sql(f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id = 2")
         there = set(self.lake.table("notes").path.iterdir())
         error = self.assertRaises(NotMadeAgain, self.repaired)
         self.assertIn("with 4 rows from token 1 to 4, and the database has 3 of them", str(error))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
 from synrepl.pipeline.lake.erase.pending import PendingErasures, RedactionCache, pending
@@ -131,7 +132,8 @@ class LakeMaintenance:
         for again in reversed(range(ATTEMPTS)):
             try:
                 return self._run(streams, on_round, settle_timeout_s)
-            except LakeConflict:
+            except (LakeConflict, FileNotAsWritten, FolderNotShared):
+                # Files are missing if another process has erased from them.
                 if not (again and self._lake.is_shared):
                     raise
         raise AssertionError("unreachable")

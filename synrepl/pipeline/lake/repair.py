@@ -87,9 +87,10 @@ def find_damaged(lake: Lake, streams: Iterable[str]) -> list[DamagedFile]:
     found = []
     for stream in streams:
         for quarantined, table in (False, lake.table(stream)), (True, lake.quarantine(stream)):
-            for file in [] if table is None else table.files:
-                if damage := damage_of(table.path_of(file), file):
-                    found.append(DamagedFile(stream, file, damage, quarantined))
+            if table is not None:
+                for file in table.files:
+                    if damage := damage_of(table.path_of(file), file):
+                        found.append(DamagedFile(stream, file, damage, quarantined))
     return found
 
 
@@ -114,8 +115,10 @@ def repair(
     mine = [each for each in damaged if not each.quarantined]
     streams = sorted({each.stream for each in mine})
     source.observe(streams)
-    groups = [group for stream in streams for group in _overlapping(mine, stream)]
-    repairs = [_Repair(lake.table(group[0].stream), source, dsn, group, mine) for group in groups]
+    repairs = []
+    for stream in streams:
+        table = lake.table(stream)
+        repairs += [_Repair(table, source, dsn, each, mine) for each in _overlapping(mine, stream)]
     erasures = Erasures(
         frozenset(filter(None, source.erased_subjects())),
         frozenset(_redacted(spark, lake, mine, repairs)),
