@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -133,8 +133,9 @@ def read_batches(
 
     :raises FolderNotShared: the file does not exist on the task's machine
     """
-    with task_file_errors(path, "read"), open_input(path) as opened:
-        file = pq.ParquetFile(opened)
+    with ExitStack() as stack:
+        with task_file_errors(path, "read"):
+            file = pq.ParquetFile(stack.enter_context(open_input(path)))
         there = set(file.schema_arrow.names)
         wanted = [name for name in schema.names if name in there]
         for batch in file.iter_batches(batch_rows, columns=wanted):
