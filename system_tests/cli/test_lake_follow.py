@@ -10,7 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
+import polars
 import psycopg2
+from deltalake import DeltaTable
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -104,6 +106,25 @@ class LandWithFollow(LakeCase):
         self.assertEqual(running(jvms), [])
         self.assertEqual(list(self.scratch.iterdir()), [])
         self.assertEqual(self.texts(), ["one", "two", "three"])
+
+    async def test_plain_readers_never_fail_while_it_lands_and_compacts(self) -> None:
+        self.append_notes(self.dsn, "0")
+        command = self.follow("--json")
+        await command.lines(1)
+        where = str(self.lake / "streams" / "notes")
+        for nth in range(1, 10):
+            table = DeltaTable(where)
+            dataset = table.to_pyarrow_dataset()
+            lazy = polars.scan_delta(where, version=table.version())
+            self.append_notes(self.dsn, str(nth))
+            await command.lines(nth + 1)
+            for texts in dataset.to_table()["text"].to_pylist(), lazy.collect()["text"].to_list():
+                self.assertEqual(sorted(texts), [str(each) for each in range(nth)])
+        reports = [json.loads(line) for line in await command.lines(10)]
+        self.assertGreater(sum(report["files_joined"] for report in reports), 6)
+        command.signal("TERM")
+        await command.done()
+        self.assertEqual(self.texts(), [str(each) for each in range(10)])
 
     async def test_continues_when_a_promoted_server_is_confirmed(self) -> None:
         self.append_notes(self.dsn, "one", "two")

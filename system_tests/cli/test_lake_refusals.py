@@ -103,11 +103,10 @@ class LakeRefusals(LakeCase):
         self.assertEqual((done.code, done.err.count("\n")), (FAILED, 1))
         self.assertIn(says, done.err)
 
-    def test_refuses_every_url(self) -> None:
+    def test_refuses_urls_where_no_lake_can_be(self) -> None:
         commands = [(name, self.database) for name in ("land", "check", "replay")]
-        urls = ("s3a://bucket/lake", "hdfs://host:9000/lake", "gs://b/l", "abfss://c@a/l", "x:y")
-        for url in (*urls, f"file://{self.directory}/lake"):
-            says = f"{url!r} is a URL ({url.partition(':')[0]}:)"
+        for url in ("hdfs://host:9000/lake", "s3:bucket/lake", "http://host/lake", "x:y"):
+            says = f"{url!r} is no place for a lake"
             for name, database in (*commands, ("compact", ())):
                 self.assert_refused(name, url, *database, says=says, code=USAGE)
             self.assert_refused("run", "activity", url, says=says, code=USAGE)

@@ -86,7 +86,7 @@ class LandingCase(SourceCase):
         with self.lake.write_lock(), self.lake.removal_lock():
             for stream in self.lake.streams:
                 table = self.lake.table(stream)
-                table.remove_unused()
+                table.remove_unused(retention_hours=0)
                 there = {each.name for each in table.path.glob("*.parquet")}
                 self.assertEqual(there, {file.name for file in table.files})
 

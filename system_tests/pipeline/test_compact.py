@@ -99,7 +99,7 @@ class CompactionTest(TestCase):
             self.assertEqual((file.low, file.high), (rows[0][0], rows[-1][0]))
             self.assertEqual(file.rows, len(rows))
             self.assertEqual(file.size, table.path_of(file).stat().st_size)
-        self.assertEqual(table.remove_unused(), 80)
+        self.assertEqual(table.remove_unused(retention_hours=0), 80)
         self.assertEqual(self.all_rows(table), before)
 
     def test_compacting_again_changes_nothing(self) -> None:
@@ -155,7 +155,7 @@ class CompactionTest(TestCase):
         table.refresh()
         self.assertEqual(table.files, files)
         self.assertEqual(len(list(table.path.glob("*.parquet"))), 5)
-        self.assertEqual(table.remove_unused(), 1)
+        self.assertEqual(table.remove_unused(retention_hours=0), 1)
         self.assertEqual(self.all_rows(table), before)
 
     def test_a_file_that_lacks_rows_is_not_replaced(self) -> None:

@@ -14,7 +14,6 @@ from synrepl.pipeline.lake.lake import (
     LOCK,
     MARKER,
     Lake,
-    LakeAtUrl,
     LakeBusy,
     LakeOfAnother,
     LockFailed,
@@ -22,6 +21,7 @@ from synrepl.pipeline.lake.lake import (
     NotInTheLake,
     OtherFormat,
 )
+from synrepl.pipeline.lake.storage import LakeAtUrl, ObjectPath, lake_location
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import columns
@@ -73,16 +73,40 @@ class LakeMarkers(LakeCase):
             os.chdir(here)
         self.assertEqual([lake.path for lake in lakes], [self.path / "lake"] * 2)
 
-    def test_refuses_a_path_with_a_scheme(self) -> None:
-        for path in ("s3a://bucket/lake", "file:///lake", "hdfs:lake", "C:lake"):
+    def test_refuses_urls_where_no_lake_can_be(self) -> None:
+        for path in ("hdfs://host/lake", "hdfs:lake", "C:lake", "s3:bucket/lake", "s3:///lake",
+                     "s3://bucket/lake?x=1", "file://host/lake", "file:lake", "http://a/b"):  # fmt: skip
             calls: list[Callable[[], Any]] = [
-                partial(Lake, Path(path)),
-                partial(Lake.open_or_create, Path(path), "one", False),
+                partial(Lake, path),
+                partial(Lake.open_or_create, path, "one", False),
             ]
             for call in calls:
                 error = self.assertRaises(LakeAtUrl, call)
-                self.assertIn(f"'{Path(path)}' is a URL ({path.partition(':')[0]}:)", str(error))
+                self.assertIn(f"'{path}' is no place for a lake", str(error))
             self.assertFalse(Path(path.partition("/")[0]).exists())
+
+    def test_urls_are_written_in_one_way(self) -> None:
+        for url, found in (
+            ("s3a://bucket/lake/", "s3://bucket/lake"),
+            ("S3://bucket", "s3://bucket"),
+            ("gs://bucket/a/b", "gs://bucket/a/b"),
+            (
+                "abfss://box@account.dfs.core.windows.net/a",
+                "abfss://box@account.dfs.core.windows.net/a",
+            ),
+        ):
+            location = lake_location(url)
+            assert isinstance(location, ObjectPath)
+            self.assertEqual((str(location), location.root), (found, found))
+        self.assertEqual(
+            str(lake_location("s3://b/a") / "streams" / "notes"), "s3://b/a/streams/notes"
+        )
+
+    def test_a_file_url_is_a_folder(self) -> None:
+        made = Lake.open_or_create(f"file://{self.path}", "one", False)
+        self.assertEqual(made.path, self.path)
+
+    def test_a_folder_may_be_named_like_a_url(self) -> None:
         lake = Lake.open_or_create(self.path / "s3a:" / "a:b", "one", False)
         self.assertEqual(Lake(lake.path).path, self.path / "s3a:" / "a:b")
 
@@ -116,7 +140,9 @@ class LakeMarkers(LakeCase):
         for name in ("a (1) {x,y} *? #:", "ü 漢"):
             table = Lake.open_or_create(above / name, "one", False).ensure_table(SHAPE)
             table.append([], table.position, PositionVector({"w": 1}, 1))
-            self.assertEqual((table.remove_unused(), table.position.linear), (0, 1))
+            self.assertEqual(
+                (table.remove_unused(retention_hours=0), table.position.linear), (0, 1)
+            )
 
     def test_a_file_is_refused(self) -> None:
         self.path.write_text("")

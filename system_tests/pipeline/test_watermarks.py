@@ -69,13 +69,13 @@ class RecordingWatermarks(TestCase):
             marks.record(stream, token, at)
         self.assertEqual(self.all(), wanted)
         self.assertEqual(len(list(marks.path.glob("*.parquet"))), 22)
-        self.assertEqual(marks.remove_unused(), 18)
+        self.assertEqual(marks.remove_unused(retention_hours=0), 18)
         self.assertEqual(self.all(), wanted)
 
     def test_a_new_lake_has_no_marks(self) -> None:
         marks = Watermarks(self.lake)
         self.assertEqual(marks.table().num_rows, 0)
-        self.assertEqual(marks.remove_unused(), 0)
+        self.assertEqual(marks.remove_unused(retention_hours=0), 0)
         self.assertEqual(marks.frame(shared_session()).count(), 0)
         self.assertFalse(marks.path.exists())
 

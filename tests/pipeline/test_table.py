@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time as times
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,18 @@ from synrepl.pipeline.lake.data_files import (
     DataFile,
     FileNotAsWritten,
     FileWriter,
+    file_epoch,
     read_batches,
 )
-from synrepl.pipeline.lake.table import LakeFailed, LandedElsewhere, SchemaChanged, StreamTable
+from synrepl.pipeline.lake.table import (
+    DEFAULT_RETENTION_HOURS,
+    ErasedMeanwhile,
+    LakeConflict,
+    LakeFailed,
+    LandedElsewhere,
+    SchemaChanged,
+    StreamTable,
+)
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
@@ -29,6 +39,7 @@ from tests.storage.samples import EVERYTHING, NOTES
 
 BIG = 2**63 - 1
 SHAPE = StreamSchema("notes", False, columns(NOTES))
+SCHEMA = arrow_schema(SHAPE.columns)
 
 
 class TableCase(SynchronousTestCase):
@@ -234,9 +245,10 @@ class TablePositions(TableCase):
         self.assertLess(len(self.commits()), 20)  # the first ones have been removed
         self.assertEqual(self.again().position, PositionVector({"gone": 3, "w": 24}, 24))
         self.assertEqual(self.ids(), list(range(1, 25)))
-        # A process that opened the table before has to refresh it.
-        self.assertRaises(LakeFailed, lambda: self.table.position)
+        # A process that has read it before knows it, for as long as it does not look again.
+        self.assertEqual(self.table.position["w"], 24)
         self.table.refresh()
+        self.assertEqual(self.table.position, PositionVector({"gone": 3, "w": 24}, 24))
         self.add(25, 25)
         self.assertEqual(self.again().position["w"], 25)
 
@@ -301,10 +313,90 @@ class TableFiles(TableCase):
         self.table.rewrite(old, [new], change=False)
         self.assertEqual(self.there() - {new.name, "part-torn.parquet"},
                          {orphan.name, *(file.name for file in old)})  # fmt: skip
-        self.assertEqual(self.table.remove_unused(), 4)
+        self.assertEqual(self.table.remove_unused(retention_hours=0), 4)
         self.assertEqual(self.there(), {new.name})
-        self.assertEqual(self.table.remove_unused(), 0)
+        self.assertEqual(self.table.remove_unused(retention_hours=0), 0)
         self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_files_are_kept_for_the_retention(self) -> None:
+        old = [self.add(1, 2), self.add(3, 4)]
+        young, stray = self.written(1, 2), self.written(1, 2)
+        hour = 3600
+        # As if they had been written long ago: what counts is when they were replaced.
+        for file in (*old, stray):
+            age(self.table.path_of(file), 7 * hour)
+        version = DeltaTable(self.table.path).version()
+        new = self.written(1, 4)
+        self.table.rewrite(old, [new], change=False)
+        self.assertEqual(self.table.remove_unused(retention_hours=6), 1)
+        self.assertEqual(self.there(), {file.name for file in (*old, young, new)})
+        before = DeltaTable(self.table.path, version=version).to_pyarrow_table()
+        self.assertEqual(sorted(before["stream_id"].to_pylist()), [1, 2, 3, 4])
+
+        self.patch(times, "time", lambda: datetime.now(UTC).timestamp() - 7 * hour)
+        newest = self.written(1, 4)
+        self.table.rewrite([new], [newest], change=False)
+        self.assertEqual(self.table.remove_unused(retention_hours=6), 1)
+        self.assertEqual(self.there(), {file.name for file in (*old, young, newest)})
+
+    def test_the_retention_is_recorded_for_all_that_write_the_table(self) -> None:
+        self.assertEqual(self.table.retention_hours, DEFAULT_RETENTION_HOURS)
+        self.table.set_retention(48)
+        self.assertEqual(self.again().retention_hours, 48)
+        found = DeltaTable(self.table.path).metadata().configuration
+        self.assertEqual(found["delta.deletedFileRetentionDuration"], "interval 48 hours")
+        self.assertEqual(found["delta.logRetentionDuration"], "interval 72 hours")
+        commits = self.commits()
+        self.table.set_retention(48)
+        self.assertEqual(self.commits(), commits)
+
+    def test_a_table_of_an_earlier_release_has_the_default_retention(self) -> None:
+        DeltaTable(self.table.path).alter.set_table_properties(
+            {"delta.deletedFileRetentionDuration": "interval 1 week"}
+        )
+        self.assertEqual(self.again().retention_hours, DEFAULT_RETENTION_HOURS)
+
+    def test_a_landing_that_began_before_an_erasure_is_refused(self) -> None:
+        self.add(1, 2)
+        epoch, other = self.table.epoch, self.again()
+        late, at = self.written(3, 4), self.table.position
+        other.begin_erasure()
+        self.assertRaises(
+            ErasedMeanwhile, self.table.append, [late], at, PositionVector({"w": 4}, 4), epoch
+        )
+        self.table.append([late], at, PositionVector({"w": 4}, 4), epoch + 1)
+        self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_a_landing_or_rewrite_that_has_not_seen_an_erasure_begin_fails(self) -> None:
+        old = [self.add(1, 2), self.add(3, 4)]
+        landing, rewriting, at = self.again(), self.again(), self.table.position
+        self.assertEqual((landing.epoch, landing.position), (0, at))
+        self.table.begin_erasure()
+        landing.refresh = lambda: None  # type: ignore[method-assign]
+        new = self.written(5, 6)
+        self.assertRaises(LakeConflict, landing.append, [new], at, PositionVector({"w": 6}, 6), 0)
+        self.assertRaises(LakeConflict, rewriting.rewrite, old, [self.written(1, 4)], change=False)
+        self.assertEqual(self.again().files, old)
+
+    def test_an_erasure_deletes_unused_files_of_earlier_epochs(self) -> None:
+        kept, stray = self.add(1, 2), self.written(1, 2)
+        self.table.begin_erasure()
+        writer = FileWriter(self.table.path, SCHEMA, self.table.epoch)
+        writer.write(
+            pa.RecordBatch.from_pylist(
+                [{"stream_id": 9, "row_no": 0, "writer": "w", "text": "n"}], SCHEMA
+            )
+        )
+        coming = writer.close()
+        assert coming is not None
+        self.assertEqual([file_epoch(file.name) for file in (kept, stray, coming)], [0, 0, 1])
+        self.assertEqual(self.table.remove_before_epoch(), 1)
+        self.assertEqual(self.there(), {kept.name, coming.name})
+
+    def test_an_empty_table_has_no_position_after_an_erasure_began(self) -> None:
+        self.table.begin_erasure()
+        self.assertEqual((self.table.epoch, self.again().epoch), (1, 1))
+        self.assertFalse(self.again().has_position)
 
     def test_the_time_in_the_log_is_now(self) -> None:
         begun = datetime.now(UTC).timestamp() * 1000 - 1
@@ -417,3 +509,9 @@ class BrokenTables(TableCase):
             LakeFailed, StreamTable.create, self.folder / "taken" / "notes", SHAPE
         )
         self.assertIn("cannot be made", str(error))
+
+
+def age(path: Path, seconds: float) -> None:
+    """Let a file be this old."""
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import click
 from rich.console import RenderableType
@@ -26,6 +25,7 @@ from synrepl.pipeline.lake.check.report import CheckReport, Outcome, StreamRepor
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
@@ -62,7 +62,7 @@ _WORDS = {
 @session_options
 @json_option
 def command(
-    path: Path,
+    path: LakePath,
     dsn: str,
     patience_s: float,
     streams: tuple[str, ...],
@@ -135,7 +135,7 @@ def _show(report: CheckReport, is_copy: bool) -> None:
 
 
 def _is_notable(result: StreamReport) -> bool:
-    return bool(result.quarantined) or not result.equal
+    return bool(result.quarantined or result.not_in_lake) or not result.equal
 
 
 def _notes(result: StreamReport) -> Iterator[str]:
@@ -146,6 +146,8 @@ def _notes(result: StreamReport) -> Iterator[str]:
         yield f"{result.gone:,} rows are gone from the database since"
     if result.after and not result.not_compared:
         yield f"not comparable up to {result.after}, which was trimmed"
+    if result.not_in_lake:
+        yield f"columns that are not in the lake are not compared: {', '.join(result.not_in_lake)}"
     if result.goes_on_to:
         yield f"the database goes on to {result.goes_on_to}, which is not landed"
     if result.quarantined:

@@ -17,6 +17,10 @@ _COMMANDS = {
         "synrepl.cli.lake.drop_lost",
         "Drop rows that the database lost in a failover.",
     ),
+    "repair": (
+        "synrepl.cli.lake.repair",
+        "Make lost and damaged files again from the database.",
+    ),
     "compact": ("synrepl.cli.lake.compact", "Join many small files into few large ones."),
 }
 
@@ -38,6 +42,6 @@ class _NeedsSpark(CommandTable):
 def command() -> None:
     """Land streams in a lake of Delta tables, exactly once, and query them.
 
-    A lake is a folder. It belongs to one database: synrepl's own, or that of a
-    real Synapse, which is only read.
+    A lake is a folder, or a URL (s3://, gs://, abfss://). It belongs to one database:
+    synrepl's own, or that of a real Synapse, which is only read.
     """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.lake.options import (
     lake_argument,
+    retention_option,
     selected_streams,
     session_options,
     stream_option,
@@ -16,6 +15,9 @@ from synrepl.cli.lake.options import (
 from synrepl.cli.terminal import graceful_exit, plain_table, show
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.maintenance import SHARED_RETENTION_HOURS
+from synrepl.pipeline.lake.storage import LakePath
+from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
@@ -24,12 +26,20 @@ from synrepl.pipeline.session.session import named_session
 @click.command("compact")
 @lake_argument
 @stream_option
+@retention_option
 @session_options
 @json_option
-def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_json: bool) -> None:
-    """Join all small files of the folder LAKE, and remove unused files.
+def command(
+    path: LakePath,
+    streams: tuple[str, ...],
+    retention_hours: int | None,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Join all small files of the folder LAKE, and remove files that were replaced before the retention.
 
-    'synrepl lake land' does this by itself where it is worthwhile.
+    'synrepl lake land' does this by itself where it is worthwhile. With --retention-hours 0
+    files are removed at once: whoever reads the lake then without synrepl fails.
     """
     lake = Lake(path)
     wanted = selected_streams(streams, lake.streams)
@@ -38,8 +48,12 @@ def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_js
     with graceful_exit(), lake.write_lock(), named_session(session) as spark:
         done = [compact(spark, lake, stream, full=True) for stream in wanted]
         with lake.removal_lock():
-            removed = {stream: lake.table(stream).remove_unused() for stream in wanted}
-            Watermarks(lake).remove_unused()
+            removed = {
+                stream: _remove_unused(lake, lake.table(stream), retention_hours)
+                for stream in wanted
+            }
+            hours = DEFAULT_RETENTION_HOURS if retention_hours is None else retention_hours
+            Watermarks(lake).remove_unused(hours)
     if as_json:
         print_json(
             {
@@ -58,3 +72,10 @@ def command(path: Path, streams: tuple[str, ...], session: SessionOptions, as_js
             result.stream, f"{result.joined:,}", f"{result.made:,}", f"{removed[result.stream]:,}"
         )
     show(table)
+
+
+def _remove_unused(lake: Lake, table: StreamTable, retention_hours: int | None) -> int:
+    if retention_hours is not None:
+        table.set_retention(retention_hours)
+    least = SHARED_RETENTION_HOURS if lake.is_shared else 0
+    return table.remove_unused(max(least, table.retention_hours))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -19,6 +18,7 @@ from synrepl.cli.lake.options import (
 from synrepl.cli.terminal import graceful_exit, show
 from synrepl.pipeline.lake.failover.drop_lost import drop_lost
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
@@ -30,7 +30,7 @@ from synrepl.pipeline.session.session import named_session
 @session_options
 @json_option
 def command(
-    path: Path,
+    path: LakePath,
     dsn: str,
     patience_s: float,
     streams: tuple[str, ...],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +18,7 @@ from synrepl.cli.lake.options import (
     database_options,
     existing_streams,
     lake_argument,
+    retention_option,
     selected_streams,
     session_options,
     source_database,
@@ -29,9 +29,13 @@ from synrepl.core.names import follower_name
 from synrepl.daemon.metrics.lake import LakeMetrics
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.driver.connection import DatabaseRefused
+from synrepl.pipeline.lake.data_files import FolderNotShared
+from synrepl.pipeline.lake.erase.erasure_record import ErasureRecordUnreadable
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
+from synrepl.pipeline.lake.storage import LakePath
+from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.database.settlement import SETTLE_TIMEOUT_S
@@ -92,10 +96,11 @@ LEASE_S = 7 * 86_400.0
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Port of an HTTP listener for /metrics."
 )
+@retention_option
 @session_options
 @json_option
 def command(
-    path: Path,
+    path: LakePath,
     dsn: str,
     patience_s: float,
     streams: tuple[str, ...],
@@ -106,6 +111,7 @@ def command(
     name: str,
     no_acknowledge: bool,
     metrics_port: int | None,
+    retention_hours: int | None,
     session: SessionOptions,
     as_json: bool,
 ) -> None:
@@ -147,7 +153,13 @@ def command(
                         raise
 
             maintenance = LakeMaintenance(
-                spark, lake, source, dsn, accept_gaps=accept_gaps, acknowledge=acknowledge
+                spark,
+                lake,
+                source,
+                dsn,
+                accept_gaps=accept_gaps,
+                acknowledge=acknowledge,
+                retention_hours=retention_hours,
             )
 
             def on_round(landed: LandingRound) -> None:
@@ -167,7 +179,7 @@ def command(
                 check_nothing_lost(report)
                 return
             stuck = StuckStreams(settle_timeout_s)
-            for report in poll_forever(run, every):
+            for report in poll_forever(run, every, retry_store=lake.is_shared):
                 print_report(report, as_json, following=True)
                 stuck.update(report, time.monotonic())
                 wanted = selected_streams(streams, source.streams)
@@ -235,7 +247,7 @@ class StuckStreams:
 
 
 def poll_forever(
-    run: Callable[[], MaintenanceReport], every_s: float
+    run: Callable[[], MaintenanceReport], every_s: float, *, retry_store: bool = False
 ) -> Iterator[MaintenanceReport]:
     """Run forever, and yield the report of each run.
 
@@ -243,9 +255,11 @@ def poll_forever(
     once and retried with every run. Errors that do not pass with time are raised.
 
     :param every_s: the minimum time from the start of one run to the start of the next, in seconds
+    :param retry_store: the lake is in an object store, which may be unreachable for a while, too
     :raises DatabaseRefused: and what else ``run`` raises
     """
     away = False
+    store_errors = (LakeFailed, ErasureRecordUnreadable, FolderNotShared) if retry_store else ()
     while True:
         begun = time.monotonic()
         try:
@@ -254,7 +268,7 @@ def poll_forever(
             raise
         except FailedOver:
             pass  # the next run looks again
-        except (DatabaseAway, ReadingAway, NotConfirmed, OlderServer) as error:
+        except (DatabaseAway, ReadingAway, NotConfirmed, OlderServer, *store_errors) as error:
             if not away:
                 click.echo(f"synrepl: {error}; landing goes on when it is back", err=True)
             away = True

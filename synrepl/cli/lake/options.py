@@ -16,7 +16,8 @@ import click
 from synrepl.cli.dsn import dsn_from_options, dsn_options
 from synrepl.core.errors import ConfigError
 from synrepl.driver.blocking import PATIENCE_S
-from synrepl.pipeline.lake.lake import local_path
+from synrepl.pipeline.lake.storage import LakePath, lake_location
+from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -32,18 +33,26 @@ class BadSparkSetting(ConfigError):
     """{setting!r} is no setting: want KEY=VALUE, such as spark.executor.memory=2g"""
 
 
-def lake_path(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Callback of the argument LAKE; refuses a URL before anything else is done.
+def lake_path(ctx: click.Context, param: click.Parameter, value: str | None) -> LakePath | None:
+    """Callback of the argument LAKE; refuses other URLs before anything else is done.
 
-    :raises LakeAtUrl: the argument is a URL
+    :raises LakeAtUrl: the argument is a URL where no lake can be
     """
-    return None if value is None else local_path(value)
+    return None if value is None else lake_location(value)
 
 
 lake_argument = click.argument("path", metavar="LAKE", callback=lake_path)
 
 stream_option = click.option(
     "--stream", "streams", multiple=True, help="Only this stream; repeatable. Default: all."
+)
+
+
+retention_option = click.option(
+    "--retention-hours",
+    type=click.IntRange(min=0, max=24 * 365),
+    help="How long files that were replaced are kept, for readers and time travel; from now on."
+    f" Default: what was given before, or {DEFAULT_RETENTION_HOURS}.",
 )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 from rich.console import Console
 from rich.progress import Progress
@@ -22,6 +20,7 @@ from synrepl.pipeline.lake.check.check import Extent
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.replay.copy_database import INSTANCE, NotACopy
 from synrepl.pipeline.lake.replay.replay import replay, replay_ranges
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.database.open import NoStreamTables, open_source_database
@@ -38,7 +37,7 @@ from synrepl.pipeline.source.database.open import NoStreamTables, open_source_da
 @session_options
 @json_option
 def command(
-    path: Path,
+    path: LakePath,
     dsn: str,
     patience_s: float,
     streams: tuple[str, ...],

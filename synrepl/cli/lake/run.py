@@ -16,6 +16,7 @@ from synrepl.pipeline.jobs.job import LakeJob
 from synrepl.pipeline.jobs.longform import streams_for
 from synrepl.pipeline.jobs.run import explain_job, run_job
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
@@ -42,7 +43,7 @@ SHOWN = 50
 @json_option
 def command(
     job: str | None,
-    path: Path | None,
+    path: LakePath | None,
     only_explain: bool,
     picture: Path | None,
     shown: int,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.lake.options import lake_argument
 from synrepl.cli.terminal import plain_table, show
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import StreamTable
 
 
 @click.command("status")
 @lake_argument
 @json_option
-def command(path: Path, as_json: bool) -> None:
+def command(path: LakePath, as_json: bool) -> None:
     """Show the streams of the folder LAKE: rows, files, size and landed position."""
     lake = Lake(path)
     tables = [(lake.table(stream), lake.quarantine(stream)) for stream in lake.streams]

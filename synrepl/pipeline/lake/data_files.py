@@ -6,11 +6,10 @@ commit would name files that do not exist, and a position would move past rows t
 
 from __future__ import annotations
 
-import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -19,6 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.storage import (
+    LakePath,
+    file_size,
+    open_input,
+    open_output,
+    plain_error,
+    synced,
+)
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -61,7 +68,7 @@ class FolderNotShared(StorageError):
     """a file in {path} cannot be {what} by a task of Spark: {reason}. The lake's folder has to be one shared folder, reached under this path by the driver and by all executors, which have to be allowed to write there"""
 
 
-def verify_files(folder: Path, files: Iterable[DataFile]) -> None:
+def verify_files(folder: LakePath, files: Iterable[DataFile]) -> None:
     """Check that files are in a folder, as they were written.
 
     Opening a file makes a network file system ask its server. The size and the number of rows in
@@ -70,12 +77,24 @@ def verify_files(folder: Path, files: Iterable[DataFile]) -> None:
     :raises FileNotAsWritten: a file is missing, cannot be read, or differs
     """
     for file in files:
-        if found := _unlike(folder / file.name, file):
+        if found := unlike(folder / file.name, file):
             raise FileNotAsWritten(name=file.name, path=folder, found=found)
 
 
+def damage_of(path: LakePath, file: DataFile) -> str:
+    """How a file differs from what was written, after reading all of it; "" if it does not."""
+    if found := unlike(path, file):
+        return found
+    try:
+        with open_input(path) as opened:
+            rows = sum(batch.num_rows for batch in pq.ParquetFile(opened).iter_batches(BATCH_ROWS))
+    except (OSError, pa.ArrowException) as error:
+        return f"a file whose rows cannot be read ({plain_error(error)[:200]})"
+    return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
+
+
 @contextmanager
-def task_file_errors(path: Path, what: str) -> Iterator[None]:
+def task_file_errors(path: LakePath, what: str) -> Iterator[None]:
     """Turn errors of the file system in a task into :class:`FolderNotShared`.
 
     :param what: completes the message "a file cannot be …"
@@ -84,22 +103,22 @@ def task_file_errors(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = plain_error(error)[:300]
         raise FolderNotShared(path=path.parent, what=what, reason=reason) from None
 
 
-def _unlike(path: Path, file: DataFile) -> str:
-    """How a file differs from what was written; "" if it does not."""
+def unlike(path: LakePath, file: DataFile) -> str:
+    """How a file's size and number of rows differ from what was written; "" if they do not."""
     try:
-        with path.open("rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if size != file.size:
-                return f"{size:,} of its {file.size:,} bytes"
+        size = file_size(path)
+        if size != file.size:
+            return f"{size:,} of its {file.size:,} bytes"
+        with open_input(path) as opened:
             rows = pq.read_metadata(opened).num_rows
     except FileNotFoundError:
         return "no such file"
     except (OSError, pa.ArrowException) as error:
-        return f"a file that it cannot read ({' '.join(str(error).split())[:200]})"
+        return f"a file that it cannot read ({plain_error(error)[:200]})"
     return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
 
 
@@ -108,15 +127,15 @@ BATCH_ROWS = 32_768
 
 
 def read_batches(
-    path: Path, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
+    path: LakePath, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a file in a task, in these columns; columns that the file lacks are null.
 
     :raises FolderNotShared: the file does not exist on the task's machine
     """
-    with task_file_errors(path, "read"):
-        opened = pq.ParquetFile(path)
-    with opened as file:
+    with ExitStack() as stack:
+        with task_file_errors(path, "read"):
+            file = pq.ParquetFile(stack.enter_context(open_input(path)))
         there = set(file.schema_arrow.names)
         wanted = [name for name in schema.names if name in there]
         for batch in file.iter_batches(batch_rows, columns=wanted):
@@ -136,6 +155,15 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+_EPOCH = re.compile(r"part-(\d+)-[0-9a-f]{32}\.parquet")
+
+
+def file_epoch(name: str) -> int:
+    """The epoch in the name of a file, see :class:`FileWriter`."""
+    found = _EPOCH.fullmatch(name)
+    return 0 if found is None else int(found[1])
+
+
 #: Number of rows in a row group, which is what a reader holds of each column.
 GROUP_ROWS = 131_072
 
@@ -150,10 +178,12 @@ class FileWriter:
 
     :param folder: the table's folder
     :param schema: the Arrow schema of the rows
+    :param epoch: the :attr:`.StreamTable.epoch` for which the rows were masked; it is in the file's name
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
-        self._path = folder / f"part-{uuid.uuid4().hex}.parquet"
+    def __init__(self, folder: LakePath, schema: pa.Schema, epoch: int = 0) -> None:
+        number = f"{epoch}-" if epoch else ""
+        self._path: LakePath = folder / f"part-{number}{uuid.uuid4().hex}.parquet"
         self._schema = schema
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []
@@ -185,22 +215,11 @@ class FileWriter:
         if self._writer is None:
             return None
         with task_file_errors(self._path, "written"):
-            size = self._closed(self._writer)
+            self._writer.close()
+            self._sink.close()
+            # The commit that makes it part of the table must not outlive it.
+            size = synced(self._path)
         return DataFile(self._path.name, size, self._rows, self._low, self._high)
-
-    def _closed(self, writer: pq.ParquetWriter) -> int:
-        """Close the file, sync it to disk, and return its size."""
-        writer.close()
-        # The commit that makes it part of the table must not outlive it.
-        with open(self._path, "rb") as file:
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return size
 
     def _ordered(self) -> list[str]:
         """Names of the columns to write statistics of: numbers and times, which may grow with the tokens.
@@ -227,8 +246,9 @@ class FileWriter:
     def _opened(self) -> pq.ParquetWriter:
         # Stream IDs hardly repeat, so a dictionary of them would be useless.
         others = [name for name in self._schema.names if name != "stream_id"]
+        self._sink = open_output(self._path)
         return pq.ParquetWriter(
-            self._path,
+            self._sink,
             self._schema,
             compression="zstd",
             write_statistics=self._ordered(),

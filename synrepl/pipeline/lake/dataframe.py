@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from synrepl.pipeline.lake.data_files import DataFile
+from synrepl.pipeline.lake.data_files import DataFile, read_batches
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.reading.schema import spark_schema
+from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
+
+#: What Hadoop's connectors call the schemes of object stores, where delta-rs has another name.
+_HADOOP = {"s3": "s3a"}
 
 #: Spark interprets these characters in paths as patterns.
 _PATTERNS = re.compile(r"[*?{}]")
@@ -24,8 +33,64 @@ def table_dataframe(
     The files have to exist while the DataFrame is used: see :meth:`.Lake.read_lock`.
     """
     schema = spark_schema(table.stream_schema.columns)
-    wanted = table.files if files is None else files
-    return parquet_dataframe(spark, schema, [str(table.path_of(file)) for file in wanted])
+    paths = [table.path_of(file) for file in (table.files if files is None else files)]
+    return files_dataframe(spark, schema, arrow_schema(table.stream_schema.columns), paths)
+
+
+def files_dataframe(
+    spark: SparkSession,
+    schema: StructType,
+    arrow: pa.Schema,
+    paths: Sequence[LakePath],
+) -> DataFrame:
+    """The rows of files of a lake, wherever it is.
+
+    Spark reads files of a folder itself, and those of an object store if the session has a connector
+    for it. Without one, its Python workers read them, whole, one task for each file.
+    """
+    objects = [path for path in paths if not isinstance(path, Path)]
+    if not objects:
+        return parquet_dataframe(spark, schema, [str(path) for path in paths])
+    scheme = objects[0].root.partition(":")[0]
+    hadoop = _HADOOP.get(scheme, scheme)
+    if has_connector(spark, hadoop):
+        at = [hadoop + str(path).removeprefix(scheme) for path in objects]
+        return parquet_dataframe(spark, schema, at)
+    tasks = spark.range(0, len(objects), 1, len(objects))
+    return tasks.mapInArrow(_FileTasks(tuple(objects), _nullable(arrow)).rows, _nullable(schema))
+
+
+def has_connector(spark: SparkSession, scheme: str) -> bool:
+    """True if Hadoop's file systems in a session include one for a scheme; False over Spark Connect."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return False
+    try:
+        conf = spark._jsc.hadoopConfiguration()
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, conf)
+    except Py4JError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _FileTasks:
+    """Reads files in Python workers; pickled for tasks."""
+
+    paths: tuple[LakePath, ...]
+    schema: pa.Schema
+
+    def rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from read_batches(self.paths[number], self.schema)
+
+
+def _nullable(schema: Any) -> Any:
+    """A schema of Spark or Arrow in which every column may be null, as Spark takes those of files."""
+    if isinstance(schema, pa.Schema):
+        return pa.schema([field.with_nullable(True) for field in schema])
+    return StructType([StructField(field.name, field.dataType, True) for field in schema])
 
 
 def parquet_dataframe(

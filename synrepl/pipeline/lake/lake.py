@@ -1,4 +1,4 @@
-"""The folder of a lake, and its locks.
+"""The folder or URL of a lake, and its locks.
 
 ::
 
@@ -16,34 +16,22 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from synrepl.core.errors import ConfigError, InputError, Refused, StorageError
+from synrepl.core.errors import InputError, Refused, StorageError
+from synrepl.pipeline.lake.storage import (
+    LakePath,
+    lake_location,
+    plain_error,
+    read_bytes,
+    replace_bytes,
+)
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema, quarantine_schema
-
-#: A URL scheme. A file name may look like one; its absolute path does not.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-
-class LakeAtUrl(ConfigError):
-    """{path!r} is a URL ({scheme}), and a lake is a folder of a file system: object stores and HDFS are not supported; mount the storage and give the folder's path (a folder whose name really begins like this: its absolute path)"""
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a lake's folder.
-
-    :raises LakeAtUrl: it begins with a URL scheme
-    """
-    text = os.fspath(path)
-    if scheme := _SCHEME.match(text):
-        raise LakeAtUrl(path=text, scheme=scheme[0])
-    return Path(text).absolute()
-
 
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
@@ -95,24 +83,29 @@ class LakeMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Lake:
     """An existing lake.
 
+    :param path: its folder, or its URL in an object store
+
     :raises LakeAtUrl: :raises NotALake: :raises OtherFormat:
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = local_path(path)
+    def __init__(self, path: str | LakePath) -> None:
+        self.path = lake_location(path)
         self.marker = _read_marker(self.path)
 
     @classmethod
-    def open_or_create(cls, path: Path, server: str, is_lossy: bool) -> Lake:
+    def open_or_create(cls, path: str | LakePath, server: str, is_lossy: bool) -> Lake:
         """Open the lake of a database; create it if the folder is empty or does not exist.
 
-        :raises LakeAtUrl: the path is a URL
+        :raises LakeAtUrl: the path is a URL where no lake can be
         :raises NotALake: the folder holds something else
         :raises LakeOfAnother: it is the lake of another database
         """
-        path = local_path(path)
-        if not (path / MARKER).exists():
-            _make(path, LakeMarker(FORMAT, server, is_lossy))
+        path = lake_location(path)
+        if isinstance(path, Path):
+            if not (path / MARKER).exists():
+                _make_folder(path, LakeMarker(FORMAT, server, is_lossy))
+        elif MARKER not in (names := [each.name for each in _children(path)]):
+            _make(path, names, LakeMarker(FORMAT, server, is_lossy))
         lake = cls(path)
         lake.require_server(server)
         return lake
@@ -126,18 +119,27 @@ class Lake:
             raise LakeOfAnother(path=self.path, then=self.marker.server, now=server)
 
     @property
+    def is_shared(self) -> bool:
+        """True in an object store, which has no locks: other processes may change the lake meanwhile."""
+        return not isinstance(self.path, Path)
+
+    @property
     def streams(self) -> list[str]:
         """The names of the streams in the lake."""
         folder = self.path / "streams"
-        found = folder.iterdir() if folder.is_dir() else ()
+        found: Iterable[LakePath] = folder.iterdir() if folder.is_dir() else ()
         return sorted(each.name for each in found if StreamTable.exists(each))
+
+    def has_stream(self, stream: str) -> bool:
+        """True if the lake has a table of a stream."""
+        return _is_name(stream) and StreamTable.exists(self._folder(stream))
 
     def table(self, stream: str) -> StreamTable:
         """The table of a stream.
 
         :raises NotInTheLake: the stream has none
         """
-        if stream not in self.streams:
+        if not self.has_stream(stream):
             known = ", ".join(self.streams) or "none"
             raise NotInTheLake(stream=stream[:100], path=self.path, streams=known)
         return StreamTable(self._folder(stream))
@@ -148,14 +150,14 @@ class Lake:
         :raises SchemaChanged: the columns contradict those of the table
         """
         folder = self._folder(stream_schema.stream)
-        table = StreamTable(folder) if stream_schema.stream in self.streams else None
+        table = StreamTable(folder) if StreamTable.exists(folder) else None
         return (
             StreamTable.create(folder, stream_schema)
             if table is None
             else table.widen(stream_schema)
         )
 
-    def quarantine_folder(self, stream: str) -> Path:
+    def quarantine_folder(self, stream: str) -> LakePath:
         """The folder of a stream's quarantine, which may not exist."""
         return self.path / "quarantine" / stream
 
@@ -172,15 +174,21 @@ class Lake:
             StreamTable.create(folder, quarantine_schema(stream_schema)) if found is None else found
         )
 
-    def _folder(self, stream: str) -> Path:
+    def _folder(self, stream: str) -> LakePath:
         return self.path / "streams" / stream
 
     @contextmanager
     def write_lock(self) -> Iterator[None]:
         """Lock the lake for changes by this process.
 
+        In an object store this does nothing: of two processes that change a table at once, the commit
+        of one fails.
+
         :raises LakeBusy: another process has locked it
         """
+        if not isinstance(self.path, Path):
+            yield
+            return
         with _locked(self.path / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB) as got:
             if not got:
                 raise LakeBusy(path=self.path)
@@ -188,7 +196,10 @@ class Lake:
 
     @contextmanager
     def read_lock(self) -> Iterator[None]:
-        """Prevent the removal of files, which may be read."""
+        """Prevent the removal of files, which may be read; in an object store, only the retention does."""
+        if not isinstance(self.path, Path):
+            yield
+            return
         with _locked(self.path / READERS, fcntl.LOCK_SH):
             yield
 
@@ -198,6 +209,9 @@ class Lake:
 
         :param wait: wait until nobody reads; otherwise it may yield False, and nothing may be removed
         """
+        if not isinstance(self.path, Path):
+            yield True
+            return
         how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
         with _locked(self.path / READERS, how) as got:
             yield got
@@ -220,10 +234,21 @@ def _locked(path: Path, how: int) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _make(path: Path, marker: LakeMarker) -> None:
+def _is_name(stream: str) -> bool:
+    return "/" not in stream and stream not in ("", ".", "..")
+
+
+def _children(path: LakePath) -> list[LakePath]:
+    try:
+        return [*path.iterdir()]
+    except OSError as error:
+        raise NotALake(path=path, reason=f"it cannot be listed ({_words(error)})") from None
+
+
+def _make_folder(path: Path, marker: LakeMarker) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        strangers = sorted(each.name for each in path.iterdir() if not each.name.startswith(MARKER))
+        names = [each.name for each in path.iterdir()]
     except (NotADirectoryError, FileExistsError):
         raise NotALake(path=path, reason="it is a file") from None
     except OSError as error:
@@ -231,20 +256,26 @@ def _make(path: Path, marker: LakeMarker) -> None:
     if odd := _NOT_IN_PATHS.search(str(path)):
         reason = f"its path has {odd[0]!r} in it, which not all that read Delta tables get right"
         raise NotALake(path=path, reason=reason)
+    _make(path, names, marker)
+
+
+def _make(path: LakePath, names: Iterable[str], marker: LakeMarker) -> None:
+    """Write the marker, unless there is something else.
+
+    :param names: what there is
+    """
+    strangers = sorted(name for name in names if not name.startswith(MARKER))
     if strangers:
         raise NotALake(path=path, reason=f"it has no {MARKER}, and holds {strangers[0]!r}")
-    # Written under another name and renamed, so that a marker is never incomplete.
-    draft = path / f"{MARKER}.{os.getpid()}"
     try:
-        draft.write_bytes(msgspec.json.encode(marker) + b"\n")
-        draft.replace(path / MARKER)
+        replace_bytes(path / MARKER, msgspec.json.encode(marker) + b"\n")
     except OSError as error:
         raise NotALake(path=path, reason=f"{MARKER} cannot be written ({_words(error)})") from None
 
 
-def _read_marker(path: Path) -> LakeMarker:
+def _read_marker(path: LakePath) -> LakeMarker:
     try:
-        data = (path / MARKER).read_bytes()
+        data = read_bytes(path / MARKER)
     except OSError as error:
         reason = f"{MARKER} cannot be read ({_words(error)})"
         raise NotALake(path=path, reason=reason) from None
@@ -258,4 +289,7 @@ def _read_marker(path: Path) -> LakeMarker:
 
 
 def _words(error: OSError) -> str:
+    # Errors of object stores have no number, but many lines with the colours of a terminal.
+    if error.errno is None:
+        return plain_error(error)
     return os.strerror(error.errno or errno.EIO)

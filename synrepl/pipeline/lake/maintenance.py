@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
-from synrepl.pipeline.lake.erase.erasures import Erasures
+from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
 from synrepl.pipeline.lake.erase.pending import PendingErasures, RedactionCache, pending
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound, Vectors
+from synrepl.pipeline.lake.table import LakeConflict
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
     REAL_TIME,
@@ -24,6 +26,16 @@ from synrepl.pipeline.source.database.settlement import (
 )
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.storage.position_marks import PositionMark
+
+#: How many times within the retention unused files are looked for.
+REMOVALS_PER_RETENTION = 24
+
+#: Least retention in an object store, in hours: no landing may take longer from the first file that it
+#: writes to its commit, because another process would take the file for unused.
+SHARED_RETENTION_HOURS = 1
+
+#: How often a run begins again that another process has disturbed.
+ATTEMPTS = 5
 
 #: Called after each round of landing.
 RoundCallback = Callable[[LandingRound], object]
@@ -57,6 +69,8 @@ class LakeMaintenance:
     :param dsn: the DSN that tasks connect to
     :param accept_gaps: see :class:`.land.Landing`
     :param acknowledge: called with the positions that are durable in the lake
+    :param retention_hours: how long files that were replaced are kept from now on, for readers and
+        time travel; None for what the tables have recorded
     """
 
     def __init__(
@@ -68,18 +82,24 @@ class LakeMaintenance:
         *,
         accept_gaps: Iterable[str] = (),
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
+        retention_hours: int | None = None,
         clock: BlockingClock = REAL_TIME,
     ) -> None:
         self._spark = spark
         self._lake = lake
         self._source = source
         self._known = Erasures()
+        self._epochs: Epochs | None = None
         self._redactions = RedactionCache()
         self._watermarks: Mapping[str, Sequence[PositionMark]] = {}
         self._rows: Counter[str] = Counter()
         self._quarantined: Counter[str] = Counter()
         self._upto: dict[str, str] = {}
         self._lost: dict[str, list[LostRows]] = {}
+        self._retention_hours = retention_hours
+        self._clock = clock
+        self._has_unused = False
+        self._removal_due = clock.now()
         self._landing = Landing(
             spark,
             lake,
@@ -88,6 +108,7 @@ class LakeMaintenance:
             erasures=lambda: self._known,
             accept_gaps=accept_gaps,
             acknowledge=acknowledge,
+            epochs=lambda: self._epochs,
             clock=clock,
         )
 
@@ -102,10 +123,26 @@ class LakeMaintenance:
         What is erased in the source during a run is erased in the lake by the next run. Rows landed
         by a run that failed are in the report of the next run that succeeds.
 
+        If the lake has no locks, and another process changes it at the same time so that a change of
+        this one fails, it begins again with what it has not done.
+
         :param settle_timeout_s: how long to wait for facts to settle, see :meth:`.Landing.rounds`
         :raises: the errors of :meth:`.Landing.rounds`, :func:`.pending` and :func:`.erase`
         """
-        self._known = self._pending().known
+        for again in reversed(range(ATTEMPTS)):
+            try:
+                return self._run(streams, on_round, settle_timeout_s)
+            except (LakeConflict, FileNotAsWritten, FolderNotShared):
+                # Files are missing if another process has erased from them.
+                if not (again and self._lake.is_shared):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _run(
+        self, streams: Sequence[str], on_round: RoundCallback, settle_timeout_s: float
+    ) -> MaintenanceReport:
+        found = self._pending()
+        self._known, self._epochs = found.known, found.epochs
         marks = self._source.watermarks()
         if marks != self._watermarks:  # finding the new ones reads all marks of the lake
             Watermarks(self._lake).import_marks(marks)
@@ -122,7 +159,8 @@ class LakeMaintenance:
         # Again, as the rows just landed may be redactions.
         erased = erase(self._spark, self._lake, self._pending())
         joined = sum(compact(self._spark, self._lake, stream).joined for stream in streams)
-        if joined:
+        self._has_unused |= bool(joined)
+        if self._has_unused and self._clock.now() >= self._removal_due:
             self._remove_unused(streams)
         # Adding to a Counter drops zeros.
         report = MaintenanceReport(
@@ -142,8 +180,18 @@ class LakeMaintenance:
         return pending(self._spark, self._source, self._lake, self._redactions)
 
     def _remove_unused(self, streams: Sequence[str]) -> None:
-        # While somebody reads, the files stay; a later run removes them.
+        """Delete what was replaced before the retention."""
+        tables = [self._lake.table(stream) for stream in streams]
+        if self._retention_hours is not None:
+            for table in tables:
+                table.set_retention(self._retention_hours)
+        # While one of our own jobs reads, perhaps for longer than that, the files stay.
         with self._lake.removal_lock(wait=False) as nobody_reads:
             if nobody_reads:
-                for stream in streams:
-                    self._lake.table(stream).remove_unused()
+                # In an object store, others may be about to commit files.
+                least = SHARED_RETENTION_HOURS if self._lake.is_shared else 0
+                for table in tables:
+                    table.remove_unused(max(least, table.retention_hours))
+        # Each time, all files are listed, and there may be thousands that are to be kept.
+        hours = min((table.retention_hours for table in tables), default=0)
+        self._removal_due = self._clock.now() + hours * 3600 / REMOVALS_PER_RETENTION

@@ -7,6 +7,7 @@ process that dies in between leaves both unchanged.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.data_files import DataFile, verify_files
+from synrepl.pipeline.lake.data_files import DataFile, file_epoch, verify_files
+from synrepl.pipeline.lake.storage import LakePath, plain_error
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
@@ -33,13 +35,29 @@ _LINEAR = "synrepl/linear"
 _WRITER = "synrepl/writer/"
 _REWRITES = "synrepl/rewrites"
 
+#: Of landings, and of erasures. An erasure begins with a commit that touches the applications of all
+#: other changes, so those that began before it fail.
+_LANDINGS = "synrepl/landings"
+_ERASURES = "synrepl/erasures"
+
 #: Table properties: the writers that have a position, the direction of the stream, and the failovers
 #: of the database.
 _WRITERS = "synrepl.writers"
 _COUNTS_DOWN = "synrepl.counts_down"
 _FAILOVERS = "synrepl.failovers"
 
+#: How long files that were replaced are kept for readers and for time travel, in hours.
+DEFAULT_RETENTION_HOURS = 6
+
+#: The table property with this time, which other writers of Delta tables heed, too.
+_RETENTION = "delta.deletedFileRetentionDuration"
+_LOG_RETENTION = "delta.logRetentionDuration"
+_HOURS = re.compile(r"interval (\d+) hours")
+
 _TYPE = "synrepl.type"
+
+#: How often the beginning of an erasure is tried while others land.
+_FENCE_ATTEMPTS = 20
 
 _DELTA: dict[ColumnType, PrimitiveType | ArrayType] = {
     ColumnType.TEXT: PrimitiveType("string"),
@@ -63,24 +81,39 @@ class LakeFailed(StorageError):
     """the lake's table {path} cannot be {what}: {reason}"""
 
 
+class LakeConflict(LakeFailed):
+    """the lake's table {path} cannot be {what}, because another process has changed it at the same time: {reason}; nothing was changed here, so run this again"""
+
+
+class ErasedMeanwhile(LakeConflict):
+    """the lake's table {path} cannot be {what}, because another process has begun an erasure from it: {reason}; nothing was changed here, so run this again"""
+
+
 class StreamTable:
     """The table in a folder, as of the construction of this object or the last :meth:`refresh`.
 
     :raises LakeFailed: it cannot be read
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: LakePath) -> None:
         self.path = path
+        # Versions of application transactions: delta-rs reads the log again for each.
+        self._apps: dict[str, int | None] = {}
+        self._apps_at = -1
         with _failing(path, "read"):
-            self._delta = DeltaTable(path)
+            self._delta = DeltaTable(str(path))
 
     @staticmethod
-    def exists(path: Path) -> bool:
+    def exists(path: LakePath) -> bool:
         """True if a folder has a table; a folder whose creation was interrupted has none."""
-        return path.is_dir() and DeltaTable.is_deltatable(str(path))
+        # In a file system, asking delta-rs for a folder that does not exist makes it.
+        if isinstance(path, Path) and not path.is_dir():
+            return False
+        with _failing(path, "read"):
+            return DeltaTable.is_deltatable(str(path))
 
     @classmethod
-    def create(cls, path: Path, stream_schema: StreamSchema) -> StreamTable:
+    def create(cls, path: LakePath, stream_schema: StreamSchema) -> StreamTable:
         """Create an empty table for a stream.
 
         All of the stream's own columns are nullable: erasing leaves nulls, and the stream may
@@ -88,14 +121,13 @@ class StreamTable:
         """
         with _failing(path, "made"):
             DeltaTable.create(
-                path,
+                str(path),
                 Schema([_field(column) for column in stream_schema.columns]),
                 name=stream_schema.stream,
                 configuration={
                     "delta.dataSkippingStatsColumns": "stream_id",
-                    # There may be a commit per second, and old versions are not read.
-                    "delta.logRetentionDuration": "interval 1 days",
                     "delta.enableExpiredLogCleanup": "true",
+                    **retention_properties(DEFAULT_RETENTION_HOURS),
                     _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
                     _WRITERS: "[]",
                 },
@@ -178,13 +210,59 @@ class StreamTable:
         rows = zip(*(actions[name].to_pylist() for name in wanted), strict=True)
         return sorted((DataFile(*row) for row in rows), key=lambda file: (file.low, file.name))
 
-    def path_of(self, file: DataFile) -> Path:
+    @property
+    def retention_hours(self) -> int:
+        """How long files that were replaced are kept, in hours."""
+        found = _HOURS.fullmatch(self._properties.get(_RETENTION, ""))
+        return DEFAULT_RETENTION_HOURS if found is None else int(found[1])
+
+    def set_retention(self, hours: int) -> None:
+        """Keep files that are replaced for this time, in hours."""
+        wanted = retention_properties(hours)
+        if not wanted.items() <= self._properties.items():
+            with _failing(self.path, "written"):
+                self._delta.alter.set_table_properties(wanted, raise_if_not_exists=False)
+            self.refresh()
+
+    def path_of(self, file: DataFile) -> LakePath:
         """The path of a file."""
         return self.path / file.name
 
-    def append(self, files: Sequence[DataFile], start: PositionVector, end: PositionVector) -> None:
+    @property
+    def epoch(self) -> int:
+        """The number of erasures that have begun in a lake that several processes change."""
+        return self._version(_ERASURES) or 0
+
+    def begin_erasure(self) -> None:
+        """Let all changes fail that others have begun, and so may contain what is to be erased.
+
+        :raises LakeConflict: another process has changed the table at the same time too often
+        """
+        for again in reversed(range(_FENCE_ATTEMPTS)):
+            self.refresh()
+            apps = {name: (self._version(name) or 0) + 1
+                    for name in (_LANDINGS, _REWRITES, _ERASURES)}  # fmt: skip
+            try:
+                self._commit([], apps, "begin erasure")
+            except LakeConflict:
+                if not again:
+                    raise
+            else:
+                return
+
+    def append(
+        self,
+        files: Sequence[DataFile],
+        start: PositionVector,
+        end: PositionVector,
+        epoch: int | None = None,
+    ) -> None:
         """Add files and move the position from ``start`` to ``end``, in one commit.
 
+        :param epoch: the epoch when it was determined what to erase from the files; None if no other
+            process can have erased meanwhile
+        :raises ErasedMeanwhile: an erasure has begun since
+        :raises LakeConflict: another process has changed the table at the same time
         :raises FileNotAsWritten: a file is not in the table's folder as it was written
         :raises LandedElsewhere: the table is not at ``start``
         """
@@ -194,7 +272,15 @@ class StreamTable:
         # The commit itself detects later changes.
         if self.has_position and self.position != start:
             raise LandedElsewhere(stream=self.stream, found=self.position, expected=start)
-        at = {_LINEAR: end.linear, **{_WRITER + name: end[name] for name in end.writers}}
+        if epoch is not None and self.epoch != epoch:
+            reason = f"the files are of epoch {epoch}, and this is epoch {self.epoch}"
+            raise ErasedMeanwhile(path=self.path, what="written", reason=reason)
+        landing = (self._version(_LANDINGS) or 0) + 1
+        at = {
+            _LANDINGS: landing,
+            _LINEAR: end.linear,
+            **{_WRITER + name: end[name] for name in end.writers},
+        }
         self._commit([_add(file, True) for file in files], at, "land")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], *, change: bool) -> None:
@@ -213,23 +299,56 @@ class StreamTable:
         # Two rewrites that begin at one version have the same number, so one of them fails.
         self._commit([*(_add(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite")
 
-    def remove_unused(self) -> int:
+    def remove_unused(self, retention_hours: int) -> int:
         """Delete files that do not belong to the table, and return their number.
 
         Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
+
+        :param retention_hours: keep those that were replaced, or written in vain, within this time;
+            with 0, whoever reads an older version of the table fails
         """
         self.refresh()
         with _failing(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}
             gone = self._delta.vacuum(
-                retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+                retention_hours=retention_hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
             )
         # The result includes files deleted earlier, for as long as they are in the log.
         return len(there.intersection(gone))
 
+    def remove_before_epoch(self) -> int:
+        """Delete all files of earlier epochs that do not belong to the table, and return their number.
+
+        Those of this epoch contain nothing to erase, and other processes may be about to commit some.
+        """
+        self.refresh()
+        epoch = self.epoch
+        with _failing(self.path, "cleared"):
+            there = {each.name for each in self.path.iterdir()}
+            unused = there.intersection(
+                self._delta.vacuum(
+                    retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True
+                )
+            )
+            gone = [name for name in unused if file_epoch(name) < epoch]
+            for name in gone:
+                (self.path / name).unlink()
+        return len(gone)
+
     def _version(self, app: str) -> int | None:
-        with _failing(self.path, "read"):  # the log is read only now
-            return self._delta.transaction_version(app)
+        self._forget_apps()
+        if app not in self._apps:
+            with _failing(self.path, "read"):  # the log is read only now
+                self._apps[app] = self._delta.transaction_version(app)
+        return self._apps[app]
+
+    def _forget_apps(self) -> None:
+        """Forget what is known of another version of the table."""
+        if self._apps_at != self._delta.version():
+            self._apps, self._apps_at = {}, self._delta.version()
 
     @property
     def _properties(self) -> dict[str, str]:
@@ -252,11 +371,23 @@ class StreamTable:
             custom_metadata={"synrepl.operation": what},
             app_transactions=[Transaction(app, token) for app, token in at.items()],
         )
+        self._forget_apps()
+        before = self._delta.version()
         with _failing(self.path, "written"):
             self._delta.create_write_transaction(
                 actions, mode="append", schema=self._delta.schema(), commit_properties=properties
             )
         self.refresh()
+        # If somebody else has committed, too, the table has a later version, and this is forgotten.
+        self._apps.update(at)
+        self._apps_at = before + 1
+
+
+def retention_properties(hours: int) -> dict[str, str]:
+    """The table properties that keep replaced files for this time, in hours, and their versions in the log."""
+    # A day more, as a version needs the checkpoint before it. Not the default of 30 days: there may
+    # be a commit per second.
+    return {_RETENTION: f"interval {hours} hours", _LOG_RETENTION: f"interval {hours + 24} hours"}
 
 
 def _add(file: DataFile, change: bool) -> AddAction:
@@ -282,9 +413,10 @@ def _column(field: Field) -> Column:
 
 
 @contextmanager
-def _failing(path: Path, what: str) -> Iterator[None]:
+def _failing(path: LakePath, what: str) -> Iterator[None]:
     try:
         yield
+    except CommitFailedError as error:
+        raise LakeConflict(path=path, what=what, reason=plain_error(error)) from None
     except (DeltaError, OSError) as error:
-        reason = " ".join(str(error).split())[:500]
-        raise LakeFailed(path=path, what=what, reason=reason) from None
+        raise LakeFailed(path=path, what=what, reason=plain_error(error)) from None

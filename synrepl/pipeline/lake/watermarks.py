@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.table import LakeFailed
+from synrepl.pipeline.lake.storage import plain_error
+from synrepl.pipeline.lake.table import (
+    DEFAULT_RETENTION_HOURS,
+    LakeConflict,
+    LakeFailed,
+    retention_properties,
+)
 from synrepl.storage.position_marks import PositionMark
 
 T = TypeVar("T")
@@ -48,7 +53,7 @@ class Watermarks:
     """The marks of a lake; to add some, construct and use this within :meth:`.Lake.write_lock`."""
 
     def __init__(self, lake: Lake) -> None:
-        self.path: Path = lake.path / "marks"
+        self.path = lake.path / "marks"
         self._newest: dict[str, PositionMark] | None = None
 
     def record(self, stream: str, token: Token, at: float) -> bool:
@@ -105,10 +110,12 @@ class Watermarks:
         found = self._open()
         return parquet_dataframe(spark, _DDL, [] if found is None else found.file_uris())
 
-    def remove_unused(self) -> int:
+    def remove_unused(self, retention_hours: int) -> int:
         """Delete files that no longer belong to the table, and return their number.
 
         Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
+
+        :param retention_hours: see :meth:`.StreamTable.remove_unused`
         """
         found = self._open()
         if found is None:
@@ -118,7 +125,10 @@ class Watermarks:
             "cleared",
             lambda: len(
                 delta.vacuum(
-                    retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+                    retention_hours=retention_hours,
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    full=True,
                 )
             ),
         )
@@ -132,14 +142,13 @@ class Watermarks:
 
         def work() -> None:
             DeltaTable.create(
-                self.path,
+                str(self.path),
                 Schema.from_arrow(SCHEMA),
                 mode="ignore",
                 name="marks",
-                # There is a commit a minute, and older versions are not read.
-                configuration={"delta.logRetentionDuration": "interval 1 days"},
+                configuration=retention_properties(DEFAULT_RETENTION_HOURS),
             )
-            delta = DeltaTable(self.path)
+            delta = DeltaTable(str(self.path))
             write_deltalake(delta, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
             if len(delta.file_uris()) > MAX_FILES:
                 delta.optimize.compact()
@@ -161,14 +170,15 @@ class Watermarks:
     def _open(self) -> DeltaTable | None:
         if not (self.path / "_delta_log").is_dir():
             return None
-        return self._guarded("read", lambda: DeltaTable(self.path))
+        return self._guarded("read", lambda: DeltaTable(str(self.path)))
 
     def _guarded(self, what: str, work: Callable[[], T]) -> T:
         try:
             return work()
+        except CommitFailedError as error:
+            raise LakeConflict(path=self.path, what=what, reason=plain_error(error)) from None
         except (DeltaError, OSError) as error:
-            reason = " ".join(str(error).split())[:500]
-            raise LakeFailed(path=self.path, what=what, reason=reason) from None
+            raise LakeFailed(path=self.path, what=what, reason=plain_error(error)) from None
 
 
 def _is_due(last: PositionMark | None, token: Token, at: float) -> bool:

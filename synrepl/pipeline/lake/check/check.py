@@ -21,7 +21,7 @@ from synrepl.pipeline.lake.check.report import (
 )
 from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
 from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
-from synrepl.pipeline.lake.data_files import DataFile
+from synrepl.pipeline.lake.data_files import DataFile, unlike
 from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.fill import fill_erased_cells
@@ -162,6 +162,8 @@ class _StreamCheck:
         wrong = _unlike(self._stream_schema, there)
         if wrong:
             return StreamReport(stream, not_compared=wrong)
+        if damaged := self._damaged():
+            return StreamReport(stream, not_compared=damaged)
         known = {column.name for column in self._stream_schema.columns}
         new = tuple(column.name for column in there.cells if column.name not in known)
         again = _TRIMS
@@ -181,6 +183,17 @@ class _StreamCheck:
                 again -= 1
                 if not (isinstance(ours, Trimmed) and again):
                     raise ours or error from None
+
+    def _damaged(self) -> str:
+        """Which files are lost or damaged, and what they held; "" if none is."""
+        for file in self._files:
+            if found := unlike(self._table.path_of(file), file):
+                first, last = sorted((abs(file.low), abs(file.high)))
+                return (
+                    f"of its file {file.name} with {file.rows:,} rows, tokens {first} to {last},"
+                    f" there is {found}; 'synrepl lake repair' makes it again"
+                )
+        return ""
 
     @property
     def _end(self) -> PositionVector:

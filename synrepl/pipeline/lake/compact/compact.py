@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import run_tasks
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
@@ -115,7 +115,7 @@ class MergeInput:
     :ivar first: no row in it has a lower token
     """
 
-    path: Path
+    path: LakePath
     first: Token
 
 
@@ -260,7 +260,7 @@ def compact(
     table = lake.table(stream)
     groups = plan_compaction(table.files, target, full=full)
     wanted = sum(map(len, groups))
-    work = partial(_merge_group, table.path, table.stream_schema)
+    work = partial(_merge_group, table.path, table.stream_schema, table.epoch)
     done = CompactionReport(stream)
     for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _MERGED):
         group, new = groups[row["part"]], msgspec.json.decode(row["file"], type=DataFile)
@@ -282,11 +282,11 @@ def _part(number: int, group: list[DataFile]) -> bytes:
 
 
 def _merge_group(
-    folder: Path, stream_schema: StreamSchema, part: bytes
+    folder: LakePath, stream_schema: StreamSchema, epoch: int, part: bytes
 ) -> Iterator[pa.RecordBatch]:
     number, group = msgspec.json.decode(part, type=tuple[int, list[DataFile]])
     schema = arrow_schema(stream_schema.columns)
-    writer = FileWriter(folder, schema)
+    writer = FileWriter(folder, schema, epoch)
     sources = [
         MergeInput(folder / file.name, -file.high if stream_schema.counts_down else file.low)
         for file in group

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +18,7 @@ from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
 from synrepl.pipeline.lake.erase.pending import PendingErasures
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
+from synrepl.pipeline.lake.storage import LakePath, remove_tree
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
@@ -61,7 +60,9 @@ def erase(
 ) -> ErasureReport:
     """Empty all cells that contain new subjects or redacted events, and remove the old files.
 
-    Call it within :meth:`.Lake.write_lock`; it waits until nobody reads the lake. Erasures are
+    Call it within :meth:`.Lake.write_lock`; it waits until none of our own processes reads the lake.
+    Old files are removed at once, without the retention of other changes, so plain readers of older
+    versions fail. Erasures are
     recorded as done only when the last old file is gone. If a process dies before, the next run
     repeats the work, which is idempotent.
 
@@ -70,6 +71,10 @@ def erase(
     files = rows = 0
     if todo.new:
         jobs = [*_jobs(lake, todo.new)]
+        if lake.is_shared:
+            # What others have begun to land was masked without what is new here, and would come late.
+            for table, _ in jobs:
+                table.begin_erasure()
         seen = _Progress(progress, sum(len(table.files) for table, _ in jobs))
         for table, masking in jobs:
             swaps, changed = _masked(spark, table, masking, seen)
@@ -80,8 +85,12 @@ def erase(
         with lake.removal_lock():
             # In all tables, because an interrupted run may have left files in any of them.
             for table, _ in jobs:
-                table.remove_unused()
-            _remove_strays(lake)
+                if lake.is_shared:
+                    table.remove_before_epoch()
+                else:
+                    table.remove_unused(retention_hours=0)
+            if not lake.is_shared:  # another process may be writing one
+                _remove_strays(lake)
     after = todo.record.updated(todo.known.subjects, todo.upto)
     if after != todo.record:
         write_erasure_record(lake, after)
@@ -114,9 +123,10 @@ def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Maskin
 
 def _remove_strays(lake: Lake) -> None:
     """Remove quarantine folders without a table, which interrupted landings have left."""
-    for folder in (lake.path / "quarantine").glob("*"):
+    quarantines = lake.path / "quarantine"
+    for folder in [*quarantines.iterdir()] if quarantines.is_dir() else ():
         if lake.quarantine(folder.name) is None:
-            shutil.rmtree(folder)
+            remove_tree(folder)
 
 
 class _Progress:
@@ -141,7 +151,7 @@ def _masked(
     parts = [
         msgspec.json.encode(part) for part in pack(table.files, lambda file: file.size, TASK_BYTES)
     ]
-    work = partial(_look_through, table.path, masking)
+    work = partial(_look_through, table.path, masking, table.epoch)
     for row in run_tasks(spark, parts, work, _LOOKED):
         swaps += msgspec.json.decode(row["rewritten"], type=list[tuple[DataFile, DataFile]])
         rows += row["rows"]
@@ -149,21 +159,23 @@ def _masked(
     return swaps, rows
 
 
-def _look_through(folder: Path, masking: _Masking, part: bytes) -> Iterator[pa.RecordBatch]:
+def _look_through(
+    folder: LakePath, masking: _Masking, epoch: int, part: bytes
+) -> Iterator[pa.RecordBatch]:
     """Search files, and rewrite those with something to erase."""
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
     files = msgspec.json.decode(part, type=list[DataFile])
     for file in files:
         if _has_hit(folder / file.name, masking):
-            new, changed = _rewritten(folder, file, masking)
+            new, changed = _rewritten(folder, file, masking, epoch)
             swaps.append((file, new))
             rows += changed
     report = {"files": len(files), "rows": rows, "rewritten": msgspec.json.encode(swaps).decode()}
     yield pa.RecordBatch.from_pylist([report], schema=_LOOKED)
 
 
-def _has_hit(path: Path, masking: _Masking) -> bool:
+def _has_hit(path: LakePath, masking: _Masking) -> bool:
     # Numbers are never erased.
     wanted = [
         field
@@ -174,9 +186,11 @@ def _has_hit(path: Path, masking: _Masking) -> bool:
     return any(masking(batch) is not batch for batch in found)
 
 
-def _rewritten(folder: Path, file: DataFile, masking: _Masking) -> tuple[DataFile, int]:
+def _rewritten(
+    folder: LakePath, file: DataFile, masking: _Masking, epoch: int
+) -> tuple[DataFile, int]:
     schema = arrow_schema(masking.stream_schema.columns)
-    writer = FileWriter(folder, schema)
+    writer = FileWriter(folder, schema, epoch)
     changed = 0
     for batch in read_batches(folder / file.name, schema):
         masked = masking(batch)

@@ -6,17 +6,16 @@ somebody with the key *and* a guess can check the guess.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 
 from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.storage import plain_error, read_bytes, replace_bytes
 from synrepl.positions.vector import BadVector, PositionVector
 
 RECORD_FILE = "synrepl-lake.erased"
@@ -81,7 +80,7 @@ def read_erasure_record(lake: Lake) -> ErasureRecord:
     """
     path = lake.path / RECORD_FILE
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=ErasureRecord)
+        record = msgspec.json.decode(read_bytes(path), type=ErasureRecord)
         if record.version != VERSION:
             reason = f"another release of synrepl wrote it (version {record.version})"
             raise ErasureRecordUnreadable(path=path, what="read", reason=reason)
@@ -105,23 +104,13 @@ def write_erasure_record(lake: Lake, record: ErasureRecord) -> None:
     :raises ErasureRecordUnreadable:
     """
     path = lake.path / RECORD_FILE
-    draft = path.with_suffix(f".{os.getpid()}")
+    data = msgspec.json.encode(record, order="deterministic") + b"\n"
     try:
-        _write_synced(draft, msgspec.json.encode(record, order="deterministic") + b"\n")
-        draft.replace(path)
+        # Only for the owner: readers of the lake do not need the key.
+        replace_bytes(path, data, mode=0o600)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise ErasureRecordUnreadable(path=path, what="written", reason=_reason(error)) from None
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    # Only for the owner: readers of the lake do not need the key.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _reason(error: OSError) -> str:
-    return os.strerror(error.errno or errno.EIO)
+    return plain_error(error) if error.errno is None else os.strerror(error.errno)

@@ -5,8 +5,8 @@ Rows are kept, so counts and IDs do not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 
@@ -85,6 +85,14 @@ class Erasures:
 
     def __bool__(self) -> bool:
         return bool(self.subjects or self.redacted)
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The :attr:`.StreamTable.epoch` of the tables of a lake, by stream; 0 where there is none."""
+
+    streams: Mapping[str, int] = field(default_factory=dict)
+    quarantines: Mapping[str, int] = field(default_factory=dict)
 
 
 def rules_for(

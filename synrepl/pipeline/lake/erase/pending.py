@@ -16,7 +16,7 @@ from synrepl.pipeline.lake.erase.erasure_record import (
     read_erasure_record,
     write_erasure_record,
 )
-from synrepl.pipeline.lake.erase.erasures import RULES, ErasureRule, Erasures, RoomEvent
+from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, ErasureRule, Erasures, RoomEvent
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -34,12 +34,14 @@ class PendingErasures:
     :ivar new: what files of the lake may still contain
     :ivar record: the record of the erasures so far
     :ivar upto: by stream, the position up to which rows were searched for redactions
+    :ivar epochs: of the tables, read before anything else; None if the lake has locks
     """
 
     known: Erasures
     new: Erasures
     record: ErasureRecord
     upto: Mapping[str, PositionVector]
+    epochs: Epochs | None = None
 
 
 class RedactionCache:
@@ -56,7 +58,7 @@ class RedactionCache:
         found = self._found.setdefault(table.stream, set())
         new = [file for file in files if file.name not in read]
         if new:
-            found.update(_redactions(table_dataframe(spark, table, new), rule))
+            found.update(find_redactions(table_dataframe(spark, table, new), rule))
         self._read[table.stream] = frozenset(file.name for file in files)
         return found
 
@@ -77,6 +79,7 @@ def pending(
         may not read who is to be erased
     """
     redactions = RedactionCache() if redactions is None else redactions
+    epochs = _epochs(lake) if lake.is_shared else None
     subjects = frozenset(filter(None, source.erased_subjects()))
     remembered = read_erasure_record(lake)
     # Subjects removed from the list are no longer masked, so they count as new if they return.
@@ -87,7 +90,7 @@ def pending(
     new: set[RoomEvent] = set()
     upto: dict[str, PositionVector] = {}
     for rule in RULES:
-        table = lake.table(rule.stream) if rule.stream in lake.streams else None
+        table = lake.table(rule.stream) if lake.has_stream(rule.stream) else None
         if table is None or not rule.fits(table.stream_schema):
             continue
         upto[rule.stream] = table.position
@@ -101,11 +104,21 @@ def pending(
         Erasures(record.unrecorded(subjects), frozenset(new)),
         record,
         upto,
+        epochs,
     )
 
 
-def _redactions(rows: DataFrame, rule: ErasureRule) -> Iterator[_Redaction]:
-    """The redactions among some rows."""
+def _epochs(lake: Lake) -> Epochs:
+    streams = lake.streams
+    quarantines = {stream: lake.quarantine(stream) for stream in streams}
+    return Epochs(
+        {stream: lake.table(stream).epoch for stream in streams},
+        {stream: table.epoch for stream, table in quarantines.items() if table is not None},
+    )
+
+
+def find_redactions(rows: DataFrame, rule: ErasureRule) -> Iterator[_Redaction]:
+    """The redactions among some rows: the token and writer of each, and the event that it redacts."""
     redacting = f.col(rule.trigger).isNotNull()
     if rule.kind is not None:
         redacting &= f.col("kind") == rule.kind

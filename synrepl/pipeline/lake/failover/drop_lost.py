@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +16,7 @@ from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_keys, summarize_lost
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_failovers import LossWindow, update_failovers
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -85,7 +85,7 @@ def _drop(
     parts = [msgspec.json.encode(part) for part in pack(files, lambda file: file.size, TASK_BYTES)]
     swaps: list[_Swap] = []
     for row in run_tasks(
-        spark, parts, partial(_without, table.path, table.stream_schema, ids), _SWAPPED
+        spark, parts, partial(_without, table.path, table.stream_schema, ids, table.epoch), _SWAPPED
     ):
         swaps += msgspec.json.decode(row["files"], type=list[_Swap])
     rows = sum(old.rows - (0 if new is None else new.rows) for old, new in swaps)
@@ -98,7 +98,7 @@ def _drop(
 
 
 def _without(
-    folder: Path, stream_schema: StreamSchema, ids: pa.Array, part: bytes
+    folder: LakePath, stream_schema: StreamSchema, ids: pa.Array, epoch: int, part: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Rewrite files without some facts; files without these facts stay."""
     schema = arrow_schema(stream_schema.columns)
@@ -107,7 +107,7 @@ def _without(
         keys = read_batches(folder / file.name, pa.schema([schema.field("stream_id")]))
         if not any(pc.any(pc.is_in(each.column(0), value_set=ids)).as_py() for each in keys):
             continue
-        writer = FileWriter(folder, schema)
+        writer = FileWriter(folder, schema, epoch)
         for batch in read_batches(folder / file.name, schema):
             lost = pc.is_in(batch.column("stream_id"), value_set=ids)
             writer.write(batch.filter(pc.invert(lost)))

@@ -14,12 +14,17 @@ from pyspark.sql import Row, SparkSession
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, verify_files
-from synrepl.pipeline.lake.erase.erasures import Erasures
+from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.task import LANDED, LandPart, StreamTask, land_part
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
-from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table import (
+    ErasedMeanwhile,
+    LakeConflict,
+    LandedElsewhere,
+    StreamTable,
+)
 from synrepl.pipeline.lake.table_failovers import update_failovers
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
@@ -42,6 +47,9 @@ TASK_ROWS = 500_000
 
 #: Approximate number of rows of one stream in a commit, which a killed process has to read again.
 ROUND_ROWS = 4_000_000
+
+#: How many rounds in a row may be lost to another process that lands into the same lake.
+MAX_BEATEN = 5
 
 Vectors = Mapping[str, PositionVector]
 
@@ -106,6 +114,8 @@ class Landing:
     :param erasures: called in each round for what to erase from new rows
     :param accept_gaps: streams that may lack facts in the lake because they were trimmed before landing
     :param acknowledge: called with the positions that are durable in the lake
+    :param epochs: called in each round for the epochs of all tables when ``erasures`` was determined;
+        None if no other process can erase meanwhile
     :param land: lands one part, in a task; it must be picklable
     """
 
@@ -119,6 +129,7 @@ class Landing:
         erasures: Callable[[], Erasures] = Erasures,
         accept_gaps: Iterable[str] = (),
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
+        epochs: Callable[[], Epochs | None] = lambda: None,
         task_rows: int = TASK_ROWS,
         round_rows: int = ROUND_ROWS,
         clock: BlockingClock = REAL_TIME,
@@ -131,6 +142,7 @@ class Landing:
         self._erasures = erasures
         self._accept_gaps = frozenset(accept_gaps)
         self._acknowledge = acknowledge
+        self._epochs = epochs
         self._task_rows = task_rows
         self._round_rows = round_rows
         self._clock = clock
@@ -173,8 +185,21 @@ class Landing:
 
     def _land_all(self, bounds: Mapping[str, SafeBound]) -> Iterator[LandingRound]:
         """Land everything at or below the bounds, in as many rounds as it takes."""
+        beaten = 0
         while bounds:
-            landed = self._land_round(bounds)
+            try:
+                landed = self._land_round(bounds)
+            except ErasedMeanwhile:
+                raise
+            except (LandedElsewhere, LakeConflict):
+                # Another process has landed this meanwhile, or our commit succeeded and its answer
+                # was lost. Either way the position of the table tells where to go on.
+                beaten += 1
+                if not self._lake.is_shared or beaten > MAX_BEATEN:
+                    raise
+                self._tables.clear()
+                self._stream_schemas.clear()
+                continue
             yield landed
             if not any(landed.behind.values()):
                 return
@@ -273,6 +298,7 @@ class Landing:
 
     def _work(self, ends: Vectors) -> partial[Iterator[object]]:
         tasks = {}
+        epochs = self._epochs() or Epochs()
         for stream in ends:
             quarantined = self._lake.quarantine(stream)
             tasks[stream] = StreamTask(
@@ -280,18 +306,27 @@ class Landing:
                 self._tables[stream].path,
                 self._lake.quarantine_folder(stream),
                 PositionVector() if quarantined is None else quarantined.position,
+                epochs.streams.get(stream, 0),
+                epochs.quarantines.get(stream, 0),
             )
         return partial(self._land, self._dsn, tasks, self._erasures())
 
     def _commit(self, part: _StreamRound, landed: LandingRound) -> None:
         stream, table = part.table.stream, part.table
+        epochs = self._epochs()
         if part.quarantined:
             # First: if the process dies after it, the next round finds these rows in quarantine.
             quarantine = self._lake.ensure_quarantine(self._stream_schemas[stream])
             position = quarantine.position
-            quarantine.append(part.quarantined, position, position.merge(part.end))
+            quarantine.append(
+                part.quarantined,
+                position,
+                position.merge(part.end),
+                None if epochs is None else epochs.quarantines.get(stream, 0),
+            )
         if part.files or part.end != part.start or not table.has_position:
-            table.append(part.files, part.start, part.end)
+            epoch = None if epochs is None else epochs.streams.get(stream, 0)
+            table.append(part.files, part.start, part.end, epoch)
         landed.rows[stream] += sum(file.rows for file in part.files)
         landed.quarantined[stream] += sum(file.rows for file in part.quarantined)
         landed.upto[stream] = part.end

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow as pa
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
+from synrepl.pipeline.lake.storage import LakePath, ensure_folder
 from synrepl.pipeline.source.database.stream_schema import HEAD, QUARANTINE_CELLS, StreamSchema
 from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
@@ -31,13 +31,17 @@ class StreamTask:
 
     :ivar folder: the folder of its table
     :ivar quarantine: the folder of its quarantine
+    :ivar epoch: of its table, for the names of files
+    :ivar quarantine_epoch: of its quarantine
     :ivar quarantined_upto: rows up to this position are in quarantine already
     """
 
     stream_schema: StreamSchema
-    folder: Path
-    quarantine: Path
+    folder: LakePath
+    quarantine: LakePath
     quarantined_upto: PositionVector
+    epoch: int = 0
+    quarantine_epoch: int = 0
 
 
 #: The type of :func:`land_part`, and of functions that wrap it.
@@ -66,13 +70,15 @@ def _land(
     reader: ChunkReader, task: StreamTask, erasures: Erasures, chunks: Sequence[ScanChunk]
 ) -> Iterator[tuple[bool, DataFile]]:
     schema = arrow_schema(task.stream_schema.columns)
-    file = FileWriter(task.folder, _all_nullable(schema))
-    quarantined = FileWriter(task.quarantine, _all_nullable(_QUARANTINE_SCHEMA))
+    file = FileWriter(task.folder, _all_nullable(schema), task.epoch)
+    quarantined = FileWriter(
+        task.quarantine, _all_nullable(_QUARANTINE_SCHEMA), task.quarantine_epoch
+    )
 
     def quarantine(rows: Sequence[QuarantinedRow]) -> None:
         new = [row for row in rows if abs(row.stream_id) > task.quarantined_upto[row.writer]]
         if new:
-            task.quarantine.mkdir(parents=True, exist_ok=True)
+            ensure_folder(task.quarantine)
             quarantined.write(mask_quarantined(_quarantine_batch(new), erasures))
 
     for chunk in chunks:

@@ -1,0 +1,96 @@
+"""``synrepl lake repair``: makes lost and damaged files again, from the database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import click
+
+from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.lake.options import (
+    database_options,
+    lake_argument,
+    selected_streams,
+    session_options,
+    source_database,
+    stream_option,
+)
+from synrepl.cli.terminal import graceful_exit, show
+from synrepl.daemon.exit_codes import EXIT_FAILED
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.repair import DamagedFile, RepairedFile, find_damaged, repair
+from synrepl.pipeline.lake.storage import LakePath
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
+
+
+@click.command("repair")
+@lake_argument
+@database_options
+@stream_option
+@click.option(
+    "--accept-missing",
+    is_flag=True,
+    help="Make a file of what the database still has, even if that is not all.",
+)
+@session_options
+@json_option
+def command(
+    path: LakePath,
+    dsn: str,
+    patience_s: float,
+    streams: tuple[str, ...],
+    accept_missing: bool,
+    session: SessionOptions,
+    as_json: bool,
+) -> None:
+    """Make lost and damaged files of LAKE again, from its database.
+
+    All files are read. Those that are missing or cannot be read are named, with what
+    they held, and are replaced by new ones with the same rows. The exit code is 1 if
+    files of a quarantine are damaged: these are named only.
+    """
+    lake = Lake(path)
+    wanted = selected_streams(streams, lake.streams)
+    done: list[RepairedFile] = []
+    with graceful_exit(), source_database(dsn, "lake repair", patience_s) as source:
+        lake.require_server(source.server)
+        with lake.write_lock():
+            damaged = find_damaged(lake, wanted)
+            if any(not each.quarantined for each in damaged):
+                with named_session(session) as spark:
+                    done = repair(spark, lake, source, dsn, damaged, accept_missing=accept_missing)
+    left = [each for each in damaged if each.quarantined]
+    if as_json:
+        print_json(
+            {
+                "repaired": [asdict(each) for each in done],
+                "left": [asdict(each) for each in left],
+            }
+        )
+    else:
+        show(*_lines(done, left))
+    if left:
+        sys.exit(EXIT_FAILED)
+
+
+def _lines(done: Sequence[RepairedFile], left: Sequence[DamagedFile]) -> Iterator[str]:
+    for each in done:
+        for damaged in each.damaged:
+            yield f"stream {damaged.stream!r}: {damaged.file.name}: {damaged.found}"
+        for held in each.held:
+            yield (
+                f"  {held.rows:,} rows of writer {held.writer!r},"
+                f" tokens {held.first} to {held.last}: made again"
+            )
+        if each.missing:
+            yield f"  {each.missing:,} rows: the database has them no longer"
+    for damaged in left:
+        yield (
+            f"quarantine of stream {damaged.stream!r}: {damaged.file.name}: {damaged.found};"
+            f" it held {damaged.file.rows:,} rows, and is not made again"
+        )
+    if not done and not left:
+        yield "No file is lost or damaged."

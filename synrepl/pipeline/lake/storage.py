@@ -1,0 +1,231 @@
+"""Where a lake is stored: a folder of a file system, or below a URL of an object store.
+
+A folder is a :class:`pathlib.Path`. An :class:`ObjectPath` has the few methods of one that a lake
+needs, so that tables, locks and tasks are written once; what pathlib has no method for are functions
+of either. Object stores are reached through delta-rs, as the tables in them are: one client, and the
+credentials of the usual variables (``AWS_ACCESS_KEY_ID``, ``GOOGLE_APPLICATION_CREDENTIALS``,
+``AZURE_STORAGE_ACCOUNT_KEY``, …), which each machine that reads or writes needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as arrow_fs
+from deltalake.fs import DeltaStorageHandler
+
+from synrepl.core.errors import ConfigError
+
+#: A URL scheme. A file name may look like one; its absolute path does not.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+#: The schemes of object stores, and what delta-rs calls them.
+OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m|↳")
+
+#: Size of the parts in which files are sent to an object store, in bytes.
+_PART_BYTES = 1 << 20
+
+
+class LakeAtUrl(ConfigError):
+    """{path!r} is no place for a lake: want a folder, file:///…, s3://bucket/…, gs://bucket/… or abfss://container@account.dfs.core.windows.net/… without a query (a folder whose name really begins like a URL: its absolute path)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPath:
+    """An object, or all objects below a prefix, of an object store; like a :class:`pathlib.Path`.
+
+    Objects appear whole or not at all, and are durable as soon as they exist. There are no folders:
+    a prefix exists as long as an object below it does.
+
+    :ivar root: the URL of the lake
+    :ivar key: the path below it; "" for the lake itself
+    """
+
+    root: str
+    key: str = ""
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(self.root, f"{self.key}/{name}" if self.key else name)
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.key}" if self.key else self.root
+
+    @property
+    def name(self) -> str:
+        """The last component."""
+        return str(self).rpartition("/")[2]
+
+    @property
+    def parent(self) -> ObjectPath:
+        """The prefix that it is in; that of the lake is the lake."""
+        return ObjectPath(self.root, self.key.rpartition("/")[0])
+
+    def iterdir(self) -> Iterator[ObjectPath]:
+        """What is directly below this prefix; nothing if there is no such prefix."""
+        selector = arrow_fs.FileSelector(self.key, allow_not_found=True)
+        for info in _file_system(self.root).get_file_info(selector):
+            yield self / info.path.rpartition("/")[2]
+
+    def is_dir(self) -> bool:
+        """True if there are objects below this prefix."""
+        return any(True for _ in self.iterdir())
+
+    def size(self) -> int:
+        """Its size in bytes.
+
+        :raises FileNotFoundError: there is no such object
+        """
+        (info,) = _file_system(self.root).get_file_info([self.key])
+        if info.type is not arrow_fs.FileType.File:
+            raise FileNotFoundError(f"no such object: {self}")
+        return int(info.size)
+
+    def unlink(self) -> None:
+        """Delete the object."""
+        _file_system(self.root).delete_file(self.key)
+
+
+#: A folder or file of a lake.
+LakePath = Path | ObjectPath
+
+
+def lake_location(path: str | os.PathLike[str] | ObjectPath) -> LakePath:
+    """Where a lake is: the absolute path of a folder, or the URL of an object store.
+
+    :raises LakeAtUrl: it is another URL
+    """
+    if isinstance(path, ObjectPath):
+        return path
+    text = os.fspath(path)
+    found = _SCHEME.match(text)
+    if found is None:
+        return Path(text).absolute()
+    scheme, url = found[1].lower(), urlsplit(text)
+    if url.query or url.fragment:
+        raise LakeAtUrl(path=text)
+    if scheme == "file" and url.netloc in ("", "localhost") and url.path.startswith("/"):
+        return Path(unquote(url.path))
+    if scheme not in OBJECT_STORES or not url.netloc:
+        raise LakeAtUrl(path=text)
+    return ObjectPath(f"{OBJECT_STORES[scheme]}://{url.netloc}{url.path.rstrip('/')}")
+
+
+def read_bytes(path: LakePath) -> bytes:
+    """The contents of a small file.
+
+    :raises FileNotFoundError: :raises OSError:
+    """
+    if isinstance(path, Path):
+        return path.read_bytes()
+    with open_input(path) as file:
+        return bytes(file.read())
+
+
+def replace_bytes(path: LakePath, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a small file, or replace it; it is durable, and never seen incomplete.
+
+    :param mode: its permissions in a file system
+    :raises OSError:
+    """
+    if not isinstance(path, Path):
+        with open_output(path) as sink:
+            sink.write(data)
+        return
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        if draft.is_file():
+            draft.unlink()
+        raise
+
+
+@contextmanager
+def open_input(path: LakePath) -> Iterator[Any]:
+    """Open a file for reading; closed afterwards.
+
+    :raises FileNotFoundError: :raises OSError:
+    """
+    if isinstance(path, Path):
+        with path.open("rb") as opened:
+            yield opened
+    else:
+        with _file_system(path.root).open_input_file(path.key) as file:
+            yield file
+
+
+def file_size(path: LakePath) -> int:
+    """The size of a file in bytes.
+
+    :raises FileNotFoundError: :raises OSError:
+    """
+    if isinstance(path, ObjectPath):
+        return path.size()
+    # Opening it makes a network file system ask its server.
+    with path.open("rb") as opened:
+        return os.fstat(opened.fileno()).st_size
+
+
+def open_output(path: LakePath) -> Any:
+    """Open a new file for writing; to be closed, and then :func:`synced`."""
+    if isinstance(path, Path):
+        return pa.OSFile(str(path), "wb")
+    stream = _file_system(path.root).open_output_stream(path.key)
+    # What it is given has to be bytes, which only a buffered stream passes on.
+    return pa.BufferedOutputStream(stream, _PART_BYTES)
+
+
+def synced(path: LakePath) -> int:
+    """Make sure that a file that was closed is durable, and return its size in bytes."""
+    if isinstance(path, ObjectPath):
+        return path.size()
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return size
+
+
+def ensure_folder(path: LakePath) -> None:
+    """Make a folder; object stores need none."""
+    if isinstance(path, Path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove_tree(path: LakePath) -> None:
+    """Delete a folder with all that is in it."""
+    if isinstance(path, Path):
+        shutil.rmtree(path)
+    else:
+        _file_system(path.root).delete_dir(path.key)
+
+
+def plain_error(error: BaseException) -> str:
+    """The text of an error in one line; those of object stores have many, with colours."""
+    return " ".join(_COLOURS.sub("", str(error)).split())[:500]
+
+
+@lru_cache(maxsize=8)
+def _file_system(root: str) -> arrow_fs.FileSystem:
+    return arrow_fs.PyFileSystem(DeltaStorageHandler(root))
