@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from synrepl.pipeline.sink.writers import batch_writer, stream_writer
-from synrepl.pipeline.source.batch import BatchReader, FilteringReader
+from synrepl.pipeline.source.batch import BatchReader
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.options import parse_source_options
 from synrepl.pipeline.source.stream import StreamReader
@@ -48,8 +48,7 @@ class SynreplDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        options = parse_source_options(self.options, streaming=False)
-        return (FilteringReader if options.push_filters else BatchReader)(options, schema)
+        return BatchReader(parse_source_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""

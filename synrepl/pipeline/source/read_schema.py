@@ -37,6 +37,20 @@ class NoSuchColumn(InputError):
     """there is no column {column!r} in {where}{hint}; there are {known}"""
 
 
+def no_such_column(name: str, where: str, known: Sequence[str]) -> NoSuchColumn:
+    """The error for a column that does not exist, with the most similar name.
+
+    :param where: the streams that were looked at
+    """
+    near = difflib.get_close_matches(name[:100], known, n=1)
+    return NoSuchColumn(
+        column=name[:100],
+        where=where,
+        hint=f"; did you mean {near[0]!r}?" if near else "",
+        known=", ".join(known),
+    )
+
+
 class OtherColumn(InputError):
     """the schema has column {column!r} as {wanted}, and it is {found}; correct the schema, or leave it out"""
 
@@ -78,13 +92,7 @@ class ReadSchema:
         by_name = {column.name: column for column in self.columns}
         for name in names:
             if name not in by_name:
-                near = difflib.get_close_matches(name[:100], by_name, n=1)
-                raise NoSuchColumn(
-                    column=name[:100],
-                    where=where,
-                    hint=f"; did you mean {near[0]!r}?" if near else "",
-                    known=", ".join(by_name),
-                )
+                raise no_such_column(name, where, list(by_name))
         return ReadSchema(tuple(by_name[name] for name in names))
 
     def fitted(self, schema: StructType, where: str) -> ReadSchema:
