@@ -96,6 +96,7 @@ class SourceOptionsTest(SynchronousTestCase):
             ({"where": ""}, BadWhere),
             ({"where": "n = 1 OR"}, BadWhere),
             ({"partitions": "0"}, g.BadOption),
+            ({"on_bad_rows": "drop"}, g.BadOption),
             ({"partitions": "2", "rows_per_partition": "5"}, g.BadOption),
             ({"follower": "a b"}, g.BadOption),
             ({"starting": "yesterday"}, BadPositionOption),

@@ -13,6 +13,7 @@ from synrepl.pipeline.source import position_option
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import EndNotSettled, NotSettled
+from synrepl.pipeline.source.named_first import named_first
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.partition import ChunkPartition, PartitionReader
 from synrepl.pipeline.source.plan.chunks import plan_chunks
@@ -40,6 +41,7 @@ class BatchReader(DataSourceReader):
             options.dsn, ReadSchema.named(schema).arrow, options.patience_s
         )
 
+    @named_first
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition per task.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from synrepl.core.errors import ConfigError
 from synrepl.core.names import BadName, follower_name
@@ -31,6 +32,7 @@ _BOTH = (
     "columns",
     "starting",
     "where",
+    "on_bad_rows",
     "rows_per_partition",
     "partitions",
     "patience_s",
@@ -39,6 +41,13 @@ _BOTH = (
 
 #: Value of the option ``stream``: all streams, including those created later.
 ALL = "*"
+
+
+class OnBadRows(StrEnum):
+    """What to do with a row that has a value which does not fit its column."""
+
+    FAIL = "fail"  #: end the read with an error that names it
+    KEEP = "keep"  #: give it, with the reason and its values as text in columns of their own
 
 
 class OptionElsewhere(ConfigError):
@@ -57,6 +66,7 @@ class SourceOptions:
     :ivar where: a condition that the database applies to rows; None for all rows
     :ivar max_rows: approximate maximum number of rows in a micro-batch; None for no limit
     :ivar chunk_rows: approximate number of rows that one task reads
+    :ivar on_bad_rows: what to do with a row that has a value which does not fit its column
     :ivar partitions: approximate number of tasks, instead of ``chunk_rows``; None without
     :ivar follower: the name under which processed positions are acknowledged; None to acknowledge nothing
     :ivar lease_s: how long facts are kept for the follower, in seconds
@@ -79,6 +89,7 @@ class SourceOptions:
     settle_wait_s: float
     on_failover: OnFailover = OnFailover.REFUSE
     partitions: int | None = None
+    on_bad_rows: OnBadRows = OnBadRows.FAIL
 
     @property
     def all_streams(self) -> bool:
@@ -120,6 +131,7 @@ def parse_source_options(
         settle_wait_s=given.seconds("settle_wait_s", SETTLE_WAIT_S),
         on_failover=given.word("on_failover", OnFailover, OnFailover.REFUSE),
         partitions=_partitions(given),
+        on_bad_rows=given.word("on_bad_rows", OnBadRows, OnBadRows.FAIL),
     )
 
 
