@@ -53,9 +53,8 @@ def changes_by_key(
     :raises KeyMissing: :raises NoSuchColumn: :raises BadVector: it is no position
     """
     require_columns(rows, keys, [_ID, _ROW, _WRITER])
-    names = [name for name in rows.columns]
     read = rows.where(_within(upto))
-    row, old = f.struct(*map(_column, names)), _within(after)
+    row, old = f.struct(*map(_column, rows.columns)), _within(after)
     sides = read.groupBy(*map(_column, keys)).agg(
         f.max_by(f.when(old, row), f.when(old, _place())).alias("_old"),
         f.max_by(f.when(~old, row), f.when(~old, _place())).alias("_new"),
