@@ -80,7 +80,7 @@ def register(spark: SparkSession) -> None:
     lacks our packages unless their virtual environment is activated.
     """
     context = getattr(spark, "sparkContext", None)  # a Connect session has none
-    is_here = context is not None and context.master.startswith("local")
-    if is_here and sys.executable and not os.environ.get("PYSPARK_PYTHON"):
+    named = os.environ.get("PYSPARK_PYTHON") or not sys.executable
+    if context is not None and context.master.startswith("local") and not named:
         context.pythonExec = sys.executable
     spark.dataSource.register(SynreplDataSource)

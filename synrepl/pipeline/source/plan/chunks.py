@@ -80,13 +80,11 @@ def plan_chunks(
     listed = facts_at_most(where)
     for stream, ranges in _ranges(source, start, end, where):
         condition = to_sql(where, source.stream_schema(stream))
-        estimate, occupied = (
-            partial(source.estimate_rows, stream),
-            partial(source.occupied_range, stream),
-        )
-        if listed is not None and listed <= rows:  # found by the index, wherever they are
-            estimate, occupied = (lambda _, few=listed: few), (lambda span: span)
-        for part, expected in split_evenly(ranges, rows, estimate, occupied):
+        parts = [(ranges, listed or 0)]  # those listed are found by the index, wherever they are
+        if listed is None or listed > rows:
+            estimate = partial(source.estimate_rows, stream)
+            parts = [*split_evenly(ranges, rows, estimate, partial(source.occupied_range, stream))]
+        for part, expected in parts:
             yield ScanChunk(
                 stream,
                 *part.span,
