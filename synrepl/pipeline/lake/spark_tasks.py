@@ -13,6 +13,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import StorageError
@@ -94,6 +95,22 @@ _WINDOW = 32_768
 def _packed(part: bytes, like: bytes) -> bytes:
     packing = zlib.compressobj(zdict=like[-_WINDOW:])
     return packing.compress(part) + packing.flush()
+
+
+def cores_of(spark: SparkSession) -> int:
+    """The number of tasks that a session runs at the same time now; 1 or more.
+
+    :raises TaskFailed: Spark has died
+    """
+    context = getattr(spark, "sparkContext", None)
+    try:
+        if context is not None:
+            return max(1, int(context.defaultParallelism))
+        # Over Connect only a query shows it: by default, a range has a partition for each core.
+        ids = spark.range(1 << 20).select(f.spark_partition_id())
+        return max(1, ids.distinct().count())
+    except (PySparkException, Py4JError, OSError) as error:
+        raise _lost(error) from error
 
 
 def _collected(answers: DataFrame) -> list[Row]:
