@@ -217,7 +217,7 @@ class Landing:
         if self._round_rows is not None:
             return self._round_rows
         # Each time, because executors of a cluster come and go.
-        return self._task_rows * max(ROUND_TASKS, CORE_TASKS * cores_of(self._spark))
+        return TASK_ROWS * max(ROUND_TASKS, CORE_TASKS * cores_of(self._spark))
 
     def _chunks(self, parts: Mapping[str, _StreamRound]) -> list[bytes]:
         """The chunks to read, as JSON, grouped for tasks."""
