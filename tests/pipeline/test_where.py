@@ -9,10 +9,10 @@ from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.read_schema import NoSuchColumn
 from synrepl.pipeline.source.where.condition import (
-    AllOf,
-    AnyOf,
-    Comparison,
+    Compared,
     Condition,
+    Either,
+    Every,
     IsNull,
     Like,
     Not,
@@ -32,7 +32,7 @@ NOTE = StreamSchema("notes", False, columns(NOTES))
 WHOLE = StreamSchema("everything", False, columns(EVERYTHING))
 DOWN = StreamSchema("notes", True, columns(NOTES))
 
-N1, N2, N3 = (Comparison("n", "=", n) for n in (1, 2, 3))
+N1, N2, N3 = (Compared("n", "=", n) for n in (1, 2, 3))
 
 
 class Grammar(TestCase):
@@ -41,25 +41,25 @@ class Grammar(TestCase):
     def test_conditions_are_parsed(self) -> None:
         for text, tree in [
             ("n=1", N1),
-            ("n = 1 OR n = 2 AND n = 3", AnyOf((N1, AllOf((N2, N3))))),
-            ("(n = 1 or n = 2) and n = 3", AllOf((AnyOf((N1, N2)), N3))),
-            ("NOT n = 1 AND n = 2", AllOf((Not(N1), N2))),
+            ("n = 1 OR n = 2 AND n = 3", Either((N1, Every((N2, N3))))),
+            ("(n = 1 or n = 2) and n = 3", Every((Either((N1, N2)), N3))),
+            ("NOT n = 1 AND n = 2", Every((Not(N1), N2))),
             ("n <> 1", Not(N1)),
             ("n != 1", Not(N1)),
-            ("n>=-5", Comparison("n", ">=", -5)),
-            ("n < +1.5e3", Comparison("n", "<", 1500.0)),
-            ("n = .5", Comparison("n", "=", 0.5)),
-            ("t = 'it''s'", Comparison("t", "=", "it's")),
-            ("t = ''", Comparison("t", "=", "")),
-            ("t = '-- /* \" ; \n'", Comparison("t", "=", '-- /* " ; \n')),
-            ('"or" = true', Comparison("or", "=", True)),
+            ("n>=-5", Compared("n", ">=", -5)),
+            ("n < +1.5e3", Compared("n", "<", 1500.0)),
+            ("n = .5", Compared("n", "=", 0.5)),
+            ("t = 'it''s'", Compared("t", "=", "it's")),
+            ("t = ''", Compared("t", "=", "")),
+            ("t = '-- /* \" ; \n'", Compared("t", "=", '-- /* " ; \n')),
+            ('"or" = true', Compared("or", "=", True)),
             ('"a""b" IS NULL', IsNull('a"b')),
             ("`a``b` is not null", Not(IsNull("a`b"))),
-            ("größe = 1", Comparison("größe", "=", 1)),
+            ("größe = 1", Compared("größe", "=", 1)),
             ("n IN (1,2)", OneOf("n", (1, 2))),
             ("n not in ('x')", Not(OneOf("n", ("x",)))),
             ("t LIKE 'a\\%%'", Like("t", "a\\%%")),
-            ("n BETWEEN 1 AND 2", AllOf((Comparison("n", ">=", 1), Comparison("n", "<=", 2)))),
+            ("n BETWEEN 1 AND 2", Every((Compared("n", ">=", 1), Compared("n", "<=", 2)))),
         ]:  # fmt: skip
             self.assertEqual(parse_where(text), tree, text)
 
@@ -226,8 +226,8 @@ class Ranges(TestCase):
     def test_a_missing_column_is_null(self) -> None:
         for given, sql in [
             (IsNull("whole"), "NULL IS NULL"),
-            (Comparison("stream", "=", "x'y"), "'notes' = 'x''y'"),
-            (Comparison("text", ">", "\\"), "\"text\" > '\\' COLLATE \"C\""),
+            (Compared("stream", "=", "x'y"), "'notes' = 'x''y'"),
+            (Compared("text", ">", "\\"), "\"text\" > '\\' COLLATE \"C\""),
             (Not(OneOf("n", (1,))), 'NOT ("n" IN (CAST(1 AS bigint)))'),
         ]:  # fmt: skip
             condition: Condition = given

@@ -43,7 +43,7 @@ _BOTH = (
 ALL = "*"
 
 
-class OnBadRows(StrEnum):
+class BadRowsPolicy(StrEnum):
     """What to do with a row that has a value which does not fit its column."""
 
     FAIL = "fail"  #: end the read with an error that names it
@@ -89,7 +89,7 @@ class SourceOptions:
     settle_wait_s: float
     on_failover: OnFailover = OnFailover.REFUSE
     partitions: int | None = None
-    on_bad_rows: OnBadRows = OnBadRows.FAIL
+    on_bad_rows: BadRowsPolicy = BadRowsPolicy.FAIL
 
     @property
     def all_streams(self) -> bool:
@@ -131,7 +131,7 @@ def parse_source_options(
         settle_wait_s=given.seconds("settle_wait_s", SETTLE_WAIT_S),
         on_failover=given.word("on_failover", OnFailover, OnFailover.REFUSE),
         partitions=_partitions(given),
-        on_bad_rows=given.word("on_bad_rows", OnBadRows, OnBadRows.FAIL),
+        on_bad_rows=given.word("on_bad_rows", BadRowsPolicy, BadRowsPolicy.FAIL),
     )
 
 

@@ -9,7 +9,7 @@ from synrepl.pipeline.source.database.settlement import PAUSE_S, SettlementPolle
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import MustReland, StreamAppeared
-from synrepl.pipeline.source.options import OnBadRows, SourceOptions
+from synrepl.pipeline.source.options import BadRowsPolicy, SourceOptions
 from synrepl.pipeline.source.plan.chunks import check_not_trimmed, rows_per_chunk
 from synrepl.pipeline.source.read_schema import ReadSchema, combine_schemas
 from synrepl.pipeline.source.where.condition import check_condition
@@ -40,7 +40,7 @@ def read_schema_of(source: SourceDatabase, options: SourceOptions) -> ReadSchema
     if options.where is not None:
         check_condition(options.where, stream_schemas, options.has_stream_column)
     found = combine_schemas(stream_schemas, options.has_stream_column, options.columns)
-    return found.with_bad_rows() if options.on_bad_rows is OnBadRows.KEEP else found
+    return found.with_bad_rows() if options.on_bad_rows is BadRowsPolicy.KEEP else found
 
 
 def chunk_rows(

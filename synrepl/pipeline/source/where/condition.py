@@ -21,7 +21,7 @@ class WhereMismatch(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Compared:
     """``column operator value``, with one of ``= < <= > >=``."""
 
     column: str
@@ -60,21 +60,21 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class AllOf:
+class Every:
     """``condition AND condition AND …``."""
 
     conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AnyOf:
+class Either:
     """``condition OR condition OR …``."""
 
     conditions: tuple[Condition, ...]
 
 
 #: A condition on the columns of a row; as in SQL, a comparison with NULL is neither true nor false.
-Condition = Comparison | OneOf | Like | IsNull | Not | AllOf | AnyOf
+Condition = Compared | OneOf | Like | IsNull | Not | Every | Either
 
 #: A database may sort text by a locale. Spark compares bytes, as the collation "C" does.
 _BYTES = ' COLLATE "C"'
@@ -130,7 +130,7 @@ def token_range(condition: Condition | None, stream_schema: StreamSchema) -> Ran
         if isinstance(each, OneOf) and each.column == _ID:
             numbers = [value for value in each.values if isinstance(value, int)]
             low, high = max(low, min(numbers)), min(high, max(numbers))
-        elif isinstance(each, Comparison) and each.column == _ID:
+        elif isinstance(each, Compared) and each.column == _ID:
             assert isinstance(each.value, int)
             if each.operator.startswith(">"):
                 low = max(low, each.value + (each.operator == ">"))
@@ -159,9 +159,9 @@ def to_sql(condition: Condition | None, stream_schema: StreamSchema) -> str:
     match condition:
         case Not(negated):
             return f"NOT ({to_sql(negated, stream_schema)})"
-        case AllOf(parts):
+        case Every(parts):
             return " AND ".join(f"({to_sql(each, stream_schema)})" for each in parts)
-        case AnyOf(parts):
+        case Either(parts):
             return " OR ".join(f"({to_sql(each, stream_schema)})" for each in parts)
     column, is_text = _written_column(condition, stream_schema)
     match condition:
@@ -171,21 +171,21 @@ def to_sql(condition: Condition | None, stream_schema: StreamSchema) -> str:
             return f"{column} LIKE {literal(pattern)}"
         case OneOf(_, values):
             return f"{column} IN ({', '.join(map(_written, values))})"
-        case Comparison(_, operator, value):
+        case Compared(_, operator, value):
             order = _BYTES if is_text and operator != "=" else ""
             return f"{column} {operator} {_written(value)}{order}"
 
 
 _ID = HEAD[0].name
 
-_Test = Comparison | OneOf | Like | IsNull
+_Test = Compared | OneOf | Like | IsNull
 
 
 def _tests(condition: Condition) -> Iterator[_Test]:
     match condition:
         case Not(negated):
             yield from _tests(negated)
-        case AllOf(parts) | AnyOf(parts):
+        case Every(parts) | Either(parts):
             for each in parts:
                 yield from _tests(each)
         case _:
@@ -197,10 +197,10 @@ def _required(condition: Condition | None) -> Iterator[Condition]:
     match condition:
         case None:
             return
-        case AllOf(parts):
+        case Every(parts):
             for each in parts:
                 yield from _required(each)
-        case Comparison(column, "=", value):
+        case Compared(column, "=", value):
             yield OneOf(column, (value,))
         case _:
             yield condition
@@ -224,7 +224,7 @@ def _check_type(test: _Test, column: Column, stream: str) -> None:
             right, wanted = column.type in _TEXT, f"LIKE is for text, {wanted}"
         case OneOf(_, values):
             right = all(map(fits, values))
-        case Comparison(_, operator, value):
+        case Compared(_, operator, value):
             right = fits(value) and (operator == "=" or column.type is not ColumnType.BOOLEAN)
     if not right:
         raise WhereMismatch(column=column.name, stream=stream, type=column.type, wanted=wanted)

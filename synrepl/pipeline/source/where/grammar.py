@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from synrepl.core.errors import ConfigError
 from synrepl.pipeline.source.where.condition import (
-    AllOf,
-    AnyOf,
-    Comparison,
+    Compared,
     Condition,
+    Either,
+    Every,
     IsNull,
     Like,
     Not,
@@ -127,11 +127,11 @@ class _Parser:
 
     def _any_of(self) -> Condition:
         parts = self._joined("or", self._all_of)
-        return parts[0] if len(parts) == 1 else AnyOf(parts)
+        return parts[0] if len(parts) == 1 else Either(parts)
 
     def _all_of(self) -> Condition:
         parts = self._joined("and", self._item)
-        return parts[0] if len(parts) == 1 else AllOf(parts)
+        return parts[0] if len(parts) == 1 else Every(parts)
 
     def _joined(self, word: str, part: Callable[[], Condition]) -> tuple[Condition, ...]:
         found = [part()]
@@ -173,8 +173,8 @@ class _Parser:
         if self._taken("between"):
             low = self._value()
             self._take("and")
-            ends = (Comparison(column, ">=", low), Comparison(column, "<=", self._value()))
-            return _negated(negated, AllOf(ends))
+            ends = (Compared(column, ">=", low), Compared(column, "<=", self._value()))
+            return _negated(negated, Every(ends))
         if self._taken("like"):
             return _negated(negated, Like(column, self._pattern()))
         raise self._bad("a comparison, IN, BETWEEN, LIKE or IS NULL is expected")
@@ -240,7 +240,7 @@ class _Parser:
 
 def _compared(column: str, operator: str, value: Value) -> Condition:
     is_unequal = operator in ("<>", "!=")
-    return _negated(is_unequal, Comparison(column, "=" if is_unequal else operator, value))
+    return _negated(is_unequal, Compared(column, "=" if is_unequal else operator, value))
 
 
 def _negated(negated: bool, condition: Condition) -> Condition:
