@@ -12,6 +12,7 @@ from typing import Any
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.options import UnknownOption
 from synrepl.pipeline.source.database.source_database import NoSuchStream
+from synrepl.pipeline.source.database.stream_schema import NoSuchColumn
 from synrepl.pipeline.source.errors import (
     EndNotSettled,
     MustReland,
@@ -19,7 +20,7 @@ from synrepl.pipeline.source.errors import (
     original_error,
 )
 from synrepl.pipeline.source.options import OptionElsewhere
-from synrepl.pipeline.source.read_schema import ColumnsDisagree, NoSuchColumn, OtherColumn
+from synrepl.pipeline.source.read_schema import ColumnsDisagree, OtherColumn
 from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.columns import ColumnType, columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synrepl.pipeline.options import UnknownOption
-from synrepl.pipeline.source.read_schema import NoSuchColumn
+from synrepl.pipeline.source.database.stream_schema import NoSuchColumn
 from synrepl.pipeline.source.where.condition import WhereMismatch
 from synrepl.pipeline.source.where.grammar import BadWhere
 from system_tests.pipeline.source_case import SourceCase

@@ -7,7 +7,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from synrepl.pipeline.source.read_schema import NoSuchColumn
+from synrepl.pipeline.source.database.stream_schema import NoSuchColumn
 from synrepl.pipeline.views.by_key import CHANGE, KeyMissing, changes_by_key, latest_by_key
 from synrepl.pipeline.views.follow import ViewFailed, upsert_into
 from synrepl.positions.vector import BadVector

@@ -6,8 +6,7 @@ import random
 from unittest import TestCase
 
 from synrepl.core.tokens import MAX_TOKEN, Range
-from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.read_schema import NoSuchColumn
+from synrepl.pipeline.source.database.stream_schema import NoSuchColumn, StreamSchema
 from synrepl.pipeline.source.where.condition import (
     Compared,
     Condition,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,12 +9,14 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError, InputError
-from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.database.stream_schema import (
+    HEAD,
+    STREAM,
+    StreamSchema,
+    no_such_column,
+)
 from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 from synrepl.streams.columns import Column, ColumnType
-
-#: The column with the stream's name, in reads of several streams.
-STREAM = Column("stream", ColumnType.TEXT, False)
 
 #: The reason why a value of a row does not fit, and all its values as text, in a JSON object.
 #: Null in other rows. All other columns of such a row are null, except those that place it.
@@ -45,24 +46,6 @@ class StreamColumnTaken(ConfigError):
 
 class BadRowColumnTaken(ConfigError):
     """a stream has a column {column!r} of its own, so bad rows cannot be given with on_bad_rows=keep; leave it out with the option columns"""
-
-
-class NoSuchColumn(InputError):
-    """there is no column {column!r} in {where}{hint}; there are {known}"""
-
-
-def no_such_column(name: str, where: str, known: Sequence[str]) -> NoSuchColumn:
-    """The error for a column that does not exist, with the most similar name.
-
-    :param where: the streams that were looked at
-    """
-    near = difflib.get_close_matches(name[:100], known, n=1)
-    return NoSuchColumn(
-        column=name[:100],
-        where=where,
-        hint=f"; did you mean {near[0]!r}?" if near else "",
-        known=", ".join(known),
-    )
 
 
 class OtherColumn(InputError):

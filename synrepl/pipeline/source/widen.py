@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from synrepl.pipeline.source.database.stream_schema import HEAD
-from synrepl.pipeline.source.read_schema import BAD_ROW, STREAM
+from synrepl.pipeline.source.database.stream_schema import HEAD, STREAM
+from synrepl.pipeline.source.read_schema import BAD_ROW
 from synrepl.pipeline.source.reading.quarantine import QuarantinedRow
 
 

@@ -12,8 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.source.database.stream_schema import HEAD
-from synrepl.pipeline.source.read_schema import no_such_column
+from synrepl.pipeline.source.database.stream_schema import HEAD, no_such_column
 from synrepl.positions.vector import PositionVector
 
 #: The column that :func:`changes_by_key` adds, with the words of Delta's change feed.

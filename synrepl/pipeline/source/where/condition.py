@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from synrepl.core.errors import ConfigError
 from synrepl.core.tokens import MAX_TOKEN, Range
 from synrepl.pipeline.source.database.sql import identifier, literal
-from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
-from synrepl.pipeline.source.read_schema import STREAM, no_such_column
+from synrepl.pipeline.source.database.stream_schema import (
+    HEAD,
+    STREAM,
+    StreamSchema,
+    no_such_column,
+)
 from synrepl.streams.columns import Column, ColumnType
 
 #: A constant in a condition.
