@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from matplotlib.patches import Rectangle
 from twisted.trial.unittest import TestCase
 
 from synrepl.pipeline.jobs import charts
@@ -158,7 +159,9 @@ class ChartContents(TestCase):
         self.assertLessEqual(low, 0.0)
         self.assertGreater(low, -1e-6)
         self.assertGreater(high, 1.0)
-        self.assertLess(max(bar.get_width() for bar in axes.patches) / (high - low), 0.01)
+        widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
+        self.assertEqual(widths, [0.003, -1e-17])
+        self.assertLess(max(widths) / (high - low), 0.01)
 
     def test_axes_begin_at_nothing(self) -> None:
         days = [date(2025, 6, 1), date(2025, 6, 2)]
