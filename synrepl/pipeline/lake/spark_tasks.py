@@ -126,6 +126,8 @@ def _collected(answers: DataFrame) -> list[Row]:
 def _lost(error: Exception) -> StorageError:
     """An error with Spark's message without the stack: its first line, and the last of a worker's traceback."""
     java = getattr(error, "java_exception", None)
+    if java is None and isinstance(error, Py4JError):
+        return TaskFailed(reason="Spark's JVM has ended, or does not answer")
     lines = str(error if java is None else java.getMessage()).splitlines()
     said = [*lines[:1], *(line for line in reversed(lines[1:]) if line.strip())][:2]
     if found := _LACKING.match(said[-1] if said else ""):

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from synrepl.core.errors import Unavailable
+from synrepl.core.errors import SynreplError, Unavailable
 from synrepl.pipeline.lake.spark_tasks import TaskFailed
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.requirements import MasterUnreachable
@@ -83,12 +83,12 @@ class RestartingSession(Generic[T]):
             self._losses = 0
             return result
 
-    def _lost(self, error: Exception) -> NoReturn:
+    def _lost(self, error: SynreplError) -> NoReturn:
         self._losses += 1
         self._close()
         if self._losses >= MAX_LOSSES:
             raise error
-        raise SparkLost(reason=error) from None
+        raise SparkLost(reason=error.facts.get("reason", error)) from None
 
     def _current(self) -> T:
         if not self._made:
