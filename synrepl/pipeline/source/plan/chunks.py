@@ -71,11 +71,13 @@ def plan_chunks(
     columns: Mapping[str, Sequence[str]],
     rows: int = CHUNK_ROWS,
     where: Condition | None = None,
+    ordered: bool = True,
 ) -> Iterator[ScanChunk]:
     """Plan a scan from ``start`` to ``end``: chunks of about ``rows`` rows, stream by stream.
 
     :param columns: by stream, the names of the columns to read
     :param where: an additional condition, see :func:`.where.condition.check_condition`
+    :param ordered: whether the rows of a chunk are read in the order of their tokens
     """
     listed = facts_at_most(where)
     for stream, ranges in _ranges(source, start, end, where):
@@ -88,7 +90,7 @@ def plan_chunks(
             yield ScanChunk(
                 stream,
                 *part.span,
-                source.scan(stream, part, columns[stream], condition),
+                source.scan(stream, part, columns[stream], condition, ordered),
                 source.raw_scan(stream, part),
                 source.identity_sql(),
                 source.trimmed_sql(stream),
