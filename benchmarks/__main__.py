@@ -27,6 +27,7 @@ from benchmarks import (
     lake_kills,
     lake_masters,
     lake_memory,
+    lake_source,
     lake_steady,
     ledger,
     receive,
@@ -78,6 +79,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "redis": redis.run,
     "health": health.run,
     "lake": lake.run,
+    "lake_source": lake_source.run,
 }
 
 #: Run only when named, because they take minutes.

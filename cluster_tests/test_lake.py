@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import venv
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from pathlib import Path
 from synrepl.pipeline.lake.spark_tasks import WorkerLacks
 from synrepl.testing.postgres import fresh_database
 from system_tests.cli.lake_case import LakeCase
+from system_tests.cli.test_lake_follow import jvms_of
 from system_tests.pipeline.spark_fixture import EXECUTORS, REPOSITORY, run_child
 from system_tests.pipeline.spark_servers import connect_server, standalone_cluster
 from tests.storage.postgres import prepare
@@ -107,3 +109,26 @@ class LakeOnRemoteSpark(LakeCase):
         address = self.entered(connect_server(Path(self.mktemp()).absolute()))
         commands = self.commands(f"sc://{address}")
         self.check_outputs(*[await self.succeeded(*command) for command in commands])
+
+    async def test_following_survives_the_death_of_an_executor(self) -> None:
+        settings = {"spark.executor.memory": "512m", **EXECUTORS}
+        conf = (part for pair in settings.items() for part in ("--conf", "=".join(pair)))
+        command = self.start(
+            "lake", "land", self.lake, *self.database, "--follow", "--every", "0.1", "--json",
+            "--master", "local-cluster[1,1,1024]", "--driver-memory", "512m",
+            "--scratch", self.directory, *conf,
+        )  # fmt: skip
+        await command.lines(1)
+        executors = [pid for pid in jvms_of(command) if is_executor(pid)]
+        self.assertEqual(len(executors), 1)
+        os.kill(executors[0], signal.SIGKILL)
+        self.append_notes(self.dsn, "four")
+        reports = [json.loads(line)["rows"] for line in await command.lines(2)]
+        self.assertEqual(reports, [{"notes": 3}, {"notes": 1}])
+        command.signal("TERM")
+        await command.done()
+
+
+def is_executor(pid: int) -> bool:
+    """True for the JVM of an executor."""
+    return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -200,7 +200,13 @@ SECTIONS = (
         "Spark",
         "With the extra `synrepl[spark]`: [pipeline.md](pipeline.md).",
         "synrepl.pipeline",
-        {"register": None, "tokens_behind": None},
+        {
+            "register": None,
+            "tokens_behind": None,
+            "latest_by_key": None,
+            "changes_by_key": None,
+            "upsert_into": None,
+        },
     ),
 )
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import SkipTest, TestCase
 
+from synrepl.cli.lake.land import command as land
+
 UNITS = Path(__file__).resolve().parent.parent / "contrib" / "systemd"
 PROGRAM = "/opt/synrepl/bin/synrepl"
 SERVICES = ("synrepl-master.service", "synrepl-worker@.service")
@@ -70,6 +72,24 @@ class Content(TestCase):
             ):
                 with self.subTest(unit=name, key=key):
                     self.assertEqual(service[key], value)
+
+    def test_the_lake_is_hardened_and_has_its_dsn_as_a_credential(self) -> None:
+        service = self.service("synrepl-lake.service")
+        for key, value in (
+            ("User", "synrepl"),
+            ("NoNewPrivileges", "true"),
+            ("ProtectSystem", "strict"),
+            ("CapabilityBoundingSet", ""),
+            ("Restart", "on-failure"),
+            ("LoadCredential", "dsn:/etc/synrepl/lake.dsn"),
+        ):
+            self.assertEqual(service[key], value)
+        program, *arguments = service["ExecStart"].split()
+        self.assertEqual(program, PROGRAM)
+        named = [each for each in arguments if each.startswith("--")]
+        with land.make_context("land", ["LAKE", *arguments[3:]], resilient_parsing=True):
+            known = {option for each in land.params for option in each.opts}
+        self.assertEqual([each for each in named if each not in known], [])
 
     def test_what_is_started(self) -> None:
         master, worker = (self.service(name)["ExecStart"] for name in SERVICES)

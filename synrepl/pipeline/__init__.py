@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from synrepl.pipeline.datasource import register as register
     from synrepl.pipeline.source.progress import tokens_behind as tokens_behind
+    from synrepl.pipeline.views.by_key import changes_by_key as changes_by_key
+    from synrepl.pipeline.views.by_key import latest_by_key as latest_by_key
+    from synrepl.pipeline.views.follow import upsert_into as upsert_into
 else:
     from synrepl.core.lazy import lazy_names
 
@@ -17,5 +20,7 @@ else:
         {
             "synrepl.pipeline.datasource": ("register",),
             "synrepl.pipeline.source.progress": ("tokens_behind",),
+            "synrepl.pipeline.views.by_key": ("changes_by_key", "latest_by_key"),
+            "synrepl.pipeline.views.follow": ("upsert_into",),
         },
     )

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import venv
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.options import UnknownOption
 from synrepl.pipeline.source.database.source_database import NoSuchStream
-from synrepl.pipeline.source.errors import EndNotSettled, MustReland, NotSettled
+from synrepl.pipeline.source.database.stream_schema import NoSuchColumn
+from synrepl.pipeline.source.errors import (
+    EndNotSettled,
+    MustReland,
+    NotSettled,
+    original_error,
+)
 from synrepl.pipeline.source.options import OptionElsewhere
-from synrepl.pipeline.source.read_schema import ColumnsDisagree, NoSuchColumn, OtherColumn
+from synrepl.pipeline.source.read_schema import ColumnsDisagree, OtherColumn
 from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.columns import ColumnType, columns
 from synrepl.streams.declared import declare
 from system_tests.pipeline.source_case import SourceCase
+from system_tests.pipeline.spark_fixture import run_child
 from tests.storage.foreign_databases import foreign_database
 from tests.storage.samples import EVERYTHING, rows_of
 
@@ -28,6 +38,21 @@ _END_WAITING = """
         EXIT WHEN FOUND;
         PERFORM pg_stat_clear_snapshot();
     END LOOP; END $$
+"""
+
+
+#: A session that a user starts, with the python3 on PATH lacking all packages.
+_PLAIN_SESSION = """
+    import os, sys
+    from pyspark.sql import SparkSession
+    from synrepl.pipeline import register
+    del os.environ["PYSPARK_PYTHON"]
+    settings = {"spark.ui.enabled": "false", "spark.driver.memory": "512m"}
+    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    register(spark)
+    notes = spark.read.format("synrepl").option("database", sys.argv[1]).option("stream", "notes")
+    print(notes.load().count())
+    spark.stop()
 """
 
 
@@ -196,6 +221,35 @@ class BatchErrors(SourceCase):
         self.assertIsInstance(error, UnknownOption)
         self.assertIn("did you mean 'starting'", str(error))
         self.assertIsInstance(self.ours(self.read(follower="f").collect), OptionElsewhere)
+
+    def test_the_message_is_not_buried_in_a_traceback(self) -> None:
+        self.notes(1, 5)
+        trimmed = self.read()
+        trimmed._jdf.queryExecution().toRdd().getNumPartitions()  # plans the query
+        self.sql("UPDATE synrepl._streams SET trimmed = 3 WHERE stream = 'notes'")
+        for call in (
+            lambda: self.read("note"),
+            self.read(ending="9", settle_wait_s=0).collect,
+            self.read(starting="1").collect,
+            trimmed.collect,
+            lambda: self.query(starting="1"),
+        ):
+            with self.assertRaises(Exception) as raised:
+                call()
+            said = str(raised.exception)
+            ours = original_error(raised.exception)
+            self.assertIsNotNone(ours)
+            self.assertIn(f"{type(ours).__name__}: {ours}", said)
+            self.assertNotIn("Traceback", said)
+            self.assertNotIn('.py", line', said)
+
+    def test_workers_run_the_python_of_the_driver(self) -> None:
+        self.notes(1, 3)
+        bare = Path(self.mktemp()).absolute()
+        venv.create(bare)
+        path = f"{bare / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        ended = run_child(_PLAIN_SESSION, self.dsn, PATH=path, PYSPARK_PYTHON="")
+        self.assertEqual((ended.status, ended.output), (0, "3\n"), ended.errors[-2000:])
 
     def test_workers_keep_connections_and_notice_that_they_are_gone(self) -> None:
         self.notes(1, 20)

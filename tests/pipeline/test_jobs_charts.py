@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from matplotlib.patches import Rectangle
 from twisted.trial.unittest import TestCase
 
 from synrepl.pipeline.jobs import charts
@@ -106,7 +107,7 @@ class ChartContents(TestCase):
         self.assertEqual(
             axes.get_title(),
             "2 smaller series are not shown;"
-            " 4 lines of the answer have no known time and are not shown; times are UTC",
+            " 4 lines of the answer have no known time and are not shown; times are UTC; the scale is logarithmic",
         )
 
     def test_names_are_shown_as_they_are(self) -> None:
@@ -150,6 +151,27 @@ class ChartContents(TestCase):
         rows = [{"room_id": "!r", "day": BEGIN.date(), "total": 3}]
         first, last = draw_chart(find_job("rooms"), rows).axes[0].get_xlim()
         self.assertEqual(last - first, 3.0)
+
+    def test_small_shares_look_small(self) -> None:
+        rows = [{"stream": "events", "gini": 0.003}, {"stream": "receipts", "gini": -1e-17}]
+        axes = draw_chart(find_job("skew"), rows).axes[0]
+        low, high = axes.get_xlim()
+        self.assertLessEqual(low, 0.0)
+        self.assertGreater(low, -1e-6)
+        self.assertGreater(high, 1.0)
+        widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
+        self.assertEqual(widths, [0.003, -1e-17])
+        self.assertLess(max(widths) / (high - low), 0.01)
+
+    def test_axes_begin_at_nothing(self) -> None:
+        days = [date(2025, 6, 1), date(2025, 6, 2)]
+        for job, series, number in ("rooms", "room_id", "total"), ("activity", "stream", "rows"):
+            rows = [{"day": day, series: "x", number: 1000 + n} for n, day in enumerate(days)]
+            axes = draw_chart(find_job(job), rows).axes[0]
+            self.assertEqual(axes.get_ylim()[0], 1.0 if axes.get_yscale() == "log" else 0.0)
+            self.assertEqual(
+                "logarithmic" in axes.get_title(), axes.get_yscale() == "log", axes.get_title()
+            )
 
     def test_a_heat_map_has_a_cell_per_hour(self) -> None:
         rows = heat((0, "a", 3), (2, "a", 4), (2, "a", 5), (1, "b", 7))

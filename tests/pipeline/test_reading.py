@@ -26,6 +26,7 @@ from synrepl.pipeline.source.reading.chunk_reader import (
     ReadingAway,
 )
 from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.pipeline.source.where.grammar import parse_where
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.store import Draft, Trimmed
@@ -64,13 +65,13 @@ class ReadingCase(PostgresCase):
         self.addCleanup(lambda: self.source.close())
         self.reader = ChunkReader(self.dsn, "reader")
 
-    def chunk(
-        self, stream: str, end: int = 10_000, after: int = 0, condition: str = ""
-    ) -> ScanChunk:
+    def chunk(self, stream: str, end: int = 10_000, after: int = 0, where: str = "") -> ScanChunk:
         """A single chunk with a stream's range."""
         names = {stream: [column.name for column in self.source.stream_schema(stream).columns]}
         start, upto = {stream: PositionVector({}, after)}, {stream: PositionVector({}, end)}
-        (made,) = plan_chunks(self.source, start, upto, names, 10**9, condition)
+        (made,) = plan_chunks(
+            self.source, start, upto, names, 10**9, parse_where(where) if where else None
+        )
         return made
 
     def schema(self, stream: str) -> pa.Schema:
@@ -140,7 +141,7 @@ class ReadingValues(ReadingCase):
         self.sql(
             "INSERT INTO synrepl.notes SELECT n, 0, 'w', '\\%s''', n FROM generate_series(1, 9) n"
         )
-        found = self.read(self.chunk("notes", condition="\"text\" = '\\%s''' AND n > 7 OR n = 2"))
+        found = self.read(self.chunk("notes", where="text = '\\%s''' AND n > 7 OR n = 2"))
         self.assertEqual([row["n"] for row in found], [2, 8, 9])
 
     def test_batches_are_bounded(self) -> None:

@@ -22,6 +22,7 @@ from synrepl.pipeline.source.position_option import (
     resolve_positions,
 )
 from synrepl.pipeline.source.progress import tokens_behind
+from synrepl.pipeline.source.where.grammar import BadWhere
 from synrepl.positions.vector import PositionVector
 
 LEAST = {"database": "host=127.0.0.1", "stream": "events"}
@@ -35,7 +36,7 @@ class SourceOptionsTest(SynchronousTestCase):
         self.assertEqual(
             found,
             o.SourceOptions(
-                "host=127.0.0.1", ("events",), None, NamedPosition.EARLIEST, None, False,
+                "host=127.0.0.1", ("events",), None, NamedPosition.EARLIEST, None, None,
                 None, 500_000, None, 86_400.0, 30.0, 10.0,
             ),
         )  # fmt: skip
@@ -92,7 +93,11 @@ class SourceOptionsTest(SynchronousTestCase):
             ({"rows_per_partition": "many"}, g.BadOption),
             ({"patience_s": "nan"}, g.BadOption),
             ({"patience_s": "-1"}, g.BadOption),
-            ({"push_filters": "yes"}, g.BadOption),
+            ({"where": ""}, BadWhere),
+            ({"where": "n = 1 OR"}, BadWhere),
+            ({"partitions": "0"}, g.BadOption),
+            ({"on_bad_rows": "drop"}, g.BadOption),
+            ({"partitions": "2", "rows_per_partition": "5"}, g.BadOption),
             ({"follower": "a b"}, g.BadOption),
             ({"starting": "yesterday"}, BadPositionOption),
         ]:

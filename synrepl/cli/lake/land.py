@@ -37,6 +37,7 @@ from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import LakeFailed
 from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.restarting import RestartingSession, SparkLost
 from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.database.settlement import SETTLE_TIMEOUT_S
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -138,7 +139,6 @@ def command(
         with (
             lake.write_lock(),
             LandingProgress(settle_timeout_s) as progress,
-            named_session(session) as spark,
             _follower(
                 dsn, patience_s, source, follower, no_acknowledge, streams
             ) as acknowledge_in_database,
@@ -152,37 +152,41 @@ def command(
                     if not follow:
                         raise
 
-            maintenance = LakeMaintenance(
-                spark,
-                lake,
-                source,
-                dsn,
-                accept_gaps=accept_gaps,
-                acknowledge=acknowledge,
-                retention_hours=retention_hours,
-            )
+            def maintenance_on(spark: Any) -> LakeMaintenance:
+                return LakeMaintenance(
+                    spark,
+                    lake,
+                    source,
+                    dsn,
+                    accept_gaps=accept_gaps,
+                    acknowledge=acknowledge,
+                    retention_hours=retention_hours,
+                )
 
             def on_round(landed: LandingRound) -> None:
                 progress.landed(landed)
                 metrics.landed(landed)
 
-            def run(wait_s: float = 0.0) -> MaintenanceReport:
-                begun = time.monotonic()
-                report = maintenance.run(wanted, on_round, wait_s)
-                metrics.ran(time.monotonic() - begun)
-                return report
-
             if not follow:
-                report = run(settle_timeout_s)
+                with named_session(session) as spark:
+                    report = maintenance_on(spark).run(wanted, on_round, settle_timeout_s)
                 print_report(report, as_json)
                 check_all_landed(report, everything=not streams)
                 check_nothing_lost(report)
                 return
             stuck = StuckStreams(settle_timeout_s)
-            for report in poll_forever(run, every, retry_store=lake.is_shared):
-                print_report(report, as_json, following=True)
-                stuck.update(report, time.monotonic())
-                wanted = selected_streams(streams, source.streams)
+            with RestartingSession(session, maintenance_on) as restarting:
+
+                def run() -> MaintenanceReport:
+                    begun = time.monotonic()
+                    report = restarting.call(lambda each: each.run(wanted, on_round))
+                    metrics.ran(time.monotonic() - begun)
+                    return report
+
+                for report in poll_forever(run, every, retry_store=lake.is_shared):
+                    print_report(report, as_json, following=True)
+                    stuck.update(report, time.monotonic())
+                    wanted = selected_streams(streams, source.streams)
 
 
 @contextmanager
@@ -252,7 +256,8 @@ def poll_forever(
     """Run forever, and yield the report of each run.
 
     A database that is unreachable, or whose server is not confirmed after a failover, is reported
-    once and retried with every run. Errors that do not pass with time are raised.
+    once and retried with every run. So is Spark, each time that it is lost. Errors that do not pass
+    with time are raised.
 
     :param every_s: the minimum time from the start of one run to the start of the next, in seconds
     :param retry_store: the lake is in an object store, which may be unreachable for a while, too
@@ -268,6 +273,8 @@ def poll_forever(
             raise
         except FailedOver:
             pass  # the next run looks again
+        except SparkLost as error:
+            click.echo(f"synrepl: {error}; it is started again", err=True)
         except (DatabaseAway, ReadingAway, NotConfirmed, OlderServer, *store_errors) as error:
             if not away:
                 click.echo(f"synrepl: {error}; landing goes on when it is back", err=True)

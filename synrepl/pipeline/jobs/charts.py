@@ -125,8 +125,12 @@ def _lines(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list
     for name, label in zip(table, _labels(table), strict=True):
         line = table[name].dropna()
         axes.plot([*line.index], line.to_numpy(), marker="o", markersize=3.5, label=label)
+    notes = ["times are UTC"]
     if drawn.log:
         axes.set_yscale("log")
+        # From 1, and over a factor of ten at least, so that small differences look small.
+        axes.set_ylim(min(1.0, table[table > 0].min().min()), max(10.0, 1.2 * table.max().max()))
+        notes.append("the scale is logarithmic")
     else:
         axes.set_ylim(bottom=min(0.0, table.min().min()))
     if len(table) == 1:  # the default limits are years apart
@@ -135,7 +139,7 @@ def _lines(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list
     axes.set_ylabel(drawn.label)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", title=", ".join(drawn.series), fontsize=8)
-    return ["times are UTC"]
+    return notes
 
 
 def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[str]:
@@ -164,6 +168,9 @@ def _bars(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[
     axes.bar_label(bars, fmt="{:,.3g}", padding=3, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(drawn.label)
-    axes.margins(x=0.1)
+    if drawn.most is None:
+        axes.margins(x=0.1)
+    else:
+        axes.set_xlim(min(0.0, table.min().min()), 1.1 * drawn.most)  # room for a label beside it
     axes.grid(axis="x", alpha=0.3)
     return []

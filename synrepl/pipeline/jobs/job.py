@@ -45,6 +45,8 @@ class Plot:
     :ivar label: the name of the number, with its unit
     :ivar add: add the numbers of one series and time; otherwise show the greatest
     :ivar log: use a logarithmic scale
+    :ivar most: the greatest possible number, which the axis of bars reaches whatever the numbers
+        are; None if there is none
     """
 
     kind: PlotKind
@@ -54,6 +56,7 @@ class Plot:
     x: str = ""
     add: bool = True
     log: bool = False
+    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,11 @@ SKEW = LakeJob(
     JobInput(needs_seen_ms=False),
     schema(stream=TEXT, rooms=COUNT, rows=COUNT, largest=NUMBER, top_10=NUMBER, gini=NUMBER),
     Plot(
-        PlotKind.BARS, y="gini", series=("stream",), label="Gini coefficient (0 even, 1 one room)"
+        PlotKind.BARS,
+        y="gini",
+        series=("stream",),
+        label="Gini coefficient (0 even, 1 one room)",
+        most=1.0,
     ),
     transform,
 )

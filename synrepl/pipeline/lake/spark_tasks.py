@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -11,6 +13,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import StorageError
@@ -23,8 +26,9 @@ Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 
 _LACKING = re.compile(r"ModuleNotFoundError: No module named '([^']{1,100})'")
 
-#: Maximum number of parts in one Spark job; jobs run one after the other.
-AT_ONCE = 64
+#: Maximum number of parts in one Spark job. Jobs run one after the other, so a core that is done
+#: waits for the last task of a job: once in some billion rows.
+AT_ONCE = 4096
 
 
 class TaskFailed(StorageError):
@@ -51,9 +55,62 @@ def run_tasks(
     """
     ddl = from_arrow_schema(schema)
     for begin in range(0, len(parts), AT_ONCE):
-        some = parts[begin : begin + AT_ONCE]
+        some = PackedParts.of(parts[begin : begin + AT_ONCE])
         numbers = spark.range(0, len(some), 1, len(some))
         yield from _collected(numbers.mapInArrow(partial(_run, some, work), ddl))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedParts:
+    """The parts of a job, compressed: each task receives them all, and unpacks its own.
+
+    Parts are statements and names of files, which differ in a few numbers, so each is compressed
+    with the first one as its dictionary: to some 100 bytes.
+    """
+
+    first: bytes
+    rest: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[bytes]) -> PackedParts:
+        """Compress one or more parts."""
+        first, *others = parts
+        return cls(zlib.compress(first), tuple(_packed(each, first) for each in others))
+
+    def __len__(self) -> int:
+        return 1 + len(self.rest)
+
+    def __getitem__(self, number: int) -> bytes:
+        first = zlib.decompress(self.first)
+        if not number:
+            return first
+        unpacking = zlib.decompressobj(zdict=first[-_WINDOW:])
+        return unpacking.decompress(self.rest[number - 1]) + unpacking.flush()
+
+
+#: How far back zlib looks, in bytes.
+_WINDOW = 32_768
+
+
+def _packed(part: bytes, like: bytes) -> bytes:
+    packing = zlib.compressobj(zdict=like[-_WINDOW:])
+    return packing.compress(part) + packing.flush()
+
+
+def cores_of(spark: SparkSession) -> int:
+    """The number of tasks that a session runs at the same time now; 1 or more.
+
+    :raises TaskFailed: Spark has died
+    """
+    context = getattr(spark, "sparkContext", None)
+    try:
+        if context is not None:
+            return max(1, int(context.defaultParallelism))
+        # Over Connect only a query shows it: by default, a range has a partition for each core.
+        ids = spark.range(1 << 20).select(f.spark_partition_id())
+        return max(1, ids.distinct().count())
+    except (PySparkException, Py4JError, OSError) as error:
+        raise _lost(error) from error
 
 
 def _collected(answers: DataFrame) -> list[Row]:
@@ -69,6 +126,8 @@ def _collected(answers: DataFrame) -> list[Row]:
 def _lost(error: Exception) -> StorageError:
     """An error with Spark's message without the stack: its first line, and the last of a worker's traceback."""
     java = getattr(error, "java_exception", None)
+    if java is None and isinstance(error, Py4JError):
+        return TaskFailed(reason="Spark's JVM has ended, or does not answer")
     lines = str(error if java is None else java.getMessage()).splitlines()
     said = [*lines[:1], *(line for line in reversed(lines[1:]) if line.strip())][:2]
     if found := _LACKING.match(said[-1] if said else ""):
@@ -78,7 +137,7 @@ def _lost(error: Exception) -> StorageError:
 
 
 def _run(
-    parts: Sequence[bytes], work: Work, batches: Iterator[pa.RecordBatch]
+    parts: PackedParts, work: Work, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():

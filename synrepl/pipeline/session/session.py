@@ -22,6 +22,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkContext
+from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -86,7 +87,7 @@ def named_session(options: SessionOptions) -> Iterator[SparkSession]:
     # An exception in a task is raised here; Spark would log its traceback besides.
     logging.getLogger("pyspark").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="pyspark")
-    with open_session(options) as session:
+    with open_session(options) as session, _deaths_unprinted():
         try:
             yield session
         except (PySparkException, Py4JError) as error:  # the latter when its JVM has died
@@ -245,17 +246,34 @@ def _end(gateway: Any) -> None:
 
 def _stop(stoppable: SparkSession | SparkContext) -> None:
     """Stop it, even if its JVM was killed: then the first call raises, and the second finishes."""
+    with _deaths_unprinted(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(2):
+            with suppress(PySparkException, Py4JError, OSError):
+                stoppable.stop()
+                break
+
+
+@contextmanager
+def _deaths_unprinted() -> Iterator[None]:
+    """Print no tracebacks if the JVM dies: the next call raises an error that says so."""
     root = logging.getLogger()
     root.addFilter(_is_not_of_py4j)
+    servers: tuple[Any, ...] = (AccumulatorTCPServer, AccumulatorUnixServer)
+    printing = [server.handle_error for server in servers]
+    for server in servers:
+        server.handle_error = _accumulators_lost
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            for _ in range(2):
-                with suppress(PySparkException, Py4JError, OSError):
-                    stoppable.stop()
-                    break
+        yield
     finally:
         root.removeFilter(_is_not_of_py4j)
+        for server, before in zip(servers, printing, strict=True):
+            server.handle_error = before
+
+
+def _accumulators_lost(server: object, request: object, address: object) -> None:
+    """The JVM's end of the connection for accumulators, which we do not use, was closed."""
+    log.debug("the connection for accumulators ended", exc_info=True)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

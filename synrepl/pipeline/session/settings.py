@@ -29,8 +29,6 @@ SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Off by default, and a source that can push filters then fails.
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 
 #: Arrow data comes from pyarrow, whose lengths are right: checking the bounds of each cell again

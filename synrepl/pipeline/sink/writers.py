@@ -19,6 +19,7 @@ from synrepl.pipeline.sink.commit import abort_job, commit_job
 from synrepl.pipeline.sink.options import SinkOptions, parse_sink_options
 from synrepl.pipeline.sink.staging import StagedTask, stage_rows
 from synrepl.pipeline.sink.target import SinkTarget, resolve_target
+from synrepl.pipeline.source.named_first import named_first
 from synrepl.storage.staging.staging import StagingJob
 
 #: Prefix that separates the idempotency keys of jobs from those of other requests.
@@ -68,10 +69,12 @@ class BatchWriter(DataSourceArrowWriter):
         self._target = target
         self._job = str(uuid.uuid4())
 
+    @named_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage the rows of one task."""
         return stage_rows(self._options, self._target, self._job, iterator)
 
+    @named_first
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append the rows that all tasks staged."""
         # Its own key shows whether a commit whose answer was lost has happened.
@@ -79,6 +82,7 @@ class BatchWriter(DataSourceArrowWriter):
         job = StagingJob(self._target.stream, self._options.writer, self._job, key=key)
         commit_job(self._options, self._target, job, _done(messages))
 
+    @named_first
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the rows that the tasks staged."""
         abort_job(self._options, self._target.stream, self._job)
@@ -91,10 +95,12 @@ class MicroBatchWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._target = target
 
+    @named_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage the rows of one task."""
         return stage_rows(self._options, self._target, None, iterator)
 
+    @named_first
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Append the rows that the tasks of a batch staged, unless an earlier run of the query did."""
         tasks = _done(messages)
@@ -103,6 +109,7 @@ class MicroBatchWriter(DataSourceStreamArrowWriter):
         job = StagingJob(self._target.stream, self._options.writer, tasks[0].query, batch=batchId)
         commit_job(self._options, self._target, job, tasks)
 
+    @named_first
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove the rows that the tasks of a batch staged."""
         for task in _done(messages)[:1]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.source import filters, position_option
+from synrepl.pipeline.source import position_option
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.errors import EndNotSettled, NotSettled
+from synrepl.pipeline.source.named_first import named_first
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.partition import ChunkPartition, PartitionReader
 from synrepl.pipeline.source.plan.chunks import plan_chunks
 from synrepl.pipeline.source.read_schema import ReadSchema
 from synrepl.pipeline.source.streams import (
+    chunk_rows,
     observe_until_settled,
     read_schema_of,
     require_not_trimmed,
     selected_streams,
 )
-from synrepl.pipeline.source.writer_ranges import cap_position
 from synrepl.positions.vector import PositionVector
 
 
@@ -36,11 +37,11 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._pushed: list[Filter] = []
         self._parts = PartitionReader(
             options.dsn, ReadSchema.named(schema).arrow, options.patience_s
         )
 
+    @named_first
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition per task.
 
@@ -68,21 +69,14 @@ class BatchReader(DataSourceReader):
         start: Mapping[str, PositionVector],
         end: Mapping[str, PositionVector],
     ) -> Iterator[ChunkPartition]:
-        for stream, upto in end.items():
-            if not filters.may_match_stream(self._pushed, stream):
-                continue
-            stream_schema = source.stream_schema(stream)
-            span = filters.token_range(self._pushed, stream_schema)
-            columns = read_schema.read_of(stream_schema)
-            for chunk in plan_chunks(
-                source,
-                {stream: _from(start[stream], span.after)},
-                {stream: cap_position(PositionVector(), upto, span.upto)},
-                {stream: columns},
-                self._options.chunk_rows,
-                filters.condition(self._pushed, stream_schema),
-            ):
-                yield ChunkPartition(chunk, columns)
+        options = self._options
+        columns = {stream: read_schema.read_of(source.stream_schema(stream)) for stream in end}
+        rows = chunk_rows(options, source, start, end)
+        # Rows of a DataFrame have no order, and without one the database takes less time. Facts with
+        # bad rows are found by their place in it.
+        ordered = read_schema.has_bad_rows
+        for chunk in plan_chunks(source, start, end, columns, rows, options.where, ordered):
+            yield ChunkPartition(chunk, columns[chunk.stream])
 
     def _ends(
         self, source: SourceDatabase, streams: Sequence[str]
@@ -105,29 +99,6 @@ class BatchReader(DataSourceReader):
             if not at.bound.covers(end[stream]):
                 raise NotSettled(stream=stream, ending=end[stream], bound=at.bound)
         return start, end
-
-
-class FilteringReader(BatchReader):
-    """A batch reader that pushes filters down to the database, if the option ``push_filters`` is set.
-
-    It is optional because Spark (at least 4.3) caches the plan of a DataFrame's source: a DataFrame
-    that was used with a filter returns the filtered rows again when it is used without one. So load
-    a new DataFrame for each filter.
-    """
-
-    def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:
-        """Accept the filters that the database can apply; return the others to Spark."""
-        for each in filters_:
-            if filters.can_push(each, self._schema):
-                self._pushed.append(each)
-            else:
-                yield each
-
-
-def _from(start: PositionVector, after: int) -> PositionVector:
-    """``start``, raised so that nothing at or below ``after`` is read."""
-    writers = {writer: max(token, after) for writer, token in start.writers.items()}
-    return PositionVector(writers, max(start.linear, after))
 
 
 def _asked(

@@ -10,9 +10,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from synrepl.pipeline.source.errors import MustReland
+from synrepl.pipeline.source.named_first import named_first
 from synrepl.pipeline.source.plan.chunks import ScanChunk
-from synrepl.pipeline.source.read_schema import widen_batches
+from synrepl.pipeline.source.read_schema import BAD_ROW
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadingAway
+from synrepl.pipeline.source.reading.quarantine import read_with_bad_rows
+from synrepl.pipeline.source.widen import widen_batches
 from synrepl.storage.store import Trimmed
 
 #: Seconds between two attempts to begin reading.
@@ -40,6 +43,7 @@ class PartitionReader:
     schema: pa.Schema
     patience_s: float
 
+    @named_first
     def rows(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition, batch by batch; none for a partition that is not ours.
 
@@ -71,5 +75,7 @@ class PartitionReader:
                 for name in part.columns
             ]
         )
-        batches = ChunkReader(self.dsn).batches(part.chunk, wanted)
-        return widen_batches(batches, self.schema, part.chunk.stream)
+        keeps_bad_rows = BAD_ROW[0].name in has
+        read = read_with_bad_rows if keeps_bad_rows else ChunkReader.batches
+        found = read(ChunkReader(self.dsn), part.chunk, wanted)
+        return widen_batches(found, self.schema, part.chunk.stream)

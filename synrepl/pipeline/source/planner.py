@@ -20,6 +20,7 @@ from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.pipeline.source.query_follower import NoFollowers, QueryFollower
 from synrepl.pipeline.source.streams import (
     AdmittedStreams,
+    chunk_rows,
     observe_until_settled,
     read_schema_of,
     require_not_trimmed,
@@ -126,7 +127,9 @@ class Planner:
         check_failovers(end, self._source, self._options.on_failover)
         for stream, at in bounds.items():
             require_not_trimmed(stream, start.streams[stream], at.trimmed)
-        found = plan_chunks(self._source, start.streams, moved, columns, self._options.chunk_rows)
+        options, begun = self._options, start.streams
+        rows = chunk_rows(options, self._source, begun, moved)
+        found = plan_chunks(self._source, begun, moved, columns, rows, options.where)
         for chunk in found:
             yield ChunkPartition(chunk, columns[chunk.stream])
 

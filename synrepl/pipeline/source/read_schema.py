@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from synrepl.core.errors import ConfigError, InputError
-from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.database.stream_schema import (
+    HEAD,
+    STREAM,
+    StreamSchema,
+    no_such_column,
+)
 from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
 from synrepl.streams.columns import Column, ColumnType
 
-#: The column with the stream's name, in reads of several streams.
-STREAM = Column("stream", ColumnType.TEXT, False)
+#: The reason why a value of a row does not fit, and all its values as text, in a JSON object.
+#: Null in other rows. All other columns of such a row are null, except those that place it.
+BAD_ROW = (
+    Column("_bad_reason", ColumnType.TEXT, True),
+    Column("_bad_cells", ColumnType.TEXT, True),
+)
+
+#: Columns that every row has, bad or not.
+_PLACE = frozenset({STREAM.name, *(column.name for column in HEAD)})
 
 #: Our column types by Spark type.
 _TYPES = {
@@ -33,8 +44,8 @@ class StreamColumnTaken(ConfigError):
     """stream {stream!r} has a column 'stream' of its own, so it cannot be read together with others; read it alone"""
 
 
-class NoSuchColumn(InputError):
-    """there is no column {column!r} in {where}{hint}; there are {known}"""
+class BadRowColumnTaken(ConfigError):
+    """a stream has a column {column!r} of its own, so bad rows cannot be given with on_bad_rows=keep; leave it out with the option columns"""
 
 
 class OtherColumn(InputError):
@@ -78,13 +89,7 @@ class ReadSchema:
         by_name = {column.name: column for column in self.columns}
         for name in names:
             if name not in by_name:
-                near = difflib.get_close_matches(name[:100], by_name, n=1)
-                raise NoSuchColumn(
-                    column=name[:100],
-                    where=where,
-                    hint=f"; did you mean {near[0]!r}?" if near else "",
-                    known=", ".join(by_name),
-                )
+                raise no_such_column(name, where, list(by_name))
         return ReadSchema(tuple(by_name[name] for name in names))
 
     def fitted(self, schema: StructType, where: str) -> ReadSchema:
@@ -105,11 +110,38 @@ class ReadSchema:
             )
         )
 
+    @property
+    def has_bad_rows(self) -> bool:
+        """True if rows with a value that does not fit are part of the read."""
+        return BAD_ROW[0].name in (column.name for column in self.columns)
+
+    def with_bad_rows(self) -> ReadSchema:
+        """These columns and those for bad rows, in which most of the others are null.
+
+        :raises BadRowColumnTaken:
+        """
+        names = {column.name for column in self.columns}
+        for taken in (column.name for column in BAD_ROW if column.name in names):
+            raise BadRowColumnTaken(column=taken)
+        return ReadSchema(
+            (
+                *(
+                    column._replace(nullable=column.nullable or column.name not in _PLACE)
+                    for column in self.columns
+                ),
+                *BAD_ROW,
+            )
+        )
+
     def read_of(self, stream_schema: StreamSchema) -> tuple[str, ...]:
-        """The names of these columns that a stream has; at least one, so that rows can be counted."""
+        """The names of these columns that a stream has; at least one, so that rows can be counted.
+
+        With bad rows, ``stream_id`` is among them, because facts are quarantined whole.
+        """
         has = {column.name for column in stream_schema.columns}
         names = tuple(column.name for column in self.columns if column.name in has)
-        return names or (HEAD[0].name,)
+        first = HEAD[0].name
+        return (*names, first) if self.has_bad_rows and first not in names else names or (first,)
 
 
 def combine_schemas(
@@ -160,29 +192,6 @@ def combine_schemas(
     if wanted is None:
         return found
     return found.only(wanted, ", ".join(stream_schema.stream for stream_schema in stream_schemas))
-
-
-def widen_batches(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, stream: str
-) -> Iterator[pa.RecordBatch]:
-    """Fill up batches of one stream to all columns of the read: missing ones are null.
-
-    :param schema: the Arrow schema of all columns of the read
-    """
-    for batch in batches:
-        if batch.schema.equals(schema):
-            yield batch
-            continue
-        has = set(batch.schema.names)
-        columns = [
-            batch.column(field.name)
-            if field.name in has
-            else pa.repeat(stream, batch.num_rows)
-            if field.name == STREAM.name
-            else pa.nulls(batch.num_rows, field.type)
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _ddl(field: object) -> str:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from synrepl.pipeline.source.named_first import named_first
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.partition import PartitionReader
 from synrepl.pipeline.source.planner import Planner
@@ -44,6 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = Planner(self._options, self._schema)
         return self._opened
 
+    @named_first
     def initialOffset(self) -> Json:
         """The offset at which a query without a checkpoint begins."""
         return self._planner.initial().to_json()
@@ -53,10 +55,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
+    @named_first
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the offset at which the run ends."""
         self._planner.fix_end()
 
+    @named_first
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end offset of the next batch. It never goes back.
 
@@ -71,6 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._planner.latest
         return None if latest is None else latest.to_json()
 
+    @named_first
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The partitions between two offsets; the same facts each time it is called."""
         planner = self._planner
@@ -80,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the rows of one partition; runs in a task."""
         return self._parts.rows(partition)
 
+    @named_first
     def commit(self, end: Json) -> None:
         """Acknowledge a batch that is in the sink, if the query is a named follower.
 

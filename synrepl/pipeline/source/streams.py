@@ -9,9 +9,10 @@ from synrepl.pipeline.source.database.settlement import PAUSE_S, SettlementPolle
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.errors import MustReland, StreamAppeared
-from synrepl.pipeline.source.options import SourceOptions
-from synrepl.pipeline.source.plan.chunks import check_not_trimmed
+from synrepl.pipeline.source.options import BadRowsPolicy, SourceOptions
+from synrepl.pipeline.source.plan.chunks import check_not_trimmed, rows_per_chunk
 from synrepl.pipeline.source.read_schema import ReadSchema, combine_schemas
+from synrepl.pipeline.source.where.condition import check_condition
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.store import Trimmed
@@ -33,9 +34,25 @@ def read_schema_of(source: SourceDatabase, options: SourceOptions) -> ReadSchema
     """The combined columns of these streams, limited to those that the options select.
 
     :raises NoSuchStream: :raises ColumnsDisagree: :raises StreamColumnTaken: :raises NoSuchColumn:
+    :raises WhereMismatch: the option ``where`` does not fit them
     """
     stream_schemas = [source.stream_schema(stream) for stream in selected_streams(source, options)]
-    return combine_schemas(stream_schemas, options.has_stream_column, options.columns)
+    if options.where is not None:
+        check_condition(options.where, stream_schemas, options.has_stream_column)
+    found = combine_schemas(stream_schemas, options.has_stream_column, options.columns)
+    return found.with_bad_rows() if options.on_bad_rows is BadRowsPolicy.KEEP else found
+
+
+def chunk_rows(
+    options: SourceOptions,
+    source: SourceDatabase,
+    start: Mapping[str, PositionVector],
+    end: Mapping[str, PositionVector],
+) -> int:
+    """The approximate number of rows that a task reads."""
+    if options.partitions is None:
+        return options.chunk_rows
+    return rows_per_chunk(source, start, end, options.partitions, options.where)
 
 
 def require_not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:

@@ -18,7 +18,7 @@ from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.task import LANDED, LandPart, StreamTask, land_part
-from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
+from synrepl.pipeline.lake.spark_tasks import cores_of, pack, run_tasks
 from synrepl.pipeline.lake.table import (
     ErasedMeanwhile,
     LakeConflict,
@@ -45,8 +45,9 @@ from synrepl.storage.store import Trimmed
 #: Approximate number of rows that a task reads: a file of 10 to 50 MB. Starting a task takes 40 ms.
 TASK_ROWS = 500_000
 
-#: Approximate number of rows of one stream in a commit, which a killed process has to read again.
-ROUND_ROWS = 4_000_000
+#: Tasks of one stream in a commit: two for each core, so that few are idle at its end, and eight at
+#: least. A killed process has to read their rows again, which takes some seconds.
+CORE_TASKS, ROUND_TASKS = 2, 8
 
 #: How many rounds in a row may be lost to another process that lands into the same lake.
 MAX_BEATEN = 5
@@ -116,6 +117,8 @@ class Landing:
     :param acknowledge: called with the positions that are durable in the lake
     :param epochs: called in each round for the epochs of all tables when ``erasures`` was determined;
         None if no other process can erase meanwhile
+    :param round_rows: approximate number of rows of one stream in a commit; by default as many as
+        the cores of the session read in some seconds
     :param land: lands one part, in a task; it must be picklable
     """
 
@@ -131,7 +134,7 @@ class Landing:
         acknowledge: Callable[[Vectors], object] = lambda upto: None,
         epochs: Callable[[], Epochs | None] = lambda: None,
         task_rows: int = TASK_ROWS,
-        round_rows: int = ROUND_ROWS,
+        round_rows: int | None = None,
         clock: BlockingClock = REAL_TIME,
         land: LandPart = land_part,
     ) -> None:
@@ -232,8 +235,14 @@ class Landing:
         stream, start = table.stream, self._start(table.stream, table, at)
         # A new process may have proven less to be settled than another one has landed.
         goal = start.merge(at.bound)
-        ends = limit_rows(self._source, {stream: start}, {stream: goal}, self._round_rows)
+        ends = limit_rows(self._source, {stream: start}, {stream: goal}, self._rows_of_a_round())
         return _StreamRound(table, start, goal, ends[stream])
+
+    def _rows_of_a_round(self) -> int:
+        if self._round_rows is not None:
+            return self._round_rows
+        # Each time, because executors of a cluster come and go.
+        return TASK_ROWS * max(ROUND_TASKS, CORE_TASKS * cores_of(self._spark))
 
     def _chunks(self, parts: Mapping[str, _StreamRound]) -> list[bytes]:
         """The chunks to read, as JSON, grouped for tasks."""

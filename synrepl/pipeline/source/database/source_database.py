@@ -62,9 +62,14 @@ class SourceDatabase(Protocol):
         """By stream, ranges of tokens that failovers skipped and that were never allocated."""
 
     def scan(
-        self, stream: str, ranges: WriterRanges, columns: Sequence[str], condition: str = ""
+        self,
+        stream: str,
+        ranges: WriterRanges,
+        columns: Sequence[str],
+        condition: str = "",
+        ordered: bool = True,
     ) -> Scan:
-        """A statement that selects rows in the order of their tokens.
+        """A statement that selects rows in the order of their tokens, or else in any order.
 
         :param ranges: the tokens to read
         :param columns: names of :attr:`.StreamSchema.columns`, in order

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from synrepl.core.errors import InputError
 from synrepl.streams.columns import Column, ColumnType
 
 #: The first columns of every row: the stream ID of its fact, its index in the fact, the writer.
@@ -13,8 +16,29 @@ HEAD = (
     Column("writer", ColumnType.TEXT, False),
 )
 
+#: The column with the stream's name, in reads of several streams.
+STREAM = Column("stream", ColumnType.TEXT, False)
+
 #: A row whose values are not decoded: the cells are a JSON object of strings, by column.
 RAW = (*HEAD, Column("cells", ColumnType.TEXT, False))
+
+
+class NoSuchColumn(InputError):
+    """there is no column {column!r} in {where}{hint}; there are {known}"""
+
+
+def no_such_column(name: str, where: str, known: Sequence[str]) -> NoSuchColumn:
+    """The error for a column that does not exist, with the most similar name.
+
+    :param where: the streams that were looked at
+    """
+    near = difflib.get_close_matches(name[:100], known, n=1)
+    return NoSuchColumn(
+        column=name[:100],
+        where=where,
+        hint=f"; did you mean {near[0]!r}?" if near else "",
+        known=", ".join(known),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,9 +139,14 @@ class SynapseDatabase:
         return {}
 
     def scan(
-        self, stream: str, ranges: WriterRanges, columns: Sequence[str], condition: str = ""
+        self,
+        stream: str,
+        ranges: WriterRanges,
+        columns: Sequence[str],
+        condition: str = "",
+        ordered: bool = True,
     ) -> Scan:
-        """A statement that selects rows in the order of their tokens."""
+        """A statement that selects rows in the order of their tokens, which their numbers need anyway."""
         stream_schema = self.stream_schema(stream)
         return self._scan(
             stream_schema, ranges, selected(stream_schema, columns), condition=condition

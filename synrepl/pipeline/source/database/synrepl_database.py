@@ -126,10 +126,16 @@ class SynreplDatabase:
         return self._database.run("read the gaps", incarnations.gaps, read_only=True)
 
     def scan(
-        self, stream: str, ranges: WriterRanges, columns: Sequence[str], condition: str = ""
+        self,
+        stream: str,
+        ranges: WriterRanges,
+        columns: Sequence[str],
+        condition: str = "",
+        ordered: bool = True,
     ) -> Scan:
-        """A statement that selects rows in the order of their tokens."""
-        return self._scan(stream, ranges, selected(self.stream_schema(stream), columns), condition)
+        """A statement that selects rows in the order of their tokens, or else in any order."""
+        wanted = selected(self.stream_schema(stream), columns)
+        return self._scan(stream, ranges, wanted, condition, ordered)
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that selects all rows as text."""
@@ -141,14 +147,22 @@ class SynreplDatabase:
         head = selected(self.stream_schema(stream), [column.name for column in HEAD])
         return self._scan(stream, ranges, f"{head}, {whole} AS cells")
 
-    def _scan(self, stream: str, ranges: WriterRanges, wanted: str, condition: str = "") -> Scan:
+    def _scan(
+        self,
+        stream: str,
+        ranges: WriterRanges,
+        wanted: str,
+        condition: str = "",
+        ordered: bool = True,
+    ) -> Scan:
         stream_schema = self.stream_schema(stream)
         where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (
             f" AND ({condition})" if condition else ""
         )
         table = table_name(self._streams[stream])
         return Scan(
-            f"SELECT {wanted} FROM {table} AS rows WHERE {where} {in_order(stream_schema)}",
+            f"SELECT {wanted} FROM {table} AS rows WHERE {where}"
+            + (f" {in_order(stream_schema)}" if ordered else ""),
             stream_schema.counts_down,
         )
 

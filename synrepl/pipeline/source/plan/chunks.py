@@ -11,6 +11,13 @@ import msgspec
 from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.sql import Scan
+from synrepl.pipeline.source.where.condition import (
+    Condition,
+    facts_at_most,
+    may_match_stream,
+    to_sql,
+    token_range,
+)
 from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
@@ -63,31 +70,57 @@ def plan_chunks(
     end: Vectors,
     columns: Mapping[str, Sequence[str]],
     rows: int = CHUNK_ROWS,
-    condition: str = "",
+    where: Condition | None = None,
+    ordered: bool = True,
 ) -> Iterator[ScanChunk]:
     """Plan a scan from ``start`` to ``end``: chunks of about ``rows`` rows, stream by stream.
 
     :param columns: by stream, the names of the columns to read
-    :param condition: an additional condition on columns, in SQL
+    :param where: an additional condition, see :func:`.where.condition.check_condition`
+    :param ordered: whether the rows of a chunk are read in the order of their tokens
     """
-    for stream, upto in end.items():
-        for ranges in WriterRanges.between(start.get(stream, PositionVector()), upto).parts():
-            if ranges.empty:
-                continue
-            estimate, occupied = (
-                partial(source.estimate_rows, stream),
-                partial(source.occupied_range, stream),
+    listed = facts_at_most(where)
+    for stream, ranges in _ranges(source, start, end, where):
+        condition = to_sql(where, source.stream_schema(stream))
+        parts = [(ranges, listed or 0)]  # those listed are found by the index, wherever they are
+        if listed is None or listed > rows:
+            estimate = partial(source.estimate_rows, stream)
+            parts = [*split_evenly(ranges, rows, estimate, partial(source.occupied_range, stream))]
+        for part, expected in parts:
+            yield ScanChunk(
+                stream,
+                *part.span,
+                source.scan(stream, part, columns[stream], condition, ordered),
+                source.raw_scan(stream, part),
+                source.identity_sql(),
+                source.trimmed_sql(stream),
+                expected,
             )
-            for part, expected in split_evenly(ranges, rows, estimate, occupied):
-                yield ScanChunk(
-                    stream,
-                    *part.span,
-                    source.scan(stream, part, columns[stream], condition),
-                    source.raw_scan(stream, part),
-                    source.identity_sql(),
-                    source.trimmed_sql(stream),
-                    expected,
-                )
+
+
+def rows_per_chunk(
+    source: SourceDatabase, start: Vectors, end: Vectors, chunks: int, where: Condition | None
+) -> int:
+    """The number of rows per chunk for which :func:`plan_chunks` plans about ``chunks`` chunks."""
+    expected = sum(
+        source.estimate_rows(stream, ranges)
+        for stream, ranges in _ranges(source, start, end, where)
+    )
+    return max(1, -(-expected // chunks))
+
+
+def _ranges(
+    source: SourceDatabase, start: Vectors, end: Vectors, where: Condition | None
+) -> Iterator[tuple[str, WriterRanges]]:
+    """The ranges in which rows may lie, by stream."""
+    for stream, upto in end.items():
+        if not may_match_stream(where, stream):
+            continue
+        span = token_range(where, source.stream_schema(stream))
+        for part in WriterRanges.between(start.get(stream, PositionVector()), upto).parts():
+            ranges = part.within(span)
+            if not ranges.empty:
+                yield stream, ranges
 
 
 def limit_rows(

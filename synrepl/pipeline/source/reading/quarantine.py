@@ -41,12 +41,26 @@ def read_or_quarantine(
 ) -> Iterator[pa.RecordBatch]:
     """Read a chunk, and quarantine the facts with a value that does not fit its column.
 
+    :param quarantine: called in the order of tokens, between the batches
+    :raises: the errors of :func:`read_with_bad_rows`
+    """
+    for found in read_with_bad_rows(reader, chunk, schema):
+        if isinstance(found, pa.RecordBatch):
+            yield found
+        else:
+            quarantine(found)
+
+
+def read_with_bad_rows(
+    reader: ChunkReader, chunk: ScanChunk, schema: pa.Schema
+) -> Iterator[pa.RecordBatch | Sequence[QuarantinedRow]]:
+    """Read a chunk: batches, and in their place the rows of facts with a value that does not fit.
+
     A chunk without such values costs nothing extra. Otherwise it is bisected, with one statement
-    per bad fact and halving. Facts stay whole: all rows of a fact with a bad row are quarantined,
-    so a range has the same rows each time it is read.
+    per bad fact and halving. Facts stay whole: all rows of a fact with a bad row are given as bad
+    rows, so a range has the same rows each time it is read.
 
     :param schema: of the columns that the chunk selects, which include ``stream_id``
-    :param quarantine: called in the order of tokens, between the batches
     :raises ReadFailed: for another reason than a value :raises ReadingAway: :raises Trimmed:
     """
     with reader.keeping_connection():
@@ -67,7 +81,7 @@ def read_or_quarantine(
                     middle = (rest.after + rest.upto) // 2
                     waiting += [rest.within(middle, rest.upto), rest.within(rest.after, middle)]
                 else:
-                    _quarantine(reader, rest, str(error.facts["reason"]), quarantine)
+                    yield from _as_text(reader, rest, str(error.facts["reason"]))
 
 
 class _WholeFacts:
@@ -97,8 +111,10 @@ class _WholeFacts:
         self.held.append(batch.slice(begins))
 
 
-def _quarantine(reader: ChunkReader, chunk: ScanChunk, reason: str, quarantine: Quarantine) -> None:
+def _as_text(
+    reader: ChunkReader, chunk: ScanChunk, reason: str
+) -> Iterator[Sequence[QuarantinedRow]]:
     for batch in reader.batches(chunk.as_text(), RAW_SCHEMA):
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        quarantine([QuarantinedRow(chunk.stream, id_, no, writer, reason, cells)
-                   for id_, no, writer, cells in rows])  # fmt: skip
+        yield [QuarantinedRow(chunk.stream, id_, no, writer, reason, cells)
+               for id_, no, writer, cells in rows]  # fmt: skip

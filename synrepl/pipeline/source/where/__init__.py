@@ -1,0 +1,1 @@
+"""The option ``where``: a condition on rows that the database applies."""
