@@ -1,12 +1,11 @@
 """Plans how the state groups of a room are stored in few rows, with short chains.
 
 Along a path of ``n`` groups where each changes one entry, a chain takes ``n`` rows, but its length is the
-number of groups to read for one. Allow ``r`` levels: a group refers to the one before it, or to one further back,
-up to ``r`` times as far. How many groups can be reached in at most ``h`` steps with ``r`` levels is
-``C(h + r, r)``, and each level costs about one row a group. That is the best that can be done
-(:func:`reach`), because the groups behind a group that took ``k`` steps to reach only get the ``h - k`` steps
-that are left. Levels of fixed sizes, as other tools use them, waste the difference: three levels of 100, 50 and 25
-reach 125,000 groups in 175 steps; ``C(h + 3, 3)`` does so in 90.
+number of groups to read for one. Allow ``r`` levels: a group refers to the one before it, or to one further
+back, the further the higher its level. At most ``C(h + r, r)`` groups can be reached in ``h`` steps at about
+``r`` rows a group, if those behind a group that took ``k`` steps get the ``h - k`` that are left
+(:func:`reach`). Levels of fixed sizes waste the difference: three of 100, 50 and 25 reach 125,000
+groups in 175 steps, and :func:`reach` in 90.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import NamedTuple
 
 from synrepl.pipeline.rooms.group_forest import ROOT, Entries, GroupForest
 
-#: Maximum number of further groups to read for one.
+#: Maximum number of further groups to read for one. A Synapse stores the next group whole if there are more.
 MAX_HOPS = 100
 
 #: Maximum number of levels that are tried.
@@ -29,23 +29,33 @@ def reach(hops: int, levels: int) -> int:
     return comb(hops + levels, levels)
 
 
-def base_on_path(position: int, hops: int, levels: int) -> tuple[int, int]:
-    """The base of the group at a position of a path, and how many steps it is from the first.
+def bases_on_path(length: int, hops: int, levels: int) -> tuple[list[int], list[int]]:
+    """The bases of the groups of a path, as positions, and how many steps each is from its first.
 
-    :param position: at least 1, and less than :func:`reach`
+    Where the path is longer than :func:`reach`, another group has the base :data:`.ROOT`.
     """
-    at = base = steps = 0
-    left = hops
-    while at < position:
-        # What is behind ``at`` is reached with one level less, until the next group of this level.
-        inner = reach(left, levels - 1)
-        if position < at + inner:
-            levels -= 1
-        else:
-            base, at = at, at + inner
-            left -= 1
-            steps += 1
-    return base, steps
+    bases, steps = [ROOT] * length, [0] * length
+    whole = reach(hops, levels)
+    for first in range(0, length, whole):
+        _fill(bases, steps, first, min(first + whole, length), hops, levels)
+    return bases, steps
+
+
+def _fill(
+    bases: list[int], steps: list[int], at: int, end: int, left: int, levels: int
+) -> None:
+    """Give bases to the groups behind ``at``."""
+    if not levels:
+        return
+    while True:
+        # The next group of this level, with those of lower levels before it.
+        following = at + reach(left, levels - 1)
+        _fill(bases, steps, at, min(following, end), left, levels - 1)
+        if following >= end or not left:
+            return
+        bases[following], steps[following] = at, steps[at] + 1
+        at = following
+        left -= 1
 
 
 @dataclass(slots=True)
@@ -67,16 +77,29 @@ class GroupPlan:
         return sum(map(len, self.changes))
 
 
+class _Option(NamedTuple):
+    rows: int
+    bases: list[int]
+    changes: list[Entries]
+    hops: list[int]
+
+
 def plan_groups(forest: GroupForest, max_hops: int = MAX_HOPS) -> GroupPlan:
     """Plan the groups of a room.
 
     The longest path of the forest is planned first, then the longest that branches off, and so on. A
-    branch begins at the closest group below it that leaves steps enough.
+    branch begins at a group below it that leaves enough steps.
     """
     size = len(forest)
-    plan = GroupPlan([ROOT] * size, [{}] * size, [0] * size)
+    plan = GroupPlan([ROOT] * size, [{} for _ in range(size)], [0] * size)
     for path in _paths(forest):
-        _plan_path(forest, plan, path, max_hops)
+        best: _Option | None = None
+        for where in _options(forest, plan, len(path), forest.bases[path[0]], max_hops):
+            found = _on_path(forest, path, *where, limit=None if best is None else best.rows)
+            best = best if found is None else found
+        assert best is not None
+        for place, base, change, hops in zip(path, *best[1:], strict=True):
+            plan.bases[place], plan.changes[place], plan.hops[place] = base, change, hops
     return plan
 
 
@@ -102,24 +125,75 @@ def _paths(forest: GroupForest) -> Iterator[list[int]]:
         yield path
 
 
-def _plan_path(forest: GroupForest, plan: GroupPlan, path: list[int], max_hops: int) -> None:
-    start = forest.bases[path[0]]
-    if start == ROOT:
-        nodes = path
-        spare = max_hops
-        plan.changes[path[0]] = forest.changes[path[0]]
-    else:
-        below = _start(plan, start, len(path), max_hops)
-        nodes = [below, *path]
-        spare = max_hops - plan.hops[below]
-    options = [
-        _option(forest, nodes, spare, levels)
-        for levels in range(1, _LEVELS + 1)
-        if levels == 1 or reach(spare, levels - 1) < len(nodes)
-    ]
-    _, bases, changes, hops = min(options, key=lambda option: option[0])
-    first = plan.hops[nodes[0]]
-    for place, base, change, steps in zip(nodes[1:], bases, changes, hops, strict=True):
-        plan.bases[place], plan.changes[place] = base, change
-        plan.hops[place] = steps if base == ROOT else steps
-    del first
+class _Where(NamedTuple):
+    """A way to store a path.
+
+    :ivar below: the group that it branches off from, or :data:`.ROOT`
+    :ivar hops: the number of steps to ``below``
+    :ivar left: the number of steps from there
+    """
+
+    below: int
+    hops: int
+    left: int
+    levels: int
+
+
+def _options(
+    forest: GroupForest, plan: GroupPlan, length: int, start: int, max_hops: int
+) -> list[_Where]:
+    """Ways to store a path that branches off at ``start``, the most promising first."""
+    found: dict[tuple[int, int], _Where] = {}
+    for levels in range(1, _LEVELS + 1):
+        below = start
+        hops = 0
+        if start != ROOT:
+            while plan.hops[below] and reach(max_hops - plan.hops[below], levels) <= length:
+                below = plan.bases[below]
+            hops = plan.hops[below]
+        left = max_hops - hops
+        enough = reach(left, levels) > length
+        found[below, levels if not enough else 0] = _Where(below, hops, left, levels)
+        if enough and below == start:
+            break
+    return list(found.values())[::-1]
+
+
+def _on_path(
+    forest: GroupForest,
+    path: Sequence[int],
+    below: int,
+    hops: int,
+    left: int,
+    levels: int,
+    limit: int | None,
+) -> _Option | None:
+    """A path stored in one way; None if that takes no fewer rows than ``limit``."""
+    nodes = path if below == ROOT else (below, *path)
+    positions, steps = bases_on_path(len(nodes), left, levels)
+    behind = reach(left, levels)  # groups from there on are behind another root
+    bases = [ROOT if each == ROOT else nodes[each] for each in positions]
+    total = [each + (hops if nth < behind else 0) for nth, each in enumerate(steps)]
+    skip = len(nodes) - len(path)
+    changes: list[Entries] = []
+    rows = 0
+    for place, base in zip(path, bases[skip:], strict=True):
+        changes.append(_change(forest, place, base))
+        rows += len(changes[-1])
+        if limit is not None and rows >= limit:
+            return None
+    return _Option(rows, bases[skip:], changes, total[skip:])
+
+
+def _change(forest: GroupForest, place: int, base: int) -> Entries:
+    """What a group changes of the state of one below it."""
+    at = forest.bases[place]
+    change = forest.changes[place]
+    if at == base:
+        return change
+    change = dict(change)
+    while at != base:
+        for key, event in forest.changes[at].items():
+            change.setdefault(key, event)
+        at = forest.bases[at]
+    return change
