@@ -158,9 +158,7 @@ AUDIENCES = RoomTable(
 )
 
 #: The forward extremities of rooms.
-FORWARD_EXTREMITIES = RoomTable(
-    "forward_extremities", (("room_id", "text"), ("event_id", "text"))
-)
+FORWARD_EXTREMITIES = RoomTable("forward_extremities", (("room_id", "text"), ("event_id", "text")))
 
 #: Prev events that are known to be missing.
 BACKWARD_EXTREMITIES = RoomTable(
