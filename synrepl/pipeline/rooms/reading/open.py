@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms import tables
+from synrepl.pipeline.rooms.reading.database_lookup import DatabaseLookup
 from synrepl.pipeline.rooms.reading.own_scans import own_scans
 from synrepl.pipeline.rooms.reading.scan_reader import ScanReader
 from synrepl.pipeline.rooms.reading.synapse_scans import synapse_scans
@@ -48,4 +49,5 @@ def open_rooms(
         yield RoomFrames(
             **{table.name: frame(table) for table in tables.ROOM_TABLES},
             stored_events=frame(tables.EVENTS, as_stored=True),
+            lookup=DatabaseLookup(dsn, snapshot.name, bool(own)),
         )

@@ -40,6 +40,20 @@ _SCANS = (
         LEFT JOIN synrepl._room_event_json j ON j.event_no = e.event_no WHERE {{part}}""",
     ),
     TableScan(
+        tables.PLACES,
+        PartAxis.EVENTS,
+        f"""SELECT r.room_id, e.event_id, e.stream_id, e.topological, p.topological, p.stream_id,
+            p.known < cardinality(e.prev_nos) OR EXISTS (
+                SELECT FROM synrepl._backward_extremities b
+                WHERE b.room_no = e.room_no AND b.child_no = e.event_no), e.group_after
+        FROM {_EVENTS} CROSS JOIN LATERAL (
+            SELECT (min(ARRAY[p.topological, p.stream_id]))[1] AS topological,
+                (min(ARRAY[p.topological, p.stream_id]))[2] AS stream_id, count(*) AS known
+            FROM unnest(e.prev_nos) AS prev (event_no)
+            JOIN synrepl._room_events p ON p.event_no = prev.event_no AND p.stream_id IS NOT NULL) p
+        WHERE e.stream_id IS NOT NULL AND {{part}}""",
+    ),
+    TableScan(
         tables.EDGES,
         PartAxis.EVENTS,
         f"""SELECT r.room_id, e.event_id, p.event_id FROM {_EVENTS}

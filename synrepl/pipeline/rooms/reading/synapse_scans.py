@@ -49,6 +49,21 @@ _REDACTED = rf"""e.type <> 'm.room.create' AND EXISTS (
 
 _SCANS = (
     TableScan(
+        tables.PLACES,
+        PartAxis.EVENTS,
+        """SELECT e.room_id, e.event_id, e.stream_ordering::bigint, e.topological_ordering,
+            p.topological, p.stream, p.known < p.cited, i.state_group
+        FROM events e LEFT JOIN event_to_state_groups i ON i.event_id = e.event_id
+        CROSS JOIN LATERAL (
+            SELECT (min(place))[1] AS topological, (min(place))[2] AS stream,
+                count(place) AS known, count(*) AS cited
+            FROM (SELECT CASE WHEN NOT p.outlier AND p.room_id = e.room_id
+                    THEN ARRAY[p.topological_ordering, p.stream_ordering::bigint] END AS place
+                FROM event_edges d LEFT JOIN events p ON p.event_id = d.prev_event_id
+                WHERE d.event_id = e.event_id AND NOT d.is_state) AS prevs) p
+        WHERE NOT e.outlier AND {part}""",
+    ),
+    TableScan(
         tables.EDGES,
         PartAxis.EVENTS,
         "SELECT e.room_id, d.event_id, d.prev_event_id FROM events e"
