@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from synrepl.driver.connection import DatabaseAddress, close
+from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
 from synrepl.driver.transaction import PostgresTransaction
 from synrepl.storage.database import Isolation, Transaction
 
 #: The transaction is idle as long as others read.
 _SETTINGS = {"idle_in_transaction_session_timeout": "0", "statement_timeout": "0"}
+
+#: A worker of Spark may stay idle for long after its last task.
+_JOINED_SETTINGS = {"idle_in_transaction_session_timeout": "60s", "statement_timeout": "0"}
 
 
 class HeldSnapshot(NamedTuple):
@@ -42,3 +46,44 @@ def held_snapshot(dsn: str, instance: str) -> Iterator[HeldSnapshot]:
         yield HeldSnapshot(txn, name)
     finally:
         close(connection)
+
+
+class JoinedSnapshot:
+    """A transaction that reads at a snapshot that another connection holds.
+
+    Its connection is closed with the object, or by the server once it has been idle for a minute; then the next
+    statement opens another one.
+
+    :param snapshot: :attr:`HeldSnapshot.name`
+    """
+
+    def __init__(self, dsn: str, instance: str, snapshot: str) -> None:
+        self._address = DatabaseAddress(dsn, instance, settings=_JOINED_SETTINGS)
+        self._instance = instance
+        self._snapshot = snapshot
+        self._connection: PostgresConnection | None = None
+        self._open: PostgresTransaction | None = None
+
+    @property
+    def txn(self) -> Transaction:
+        """The transaction.
+
+        :raises DatabaseAway: :raises DatabaseRefused:
+        :raises QueryFailed: the snapshot is not held any more
+        """
+        connection = self._connection
+        if connection is None or self._open is None or _is_ended(connection):
+            connection = self._connection = self._address.connect()
+            isolation = Isolation.REPEATABLE_READ
+            txn = PostgresTransaction(connection, self._address, self._instance, True, isolation)
+            txn.execute("SET TRANSACTION SNAPSHOT %s", (self._snapshot,))
+            self._open = txn
+        return self._open
+
+
+def _is_ended(connection: PostgresConnection) -> bool:
+    """Whether the server has ended a connection that was idle; sends nothing."""
+    if connection.closed:
+        return True
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable)

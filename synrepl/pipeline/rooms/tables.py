@@ -12,6 +12,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from synrepl.pipeline.rooms.lookup import LookupSource
+
 _TYPES: dict[str, tuple[pa.DataType, t.DataType]] = {
     "text": (pa.string(), t.StringType()),
     "number": (pa.int64(), t.LongType()),
@@ -95,6 +97,22 @@ EVENTS = RoomTable(
     ),
 )
 
+#: The places of the events that have a state, without their JSON. The ``oldest_prev`` columns are the place of the
+#: prev event that comes first in the order; null where none is known. ``has_gap``: a prev event is missing, or has no state.
+PLACES = RoomTable(
+    "places",
+    (
+        ("room_id", "text"),
+        ("event_id", "text"),
+        ("stream_ordering", "number"),
+        ("topological_ordering", "number"),
+        ("oldest_prev_topological", "number?"),
+        ("oldest_prev_stream", "number?"),
+        ("has_gap", "flag"),
+        ("state_group", "number?"),
+    ),
+)
+
 #: The prev events of events, whether the database has them or not.
 EDGES = RoomTable("edges", (("room_id", "text"), ("event_id", "text"), ("prev_event_id", "text")))
 
@@ -158,9 +176,7 @@ AUDIENCES = RoomTable(
 )
 
 #: The forward extremities of rooms.
-FORWARD_EXTREMITIES = RoomTable(
-    "forward_extremities", (("room_id", "text"), ("event_id", "text"))
-)
+FORWARD_EXTREMITIES = RoomTable("forward_extremities", (("room_id", "text"), ("event_id", "text")))
 
 #: Prev events that are known to be missing.
 BACKWARD_EXTREMITIES = RoomTable(
@@ -168,7 +184,16 @@ BACKWARD_EXTREMITIES = RoomTable(
 )
 
 ROOM_TABLES = (
-    *(ROOMS, EVENTS, EDGES, AUTH_EDGES, STATE_GROUPS, STATE_GROUP_ENTRIES, EVENT_STATE_GROUPS),
+    *(
+        ROOMS,
+        EVENTS,
+        PLACES,
+        EDGES,
+        AUTH_EDGES,
+        STATE_GROUPS,
+        STATE_GROUP_ENTRIES,
+        EVENT_STATE_GROUPS,
+    ),
     *(CURRENT_STATE, MEMBERSHIPS, AUDIENCES, FORWARD_EXTREMITIES, BACKWARD_EXTREMITIES),
 )
 
@@ -179,11 +204,13 @@ class RoomFrames:
 
     :ivar stored_events: the events with their JSON as stored, also where a redaction applies: for jobs that
         judge events again, whose results hold no content. Where this is not to be had, the same as ``events``
+    :ivar lookup: looks up single events and states in tasks; where there is no database, :class:`.NoLookup`
     """
 
     rooms: DataFrame
     events: DataFrame
     stored_events: DataFrame
+    places: DataFrame
     edges: DataFrame
     auth_edges: DataFrame
     state_groups: DataFrame
@@ -194,3 +221,4 @@ class RoomFrames:
     audiences: DataFrame
     forward_extremities: DataFrame
     backward_extremities: DataFrame
+    lookup: LookupSource

@@ -1,0 +1,248 @@
+"""Job ``state-at-every-event``: the state of rooms after each event, computed from the events.
+
+States are given as differences, and by their digests (:mod:`synrepl.storage.rooms.states.state_digest`). Rooms
+are cut into parts (:mod:`.parts`) that are judged at the same time. Each part assumes the state that the
+database has where it begins. Where the part before comes to another one, the two are put together and judged again, so
+the result is the same as without cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from synrepl.pipeline.rooms.lookup import LookupSource
+from synrepl.pipeline.rooms.part_judging import JudgedRow, PartJudging, PartRow
+from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
+from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, join_parts, with_parts
+from synrepl.pipeline.rooms.tables import RoomFrames
+from synrepl.rooms import CompactStateMap, UnknownRoomVersion, room_version
+from synrepl.storage.rooms.states.state_digest import digest_of_total, entry_hash
+
+#: The key of digests, unless another one is given. It is no secret: somebody who chooses event IDs could make
+#: two states with the same digest.
+DIGEST_KEY = b"synrepl"
+
+_ROWS = 4_096
+
+_RESULT = (
+    "room_id string, event_id string, topological_ordering long, stream_ordering long,"
+    " accepted boolean, problem string, base_event_id string,"
+    " changes array<struct<type: string, state_key: string, event_id: string>>,"
+    " size long, digest binary, resolved boolean, given boolean"
+)
+
+_INTERNAL = f"{_RESULT}, part int, assumed array<struct<event_id: string, digest: binary>>"
+
+
+def transform(
+    frames: RoomFrames, size: int = PART_SIZE, digest_key: bytes = DIGEST_KEY
+) -> DataFrame:
+    """One row for each event that has a state. Where rooms are cut, it runs when it is called, else when its rows are requested.
+
+    - ``accepted``: the verdict of the rules; null if it cannot be judged
+    - ``problem``: why it was rejected, or cannot be judged
+    - ``base_event_id``, ``changes``: the state after the event is the one after that event with these entries (null:
+      removed); without a base, it has these alone
+    - ``size``, ``digest``: of the state after the event
+    - ``resolved``: the states after its prev events differ, and were resolved
+    - ``given``: a prev event is missing, so that the state before it is the database's
+
+    :param size: the number of events after which a part ends where it can. A task holds one part, which
+        takes some 10 KB an event, and the state with which it begins
+    """
+    spark = frames.events.sparkSession
+    parts = cut_rooms(frames.places, size)
+
+    def judged(some: Sequence[RoomPart]) -> DataFrame:
+        events = frames.stored_events.where("NOT outlier")
+        rows = with_parts(spark, events, some, cores_of(spark)).select(*PART_COLUMNS)
+        work = partial(_state_rows, frames.lookup, digest_key)
+        return rows.mapInArrow(partial(each_part, work), _INTERNAL)
+
+    rows = judged(parts)
+    if any(part.assumed_id is not None for part in parts):
+        rows = _proven(rows, parts, judged)
+    return rows.drop("part", "assumed")
+
+
+def _proven(
+    rows: DataFrame, parts: Sequence[RoomPart], judged: Callable[[Sequence[RoomPart]], DataFrame]
+) -> DataFrame:
+    """The rows, after parts that began in a wrong state were judged again together with those before."""
+    rows = rows.persist(StorageLevel.DISK_ONLY)
+    while wrong := _disproved(rows):
+        parts, again = join_parts(parts, wrong)
+        kept = rows.where(f.col("part").isin([part.number for part in parts]))
+        rows = kept.unionByName(judged(again).persist(StorageLevel.DISK_ONLY))
+    return rows
+
+
+def _disproved(rows: DataFrame) -> set[tuple[str, str]]:
+    """Room and event of the states that were assumed and are not what follows from the events."""
+    assumed = rows.where("size(assumed) > 0").select("room_id", f.explode("assumed").alias("at"))
+    assumed = assumed.select("room_id", "at.event_id", f.col("at.digest").alias("assumed_digest"))
+    found = (
+        rows.select("room_id", "event_id", "digest")
+        .join(f.broadcast(assumed), ["room_id", "event_id"])
+        .where("digest <> assumed_digest")
+        .select("room_id", "event_id")
+        .distinct()
+        .collect()
+    )
+    return {(row.room_id, row.event_id) for row in found}
+
+
+def _state_rows(
+    lookup: LookupSource, digest_key: bytes, table: pa.Table
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a part; runs in a task."""
+    room_id, part = table.column("room_id")[0].as_py(), table.column("part")[0].as_py()
+    rows = _StateRows(room_id, part, digest_key)
+    try:
+        version = room_version(table.column("room_version")[0].as_py())
+    except UnknownRoomVersion as error:
+        for row in part_rows(table):
+            rows.add_unjudged(row, str(error))
+    else:
+        for judged in PartJudging(room_id, version, part_rows(table), lookup.open()).run():
+            rows.add(judged)
+            if len(rows) >= _ROWS:
+                yield rows.take()
+    if len(rows):
+        yield rows.take()
+
+
+class _StateRows:
+    """Gathers the rows of a part."""
+
+    def __init__(self, room_id: str, part: int, digest_key: bytes) -> None:
+        self._room_id = room_id
+        self._part = part
+        self._key = digest_key
+        # By event, the sum of the hashes of the entries of the state after it.
+        self._totals: dict[str, int] = {}
+        self._rows: list[tuple[Any, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self) -> pa.RecordBatch:
+        """The rows gathered so far, which are dropped here."""
+        columns = list(zip(*self._rows, strict=True))
+        count = len(self._rows)
+        self._rows.clear()
+        arrays = [
+            pa.array([self._room_id] * count),
+            *(
+                pa.array(column, field.type)
+                for column, field in zip(columns, _COLUMNS, strict=True)
+            ),
+            pa.array([self._part] * count, pa.int32()),
+        ]
+        names = ["room_id", *_COLUMNS.names, "part"]
+        ordered = [arrays[names.index(name)] for name in _NAMES]
+        return pa.RecordBatch.from_arrays(ordered, names=list(_NAMES))
+
+    def add_unjudged(self, row: PartRow, problem: str) -> None:
+        """Add an event that cannot be judged."""
+        nothing = (None, None, None, None, None, None, ())
+        self._rows.append((row.event_id, *row.place, None, problem, *nothing))
+
+    def add(self, each: JudgedRow) -> None:
+        """Add an event."""
+        judged = each.judged
+        if judged is None:
+            self.add_unjudged(each.row, each.problem or "")
+            return
+        after, before = judged.state_after, judged.state_before
+        assert after is not None
+        assumed = [
+            {"event_id": event_id, "digest": digest_of_total(self._total(event_id, state))}
+            for event_id, state in each.assumed
+        ]
+        total = 0 if each.base_id is None else self._total(each.base_id, each.base)
+        changes: list[dict[str, str | None]] | None = None
+        if after is not each.base:
+            changes, total = self._changes(each, total)
+        self._totals[each.row.event_id] = total
+        refusal = judged.refusal
+        self._rows.append(
+            (
+                each.row.event_id,
+                *each.row.place,
+                refusal is None,
+                None if refusal is None else f"{refusal.code}: {refusal.sentence}",
+                each.base_id,
+                changes or [],
+                len(after),
+                digest_of_total(total),
+                before is not each.base and len(judged.prev_event_ids) > 1 and not each.given,
+                each.given,
+                assumed,
+            )
+        )
+
+    def _changes(self, each: JudgedRow, total: int) -> tuple[list[dict[str, str | None]], int]:
+        base, key = each.base, self._key
+        found: list[dict[str, str | None]] = []
+        delta = each.changes()
+        for entry, event_id in (*delta.entries.items(), *((gone, None) for gone in delta.removed)):
+            found.append({"type": entry[0], "state_key": entry[1], "event_id": event_id})
+            old = base.get(entry)
+            if old is not None:
+                total -= entry_hash(key, (entry, old))
+            if event_id is not None:
+                total += entry_hash(key, (entry, event_id))
+        return found, total
+
+    def _total(self, event_id: str, state: CompactStateMap) -> int:
+        total = self._totals.get(event_id)
+        if total is None:
+            total = sum([entry_hash(self._key, entry) for entry in state.as_dict().items()])
+            self._totals[event_id] = total
+        return total
+
+
+#: What :class:`_StateRows` gathers of each event.
+_COLUMNS = pa.schema(
+    [
+        pa.field("event_id", pa.string()),
+        pa.field("topological_ordering", pa.int64()),
+        pa.field("stream_ordering", pa.int64()),
+        pa.field("accepted", pa.bool_()),
+        pa.field("problem", pa.string()),
+        pa.field("base_event_id", pa.string()),
+        pa.field(
+            "changes",
+            pa.list_(
+                pa.struct(
+                    [
+                        pa.field("type", pa.string()),
+                        pa.field("state_key", pa.string()),
+                        pa.field("event_id", pa.string()),
+                    ]
+                )
+            ),
+        ),
+        pa.field("size", pa.int64()),
+        pa.field("digest", pa.binary()),
+        pa.field("resolved", pa.bool_()),
+        pa.field("given", pa.bool_()),
+        pa.field(
+            "assumed",
+            pa.list_(
+                pa.struct([pa.field("event_id", pa.string()), pa.field("digest", pa.binary())])
+            ),
+        ),
+    ]
+)
+
+#: The columns in the order of the declared result.
+_NAMES = ("room_id", *_COLUMNS.names[:-1], "part", "assumed")
