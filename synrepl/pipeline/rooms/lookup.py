@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from synrepl.rooms import StateKey
+from synrepl.rooms import Keys, StateKey
 
 
 class FoundEvent(NamedTuple):
@@ -34,10 +34,12 @@ class FoundPlace(NamedTuple):
 class FoundGroup(NamedTuple):
     """A state group as stored.
 
+    :ivar room_id: the room that it is of, by its own row
     :ivar prev: the group that it is a delta to; None if it is stored in full
     :ivar entries: event IDs of the stored entries; None where one is removed
     """
 
+    room_id: str
     prev: int | None
     entries: Mapping[StateKey, str | None]
 
@@ -55,6 +57,15 @@ class RoomLookup(Protocol):
         self, room_id: str, groups: Collection[int], known: Collection[int]
     ) -> dict[int, FoundGroup]:
         """Groups, and those that they are deltas to, down to groups that are known."""
+
+    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
+        """By event, its prev events as the database has them beside the JSON."""
+
+    def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
+        """Those of the events that the database knows to be missing."""
+
+    def keys(self, servers: Collection[str]) -> Keys:
+        """The keys of servers, as far as the database has them."""
 
 
 class LookupSource(Protocol):
@@ -82,5 +93,17 @@ class NoLookup:
     def chains(
         self, room_id: str, groups: Collection[int], known: Collection[int]
     ) -> dict[int, FoundGroup]:
+        """None."""
+        return {}
+
+    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
+        """None."""
+        return {}
+
+    def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
+        """All of them."""
+        return set(event_ids)
+
+    def keys(self, servers: Collection[str]) -> Keys:
         """None."""
         return {}

@@ -13,6 +13,7 @@ class PartGroups:
 
     :param slots: of the room
     :ivar broken: groups that are missing, or whose chain is not whole
+    :ivar misplaced: groups that are of another room, and which
     """
 
     def __init__(self, room_id: str, slots: Slots, lookup: RoomLookup) -> None:
@@ -22,6 +23,7 @@ class PartGroups:
         self._prevs: dict[int, int | None] = {}
         self._closest = self._empty = CompactStateMap(None, slots)
         self.broken: set[int] = set()
+        self.misplaced: dict[int, str] = {}
 
     def state(self, group: int) -> CompactStateMap | None:
         """A state that was read; None if the group is broken."""
@@ -45,6 +47,8 @@ class PartGroups:
         for group in _in_order(chains):
             stored = chains[group]
             self._prevs[group] = stored.prev
+            if stored.room_id != self._room_id:
+                self.misplaced[group] = stored.room_id
             entries = {key: each for key, each in stored.entries.items() if each is not None}
             if stored.prev is None:
                 state = self._closest.becoming(entries)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from synrepl.pipeline.rooms.lookup import RoomLookup
-from synrepl.pipeline.rooms.part_view import PartView
+from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView
 from synrepl.rooms import (
     AuthCycle,
     BadEvent,
@@ -15,7 +15,6 @@ from synrepl.rooms import (
     Event,
     Judged,
     MissingAuthEvent,
-    RoomVersion,
     UnknownEvent,
     UnknownEvents,
     auth_dependencies,
@@ -23,7 +22,6 @@ from synrepl.rooms import (
     judge,
     topological_sort,
 )
-from synrepl.storage.foreign.rooms.stored_event import parse_stored_event
 
 #: Events for which what they depend on is looked up at once.
 _AHEAD = 500
@@ -76,6 +74,10 @@ class JudgedRow(NamedTuple):
         return delta(self.base, self.judged.state_after)
 
 
+def _nothing(rows: Sequence[PartRow]) -> None:
+    """Prepare nothing."""
+
+
 class PartJudging:
     """Judges one part.
 
@@ -84,21 +86,30 @@ class PartJudging:
     """
 
     def __init__(
-        self, room_id: str, version: RoomVersion, rows: Sequence[PartRow], lookup: RoomLookup
+        self,
+        room_id: str,
+        versions: JudgingVersions,
+        rows: Sequence[PartRow],
+        lookup: RoomLookup,
     ) -> None:
         self._room_id = room_id
-        self._version = version
+        self._versions = versions
         self._rows = sorted(rows, key=lambda row: row.place)
-        self.view = PartView(room_id, version, lookup)
+        self.view = PartView(room_id, versions, lookup)
 
-    def run(self) -> Iterator[JudgedRow]:
-        """Judge the events, each after those that it follows."""
+    def run(self, prepare: Callable[[Sequence[PartRow]], None] = _nothing) -> Iterator[JudgedRow]:
+        """Judge the events, each after those that it follows.
+
+        :param prepare: is called with the next few before they are judged
+        """
         events: dict[str, Event] = {}
         bad: list[JudgedRow] = []
+        corrupt = self.view.corrupt
         for row in self._rows:
             try:
                 events[row.event_id] = self._parsed(row)
             except BadEvent as error:
+                corrupt.add(row.event_id)
                 bad.append(self._unjudged(row, None, str(error)))
         yield from bad
         self.view.expect(events, {row.event_id for row in self._rows if row.rejected})
@@ -109,17 +120,14 @@ class PartJudging:
             self.view.known_events(
                 {each for row in some for each in auth_dependencies(events[row.event_id])}
             )
+            prepare(some)
             for row in some:
                 yield self._judged(row, events[row.event_id])
 
     def _parsed(self, row: PartRow) -> Event:
         if row.raw is None:
-            raise BadEvent(version=self._version.name, reason="there is no JSON of it")
-        event = parse_stored_event(row.raw, self._version)
-        if event.event_id != row.event_id or event.room_id != self._room_id:
-            reason = f"it is event {event.event_id} of room {event.room_id}"
-            raise BadEvent(version=self._version.name, reason=reason)
-        return event
+            raise BadEvent(version=self._versions.format.name, reason="there is no JSON of it")
+        return self._versions.parse(row.raw, row.event_id, self._room_id)
 
     def _judged(self, row: PartRow, event: Event) -> JudgedRow:
         view = self.view

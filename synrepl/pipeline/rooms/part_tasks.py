@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.rooms.part_judging import PartRow
+from synrepl.pipeline.rooms.parts import OUTLIERS
 
 #: Where Spark does not tell.
 _CORES = 8
@@ -27,12 +29,17 @@ PartWork = Callable[[pa.Table], Iterator[pa.RecordBatch]]
 def each_part(work: PartWork, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Call ``work`` with the rows of each part; one part is held at a time.
 
-    :param batches: sorted by the column ``part``
+    Outliers, which do not depend on one another's states, come in any number of pieces, each of one room.
+
+    :param batches: sorted by the columns ``part`` and ``room_id``
     """
     held: list[pa.RecordBatch] = []
-    part: int | None = None
+    part = OUTLIERS
     for batch in batches:
         for number, rows in _runs(batch):
+            if number == OUTLIERS:
+                yield from work(pa.Table.from_batches([rows]))
+                continue
             if number != part and held:
                 yield from work(pa.Table.from_batches(held))
                 held = []
@@ -46,8 +53,11 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The parts of a batch, in order."""
     if not batch.num_rows:
         return
-    numbers: Any = batch.column(batch.schema.get_field_index("part")).to_numpy()
-    starts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist()]
+    at = batch.schema.get_field_index
+    numbers: Any = batch.column(at("part")).to_numpy()
+    rooms: Any = pc.rank(batch.column(at("room_id")), tiebreaker="dense").to_numpy()
+    changes = (numbers[1:] != numbers[:-1]) | (rooms[1:] != rooms[:-1])
+    starts = [0, *(changes.nonzero()[0] + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
         yield int(numbers[start]), batch.slice(start, end - start)
 

@@ -7,10 +7,13 @@ judges that event computes the same state from the events, and so proves it or n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from itertools import islice
+from typing import NamedTuple, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from synrepl.pipeline.rooms.lookup import RoomLookup
 from synrepl.pipeline.rooms.part_groups import PartGroups
@@ -31,12 +34,59 @@ from synrepl.rooms import (
     UnknownEvents,
     auth_dependencies,
     delta,
+    room_version,
     topological_sort,
 )
 from synrepl.storage.foreign.rooms.stored_event import parse_stored_event
 
 #: Events of a state that are read at once while an auth difference is computed.
 _SHARED = 256
+
+
+class JudgingVersions(NamedTuple):
+    """The room version whose format events have, and the one by whose rules they are judged."""
+
+    format: RoomVersion
+    rules: RoomVersion
+
+    @classmethod
+    def of(cls, name: str | None, what_if: str | None = None) -> Self:
+        """Those of a room.
+
+        :param what_if: the version by whose rules its events are judged; by default its own
+        :raises UnknownRoomVersion: one of them is not known
+        """
+        version = room_version(name)
+        if what_if is None or what_if == name:
+            return cls(version, version)
+        other = room_version(what_if)
+        return cls(
+            version,
+            dataclasses.replace(
+                other,
+                event_ids=version.event_ids,
+                strict_json=version.strict_json,
+                room_id_is_create_hash=version.room_id_is_create_hash,
+            ),
+        )
+
+    def parse(self, raw: bytes, event_id: str, room_id: str) -> Event:
+        """Parse the stored JSON of an event.
+
+        :raises BadEvent: it is no event, or another one
+        """
+        event = self.parse_any(raw)
+        if event.event_id != event_id or event.room_id != room_id:
+            reason = f"it is event {event.event_id} of room {event.room_id}"
+            raise BadEvent(version=self.format.name, reason=reason)
+        return event if self.rules is self.format else replace(event, version=self.rules)
+
+    def parse_any(self, raw: bytes) -> Event:
+        """Parse the stored JSON of whatever event.
+
+        :raises BadEvent: it is no event
+        """
+        return parse_stored_event(raw, self.format)
 
 
 class PartPlace(msgspec.Struct, frozen=True, gc=False):
@@ -56,17 +106,19 @@ class PartView:
 
     :ivar events: those of the part that were judged, and those that they depend on
     :ivar rejected: IDs of rejected ones: as judged here, and as the server judged what is outside the part
+    :ivar corrupt: IDs of events that were looked up, and whose JSON is not theirs
     """
 
-    def __init__(self, room_id: str, version: RoomVersion, lookup: RoomLookup) -> None:
+    def __init__(self, room_id: str, versions: JudgingVersions, lookup: RoomLookup) -> None:
         slots = Slots()
         self._room_id = room_id
-        self._version = version
+        self._versions = versions
         self._lookup = lookup
         self.groups = PartGroups(room_id, slots, lookup)
         self.empty_state = CompactStateMap(None, slots)
         self.events: dict[str, Event] = {}
         self.rejected: set[str] = set()
+        self.corrupt: set[str] = set()
         self.resolutions = ResolutionCache[CompactStateMap]()
         self._places: dict[str, PartPlace] = {}
         self._chains = BitSetChains()
@@ -93,6 +145,11 @@ class PartView:
         self.events.update(events)
         self.rejected.update(rejected)
 
+    @property
+    def absent(self) -> Set[str]:
+        """Events that something depends on, and that are not there, or corrupt."""
+        return self._absent
+
     # RoomView
 
     def known_events(self, event_ids: Collection[str], /) -> KnownEvents:
@@ -103,14 +160,14 @@ class PartView:
             self._absent.update(missing)
             for event_id, raw, rejected in self._lookup.events(self._room_id, missing):
                 try:
-                    event = parse_stored_event(raw, self._version)
+                    event = self._versions.parse(raw, event_id, self._room_id)
                 except BadEvent:
+                    self.corrupt.add(event_id)
                     continue
-                if event.event_id == event_id and event.room_id == self._room_id:
-                    self._absent.discard(event_id)
-                    events[event_id] = event
-                    if rejected:
-                        self.rejected.add(event_id)
+                self._absent.discard(event_id)
+                events[event_id] = event
+                if rejected:
+                    self.rejected.add(event_id)
         return KnownEvents(events, self.rejected)
 
     def states_at(self, event_ids: Collection[str], /) -> Mapping[str, PartPlace]:

@@ -22,6 +22,9 @@ PART_SIZE = 20_000
 #: Fewest partitions for each core, so that a large part at the end keeps no core waiting for long.
 _BINS_A_CORE = 4
 
+#: The number in the column ``part`` of events that have no state.
+OUTLIERS = -1
+
 _CUTS = "room_id string, first_topological long, first_stream long, events long, assumed_id string"
 
 
@@ -55,7 +58,7 @@ def cut_rooms(places: DataFrame, size: int = PART_SIZE) -> list[RoomPart]:
     """
 
     def cut(room: pa.Table) -> pa.Table:
-        return _cut_room(room, size)
+        return cut_room(room, size)
 
     found = places.groupBy("room_id").applyInArrow(cut, _CUTS).collect()
     found.sort(key=lambda row: (row.room_id, row.first_topological, row.first_stream))
@@ -100,7 +103,8 @@ def join_parts(
     return joined, [part for part in joined if part.number in fresh]
 
 
-def _cut_room(room: pa.Table, size: int) -> pa.Table:
+def cut_room(room: pa.Table, size: int) -> pa.Table:
+    """Cut one room; a row for each part."""
     order = room.select(["topological_ordering", "stream_ordering"]).to_pandas()
     topological = order["topological_ordering"].to_numpy(np.int64)
     stream = order["stream_ordering"].to_numpy(np.int64)
@@ -167,9 +171,9 @@ def _cut_positions(
 def with_parts(
     spark: SparkSession, events: DataFrame, parts: Sequence[RoomPart], cores: int
 ) -> DataFrame:
-    """The events of these parts, partitioned and sorted by a column ``part``, the number of each.
+    """The events of these parts, and outliers, partitioned and sorted by a column ``part``, the number of each.
 
-    :param events: rows with ``room_id``, ``topological_ordering`` and ``stream_ordering``
+    :param events: see :data:`.tables.EVENTS`
     :param cores: number of tasks that run at the same time
     """
     total = sum(part.events for part in parts)
@@ -183,22 +187,32 @@ def with_parts(
     bins = max((row[2] for row in rows), default=0) + 1
     table = spark.createDataFrame(rows, _PARTS)
     place = f.struct("topological_ordering", "stream_ordering")
-    first = f.struct("from_topological", "from_stream")
+    first_place = f.struct("from_topological", "from_stream")
     until_place = f.struct("until_topological", "until_stream")
-    here = (f.col("from_topological").isNull() | (place >= first)) & (
+    is_first = f.col("from_topological").isNull()
+    here = (is_first | (place >= first_place)) & (
         f.col("until_topological").isNull() | (place < until_place)
     )
-    joined = (
-        events.join(f.broadcast(table), "room_id")
-        .where(here)
-        .drop("from_topological", "from_stream", "until_topological", "until_stream")
+    # An outlier has no place; it goes where its room begins, so that tasks are alike.
+    outlier = f.col("outlier")
+    found = events.join(
+        f.broadcast(table),
+        (f.col("room_id") == f.col("of_room")) & f.when(outlier, is_first).otherwise(here),
+        "left",
+    ).where(outlier | f.col("part").isNotNull())
+    alone = f.pmod(f.hash("room_id"), f.lit(bins))
+    return (
+        found.withColumn("part", f.when(outlier, f.lit(OUTLIERS)).otherwise(f.col("part")))
+        .withColumn("bin", f.coalesce("bin", alone))
+        .repartitionById(bins, f.col("bin"))
+        .select(*events.columns, "part")
+        .sortWithinPartitions("part", "room_id")
     )
-    return joined.repartitionById(bins, f.col("bin")).drop("bin").sortWithinPartitions("part")
 
 
 _PARTS = t.StructType(
     [
-        t.StructField("room_id", t.StringType()),
+        t.StructField("of_room", t.StringType()),
         t.StructField("part", t.IntegerType()),
         t.StructField("bin", t.IntegerType()),
         t.StructField("from_topological", t.LongType()),

@@ -20,9 +20,10 @@ from pyspark.sql import functions as f
 from synrepl.pipeline.rooms.lookup import LookupSource
 from synrepl.pipeline.rooms.part_judging import JudgedRow, PartJudging, PartRow
 from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
+from synrepl.pipeline.rooms.part_view import JudgingVersions
 from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, join_parts, with_parts
 from synrepl.pipeline.rooms.tables import RoomFrames
-from synrepl.rooms import CompactStateMap, UnknownRoomVersion, room_version
+from synrepl.rooms import CompactStateMap, UnknownRoomVersion
 from synrepl.storage.rooms.states.state_digest import digest_of_total, entry_hash
 
 #: The key of digests, unless another one is given. It is no secret: somebody who chooses event IDs could make
@@ -63,7 +64,7 @@ def transform(
     def judged(some: Sequence[RoomPart]) -> DataFrame:
         events = frames.stored_events.where("NOT outlier")
         rows = with_parts(spark, events, some, cores_of(spark)).select(*PART_COLUMNS)
-        work = partial(_state_rows, frames.lookup, digest_key)
+        work = partial(state_rows, frames.lookup, digest_key)
         return rows.mapInArrow(partial(each_part, work), _INTERNAL)
 
     rows = judged(parts)
@@ -99,19 +100,19 @@ def _disproved(rows: DataFrame) -> set[tuple[str, str]]:
     return {(row.room_id, row.event_id) for row in found}
 
 
-def _state_rows(
+def state_rows(
     lookup: LookupSource, digest_key: bytes, table: pa.Table
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part; runs in a task."""
     room_id, part = table.column("room_id")[0].as_py(), table.column("part")[0].as_py()
     rows = _StateRows(room_id, part, digest_key)
     try:
-        version = room_version(table.column("room_version")[0].as_py())
+        versions = JudgingVersions.of(table.column("room_version")[0].as_py())
     except UnknownRoomVersion as error:
         for row in part_rows(table):
             rows.add_unjudged(row, str(error))
     else:
-        for judged in PartJudging(room_id, version, part_rows(table), lookup.open()).run():
+        for judged in PartJudging(room_id, versions, part_rows(table), lookup.open()).run():
             rows.add(judged)
             if len(rows) >= _ROWS:
                 yield rows.take()

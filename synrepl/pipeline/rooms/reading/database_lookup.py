@@ -8,10 +8,17 @@ from typing import NamedTuple
 
 from synrepl.driver.held_snapshot import JoinedSnapshot
 from synrepl.pipeline.rooms.lookup import FoundEvent, FoundGroup, FoundPlace, RoomLookup
-from synrepl.rooms import StateKey
+from synrepl.rooms import Keys, StateKey
 from synrepl.storage.database import Transaction
+from synrepl.storage.federation.server_keys import read_keys
 from synrepl.storage.foreign.rooms.events import event_places, known_events
-from synrepl.storage.foreign.rooms.states import group_entries, read_groups
+from synrepl.storage.foreign.rooms.keys import server_keys
+from synrepl.storage.foreign.rooms.states import (
+    SourceGroup,
+    backward_extremities,
+    group_entries,
+    read_groups,
+)
 from synrepl.storage.rooms.states.state_groups import read_chains
 from synrepl.storage.rooms.tables.events import EventFlags
 
@@ -62,17 +69,38 @@ class SynapseLookup:
         self, room_id: str, groups: Collection[int], known: Collection[int]
     ) -> dict[int, FoundGroup]:
         """See :class:`.RoomLookup`; takes a statement for each step down the chains."""
-        txn, stored = self._snapshot.txn, dict[int, int | None]()
+        txn, stored = self._snapshot.txn, dict[int, SourceGroup]()
         ahead = set(groups)
         for _ in range(_MAX_CHAIN):
             if not ahead:
                 break
             found = read_groups(txn, ahead)
-            stored.update({group: each.prev for group, each in found.items()})
+            stored.update(found)
             prevs = {each.prev for each in found.values() if each.prev is not None}
             ahead = prevs - stored.keys() - set(known)
         entries = dict(group_entries(txn, stored))
-        return {group: FoundGroup(prev, entries.get(group, {})) for group, prev in stored.items()}
+        return {
+            group: FoundGroup(each.room_id, each.prev, entries.get(group, {}))
+            for group, each in stored.items()
+        }
+
+    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
+        """See :class:`.RoomLookup`."""
+        self._snapshot.txn.execute(
+            "SELECT event_id, array_agg(prev_event_id) FROM event_edges"
+            " WHERE event_id = ANY (%s) AND NOT is_state GROUP BY 1",
+            (list(event_ids),),
+        )
+        found = {event_id: set(prevs) for event_id, prevs in self._snapshot.txn.fetchall()}
+        return {each: found.get(each, set()) for each in event_ids}
+
+    def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
+        """See :class:`.RoomLookup`."""
+        return backward_extremities(self._snapshot.txn, room_id, event_ids)
+
+    def keys(self, servers: Collection[str]) -> Keys:
+        """See :class:`.RoomLookup`; a Synapse does not store its own keys."""
+        return server_keys(self._snapshot.txn, servers)
 
 
 class OwnLookup:
@@ -123,6 +151,7 @@ class OwnLookup:
         ids: dict[int, str] = dict(self._txn.fetchall())
         return {
             group: FoundGroup(
+                room_id,
                 each.prev_group,
                 {
                     # What is not there must not look like an entry that is removed.
@@ -133,6 +162,34 @@ class OwnLookup:
                 },
             )
             for group, each in stored.items()
+        }
+
+    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
+        """See :class:`.RoomLookup`."""
+        self._txn.execute(
+            "SELECT e.event_id, ARRAY(SELECT p.event_id FROM synrepl._room_events p"
+            "  WHERE p.event_no = ANY (e.prev_nos))"
+            " || ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b"
+            "  WHERE b.room_no = e.room_no AND b.child_no = e.event_no)"
+            " FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[])",
+            (list(event_ids),),
+        )
+        return {event_id: set(prevs) for event_id, prevs in self._txn.fetchall()}
+
+    def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
+        """See :class:`.RoomLookup`."""
+        self._txn.execute(
+            "SELECT missing_id FROM synrepl._backward_extremities"
+            " WHERE room_no = %s AND missing_id = ANY (%s::text[])",
+            (self._room_no(room_id), list(event_ids)),
+        )
+        return {str(event_id) for (event_id,) in self._txn.fetchall()}
+
+    def keys(self, servers: Collection[str]) -> Keys:
+        """See :class:`.RoomLookup`."""
+        return {
+            server: {key_id: known.key for key_id, known in keys.items()}
+            for server, keys in read_keys(self._txn, servers).items()
         }
 
     @property

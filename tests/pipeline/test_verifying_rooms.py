@@ -1,0 +1,191 @@
+"""The tasks of ``verify-rooms`` over databases of real Synapses, sound and damaged by hand."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+from twisted.trial.unittest import TestCase
+
+from synrepl.pipeline.rooms.differences import DifferenceKind
+from synrepl.pipeline.rooms.verify import VerifyOptions, part_differences
+from tests.pipeline.rooms_in_process import run_in_process
+from tests.storage.foreign_rooms import published_keys, room_database
+
+#: The release whose recorded rooms have no difference.
+SOUND = "1.163.2"
+
+#: Events at which 1.43.0 has another state than what follows from the events; see tests/rooms/test_real_rooms.py.
+KNOWN = {"1.43.0": {"$A5ThPzDOpRnD83Z6g6S_cvknHx2fv7mTog8FqHpFFJY"}, SOUND: set[str]()}
+
+#: A room with these numbers of events, to be cut often and not at all.
+SIZES = (3, 1_000)
+
+
+def differences(
+    dsn: str, version: str, size: int, what_if: str | None = None
+) -> list[dict[str, Any]]:
+    """The differences of a database, signatures included."""
+    options = VerifyOptions(what_if, signatures=True, published=published_keys(version))
+
+    def work(lookup: Any, table: Any) -> Any:
+        return part_differences(lookup, options, table)
+
+    return run_in_process(dsn, work, size)
+
+
+class Found(TestCase):
+    timeout = 300
+
+    async def damaged(self, *statements: str) -> str:
+        """A database after some statements, each of which changes rows; its DSN."""
+        dsn = await room_database(SOUND, self)
+        with (
+            closing(psycopg2.connect(dsn)) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SET session_replication_role = replica")
+            for statement in statements:
+                cursor.execute(statement)
+                self.assertGreater(cursor.rowcount, 0, statement)
+        return dsn
+
+    def named(self, dsn: str) -> set[tuple[str, str | None, str]]:
+        """Kind, column and event of what is found, the same wherever rooms are cut."""
+        first, other = (
+            {
+                (
+                    row["kind"],
+                    row["what"],
+                    row["computed"] if row["kind"] == "missing event" else row["event_id"],
+                )
+                for row in differences(dsn, SOUND, size)
+            }
+            for size in SIZES
+        )
+        self.assertEqual(first, other)
+        return first
+
+    async def one(self, dsn: str, sql: str) -> str:
+        """A value of the database."""
+        with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return str(cursor.fetchone()[0])
+
+    async def test_nothing_in_sound_rooms_but_what_is_known(self) -> None:
+        for version, known in KNOWN.items():
+            dsn = await room_database(version, None)
+            for size in SIZES:
+                found = differences(dsn, version, size)
+                self.assertEqual({row["event_id"] for row in found}, known, (version, size))
+                self.assertLessEqual({row["kind"] for row in found}, {DifferenceKind.STATE.value})
+
+    async def test_a_changed_byte_of_the_content(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        dsn = await self.damaged(
+            'UPDATE event_json SET json = replace(json, \'"body": "\', \'"body": "x\')'
+            f" WHERE event_id = '{event_id}'"
+        )
+        self.assertEqual(self.named(dsn), {("wrong content hash", "hashes", event_id)})
+
+    async def test_a_changed_byte_of_what_is_signed(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        dsn = await self.damaged(
+            "UPDATE event_json SET json = replace(json, '\"origin_server_ts\": ', '\"origin_server_ts\": 1')"
+            f" WHERE event_id = '{event_id}'"
+        )
+        self.assertEqual(self.named(dsn), {("wrong event ID", "event_id", event_id)})
+
+    async def test_a_lost_auth_event(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(
+            dsn,
+            "SELECT min(event_id) FROM events e WHERE type = 'm.room.power_levels' AND outlier = false"
+            " AND (SELECT count(*) FROM event_auth a WHERE a.auth_id = e.event_id) > 3",
+        )
+        dsn = await self.damaged(
+            f"DELETE FROM event_json WHERE event_id = '{event_id}'",
+            f"DELETE FROM events WHERE event_id = '{event_id}'",
+        )
+        found = self.named(dsn)
+        self.assertEqual({(kind, who) for kind, _, who in found}, {("missing event", event_id)})
+
+    async def test_an_event_without_json(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        dsn = await self.damaged(f"DELETE FROM event_json WHERE event_id = '{event_id}'")
+        self.assertEqual(self.named(dsn), {("no JSON", None, event_id)})
+
+    async def test_a_swapped_entry_of_a_state_group(self) -> None:
+        dsn = await self.damaged(SWAP)
+        found = differences(dsn, SOUND, 1_000)
+        self.assertEqual({row["kind"] for row in found}, {"state"})
+        self.assertEqual({row["state_key"] for row in found}, {""})
+        self.assertEqual(len({row["event_id"] for row in found}), 1)
+
+    async def test_a_group_of_another_room(self) -> None:
+        dsn = await self.damaged(
+            "UPDATE state_groups SET room_id = '!elsewhere:x'"
+            " WHERE id = (SELECT max(state_group) FROM event_to_state_groups)"
+        )
+        self.assertEqual(
+            {(kind, what) for kind, what, _ in self.named(dsn)}, {("other room", "state_group")}
+        )
+
+    async def test_a_verdict_that_the_rules_do_not_give(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        dsn = await self.damaged(
+            f"INSERT INTO rejections (event_id, reason, last_check) VALUES ('{event_id}', 'x', '')"
+        )
+        self.assertEqual(self.named(dsn), {("verdict", None, event_id)})
+
+    async def test_edges_and_columns_that_differ_from_the_json(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        dsn = await self.damaged(
+            f"DELETE FROM event_edges WHERE event_id = '{event_id}'",
+            f"UPDATE events SET sender = '@else:x' WHERE event_id = '{event_id}'",
+        )
+        self.assertEqual(
+            self.named(dsn),
+            {("wrong edges", "prev_events", event_id), ("wrong column", "sender", event_id)},
+        )
+
+    async def test_a_bad_signature(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        dsn = await self.damaged(
+            "UPDATE event_json SET json = regexp_replace(json, '(\"ed25519:[^\"]+\": \")....', '\\1AAAA')"
+            f" WHERE event_id = '{event_id}'"
+        )
+        self.assertEqual(self.named(dsn), {("bad signature", "signatures", event_id)})
+
+    async def test_an_event_without_a_state_group(self) -> None:
+        dsn = await room_database(SOUND, None)
+        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        dsn = await self.damaged(f"DELETE FROM event_to_state_groups WHERE event_id = '{event_id}'")
+        self.assertEqual(self.named(dsn), {("no state group", None, event_id)})
+
+
+#: Events that others do not depend on for their verdicts.
+MESSAGE = "type = 'm.room.message' AND NOT outlier"
+
+#: In one group that is stored as what it changes, the entry becomes an older event of the same key.
+SWAP = """
+    UPDATE state_groups_state s SET event_id = o.event_id
+    FROM state_events n JOIN state_events o
+        ON o.room_id = n.room_id AND o.type = n.type AND o.state_key = n.state_key
+    WHERE s.event_id = n.event_id AND o.event_id <> n.event_id AND s.state_key = ''
+      AND s.state_group = (
+        SELECT max(i.state_group) FROM event_to_state_groups i JOIN state_events e
+            ON e.event_id = i.event_id AND e.state_key = ''
+        WHERE EXISTS (SELECT FROM state_events a WHERE a.room_id = e.room_id AND a.type = e.type
+            AND a.state_key = e.state_key AND a.event_id <> e.event_id)
+          AND EXISTS (SELECT FROM state_groups_state x WHERE x.state_group = i.state_group
+            AND x.event_id = e.event_id))
+"""
