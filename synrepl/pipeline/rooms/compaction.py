@@ -1,0 +1,143 @@
+"""Job ``compaction``: the state groups of rooms in fewer rows, with the proof that no state changes.
+
+The result is one row for each group: how it would be stored, and the digests of its state as it is stored
+and as it would be stored. :mod:`synrepl.storage.foreign.rooms.compacted` applies the rows to a copy of the
+database; the same job over the copy computes the digests again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from synrepl.pipeline.rooms.group_digests import StateSum, state_sums, stored_sums
+from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder
+from synrepl.pipeline.rooms.group_plan import MAX_HOPS, plan_groups
+from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
+from synrepl.pipeline.rooms.tables import RoomFrames
+from synrepl.storage.rooms.states.state_digest import digest_of_total
+
+ENTRY = pa.struct(
+    [
+        pa.field("type", pa.string()),
+        pa.field("state_key", pa.string()),
+        pa.field("event_id", pa.string()),
+    ]
+)
+
+RESULT = pa.schema(
+    [
+        pa.field("room_id", pa.string()),
+        pa.field("state_group", pa.int64()),
+        pa.field("stored_prev", pa.int64()),
+        pa.field("prev_state_group", pa.int64()),
+        pa.field("changed", pa.bool_()),
+        pa.field("entries", pa.list_(ENTRY)),
+        pa.field("size", pa.int64()),
+        pa.field("digest_before", pa.binary()),
+        pa.field("digest_after", pa.binary()),
+        pa.field("rows_before", pa.int64()),
+        pa.field("rows_after", pa.int64()),
+        pa.field("bytes_before", pa.int64()),
+        pa.field("bytes_after", pa.int64()),
+        pa.field("hops", pa.int64()),
+        pa.field("problem", pa.string()),
+    ]
+)
+
+
+def transform(frames: RoomFrames, max_hops: int = MAX_HOPS) -> DataFrame:
+    """One row for each state group of a Synapse's database.
+
+    - ``stored_prev``, ``rows_before``, ``bytes_before``: how it is stored; bytes are estimates, with the index
+    - ``prev_state_group``, ``entries``: how it would be stored. ``entries`` is null where ``changed`` is not true
+    - ``size``, ``digest_before``, ``digest_after``: of its state. The digests are always equal; where they
+      would not be, the job fails
+    - ``hops``: how many further groups would have to be read for it
+    - ``problem``: why its state cannot be put together; it stays as it is
+
+    A room of which no rows would be saved stays as it is. A task holds what the states of one room change, some
+    400 bytes a change, and a few whole states.
+
+    :param max_hops: maximum number of further groups to read for one
+    """
+    return each_rooms_groups(frames, partial(_Compacting, max_hops), RESULT)
+
+
+class _Compacting:
+    """The groups of one room."""
+
+    def __init__(self, max_hops: int, room_id: str, numbers: EntryNumbers) -> None:
+        self._max_hops = max_hops
+        self._room_id = room_id
+        self._numbers = numbers
+        self._builder = ForestBuilder(numbers.hashes)
+        self._bytes: dict[int, int] = {}
+
+    def group(self, number: int, prev: int | None, entries: Entries) -> None:
+        """Add a group."""
+        self._bytes[number] = self._size(entries)
+        self._builder.add(number, prev, entries)
+
+    def event(self, event: StreamedEvent) -> None:
+        """Events are not needed."""
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows of the room."""
+        forest = self._builder.finish()
+        hashes = self._numbers.hashes
+        before = stored_sums(forest, hashes)
+        plan = plan_groups(forest, self._max_hops)
+        after = state_sums(plan.bases, plan.changes, hashes)
+        if before != after:
+            raise RuntimeError(f"the compaction of room {self._room_id} would change states")
+        saves = plan.rows < sum(forest.stored_rows)
+        for place, number in enumerate(forest.numbers):
+            stored_prev, rows = forest.stored_prevs[place], forest.stored_rows[place]
+            base = plan.bases[place]
+            prev = None if base == ROOT else forest.numbers[base]
+            change = plan.changes[place]
+            changed = saves and (prev != stored_prev or len(change) != rows)
+            yield (
+                self._room_id,
+                number,
+                stored_prev,
+                prev if changed else stored_prev,
+                changed,
+                self._named(change) if changed else None,
+                *_proof(before[place], after[place]),
+                rows,
+                len(change) if changed else rows,
+                self._bytes[number],
+                self._size(change) if changed else self._bytes[number],
+                plan.hops[place] if saves else None,
+                None,
+            )
+        for number, why in forest.broken.items():
+            nothing = (None,) * 3
+            yield (
+                *(self._room_id, number, None, None, False, None, *nothing),
+                *(None, None, self._bytes[number], self._bytes[number], None, why.value),
+            )
+
+    def _named(self, change: Entries) -> list[dict[str, str]]:
+        numbers = self._numbers
+        found = []
+        for key, event in change.items():
+            kind, state_key = numbers.key(key)
+            found.append(
+                {"type": kind, "state_key": state_key, "event_id": numbers.event(event)}
+            )
+        return found
+
+    def _size(self, entries: Entries) -> int:
+        sizes = self._numbers.sizes
+        return sum([sizes[entry] for entry in entries.items()])
+
+
+def _proof(before: StateSum, after: StateSum) -> tuple[int, bytes, bytes]:
+    return before.size, digest_of_total(before.total), digest_of_total(after.total)
