@@ -122,7 +122,7 @@ class RecordedSynapses(TestCase):
     async def test_judges_parts_again_that_began_in_a_wrong_state(self) -> None:
         version = "1.43.0"
         dsn = await room_database(version, self)
-        rooms = [replayed(each) for each in rooms_of(version)]
+
         with (
             closing(psycopg2.connect(dsn)) as connection,
             connection,
