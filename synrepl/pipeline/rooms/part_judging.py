@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from synrepl.pipeline.rooms.lookup import RoomLookup
-from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView
+from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView, StateCorrection
 from synrepl.rooms import (
     AuthCycle,
     BadEvent,
@@ -55,7 +55,6 @@ class JudgedRow(NamedTuple):
     :ivar base_id: the first of its prev events with a state, from which the states of most events differ little
     :ivar base: the state after that; the empty state without one
     :ivar given: a prev event is missing, so that the state before it was taken from the database
-    :ivar assumed: prev events outside the part, with the states that the database has after them
     """
 
     row: PartRow
@@ -65,7 +64,6 @@ class JudgedRow(NamedTuple):
     base_id: str | None
     base: CompactStateMap
     given: bool
-    assumed: Sequence[tuple[str, CompactStateMap]]
 
     def changes(self) -> Delta:
         """The delta from the base to the state after the event."""
@@ -91,11 +89,12 @@ class PartJudging:
         versions: JudgingVersions,
         rows: Sequence[PartRow],
         lookup: RoomLookup,
+        corrections: Sequence[StateCorrection] = (),
     ) -> None:
         self._room_id = room_id
         self._versions = versions
         self._rows = sorted(rows, key=lambda row: row.place)
-        self.view = PartView(room_id, versions, lookup)
+        self.view = PartView(room_id, versions, lookup, corrections)
 
     def run(self, prepare: Callable[[Sequence[PartRow]], None] = _nothing) -> Iterator[JudgedRow]:
         """Judge the events, each after those that it follows.
@@ -151,16 +150,11 @@ class PartJudging:
         assert after is not None
         rejected = judged.refusal is not None
         view.remember(event, rejected=rejected, state=after, topological=judged.topological)
-        assumed = [
-            (each, state)
-            for each in known
-            if places[each].is_assumed and (state := places[each].state_after) is not None
-        ]
         is_given = len(known) < len(parents)
-        return JudgedRow(row, event, judged, None, base_id, base, is_given, assumed)
+        return JudgedRow(row, event, judged, None, base_id, base, is_given)
 
     def _unjudged(self, row: PartRow, event: Event | None, problem: str) -> JudgedRow:
-        return JudgedRow(row, event, None, problem, None, self.view.empty_state, False, ())
+        return JudgedRow(row, event, None, problem, None, self.view.empty_state, False)
 
     def _given_state(self, row: PartRow, event: Event) -> CompactStateMap | None:
         """The state before an event whose prev events are missing, from the database."""

@@ -89,31 +89,50 @@ class JudgingVersions(NamedTuple):
         return parse_stored_event(raw, self.format)
 
 
-class PartPlace(msgspec.Struct, frozen=True, gc=False):
-    """The room at an event; implements :class:`~synrepl.rooms.StateAt`.
+class StateCorrection(NamedTuple):
+    """An entry in which states of the database are wrong, from an event of a room on.
 
-    :ivar is_assumed: the event is outside the part
+    :ivar topological: the topological ordering of that event
+    :ivar stored: the entry that it stands instead of; None: none
+    :ivar computed: the event that follows from the events; None: no entry
     """
+
+    topological: int
+    key: StateKey
+    stored: str | None
+    computed: str | None
+
+
+class PartPlace(msgspec.Struct, frozen=True, gc=False):
+    """The room at an event; implements :class:`~synrepl.rooms.StateAt`."""
 
     state_after: CompactStateMap | None
     topological: int
-    is_assumed: bool = False
     partial: bool = False
 
 
 class PartView:
     """Implements :class:`~synrepl.rooms.RoomView` for one part of a room, in a task.
 
+    :param corrections: of the states that are assumed, in the order of their places. With corrections, the state of
+        a broken group is taken as empty before them
     :ivar events: those of the part that were judged, and those that they depend on
     :ivar rejected: IDs of rejected ones: as judged here, and as the server judged what is outside the part
     :ivar corrupt: IDs of events that were looked up, and whose JSON is not theirs
     """
 
-    def __init__(self, room_id: str, versions: JudgingVersions, lookup: RoomLookup) -> None:
+    def __init__(
+        self,
+        room_id: str,
+        versions: JudgingVersions,
+        lookup: RoomLookup,
+        corrections: Sequence[StateCorrection] = (),
+    ) -> None:
         slots = Slots()
         self._room_id = room_id
         self._versions = versions
         self._lookup = lookup
+        self._corrections = corrections
         self.groups = PartGroups(room_id, slots, lookup)
         self.empty_state = CompactStateMap(None, slots)
         self.events: dict[str, Event] = {}
@@ -179,11 +198,29 @@ class PartView:
             found = self._lookup.places(self._room_id, missing)
             self.groups.read({each.group for each in found})
             for each in found:
-                state = self.groups.state(each.group)
+                state = self.stored_state(each.group, each.topological)
                 if state is not None:
                     self._without_place.discard(each.event_id)
-                    places[each.event_id] = PartPlace(state, each.topological, True)
+                    places[each.event_id] = PartPlace(state, each.topological)
         return places
+
+    def stored_state(self, group: int, topological: int) -> CompactStateMap | None:
+        """The state of a group that was read, corrected; None if the group is broken.
+
+        :param topological: of the event that it is the state after
+        """
+        state = self.groups.state(group)
+        corrections = [each for each in self._corrections if each.topological <= topological]
+        if not corrections:
+            return state
+        if state is None:
+            state = self.empty_state
+        for each in corrections:
+            if state.get(each.key) == each.stored:
+                removed = frozenset[StateKey]() if each.computed else frozenset([each.key])
+                entries = {each.key: each.computed} if each.computed else {}
+                state = state.with_delta(Delta(entries, removed))
+        return state
 
     def heads(self) -> RoomHeads[CompactStateMap]:
         """The room, without its end: events are judged as history."""

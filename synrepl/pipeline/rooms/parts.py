@@ -6,8 +6,8 @@ and its state there is all that what comes later depends on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,35 +72,6 @@ def cut_rooms(places: DataFrame, size: int = PART_SIZE) -> list[RoomPart]:
             zip(found, firsts, [*firsts[1:], None], strict=True)
         )
     ]
-
-
-def join_parts(
-    parts: Sequence[RoomPart], wrong: Collection[tuple[str, str]]
-) -> tuple[list[RoomPart], list[RoomPart]]:
-    """Put parts together with the one before, where a part begins in a wrong state.
-
-    :param parts: sorted by room and place
-    :param wrong: room and event behind which the state is wrong. If no part of the room begins there, all of
-        its parts are put together
-    :returns: all parts, sorted, and those that are new
-    """
-    cuts = {(part.room_id, part.assumed_id) for part in parts}
-    whole = {room_id for room_id, event_id in wrong if (room_id, event_id) not in cuts}
-    number = max((part.number for part in parts), default=0)
-    joined: list[RoomPart] = []
-    fresh: set[int] = set()
-    for part in parts:
-        is_cut = part.assumed_id is not None
-        if is_cut and ((part.room_id, part.assumed_id) in wrong or part.room_id in whole):
-            before = joined.pop()
-            number += 1
-            fresh.add(number)
-            joined.append(
-                replace(before, number=number, until=part.until, events=before.events + part.events)
-            )
-        else:
-            joined.append(part)
-    return joined, [part for part in joined if part.number in fresh]
 
 
 def cut_room(room: pa.Table, size: int) -> pa.Table:

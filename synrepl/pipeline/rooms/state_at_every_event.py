@@ -1,14 +1,15 @@
 """Job ``state-at-every-event``: the state of rooms after each event, computed from the events.
 
 States are given as differences, and by their digests (:mod:`synrepl.storage.rooms.states.state_digest`). Rooms
-are cut into parts (:mod:`.parts`) that are judged at the same time. Each part assumes the state that the
-database has where it begins. Where the part before comes to another one, the two are put together and judged again, so
-the result is the same as without cuts.
+are cut into parts (:mod:`.parts`) that are judged at the same time. Each part assumes the state that the database has where
+it begins, and compares the state at its own end with the one that the next part assumes. Where they differ, the parts
+behind are judged again with what was computed, until nothing differs; so the result is the same as without cuts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,15 +21,18 @@ from pyspark.sql import functions as f
 from synrepl.pipeline.rooms.lookup import LookupSource
 from synrepl.pipeline.rooms.part_judging import JudgedRow, PartJudging, PartRow
 from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
-from synrepl.pipeline.rooms.part_view import JudgingVersions
-from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, join_parts, with_parts
+from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView, StateCorrection
+from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, with_parts
 from synrepl.pipeline.rooms.tables import RoomFrames
-from synrepl.rooms import CompactStateMap, UnknownRoomVersion
+from synrepl.rooms import CompactStateMap, UnknownRoomVersion, delta
 from synrepl.storage.rooms.states.state_digest import digest_of_total, entry_hash
 
 #: The key of digests, unless another one is given. It is no secret: somebody who chooses event IDs could make
 #: two states with the same digest.
 DIGEST_KEY = b"synrepl"
+
+#: Corrections by room.
+Corrections = Mapping[str, Sequence[StateCorrection]]
 
 _ROWS = 4_096
 
@@ -39,7 +43,10 @@ _RESULT = (
     " size long, digest binary, resolved boolean, given boolean"
 )
 
-_INTERNAL = f"{_RESULT}, part int, assumed array<struct<event_id: string, digest: binary>>"
+_INTERNAL = (
+    f"{_RESULT}, part int,"
+    " corrected array<struct<type: string, state_key: string, stored: string, computed: string>>"
+)
 
 
 def transform(
@@ -61,63 +68,114 @@ def transform(
     spark = frames.events.sparkSession
     parts = cut_rooms(frames.places, size)
 
-    def judged(some: Sequence[RoomPart]) -> DataFrame:
+    numbers = {part.number for part in parts if part.until is not None}
+
+    def judged(some: Sequence[RoomPart], corrections: Corrections) -> DataFrame:
         events = frames.stored_events.where("NOT outlier")
         rows = with_parts(spark, events, some, cores_of(spark)).select(*PART_COLUMNS)
-        work = partial(state_rows, frames.lookup, digest_key)
-        return rows.mapInArrow(partial(each_part, work), _INTERNAL)
+        task = StateTask(frames.lookup, digest_key, numbers, corrections)
+        return rows.mapInArrow(partial(each_part, partial(state_rows, task)), _INTERNAL)
 
-    rows = judged(parts)
-    if any(part.assumed_id is not None for part in parts):
+    rows = judged(parts, {})
+    if numbers:
         rows = _proven(rows, parts, judged)
-    return rows.drop("part", "assumed")
+    return rows.drop("part", "corrected")
 
 
 def _proven(
-    rows: DataFrame, parts: Sequence[RoomPart], judged: Callable[[Sequence[RoomPart]], DataFrame]
+    rows: DataFrame,
+    parts: Sequence[RoomPart],
+    judged: Callable[[Sequence[RoomPart], Corrections], DataFrame],
 ) -> DataFrame:
-    """The rows, after parts that began in a wrong state were judged again together with those before."""
+    """The rows, after parts that began in a wrong state were judged again."""
     rows = rows.persist(StorageLevel.DISK_ONLY)
-    while wrong := _disproved(rows):
-        parts, again = join_parts(parts, wrong)
-        kept = rows.where(f.col("part").isin([part.number for part in parts]))
-        rows = kept.unionByName(judged(again).persist(StorageLevel.DISK_ONLY))
+    known: dict[str, list[StateCorrection]] = {}
+    while wrong := _corrections(rows):
+        for room_id, corrections in wrong.items():
+            known[room_id] = sorted(
+                known.get(room_id, []) + corrections, key=lambda each: each.topological
+            )
+        again = [
+            part
+            for part in parts
+            if part.first is not None
+            and part.room_id in wrong
+            and part.first[0] >= min(each.topological for each in wrong[part.room_id])
+        ]
+        kept = rows.where(~f.col("part").isin([part.number for part in again]))
+        # What was found is applied now, so it counts as answered.
+        kept = kept.withColumn("corrected", f.lit(None).cast(kept.schema["corrected"].dataType))
+        rows = kept.unionByName(judged(again, known)).persist(StorageLevel.DISK_ONLY)
     return rows
 
 
-def _disproved(rows: DataFrame) -> set[tuple[str, str]]:
-    """Room and event of the states that were assumed and are not what follows from the events."""
-    assumed = rows.where("size(assumed) > 0").select("room_id", f.explode("assumed").alias("at"))
-    assumed = assumed.select("room_id", "at.event_id", f.col("at.digest").alias("assumed_digest"))
-    found = (
-        rows.select("room_id", "event_id", "digest")
-        .join(f.broadcast(assumed), ["room_id", "event_id"])
-        .where("digest <> assumed_digest")
-        .select("room_id", "event_id")
-        .distinct()
-        .collect()
+def _corrections(rows: DataFrame) -> dict[str, list[StateCorrection]]:
+    """By room, what is wrong in the states that parts assumed."""
+    found: dict[str, list[StateCorrection]] = {}
+    wrong = rows.where("size(corrected) > 0").select(
+        "room_id", "topological_ordering", f.explode("corrected").alias("at")
     )
-    return {(row.room_id, row.event_id) for row in found}
+    for row in wrong.collect():
+        key = row["at"].type, row["at"].state_key
+        correction = StateCorrection(
+            row.topological_ordering, key, row["at"].stored, row["at"].computed
+        )
+        found.setdefault(row.room_id, []).append(correction)
+    return found
 
 
-def state_rows(
-    lookup: LookupSource, digest_key: bytes, table: pa.Table
-) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True)
+class StateTask:
+    """What the tasks need to know. It is pickled for them.
+
+    :ivar lookup: looks up what is outside a part
+    :ivar with_next: the numbers of the parts that another one follows
+    :ivar corrections: of states that parts assume, by room
+    """
+
+    lookup: LookupSource
+    digest_key: bytes = DIGEST_KEY
+    with_next: Collection[int] = ()
+    corrections: Corrections = field(default_factory=dict)
+
+
+def state_rows(task: StateTask, table: pa.Table) -> Iterator[pa.RecordBatch]:
     """The rows of a part; runs in a task."""
     room_id, part = table.column("room_id")[0].as_py(), table.column("part")[0].as_py()
-    rows = _StateRows(room_id, part, digest_key)
+    rows = _StateRows(room_id, part, task.digest_key)
+    given = part_rows(table)
     try:
         versions = JudgingVersions.of(table.column("room_version")[0].as_py())
     except UnknownRoomVersion as error:
-        for row in part_rows(table):
+        for row in given:
             rows.add_unjudged(row, str(error))
-    else:
-        for judged in PartJudging(room_id, versions, part_rows(table), lookup.open()).run():
-            rows.add(judged)
-            if len(rows) >= _ROWS:
-                yield rows.take()
+        yield rows.take()
+        return
+    corrections = task.corrections.get(room_id, ())
+    judging = PartJudging(room_id, versions, given, task.lookup.open(), corrections)
+    last = max(given, key=lambda row: row.place) if part in task.with_next else None
+    for judged in judging.run():
+        rows.add(judged, _end_corrections(judged, judging.view) if judged.row is last else ())
+        if len(rows) >= _ROWS:
+            yield rows.take()
     if len(rows):
         yield rows.take()
+
+
+def _end_corrections(each: JudgedRow, view: PartView) -> list[dict[str, str | None]]:
+    """The entries in which the state with which the next part begins differs from the computed one."""
+    if each.judged is None or each.judged.state_after is None or each.row.group is None:
+        return []
+    view.groups.read([each.row.group])
+    theirs = view.stored_state(each.row.group, each.row.place[0]) or view.empty_state
+    change = delta(theirs, each.judged.state_after)
+    return [
+        {"type": key[0], "state_key": key[1], "stored": theirs.get(key), "computed": computed}
+        for key, computed in (
+            *change.entries.items(),
+            *((gone, None) for gone in change.removed),
+        )
+    ]
 
 
 class _StateRows:
@@ -153,21 +211,20 @@ class _StateRows:
 
     def add_unjudged(self, row: PartRow, problem: str) -> None:
         """Add an event that cannot be judged."""
-        nothing = (None, None, None, None, None, None, ())
+        nothing = (None, None, None, None, None, None, None)
         self._rows.append((row.event_id, *row.place, None, problem, *nothing))
 
-    def add(self, each: JudgedRow) -> None:
-        """Add an event."""
+    def add(self, each: JudgedRow, corrected: Sequence[dict[str, str | None]] = ()) -> None:
+        """Add an event.
+
+        :param corrected: what is wrong in the stored state after it
+        """
         judged = each.judged
         if judged is None:
             self.add_unjudged(each.row, each.problem or "")
             return
         after, before = judged.state_after, judged.state_before
         assert after is not None
-        assumed = [
-            {"event_id": event_id, "digest": digest_of_total(self._total(event_id, state))}
-            for event_id, state in each.assumed
-        ]
         total = 0 if each.base_id is None else self._total(each.base_id, each.base)
         changes: list[dict[str, str | None]] | None = None
         if after is not each.base:
@@ -186,15 +243,18 @@ class _StateRows:
                 digest_of_total(total),
                 before is not each.base and len(judged.prev_event_ids) > 1 and not each.given,
                 each.given,
-                assumed,
+                corrected or None,
             )
         )
 
     def _changes(self, each: JudgedRow, total: int) -> tuple[list[dict[str, str | None]], int]:
         base, key = each.base, self._key
         found: list[dict[str, str | None]] = []
-        delta = each.changes()
-        for entry, event_id in (*delta.entries.items(), *((gone, None) for gone in delta.removed)):
+        change = each.changes()
+        for entry, event_id in (
+            *change.entries.items(),
+            *((gone, None) for gone in change.removed),
+        ):
             found.append({"type": entry[0], "state_key": entry[1], "event_id": event_id})
             old = base.get(entry)
             if old is not None:
@@ -237,13 +297,20 @@ _COLUMNS = pa.schema(
         pa.field("resolved", pa.bool_()),
         pa.field("given", pa.bool_()),
         pa.field(
-            "assumed",
+            "corrected",
             pa.list_(
-                pa.struct([pa.field("event_id", pa.string()), pa.field("digest", pa.binary())])
+                pa.struct(
+                    [
+                        pa.field("type", pa.string()),
+                        pa.field("state_key", pa.string()),
+                        pa.field("stored", pa.string()),
+                        pa.field("computed", pa.string()),
+                    ]
+                )
             ),
         ),
     ]
 )
 
 #: The columns in the order of the declared result.
-_NAMES = ("room_id", *_COLUMNS.names[:-1], "part", "assumed")
+_NAMES = ("room_id", *_COLUMNS.names[:-1], "part", "corrected")
