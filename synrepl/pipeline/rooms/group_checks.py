@@ -73,7 +73,7 @@ class StateChecks:
     """Whether the states after events follow from those after their prev events.
 
     Where these are all the same, the state must be that one with the event's own entry. Where they differ, they were
-    resolved: each entry must come from one of them. Which of them is the job of ``verify``.
+    resolved: what all of them have must be in the result. The rest is the job of ``verify``.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StateChecks:
             own = self._numbers.entry(event.type, event.state_key, event.event_id)
         if len({self._sums[each] for each in befores}) == 1:
             return self._differs(place, befores[0], own)
-        return self._from_nowhere(place, befores, own)
+        return self._lost(place, befores, own)
 
     def _differs(
         self, place: int, before: int, own: tuple[int, int] | None
@@ -134,19 +134,23 @@ class StateChecks:
         first = min(keys)
         return first, state.get(first)
 
-    def _from_nowhere(
+    def _lost(
         self, place: int, befores: Sequence[int], own: tuple[int, int] | None
     ) -> tuple[int, int | None] | None:
-        """An entry that none of the states before has."""
+        """The event's own entry, or one that all states before have, that is not in the state."""
         if own is not None and self._entry(place, own[0]) != own[1]:
             return own[0], self._entry(place, own[0])
         if place in befores:
             return None
-        base = self._forest.bases[place]
-        changed = self._forest.changes[place] if base in befores else self._state(place)
-        for key, event in changed.items():
-            if (key, event) != own and all(self._entry(each, key) != event for each in befores):
-                return key, event
+        is_near = self._forest.bases[place] in befores
+        keys = self._forest.changes[place] if is_near else self._state(befores[0])
+        for key in keys:
+            if own is not None and key == own[0]:
+                continue
+            first, *others = {self._entry(each, key) for each in befores}
+            stored = self._entry(place, key)
+            if not others and first is not None and stored != first:
+                return key, stored
         return None
 
     def _entry(self, place: int, key: int) -> int | None:

@@ -18,13 +18,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from synrepl.core.errors import InputError
 from synrepl.pipeline.rooms.group_forest import Entries
 from synrepl.pipeline.rooms.row_sizes import entry_bytes
+from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import StateKey
 from synrepl.storage.rooms.states.state_digest import entry_hash
-
-#: The key of digests, unless another one is given. It is no secret: somebody who chooses event IDs could make
-#: two states with the same digest.
-DIGEST_KEY = b"synrepl"
 
 #: Rows of the result that are passed on together.
 _ROWS = 2_000

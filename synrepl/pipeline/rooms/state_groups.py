@@ -79,10 +79,11 @@ def transform(frames: RoomFrames) -> DataFrame:
         ).otherwise(f.col("finding")),
     )
     names = RESULT.names
+    unneeded = found.where(f.col("finding") == GroupFinding.UNREFERENCED.value).select("state_group")
     return (
         rows.select(*names)
         .unionByName(_events_of_other_groups(frames, rooms).select(*names))
-        .unionByName(_wrong_entries(frames, rooms).select(*names))
+        .unionByName(_wrong_entries(frames, rooms, unneeded).select(*names))
     )
 
 
@@ -98,8 +99,11 @@ def _events_of_other_groups(frames: RoomFrames, rooms: DataFrame) -> DataFrame:
     return _with_nulls(found)
 
 
-def _wrong_entries(frames: RoomFrames, rooms: DataFrame) -> DataFrame:
-    """Entries that cannot belong to their group, whatever the state is."""
+def _wrong_entries(frames: RoomFrames, rooms: DataFrame, unneeded: DataFrame) -> DataFrame:
+    """Entries that cannot belong to their group, whatever the state is.
+
+    :param unneeded: the groups that nothing needs
+    """
     known = frames.events.select(
         f.col("event_id").alias("stored"),
         f.col("room_id").alias("event_room"),
@@ -124,6 +128,8 @@ def _wrong_entries(frames: RoomFrames, rooms: DataFrame) -> DataFrame:
         .select("room_id", "type", "state_key", "stored", "finding")
     )
     by_kind = entries.join(f.broadcast(wrong), ["room_id", "type", "state_key", "stored"])
+    # A group for an event that was then not stored has its entry, and nothing needs it.
+    by_kind = by_kind.join(unneeded, "state_group", "left_anti")
     # The room that is stored with an entry is not that of its group.
     misplaced = (
         entries.join(rooms, "state_group", "left")
