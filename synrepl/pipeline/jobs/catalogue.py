@@ -26,7 +26,7 @@ class NoSuchJob(InputError):
 
 
 def find_job(name: str) -> LakeJob:
-    """The job with this name.
+    """The job over a lake with this name.
 
     :raises NoSuchJob: there is none; the message suggests the most similar name
     """

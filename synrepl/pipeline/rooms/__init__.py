@@ -2,5 +2,5 @@
 
 The tables (:mod:`.tables`) are the same whether they were read in place (:mod:`.reading`), from synrepl's own
 database or from a real Synapse's, or made by other means, such as from a lake. A job is a file with a
-``transform`` of the tables, and the :class:`.room_job.RoomJob` that declares it.
+``transform`` of the tables, and the :class:`.spark_room_job.SparkRoomJob` that declares it.
 """

@@ -44,11 +44,6 @@ DIFFERENCES = pa.schema(
     ]
 )
 
-DIFFERENCES_DDL = (
-    "room_id string, event_id string, kind string, what string, type string, state_key string,"
-    " state_group long, stored string, computed string"
-)
-
 
 class Difference(NamedTuple):
     """One difference.

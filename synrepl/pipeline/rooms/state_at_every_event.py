@@ -17,12 +17,14 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.lookup import LookupSource
 from synrepl.pipeline.rooms.part_judging import JudgedRow, PartJudging, PartRow
 from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
 from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView, StateCorrection
 from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, with_parts
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import CompactStateMap, UnknownRoomVersion, delta
 from synrepl.storage.rooms.states.state_digest import digest_of_total, entry_hash
@@ -36,17 +38,37 @@ Corrections = Mapping[str, Sequence[StateCorrection]]
 
 _ROWS = 4_096
 
-_RESULT = (
-    "room_id string, event_id string, topological_ordering long, stream_ordering long,"
-    " accepted boolean, problem string, base_event_id string,"
-    " changes array<struct<type: string, state_key: string, event_id: string>>,"
-    " size long, digest binary, resolved boolean, given boolean"
-)
 
-_INTERNAL = (
-    f"{_RESULT}, part int,"
-    " corrected array<struct<type: string, state_key: string, stored: string, computed: string>>"
+def _structs(*names: str) -> pa.DataType:
+    return pa.list_(pa.struct([pa.field(name, pa.string()) for name in names]))
+
+
+#: The columns of the result, without ``room_id``, which comes first.
+_COLUMNS = pa.schema(
+    [
+        pa.field("event_id", pa.string()),
+        pa.field("topological_ordering", pa.int64()),
+        pa.field("stream_ordering", pa.int64()),
+        pa.field("accepted", pa.bool_()),
+        pa.field("problem", pa.string()),
+        pa.field("base_event_id", pa.string()),
+        pa.field("changes", _structs("type", "state_key", "event_id")),
+        pa.field("size", pa.int64()),
+        pa.field("digest", pa.binary()),
+        pa.field("resolved", pa.bool_()),
+        pa.field("given", pa.bool_()),
+    ]
 )
+_ROOM_ID = pa.field("room_id", pa.string())
+
+#: The columns of the result.
+STATES = pa.schema([_ROOM_ID, *_COLUMNS])
+
+#: What is wrong in the state with which the next part begins; null everywhere but at the end of a part.
+_CORRECTED = pa.field("corrected", _structs("type", "state_key", "stored", "computed"))
+
+#: What tasks yield.
+_TASK_ROWS = pa.schema([*STATES, _CORRECTED, pa.field("part", pa.int32())])
 
 
 def transform(
@@ -74,7 +96,9 @@ def transform(
         events = frames.stored_events.where("NOT outlier")
         rows = with_parts(spark, events, some, cores_of(spark)).select(*PART_COLUMNS)
         task = StateTask(frames.lookup, digest_key, numbers, corrections)
-        return rows.mapInArrow(partial(each_part, partial(state_rows, task)), _INTERNAL)
+        return rows.mapInArrow(
+            partial(each_part, partial(state_rows, task)), from_arrow_schema(_TASK_ROWS)
+        )
 
     rows = judged(parts, {})
     if numbers:
@@ -197,17 +221,11 @@ class _StateRows:
         columns = list(zip(*self._rows, strict=True))
         count = len(self._rows)
         self._rows.clear()
+        columns = [(self._room_id,) * count, *columns, (self._part,) * count]
         arrays = [
-            pa.array([self._room_id] * count),
-            *(
-                pa.array(column, field.type)
-                for column, field in zip(columns, _COLUMNS, strict=True)
-            ),
-            pa.array([self._part] * count, pa.int32()),
+            pa.array(column, field.type) for column, field in zip(columns, _TASK_ROWS, strict=True)
         ]
-        names = ["room_id", *_COLUMNS.names, "part"]
-        ordered = [arrays[names.index(name)] for name in _NAMES]
-        return pa.RecordBatch.from_arrays(ordered, names=list(_NAMES))
+        return pa.RecordBatch.from_arrays(arrays, schema=_TASK_ROWS)
 
     def add_unjudged(self, row: PartRow, problem: str) -> None:
         """Add an event that cannot be judged."""
@@ -271,46 +289,15 @@ class _StateRows:
         return total
 
 
-#: What :class:`_StateRows` gathers of each event.
-_COLUMNS = pa.schema(
-    [
-        pa.field("event_id", pa.string()),
-        pa.field("topological_ordering", pa.int64()),
-        pa.field("stream_ordering", pa.int64()),
-        pa.field("accepted", pa.bool_()),
-        pa.field("problem", pa.string()),
-        pa.field("base_event_id", pa.string()),
-        pa.field(
-            "changes",
-            pa.list_(
-                pa.struct(
-                    [
-                        pa.field("type", pa.string()),
-                        pa.field("state_key", pa.string()),
-                        pa.field("event_id", pa.string()),
-                    ]
-                )
-            ),
-        ),
-        pa.field("size", pa.int64()),
-        pa.field("digest", pa.binary()),
-        pa.field("resolved", pa.bool_()),
-        pa.field("given", pa.bool_()),
-        pa.field(
-            "corrected",
-            pa.list_(
-                pa.struct(
-                    [
-                        pa.field("type", pa.string()),
-                        pa.field("state_key", pa.string()),
-                        pa.field("stored", pa.string()),
-                        pa.field("computed", pa.string()),
-                    ]
-                )
-            ),
-        ),
-    ]
-)
+def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    job = STATE_AT_EVERY_EVENT
+    return transform(frames, job.number(settings, "part_events", PART_SIZE))
 
-#: The columns in the order of the declared result.
-_NAMES = ("room_id", *_COLUMNS.names[:-1], "part", "corrected")
+
+STATE_AT_EVERY_EVENT = SparkRoomJob(
+    "state-at-every-event",
+    "The state of rooms after each event, computed from the events",
+    from_arrow_schema(STATES),
+    _run,
+    {"part_events": f"Events after which a part of a room ends where it can; {PART_SIZE:,}."},
+)

@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.differences import (
-    DIFFERENCES_DDL,
+    DIFFERENCES,
     Difference,
     DifferenceKind,
     differences_batch,
@@ -32,6 +33,7 @@ from synrepl.pipeline.rooms.part_judging import (
 from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
 from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView
 from synrepl.pipeline.rooms.parts import PART_SIZE, cut_rooms, with_parts
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (
     BadEvent,
@@ -106,7 +108,7 @@ def transform(
     parts = cut_rooms(frames.places, size)
     events = with_parts(spark, frames.stored_events, parts, cores_of(spark)).select(*_COLUMNS)
     work = partial(part_differences, frames.lookup, chosen)
-    rows = events.mapInArrow(partial(each_part, work), DIFFERENCES_DDL)
+    rows = events.mapInArrow(partial(each_part, work), from_arrow_schema(DIFFERENCES))
     # Several parts may depend on the same missing event or broken group.
     named = (DifferenceKind.MISSING_EVENT.value, DifferenceKind.BROKEN_GROUP.value)
     twice = Window.partitionBy("room_id", "kind", "state_group", "computed").orderBy("event_id")
@@ -369,3 +371,23 @@ def _verdict(row: PartRow, refusal: Any) -> Iterator[Difference]:
 
 def _missing_event(row: PartRow, what: str, event_id: str) -> Difference:
     return Difference(row.event_id, DifferenceKind.MISSING_EVENT, what, computed=event_id)
+
+
+def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    job = VERIFY_ROOMS
+    signatures = job.flag(settings, "signatures")
+    options = VerifyOptions(settings.get("what_if"), signatures=signatures)
+    return transform(frames, options, job.number(settings, "part_events", PART_SIZE))
+
+
+VERIFY_ROOMS = SparkRoomJob(
+    "verify-rooms",
+    "What differs from what follows from the events",
+    from_arrow_schema(DIFFERENCES),
+    _run,
+    {
+        "signatures": "Whether signatures are checked, with the keys in the database: yes or no (default).",
+        "what_if": "The room version by whose rules events are judged, instead of their room's.",
+        "part_events": f"Events after which a part of a room ends where it can; {PART_SIZE:,}.",
+    },
+)

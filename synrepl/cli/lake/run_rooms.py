@@ -1,0 +1,138 @@
+"""``synrepl lake run`` for jobs that read the rooms of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from synrepl.cli.conventions import print_json
+from synrepl.cli.dsn import dsn_from_options, dsn_options
+from synrepl.cli.lake.job_rows import plain_cell, show_rows
+from synrepl.cli.lake.options import NoDatabaseGiven
+from synrepl.cli.terminal import graceful_exit, printable, show
+from synrepl.core.errors import ConfigError
+from synrepl.pipeline.rooms.catalogue import ROOM_JOBS
+from synrepl.pipeline.rooms.reading.open import open_rooms
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import named_session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class NoSetting(ConfigError):
+    """{setting!r} is no setting of a job: want NAME=VALUE, such as what_if=11"""
+
+
+class FolderExists(ConfigError):
+    """{path} exists; the result of a job goes to a new folder"""
+
+
+class RoomJobOptions(NamedTuple):
+    """Options of jobs that read a database.
+
+    :ivar rooms: room IDs; empty for all
+    :ivar parquet: a folder for the result, instead of showing it
+    """
+
+    dsn: str | None
+    database_path: Path | None
+    insecure: bool
+    rooms: Sequence[str]
+    settings: Mapping[str, str]
+    parquet: Path | None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of them is given."""
+        return any((self.dsn, self.database_path, self.rooms, self.settings, self.parquet))
+
+
+def room_job_options(command: F) -> F:
+    """The options, as ``of_rooms: RoomJobOptions``."""
+
+    @dsn_options
+    @click.option("--room", "rooms", multiple=True, help="Only this room; repeatable.")
+    @click.option(
+        "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Setting of a job of rooms."
+    )
+    @click.option(
+        "--parquet",
+        type=click.Path(path_type=Path),
+        help="New folder for the result of a job of rooms, as Parquet files.",
+    )
+    @wraps(command)
+    def with_options(
+        *args: Any,
+        dsn: str | None,
+        database_path: Path | None,
+        insecure: bool,
+        rooms: Sequence[str],
+        settings: Sequence[str],
+        parquet: Path | None,
+        **kwargs: Any,
+    ) -> Any:
+        by_name = {}
+        for setting in settings:
+            name, equals, value = setting.partition("=")
+            if not equals:
+                raise NoSetting(setting=setting[:100])
+            by_name[name] = value
+        options = RoomJobOptions(dsn, database_path, insecure, rooms, by_name, parquet)
+        return command(*args, of_rooms=options, **kwargs)
+
+    return with_options  # type: ignore[return-value]
+
+
+def find_room_job(name: str) -> SparkRoomJob | None:
+    """The job with this name that reads a database; None if there is none."""
+    return next((job for job in ROOM_JOBS if job.name == name), None)
+
+
+def run_room_job(
+    job: SparkRoomJob,
+    options: RoomJobOptions,
+    session: SessionOptions,
+    shown: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Run a job, and show its result or write it to files.
+
+    :param shown: maximum number of rows to show; with ``as_json`` all are
+    """
+    dsn = dsn_from_options(options.dsn, options.database_path, options.insecure)
+    if dsn is None:
+        raise NoDatabaseGiven()
+    if options.parquet is not None and options.parquet.exists():
+        raise FolderExists(path=options.parquet)
+    with (
+        graceful_exit(),
+        named_session(session) as spark,
+        open_rooms(spark, dsn, options.rooms or None) as frames,
+    ):
+        answer = job.run(frames, options.settings)
+        if options.parquet is not None:
+            answer.write.parquet(str(options.parquet.absolute()))
+            rows, more = [], 0
+        elif as_json:
+            rows, more = answer.collect(), 0
+        else:
+            rows = answer.limit(shown + 1).collect()
+            more = len(rows) - shown
+    if options.parquet is not None:
+        if as_json:
+            print_json({"parquet": str(options.parquet)})
+        else:
+            show(f"{job.title}: written to {printable(str(options.parquet))}")
+    elif as_json:
+        print_json(
+            [{name: plain_cell(cell) for name, cell in row.asDict().items()} for row in rows]
+        )
+    else:
+        found = [row.asDict() for row in rows[:shown]]
+        show_rows(job.title, job.schema, found, None if more > 0 else 0)
