@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -37,6 +38,8 @@ class RoomJobOptions(NamedTuple):
 
     :ivar rooms: room IDs; empty for all
     :ivar parquet: a folder for the result, instead of showing it
+    :ivar html: a file for a page of the result
+    :ivar other_database_path: a file with the DSN of a second database
     """
 
     dsn: str | None
@@ -45,11 +48,15 @@ class RoomJobOptions(NamedTuple):
     rooms: Sequence[str]
     settings: Mapping[str, str]
     parquet: Path | None
+    html: Path | None
+    other_database_path: Path | None
 
     @property
     def is_given(self) -> bool:
         """Whether any of them is given."""
-        return any((self.dsn, self.database_path, self.rooms, self.settings, self.parquet))
+        return any(
+            (self.dsn, self.database_path, self.rooms, self.settings, self.parquet, self.html)
+        )
 
 
 def room_job_options(command: F) -> F:
@@ -65,6 +72,17 @@ def room_job_options(command: F) -> F:
         type=click.Path(path_type=Path),
         help="New folder for the result of a job of rooms, as Parquet files.",
     )
+    @click.option(
+        "--html",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File for a page of the result of a job of rooms, which loads nothing.",
+    )
+    @click.option(
+        "--other-database-path",
+        "other_database_path",
+        type=click.Path(path_type=Path),
+        help="File with the DSN of the other database, for divergence.",
+    )
     @wraps(command)
     def with_options(
         *args: Any,
@@ -74,6 +92,8 @@ def room_job_options(command: F) -> F:
         rooms: Sequence[str],
         settings: Sequence[str],
         parquet: Path | None,
+        html: Path | None,
+        other_database_path: Path | None,
         **kwargs: Any,
     ) -> Any:
         by_name = {}
@@ -82,7 +102,8 @@ def room_job_options(command: F) -> F:
             if not equals:
                 raise NoSetting(setting=setting[:100])
             by_name[name] = value
-        options = RoomJobOptions(dsn, database_path, insecure, rooms, by_name, parquet)
+        paths = parquet, html, other_database_path
+        options = RoomJobOptions(dsn, database_path, insecure, rooms, by_name, *paths)
         return command(*args, of_rooms=options, **kwargs)
 
     return with_options  # type: ignore[return-value]
@@ -110,12 +131,18 @@ def run_room_job(
         raise NoDatabaseGiven()
     if options.parquet is not None and options.parquet.exists():
         raise FolderExists(path=options.parquet)
-    with (
-        graceful_exit(),
-        named_session(session) as spark,
-        open_rooms(spark, dsn, options.rooms or None) as frames,
-    ):
-        answer = job.run(frames, options.settings)
+    other = None
+    if options.other_database_path is not None:
+        other = dsn_from_options(None, options.other_database_path, options.insecure)
+    with graceful_exit(), named_session(session) as spark, ExitStack() as databases:
+        wanted = options.rooms or None
+        frames = databases.enter_context(open_rooms(spark, dsn, wanted))
+        there = None
+        if other is not None:
+            there = databases.enter_context(open_rooms(spark, other, wanted))
+        answer = job.run(frames, options.settings, there)
+        if options.html is not None:
+            answer = job.write_page(answer, options.html)
         if options.parquet is not None:
             answer.write.parquet(str(options.parquet.absolute()))
             rows, more = [], 0
@@ -124,6 +151,8 @@ def run_room_job(
         else:
             rows = answer.limit(shown + 1).collect()
             more = len(rows) - shown
+    if options.html is not None and not as_json:
+        show(f"the page is {printable(str(options.html))}")
     if options.parquet is not None:
         if as_json:
             print_json({"parquet": str(options.parquet)})

@@ -7,17 +7,23 @@ database; the same job over the copy computes the digests again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.group_digests import StateSum, state_sums, stored_sums
 from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder
 from synrepl.pipeline.rooms.group_plan import MAX_HOPS, plan_groups
 from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, number
+from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.result import rows_table
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.storage.rooms.states.state_digest import digest_of_total
 
@@ -129,9 +135,7 @@ class _Compacting:
         found = []
         for key, event in change.items():
             kind, state_key = numbers.key(key)
-            found.append(
-                {"type": kind, "state_key": state_key, "event_id": numbers.event(event)}
-            )
+            found.append({"type": kind, "state_key": state_key, "event_id": numbers.event(event)})
         return found
 
     def _size(self, entries: Entries) -> int:
@@ -141,3 +145,59 @@ class _Compacting:
 
 def _proof(before: StateSum, after: StateSum) -> tuple[int, bytes, bytes]:
     return before.size, digest_of_total(before.total), digest_of_total(after.total)
+
+
+def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    return transform(frames, COMPACTION.number(settings, "max_hops", MAX_HOPS))
+
+
+def _page(rows: DataFrame) -> Page:
+    columns = ("rows_before", "rows_after", "bytes_before", "bytes_after")
+    equal = f.col("digest_before") == f.col("digest_after")
+    rooms = (
+        rows.groupBy("room_id")
+        .agg(
+            f.count("*").alias("groups"),
+            f.count_if(equal).alias("equal_digests"),
+            f.count("problem").alias("broken"),
+            *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in columns),
+            f.max("hops").alias("hops"),
+        )
+        .withColumn("saved", f.col("bytes_before") - f.col("bytes_after"))
+        .orderBy(f.desc("saved"), "room_id")
+    )
+    (total,) = rooms.agg(
+        *(f.sum(name).alias(name) for name in ("groups", "equal_digests", "broken", *columns))
+    ).collect()
+    largest = rooms.orderBy(f.desc("rows_before"), "room_id").limit(MAX_ROWS + 1).collect()
+    chart = bars([Bar(row.room_id, row.rows_after, row.rows_before) for row in largest], "rows")
+    share = 100 * (total.rows_after or 0) / max(1, total.rows_before or 0)
+    return Page(
+        COMPACTION.title,
+        {
+            "rows before": f"{total.rows_before or 0:,}",
+            "rows after": f"{total.rows_after or 0:,}",
+            "of the rows": f"{share:.1f} %",
+            "bytes saved": number((total.bytes_before or 0) - (total.bytes_after or 0)),
+            "groups with equal digests": f"{total.equal_digests or 0:,} of {total.groups or 0:,}",
+            "broken groups, left alone": f"{total.broken or 0:,}",
+        },
+        [
+            Section(
+                "The largest rooms",
+                "Rows after, in front of rows before. The axis begins at 0.",
+                chart,
+            ),
+            Section("Rooms", "Those first where most bytes are saved.", rows_table(rooms)),
+        ],
+    )
+
+
+COMPACTION = SparkRoomJob(
+    "compaction",
+    "State groups in fewer rows, with equal digests",
+    from_arrow_schema(RESULT),
+    _run,
+    {"max_hops": f"Most further groups to read for one; {MAX_HOPS:,}."},
+    _page,
+)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from synrepl.pipeline.rooms import state_at_every_event
 from synrepl.pipeline.rooms.group_digests import stored_sums
 from synrepl.pipeline.rooms.group_forest import Entries, ForestBuilder
 from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
+from synrepl.pipeline.rooms.page.document import Page
+from synrepl.pipeline.rooms.page.result import kinds_page
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.storage.rooms.states.state_digest import digest_of_total
 
@@ -121,9 +125,7 @@ def _current(here: RoomFrames, there: RoomFrames, rooms: DataFrame) -> DataFrame
         return mine.select(*keys, f.col("event_id").alias(name))
 
     # A server that has left a room has no current state of it.
-    known = [
-        entries(frames, "event_id").select("room_id").distinct() for frames in (here, there)
-    ]
+    known = [entries(frames, "event_id").select("room_id").distinct() for frames in (here, there)]
     rows = entries(here, "here").join(entries(there, "there"), keys, "full")
     for each in known:
         rows = rows.join(each, "room_id", "left_semi")
@@ -171,3 +173,27 @@ class _Digesting:
         sums = stored_sums(forest, self._numbers.hashes)
         for number, state in zip(forest.numbers, sums, strict=True):
             yield self._room_id, number, digest_of_total(state.total)
+
+
+def _run(frames: RoomFrames, settings: Mapping[str, str], there: RoomFrames) -> DataFrame:
+    return transform(frames, there)
+
+
+def _page(rows: DataFrame) -> Page:
+    text = "Differences of each kind. Without any, both servers have the same view of their common rooms."
+    return kinds_page(DIVERGENCE.title, rows, "kind", text)
+
+
+DIVERGENCE = SparkRoomJob(
+    "divergence",
+    "How the views of two servers differ",
+    t.StructType(
+        [
+            t.StructField(name, t.LongType() if name == "stream_ordering" else t.StringType())
+            for name in _KEYS
+        ]
+    ),
+    _run,
+    page=_page,
+    compares=True,
+)

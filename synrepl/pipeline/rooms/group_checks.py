@@ -46,9 +46,7 @@ _BROKEN = {
 }
 
 
-def unreferenced(
-    stored: Mapping[int, int | None], used: Sequence[int]
-) -> Iterator[int]:
+def unreferenced(stored: Mapping[int, int | None], used: Sequence[int]) -> Iterator[int]:
     """The groups that no event has, directly or below its group.
 
     :param stored: by group, the base that is stored

@@ -127,9 +127,7 @@ class ForestBuilder:
             for number, entries in self._waiting.pop(prev, ()):
                 ready.append(self._append(number, below, entries, prev, len(entries)))
 
-    def _append(
-        self, number: int, base: int, change: Entries, prev: int | None, rows: int
-    ) -> int:
+    def _append(self, number: int, base: int, change: Entries, prev: int | None, rows: int) -> int:
         forest = self._forest
         place = len(forest)
         forest.numbers.append(number)
@@ -158,9 +156,7 @@ class ForestBuilder:
         self._keep(place, entries)
         return place
 
-    def _closest(
-        self, candidate: int, entries: Entries, limit: int
-    ) -> tuple[int, Entries] | None:
+    def _closest(self, candidate: int, entries: Entries, limit: int) -> tuple[int, Entries] | None:
         """The closest of a group and those below it that can be the base, if better than ``limit``."""
         state = self.state(candidate)
         if state.keys() <= entries.keys():

@@ -41,9 +41,7 @@ def bases_on_path(length: int, hops: int, levels: int) -> tuple[list[int], list[
     return bases, steps
 
 
-def _fill(
-    bases: list[int], steps: list[int], at: int, end: int, left: int, levels: int
-) -> None:
+def _fill(bases: list[int], steps: list[int], at: int, end: int, left: int, levels: int) -> None:
     """Give bases to the groups behind ``at``."""
     if not levels:
         return

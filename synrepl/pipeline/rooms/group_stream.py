@@ -226,15 +226,11 @@ def _each_room(
 
 def _batch(rows: list[tuple[Any, ...]], result: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, result, strict=True)
-    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, result, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=result)
 
 
-def _result_rows(
-    begin: BeginRoom, batches: Iterable[pa.RecordBatch]
-) -> Iterator[tuple[Any, ...]]:
+def _result_rows(begin: BeginRoom, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
     room_id: str | None = None
     work: RoomWork | None = None
     numbers = EntryNumbers()

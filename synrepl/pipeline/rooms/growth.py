@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
+from synrepl.pipeline.rooms.page.charts import Point, line, number
+from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.result import rows_table
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 
 #: Days to forecast.
@@ -28,9 +34,13 @@ _DAY_MS = 86_400_000
 _EVENT_OVERHEAD = 600
 _ENTRY_OVERHEAD = 200
 
-_RESULT = (
-    "measure string, day date, added double, total double, low double, high double,"
-    " is_forecast boolean"
+RESULT = t.StructType(
+    [
+        t.StructField("measure", t.StringType()),
+        t.StructField("day", t.DateType()),
+        *(t.StructField(name, t.DoubleType()) for name in ("added", "total", "low", "high")),
+        t.StructField("is_forecast", t.BooleanType()),
+    ]
 )
 
 
@@ -61,7 +71,7 @@ def transform(frames: RoomFrames, days_ahead: int = DAYS_AHEAD) -> DataFrame:
     return (
         rows.crossJoin(f.broadcast(last_day))
         .groupBy("measure")
-        .applyInPandas(partial(_with_forecast, days_ahead), _RESULT)
+        .applyInPandas(partial(_with_forecast, days_ahead), RESULT)
     )
 
 
@@ -97,9 +107,9 @@ def _added(measure: str, rows: DataFrame, amount: Column) -> DataFrame:
 
 def _members(events: DataFrame) -> DataFrame:
     """Joins less leaves, by the order in which the server got the events."""
-    joined = (
-        f.get_json_object(f.decode("json", "UTF-8"), "$.content.membership") == "join"
-    ).cast("double")
+    joined = (f.get_json_object(f.decode("json", "UTF-8"), "$.content.membership") == "join").cast(
+        "double"
+    )
     members = events.where("type = 'm.room.member' AND NOT soft_failed")
     of_user = Window.partitionBy("room_id", "state_key").orderBy("stream_ordering")
     changes = members.withColumn("joined", f.coalesce(joined, f.lit(0.0))).withColumn(
@@ -111,7 +121,9 @@ def _members(events: DataFrame) -> DataFrame:
 def _state_bytes(frames: RoomFrames, events: DataFrame) -> DataFrame:
     """The bytes of entries of state groups, on the day of the first event that has the group."""
     first = (
-        events.where("state_group IS NOT NULL").groupBy("state_group").agg(f.min("day").alias("day"))
+        events.where("state_group IS NOT NULL")
+        .groupBy("state_group")
+        .agg(f.min("day").alias("day"))
     )
     texts = f.length("type") + f.length("state_key")
     entry = texts * 2 + f.length(f.coalesce("event_id", f.lit(""))) + _ENTRY_OVERHEAD
@@ -142,9 +154,7 @@ def _with_forecast(days_ahead: int, rows: pd.DataFrame) -> pd.DataFrame:
     return found[["measure", "day", "added", "total", "low", "high", "is_forecast"]]
 
 
-def _forecast(
-    added: np.ndarray, total: float, last: pd.Timestamp, days_ahead: int
-) -> pd.DataFrame:
+def _forecast(added: np.ndarray, total: float, last: pd.Timestamp, days_ahead: int) -> pd.DataFrame:
     """The random walk with drift: each day adds the mean of the days known, and as much chance as they had.
 
     Source: https://otexts.com/fpp3/prediction-intervals.html, the drift method.
@@ -177,3 +187,56 @@ def _t_quantile(freedom: int) -> float:
     )
     return math.fsum(term / freedom**power for power, term in enumerate(terms))
 
+
+def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    return transform(frames, GROWTH.number(settings, "days_ahead", DAYS_AHEAD))
+
+
+def _page(rows: DataFrame) -> Page:
+    measures: dict[str, list[Point]] = {name: [] for name in MEASURES}
+    for row in rows.orderBy("day").collect():
+        bounds = (row.low, row.high) if row.is_forecast else (None, None)
+        measures[row.measure].append(Point(row.day, row.total, *bounds))
+    last = {
+        name: [point for point in points if point.low is None][-1].value
+        for name, points in measures.items()
+        if points
+    }
+    return Page(
+        GROWTH.title,
+        {name: number(value) for name, value in last.items()},
+        [
+            *(
+                Section(name, _SENTENCES[name], line(points, name))
+                for name, points in measures.items()
+                if points
+            ),
+            Section(
+                "The last days, and the forecast",
+                "Of 20 forecasts, 19 lie between low and high if the coming days are like those before.",
+                rows_table(rows.orderBy(f.desc("day"), "measure")),
+            ),
+        ],
+    )
+
+
+_SENTENCES = {
+    "rooms": "Rooms that exist, in all.",
+    "members": "Users in rooms, counted in each room.",
+    "events": "Accepted events, in all.",
+    "forks": "Events that join branches of a room, in all.",
+    "event bytes": "Bytes that events take, estimated.",
+    "state bytes": "Bytes that entries of state groups take, estimated, with their index.",
+}
+
+#: What is measured, in the order of the page.
+MEASURES = tuple(_SENTENCES)
+
+GROWTH = SparkRoomJob(
+    "growth",
+    "How rooms grow, with a forecast",
+    RESULT,
+    _run,
+    {"days_ahead": f"Days to forecast; {DAYS_AHEAD}."},
+    _page,
+)

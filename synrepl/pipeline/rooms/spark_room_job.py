@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
+from synrepl.pipeline.rooms.page.document import Page
+from synrepl.pipeline.rooms.page.result import first_rows
 from synrepl.pipeline.rooms.tables import RoomFrames
 
 
@@ -20,6 +25,10 @@ class BadSetting(InputError):
     """setting {setting!r} of job {job!r} cannot be {value!r}: want {wanted}"""
 
 
+class SecondDatabase(InputError):
+    """job {job!r} {needs} second database (--other-database-path)"""
+
+
 @dataclass(frozen=True, slots=True)
 class SparkRoomJob:
     """A question to the rooms of a database.
@@ -29,24 +38,45 @@ class SparkRoomJob:
     :ivar schema: names and types of the columns of the result, in order
     :ivar transform: computes the result from the tables and the settings that were given
     :ivar settings: by name, what a setting does
+    :ivar page: makes a page of the result, which it may compute several times; None: a page with its first
+        rows
+    :ivar compares: it takes the tables of a second database, as the third argument of ``transform``
     """
 
     name: str
     title: str
     schema: t.StructType
-    transform: Callable[[RoomFrames, Mapping[str, str]], DataFrame]
+    transform: Callable[..., DataFrame]
     settings: Mapping[str, str] = field(default_factory=dict)
+    page: Callable[[DataFrame], Page] | None = None
+    compares: bool = False
 
-    def run(self, frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    def run(
+        self, frames: RoomFrames, settings: Mapping[str, str], there: RoomFrames | None = None
+    ) -> DataFrame:
         """The result. It can be read as long as the tables are open.
 
-        :raises NoSuchSetting: :raises BadSetting:
+        :param there: the tables of the second database of a job that compares
+        :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
         """
+        if self.compares != (there is not None):
+            raise SecondDatabase(job=self.name, needs="needs" if self.compares else "takes no")
         for name in settings:
             if name not in self.settings:
                 names = ", ".join(self.settings) or "none"
                 raise NoSuchSetting(job=self.name, setting=name[:100], settings=names)
-        return self.transform(frames, settings)
+        return self.transform(frames, settings, *(() if there is None else (there,)))
+
+    def write_page(self, answer: DataFrame, path: Path) -> DataFrame:
+        """Write a page of a result, which is computed once and kept; the kept result.
+
+        :raises PageNotWritten:
+        """
+        kept = answer.persist(StorageLevel.DISK_ONLY)
+        made = datetime.now(UTC)
+        page = first_rows(self.title, kept) if self.page is None else self.page(kept)
+        page.write(path, made)
+        return kept
 
     def number(self, settings: Mapping[str, str], name: str, default: int) -> int:
         """A setting that is a number of at least 1.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.group_checks import (
     CheckedGroup,
@@ -24,6 +25,10 @@ from synrepl.pipeline.rooms.group_stream import (
     each_rooms_groups,
     events_of,
 )
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, number
+from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.result import rows_table
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 
 RESULT = pa.schema(
@@ -79,7 +84,9 @@ def transform(frames: RoomFrames) -> DataFrame:
         ).otherwise(f.col("finding")),
     )
     names = RESULT.names
-    unneeded = found.where(f.col("finding") == GroupFinding.UNREFERENCED.value).select("state_group")
+    unneeded = found.where(f.col("finding") == GroupFinding.UNREFERENCED.value).select(
+        "state_group"
+    )
     return (
         rows.select(*names)
         .unionByName(_events_of_other_groups(frames, rooms).select(*names))
@@ -201,3 +208,48 @@ class _Checking:
                 *(self._room_id, each.group, each.finding.value, event_id, *key, stored),
                 *self._cost[each.group],
             )
+
+
+def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    return transform(frames)
+
+
+def _page(rows: DataFrame) -> Page:
+    cost = (f.coalesce(f.sum("bytes"), f.lit(0)).alias("bytes"), f.count("*").alias("findings"))
+    kinds = rows.groupBy("finding").agg(*cost).orderBy(f.desc("findings"), "finding").collect()
+    unneeded = rows.where(f.col("finding") == GroupFinding.UNREFERENCED.value)
+    rooms = unneeded.groupBy("room_id").agg(*cost).orderBy(f.desc("bytes"), "room_id")
+    largest = rooms.limit(MAX_ROWS + 1).collect()
+    wasted = sum(row.bytes for row in kinds if row.finding == GroupFinding.UNREFERENCED)
+    wrong = sum(row.findings for row in kinds if row.finding != GroupFinding.UNREFERENCED)
+    others = rows.where(f.col("finding") != GroupFinding.UNREFERENCED.value)
+    return Page(
+        STATE_GROUPS.title,
+        {"broken or wrong": f"{wrong:,}", "bytes that nothing needs": number(wasted)},
+        [
+            Section(
+                "Kinds",
+                "Findings of each kind.",
+                bars([Bar(row.finding, row.findings) for row in kinds], "findings"),
+            ),
+            Section(
+                "Rooms with groups that nothing needs",
+                "Bytes of their rows, estimated.",
+                bars([Bar(row.room_id, row.bytes) for row in largest], "bytes"),
+            ),
+            Section(
+                "Broken or wrong",
+                "What has to be looked at first.",
+                rows_table(others.orderBy("room_id", "state_group", "finding")),
+            ),
+        ],
+    )
+
+
+STATE_GROUPS = SparkRoomJob(
+    "state-groups",
+    "State groups that nothing needs, or that are broken or wrong",
+    from_arrow_schema(RESULT),
+    _run,
+    page=_page,
+)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import InputError
 from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder, GroupForest
@@ -21,6 +22,10 @@ from synrepl.pipeline.rooms.group_stream import (
     each_rooms_groups,
     events_of,
 )
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, Span, bars, spans
+from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.result import rows_table
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (
     EventAudience,
@@ -194,9 +199,7 @@ class _Verdicts:
         self.all: list[VisibilityVerdict] = []
         self._numbers: dict[VisibilityVerdict, int] = {}
 
-    def number(
-        self, audience: EventAudience, viewer: Viewer, membership: str, erased: bool
-    ) -> int:
+    def number(self, audience: EventAudience, viewer: Viewer, membership: str, erased: bool) -> int:
         """The verdict of the rules for one event and one membership."""
         found = visible_to_user(
             audience, viewer, membership, (audience.sender,) if erased else ()
@@ -311,3 +314,60 @@ def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
     firsts = [0, *(ends + 1).tolist()]
     lasts = [*ends.tolist(), len(values) - 1]
     yield from zip(firsts, lasts, strict=True)
+
+
+def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    return transform(frames, [name for name in settings.get("servers", "").split(",") if name])
+
+
+def _page(rows: DataFrame) -> Page:
+    cost = (f.sum("events").alias("events"), f.count("*").alias("intervals"))
+    reasons = rows.groupBy("sight", "reason").agg(*cost).orderBy(f.desc("events")).collect()
+    users = rows.groupBy("room_id", "user_id").agg(
+        f.count("*").alias("intervals"),
+        f.sum(f.when(f.col("sight") == "full", f.col("events")).otherwise(0)).alias("seen_in_full"),
+        f.sum("events").alias("events"),
+    )
+    most = users.orderBy(f.desc("intervals"), "room_id", "user_id").limit(MAX_ROWS + 1)
+    shown = rows.join(f.broadcast(most.select("room_id", "user_id")), ["room_id", "user_id"])
+    intervals = [
+        Span(f"{row.user_id} in {row.room_id}", row.first_ordering, row.last_ordering, row.sight)
+        for row in shown.orderBy("room_id", "user_id", "first_ordering").collect()
+    ]
+    return Page(
+        VISIBILITY.title,
+        {
+            "users in rooms": f"{users.count():,}",
+            "intervals": f"{sum(row.intervals for row in reasons):,}",
+            "verdicts": f"{sum(row.events for row in reasons):,}",
+        },
+        [
+            Section(
+                "Rules",
+                "Verdicts by the rule that decided. The axis begins at 0.",
+                bars(
+                    [Bar(f"{row.sight}: {row.reason}", row.events) for row in reasons], "verdicts"
+                ),
+            ),
+            Section(
+                "Users with the most intervals",
+                "What each may see along the stream of the server.",
+                spans(intervals, "stream ordering"),
+            ),
+            Section(
+                "Users",
+                "By room.",
+                rows_table(users.orderBy("room_id", "user_id")),
+            ),
+        ],
+    )
+
+
+VISIBILITY = SparkRoomJob(
+    "visibility",
+    "Which events each local user may see",
+    from_arrow_schema(RESULT),
+    _run,
+    {"servers": "The servers whose users are meant, such as example.org; several with commas."},
+    _page,
+)
