@@ -20,7 +20,7 @@ from synrepl.pipeline.rooms.group_digests import StateSum, state_sums, stored_su
 from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder
 from synrepl.pipeline.rooms.group_plan import MAX_HOPS, plan_groups
 from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
-from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, number
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
 from synrepl.pipeline.rooms.page.document import Page, Section
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
@@ -178,7 +178,7 @@ def _page(rows: DataFrame) -> Page:
             "rows before": f"{total.rows_before or 0:,}",
             "rows after": f"{total.rows_after or 0:,}",
             "of the rows": f"{share:.1f} %",
-            "bytes saved": number((total.bytes_before or 0) - (total.bytes_after or 0)),
+            "bytes saved": short_number((total.bytes_before or 0) - (total.bytes_after or 0)),
             "groups with equal digests": f"{total.equal_digests or 0:,} of {total.groups or 0:,}",
             "broken groups, left alone": f"{total.broken or 0:,}",
         },

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.rooms.page.charts import Point, line, number
+from synrepl.pipeline.rooms.page.charts import Point, line, short_number
 from synrepl.pipeline.rooms.page.document import Page, Section
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
@@ -204,7 +204,7 @@ def _page(rows: DataFrame) -> Page:
     }
     return Page(
         GROWTH.title,
-        {name: number(value) for name, value in last.items()},
+        {name: short_number(value) for name, value in last.items()},
         [
             *(
                 Section(name, _SENTENCES[name], line(points, name))

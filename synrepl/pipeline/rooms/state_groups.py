@@ -25,7 +25,7 @@ from synrepl.pipeline.rooms.group_stream import (
     each_rooms_groups,
     events_of,
 )
-from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, number
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
 from synrepl.pipeline.rooms.page.document import Page, Section
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
@@ -225,7 +225,7 @@ def _page(rows: DataFrame) -> Page:
     others = rows.where(f.col("finding") != GroupFinding.UNREFERENCED.value)
     return Page(
         STATE_GROUPS.title,
-        {"broken or wrong": f"{wrong:,}", "bytes that nothing needs": number(wasted)},
+        {"broken or wrong": f"{wrong:,}", "bytes that nothing needs": short_number(wasted)},
         [
             Section(
                 "Kinds",

@@ -77,9 +77,9 @@ def bars(rows: Sequence[Bar], unit: str) -> str:
                     f'<rect class="{name}" x="{_LEFT}" y="{y + 4}" width="{width:.1f}" height="17"/>'
                 )
         end = _LEFT + _PLOT * max(bar.value, bar.before or 0.0) / top + 5
-        text = number(bar.value)
+        text = short_number(bar.value)
         if bar.before is not None:
-            text += f" of {number(bar.before)}"
+            text += f" of {short_number(bar.before)}"
         parts.append(f'<text x="{end:.1f}" y="{y + 17}" class="small">{text}</text>')
     return _svg(parts, height + 46, f"bar chart of {unit}") + _left_out(len(rows) - len(shown))
 
@@ -103,7 +103,7 @@ def line(points: Sequence[Point], unit: str) -> str:
     for tick in ticks:
         parts.append(
             f'<line class="grid" x1="70" x2="{_WIDTH - 20}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-            f'<text class="small end" x="64" y="{y(tick) + 4:.1f}">{number(tick)}</text>'
+            f'<text class="small end" x="64" y="{y(tick) + 4:.1f}">{short_number(tick)}</text>'
         )
     days = sorted({first + round((last - first) * part / 6) for part in range(7)})
     for ordinal in days:
@@ -174,7 +174,7 @@ def spans(rows: Sequence[Span], unit: str) -> str:
     return f"<p>{legend}</p>" + _svg(parts, height + 44, f"intervals of {unit}") + notes
 
 
-def number(value: float) -> str:
+def short_number(value: float) -> str:
     """A number in a few characters."""
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
@@ -206,7 +206,7 @@ def _vertical_axis(ticks: Sequence[float], top: float, height: int, unit: str) -
         x = _LEFT + _PLOT * tick / top
         parts.append(
             f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}"/>'
-            f'<text class="small middle" x="{x:.1f}" y="{height + 16}">{number(tick)}</text>'
+            f'<text class="small middle" x="{x:.1f}" y="{height + 16}">{short_number(tick)}</text>'
         )
     middle = _LEFT + _PLOT / 2
     parts.append(f'<text class="small middle" x="{middle}" y="{height + 36}">{escape(unit)}</text>')
