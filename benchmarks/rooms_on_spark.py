@@ -31,8 +31,8 @@ _Job = Callable[[RoomFrames], DataFrame]
 
 #: By name of the job: the parts of a run.
 _JOBS: dict[str, _Job] = {
-    "state at every event": state_at_every_event.transform,
-    "verify, without signatures": verify.transform,
+    "state at every event": state_at_every_event.state_at_every_event,
+    "verify, without signatures": verify.verify_rooms,
 }
 
 

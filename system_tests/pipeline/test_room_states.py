@@ -14,7 +14,7 @@ from twisted.trial.unittest import TestCase
 from simulator.rooms.random_rooms import RandomRoom
 from synrepl.pipeline.rooms.parts import cut_rooms
 from synrepl.pipeline.rooms.reading.open import open_rooms
-from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY, transform
+from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY, state_at_every_event
 from synrepl.rooms import Room, RoomJudged, StateKey
 from synrepl.storage.rooms.states.state_digest import digest_of
 from system_tests.pipeline.spark_fixture import shared_session
@@ -70,7 +70,7 @@ def wrong_rows(events: Iterable[RoomJudged], rows: Iterable[Row]) -> list[str]:
 def states(dsn: str, size: int) -> list[Row]:
     """The rows of the job."""
     with open_rooms(shared_session(), dsn) as frames:
-        return transform(frames, size).collect()
+        return state_at_every_event(frames, size).collect()
 
 
 class OwnStore(StoreCase):

@@ -71,7 +71,7 @@ _CORRECTED = pa.field("corrected", _structs("type", "state_key", "stored", "comp
 _TASK_ROWS = pa.schema([*STATES, _CORRECTED, pa.field("part", pa.int32())])
 
 
-def transform(
+def state_at_every_event(
     frames: RoomFrames, size: int = PART_SIZE, digest_key: bytes = DIGEST_KEY
 ) -> DataFrame:
     """One row for each event that has a state. Where rooms are cut, it runs when it is called, else when its rows are requested.
@@ -291,7 +291,7 @@ class _StateRows:
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     job = STATE_AT_EVERY_EVENT
-    return transform(frames, job.number(settings, "part_events", PART_SIZE))
+    return state_at_every_event(frames, job.number(settings, "part_events", PART_SIZE))
 
 
 STATE_AT_EVERY_EVENT = SparkRoomJob(

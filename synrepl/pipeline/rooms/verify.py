@@ -92,12 +92,12 @@ class VerifyOptions:
         self.published = published or {}
 
 
-def transform(
+def verify_rooms(
     frames: RoomFrames, options: VerifyOptions | None = None, size: int = PART_SIZE
 ) -> DataFrame:
     """One row for each difference (:class:`.DifferenceKind`); an event that is missing is named once in each room.
 
-    :param size: see :func:`.state_at_every_event.transform`
+    :param size: see :func:`.state_at_every_event.state_at_every_event`
     :raises UnknownRoomVersion: there is no version ``what_if``
     """
     chosen = options or VerifyOptions()
@@ -377,7 +377,7 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     job = VERIFY_ROOMS
     signatures = job.flag(settings, "signatures")
     options = VerifyOptions(settings.get("what_if"), signatures=signatures)
-    return transform(frames, options, job.number(settings, "part_events", PART_SIZE))
+    return verify_rooms(frames, options, job.number(settings, "part_events", PART_SIZE))
 
 
 VERIFY_ROOMS = SparkRoomJob(
