@@ -35,22 +35,21 @@ RELEASE = "1.163.2"
 def findings(dsn: str) -> list[Row]:
     """The findings of a database, without the groups that nothing needs."""
     with open_rooms(shared_session(), dsn) as frames:
-        rows = state_groups.transform(frames).collect()
+        rows = state_groups.check_groups(frames).collect()
     return [row for row in rows if row.finding != GroupFinding.UNREFERENCED]
 
 
 def compacted(dsn: str, **options: int) -> dict[int, Row]:
     """The rows of a compaction, by group."""
     with open_rooms(shared_session(), dsn) as frames:
-        rows = compaction.transform(frames, **options).collect()
+        rows = compaction.compact_groups(frames, **options).collect()
     return {row.state_group: row for row in rows}
 
 
 def statement(dsn: str, sql: str, *parameters: Any) -> Any:
     """Run a statement; the rows that it returns."""
     with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
-        named = len(parameters) == 1 and isinstance(parameters[0], dict)
-        cursor.execute(sql, parameters[0] if named else parameters)
+        cursor.execute(sql, parameters)
         return cursor.fetchall() if cursor.description else None
 
 
@@ -224,7 +223,7 @@ class CorruptedGroups(TestCase):
         _, group = self.group_with_child()
         statement(self.dsn, "DELETE FROM event_to_state_groups WHERE state_group = %s", group)
         with open_rooms(shared_session(), self.dsn) as frames:
-            rows = state_groups.transform(frames).collect()
+            rows = state_groups.check_groups(frames).collect()
         found = [row for row in rows if row.state_group == group]
         self.assertEqual([row.finding for row in found], [GroupFinding.UNREFERENCED])
         self.assertGreater(found[0].bytes, 100)
@@ -233,7 +232,7 @@ class CorruptedGroups(TestCase):
 class CompactedGroups(TestCase):
     async def test_a_large_room_is_compacted_and_every_state_is_the_same(self) -> None:
         dsn = await room_database("1.43.0", self, rooms_of("1.43.0")[:3])
-        statement(dsn, *insert_large_room(keys=400, changes=1_600))
+        insert_large_room(dsn, keys=400, changes=1_600)
         planned = compacted(dsn, max_hops=40)
         before = sum(row.rows_before for row in planned.values())
         after = sum(row.rows_after for row in planned.values())
@@ -258,7 +257,7 @@ class CompactedGroups(TestCase):
 
     async def test_rows_that_no_longer_fit_are_refused(self) -> None:
         dsn = await room_database("1.43.0", self, rooms_of("1.43.0")[:1])
-        statement(dsn, *insert_large_room(keys=150, changes=300))
+        insert_large_room(dsn, keys=150, changes=300)
         planned = compacted(dsn)
         changed = [row for row in planned.values() if row.changed]
         statement(
@@ -285,4 +284,4 @@ class OwnGroups(StoreCase):
             open_rooms(shared_session(), self.dsn) as frames,
             self.assertRaises(GroupsArePacked),
         ):
-            compaction.transform(frames)
+            compaction.compact_groups(frames)

@@ -73,7 +73,7 @@ class VisibleEvents(TestCase):
             rooms = [each for each in rooms_of(version) if not each.room_id.startswith(FORKED)]
             dsn = await room_database(version, self, rooms)
             with open_rooms(shared_session(), dsn) as frames:
-                intervals = visibility.transform(frames, [server]).collect()
+                intervals = visibility.visible_events(frames, [server]).collect()
             hidden = verdicts = 0
             for recorded in rooms:
                 orderings = sorted(
@@ -114,7 +114,7 @@ class VisibleEvents(TestCase):
             open_rooms(shared_session(), dsn) as frames,
             self.assertRaises(visibility.NoServers),
         ):
-            visibility.transform(frames, [])
+            visibility.visible_events(frames, [])
 
 
 class TwoServers(TestCase):
@@ -128,7 +128,7 @@ class TwoServers(TestCase):
             open_rooms(shared_session(), self.here) as here,
             open_rooms(shared_session(), self.there) as there,
         ):
-            return divergence.transform(here, there).collect()
+            return divergence.diverging_rooms(here, there).collect()
 
     def change(self, sql: str, *parameters: object) -> None:
         with closing(psycopg2.connect(self.there)) as connection, connection:
@@ -195,7 +195,7 @@ class GrowingRooms(TestCase):
         rooms = rooms_of("1.163.2")
         dsn = await room_database("1.163.2", self, rooms)
         with open_rooms(shared_session(), dsn) as frames:
-            rows = growth.transform(frames).collect()
+            rows = growth.room_growth(frames).collect()
         totals = {}
         for row in sorted(rows, key=lambda row: row.day):
             if not row.is_forecast:
@@ -238,7 +238,7 @@ class GrowingRooms(TestCase):
         with open_rooms(shared_session(), dsn) as frames:
             rows = [
                 row
-                for row in growth.transform(frames, days_ahead=10).collect()
+                for row in growth.room_growth(frames, days_ahead=10).collect()
                 if row.measure == "events"
             ]
         known = [row for row in rows if not row.is_forecast]

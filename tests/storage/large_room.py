@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import psycopg2
+
 ROOM_ID = "!large:localhost:18501"
 
 #: Changes of states without forks: all keys are set, then set again in a scattered order. Each group is stored as
@@ -36,6 +40,8 @@ _INSERT = """
 """
 
 
-def insert_large_room(keys: int, changes: int) -> tuple[str, dict[str, object]]:
-    """The statement, with its parameters, that writes a room in which ``keys`` entries are set and changed."""
-    return _INSERT, {"keys": keys, "steps": keys + changes, "room_id": ROOM_ID}
+def insert_large_room(dsn: str, keys: int, changes: int) -> None:
+    """Write a room in which ``keys`` entries are set, and then changed."""
+    values = {"keys": keys, "steps": keys + changes, "room_id": ROOM_ID}
+    with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(_INSERT, values)

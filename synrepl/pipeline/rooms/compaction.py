@@ -56,7 +56,7 @@ RESULT = pa.schema(
 )
 
 
-def transform(frames: RoomFrames, max_hops: int = MAX_HOPS) -> DataFrame:
+def compact_groups(frames: RoomFrames, max_hops: int = MAX_HOPS) -> DataFrame:
     """One row for each state group of a Synapse's database.
 
     - ``stored_prev``, ``rows_before``, ``bytes_before``: how it is stored; bytes are estimates, with the index
@@ -148,7 +148,7 @@ def _proof(before: StateSum, after: StateSum) -> tuple[int, bytes, bytes]:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    return transform(frames, COMPACTION.number(settings, "max_hops", MAX_HOPS))
+    return compact_groups(frames, COMPACTION.number(settings, "max_hops", MAX_HOPS))
 
 
 def _page(rows: DataFrame) -> Page:

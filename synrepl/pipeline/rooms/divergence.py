@@ -10,13 +10,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from synrepl.pipeline.rooms import state_at_every_event
 from synrepl.pipeline.rooms.group_digests import stored_sums
 from synrepl.pipeline.rooms.group_forest import Entries, ForestBuilder
 from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
 from synrepl.pipeline.rooms.page.document import Page
 from synrepl.pipeline.rooms.page.result import kinds_page
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
+from synrepl.pipeline.rooms.state_at_every_event import state_at_every_event
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.storage.rooms.states.state_digest import digest_of_total
 
@@ -32,7 +32,7 @@ _SUMS = pa.schema(
 _KEYS = ("room_id", "kind", "event_id", "type", "state_key", "here", "there", "stream_ordering")
 
 
-def transform(here: RoomFrames, there: RoomFrames) -> DataFrame:
+def diverging_rooms(here: RoomFrames, there: RoomFrames) -> DataFrame:
     """One row for each difference between two servers, in the rooms that both have.
 
     - ``kind`` *only here*, *only there*: an event that only one of them has, as an event with a state
@@ -146,7 +146,7 @@ def _digests(frames: RoomFrames) -> DataFrame:
     """The digest of the state after each event."""
     if getattr(frames.lookup, "is_own", False):
         # Its stored digests have keys that are secret, and other ones in each room.
-        return state_at_every_event.transform(frames).select("room_id", "event_id", "digest")
+        return state_at_every_event(frames).select("room_id", "event_id", "digest")
     groups = each_rooms_groups(frames, _Digesting, _SUMS).select("state_group", "digest")
     after = frames.event_state_groups.select("room_id", "event_id", "state_group")
     return after.join(groups, "state_group").drop("state_group")
@@ -176,7 +176,7 @@ class _Digesting:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str], there: RoomFrames) -> DataFrame:
-    return transform(frames, there)
+    return diverging_rooms(frames, there)
 
 
 def _page(rows: DataFrame) -> Page:

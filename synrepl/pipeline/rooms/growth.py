@@ -48,7 +48,7 @@ class NoDaysAhead(InputError):
     """a forecast is for 1 to 3,650 days, not for {days}"""
 
 
-def transform(frames: RoomFrames, days_ahead: int = DAYS_AHEAD) -> DataFrame:
+def room_growth(frames: RoomFrames, days_ahead: int = DAYS_AHEAD) -> DataFrame:
     """One row for each measure and day.
 
     - ``measure``: ``rooms``; ``members`` (memberships ``join``, of all rooms); ``events``; ``forks`` (events that join
@@ -189,7 +189,7 @@ def _t_quantile(freedom: int) -> float:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    return transform(frames, GROWTH.number(settings, "days_ahead", DAYS_AHEAD))
+    return room_growth(frames, GROWTH.number(settings, "days_ahead", DAYS_AHEAD))
 
 
 def _page(rows: DataFrame) -> Page:

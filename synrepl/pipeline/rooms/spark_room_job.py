@@ -60,7 +60,7 @@ class SparkRoomJob:
         :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
         """
         if self.compares != (there is not None):
-            raise SecondDatabase(job=self.name, needs="needs" if self.compares else "takes no")
+            raise SecondDatabase(job=self.name, needs="needs a" if self.compares else "takes no")
         for name in settings:
             if name not in self.settings:
                 names = ", ".join(self.settings) or "none"

@@ -46,7 +46,7 @@ RESULT = pa.schema(
 )
 
 
-def transform(frames: RoomFrames) -> DataFrame:
+def check_groups(frames: RoomFrames) -> DataFrame:
     """One row for each finding in the state groups of a Synapse's database.
 
     - ``finding``: see :class:`.GroupFinding`
@@ -211,7 +211,7 @@ class _Checking:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    return transform(frames)
+    return check_groups(frames)
 
 
 def _page(rows: DataFrame) -> Page:

@@ -63,7 +63,7 @@ class NoServers(InputError):
     """visibility is computed for the users of some servers, and none was named; name yours"""
 
 
-def transform(frames: RoomFrames, servers: Collection[str]) -> DataFrame:
+def visible_events(frames: RoomFrames, servers: Collection[str]) -> DataFrame:
     """One row for each interval of a room's stream in which the same rule decides for a user.
 
     - ``first_ordering``, ``last_ordering``, ``events``: the stream orderings of its first and last event, and
@@ -317,7 +317,7 @@ def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    return transform(frames, [name for name in settings.get("servers", "").split(",") if name])
+    return visible_events(frames, [name for name in settings.get("servers", "").split(",") if name])
 
 
 def _page(rows: DataFrame) -> Page:
