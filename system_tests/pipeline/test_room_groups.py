@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import psycopg2
 from pyspark.sql import Row
 from twisted.trial.unittest import TestCase
 
-from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.rooms import compaction, state_groups
+from synrepl.pipeline.rooms.applying import apply_compaction
 from synrepl.pipeline.rooms.group_checks import GroupFinding
 from synrepl.pipeline.rooms.group_plan import MAX_HOPS
 from synrepl.pipeline.rooms.group_stream import GroupsArePacked
 from synrepl.pipeline.rooms.reading.open import open_rooms
-from synrepl.storage.foreign.rooms.compacted import (
-    CompactedGroup,
-    GroupsChanged,
-    apply_compaction,
-)
+from synrepl.storage.foreign.rooms.compacted import GroupsChanged
 from system_tests.pipeline.spark_fixture import shared_session
 from tests.rooms.test_real_rooms import KNOWN
 from tests.storage.foreign_rooms import room_database, rooms_of
@@ -51,26 +44,6 @@ def statement(dsn: str, sql: str, *parameters: Any) -> Any:
     with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return cursor.fetchall() if cursor.description else None
-
-
-def apply_rows(dsn: str, rows: Sequence[Row]) -> None:
-    """Apply a compaction, room by room."""
-    rooms: dict[str, list[CompactedGroup]] = defaultdict(list)
-    for row in rows:
-        if row.changed:
-            entries = [(each.type, each.state_key, each.event_id) for each in row.entries]
-            rooms[row.room_id].append(
-                CompactedGroup(
-                    row.state_group,
-                    row.stored_prev,
-                    row.rows_before,
-                    row.prev_state_group,
-                    entries,
-                )
-            )
-    for room_id, groups in rooms.items():
-        with BlockingDatabase(dsn, "compaction") as database:
-            database.run("compaction", partial(apply_compaction, room_id=room_id, groups=groups))
 
 
 class GroupsOfRealServers(TestCase):
@@ -238,7 +211,9 @@ class CompactedGroups(TestCase):
         after = sum(row.rows_after for row in planned.values())
         self.assertLess(after, before * 0.6)
         self.assertEqual(statement(dsn, "SELECT count(*) FROM state_groups_state"), [(before,)])
-        apply_rows(dsn, list(planned.values()))
+        with open_rooms(shared_session(), dsn) as frames:
+            applied = apply_compaction(compaction.compact_groups(frames, max_hops=40), dsn)
+        self.assertEqual(applied, sum(row.changed for row in planned.values()))
         self.assertEqual(statement(dsn, "SELECT count(*) FROM state_groups_state"), [(after,)])
         again = compacted(dsn)
         for group, row in planned.items():
@@ -258,19 +233,20 @@ class CompactedGroups(TestCase):
     async def test_rows_that_no_longer_fit_are_refused(self) -> None:
         dsn = await room_database("1.43.0", self, rooms_of("1.43.0")[:1])
         insert_large_room(dsn, keys=150, changes=300)
-        planned = compacted(dsn)
-        changed = [row for row in planned.values() if row.changed]
+        with open_rooms(shared_session(), dsn) as frames:
+            rows = compaction.compact_groups(frames).where("changed").collect()
         statement(
             dsn,
             "DELETE FROM state_groups_state WHERE ctid = (SELECT ctid FROM state_groups_state"
             " WHERE state_group = %s LIMIT 1)",
-            changed[0].state_group,
+            rows[0].state_group,
         )
-        rows = statement(dsn, "SELECT count(*) FROM state_groups_state")
+        stored = statement(dsn, "SELECT count(*) FROM state_groups_state")
+        kept = shared_session().createDataFrame(rows)
         with self.assertRaises(GroupsChanged) as caught:
-            apply_rows(dsn, changed)
-        self.assertIn(str(changed[0].state_group), str(caught.exception))
-        self.assertEqual(statement(dsn, "SELECT count(*) FROM state_groups_state"), rows)
+            apply_compaction(kept, dsn)
+        self.assertIn(str(rows[0].state_group), str(caught.exception))
+        self.assertEqual(statement(dsn, "SELECT count(*) FROM state_groups_state"), stored)
 
     async def test_a_room_where_nothing_is_saved_stays_as_it_is(self) -> None:
         planned = compacted(await room_database(RELEASE, self))

@@ -54,7 +54,7 @@ _REPLACE = (
 )
 
 
-def apply_compaction(txn: Transaction, room_id: str, groups: Sequence[CompactedGroup]) -> None:
+def store_compacted(txn: Transaction, room_id: str, groups: Sequence[CompactedGroup]) -> None:
     """Store all groups of a room that change, in one transaction.
 
     :raises GroupsChanged: what is stored has changed meanwhile; nothing is written
