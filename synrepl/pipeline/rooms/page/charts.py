@@ -16,7 +16,7 @@ MAX_SPANS = 2_000
 
 _WIDTH, _LEFT, _RIGHT = 960, 260, 110
 _PLOT = _WIDTH - _LEFT - _RIGHT
-_LABEL = 38
+_LABEL = 33
 
 
 class Bar(NamedTuple):
@@ -108,8 +108,9 @@ def line(points: Sequence[Point], unit: str) -> str:
     days = sorted({first + round((last - first) * part / 6) for part in range(7)})
     for ordinal in days:
         day = date.fromordinal(ordinal)
+        anchor = "end" if ordinal == last > first else "middle"
         parts.append(
-            f'<text class="small middle" x="{x(day):.1f}" y="{height + 32}">{day.isoformat()}</text>'
+            f'<text class="small {anchor}" x="{x(day):.1f}" y="{height + 32}">{day.isoformat()}</text>'
         )
     known = [point for point in points if point.low is None]
     ahead = [point for point in points if point.low is not None]
@@ -179,7 +180,7 @@ def short_number(value: float) -> str:
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g} {unit}"
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.3g}"
 
 
 def clean(text: str, most: int = _LABEL) -> str:
@@ -194,7 +195,7 @@ def _ticks(greatest: float) -> tuple[float, list[float]]:
         return 1.0, [0.0, 1.0]
     size = 10.0 ** math.floor(math.log10(greatest / 4))
     step = next(size * each for each in (1, 2, 2.5, 5, 10) if size * each * 5 >= greatest)
-    if greatest >= 5:
+    if greatest >= 1:
         step = max(1.0, math.ceil(step))
     count = math.ceil(greatest / step)
     return step * count, [step * nth for nth in range(count + 1)]
