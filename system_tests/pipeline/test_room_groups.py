@@ -179,6 +179,13 @@ class CorruptedGroups(TestCase):
         self.assertIn((group, GroupFinding.NO_BASE), found)
         self.assertIn((base, GroupFinding.NO_GROUP), found)
 
+    def test_a_group_with_two_bases_is_named(self) -> None:
+        base, group = self.group_with_child()
+        statement(self.dsn, "INSERT INTO state_group_edges VALUES (%s, %s)", group, base - 1)
+        found = self.only()
+        self.assertEqual((found.finding, found.state_group), (GroupFinding.SEVERAL_BASES, group))
+        self.assertEqual(compacted(self.dsn)[group].problem, "several bases")
+
     def test_a_cycle_is_named(self) -> None:
         base, group = self.group_with_child()
         statement(

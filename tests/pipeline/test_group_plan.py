@@ -9,6 +9,7 @@ from unittest import TestCase
 from synrepl.pipeline.rooms.group_digests import state_sums, stored_sums
 from synrepl.pipeline.rooms.group_forest import (
     ROOT,
+    SEVERAL,
     BrokenGroup,
     Entries,
     ForestBuilder,
@@ -152,6 +153,8 @@ class Forests(TestCase):
             (6, 5, {6: 6}),
             (7, 1, {7: 7}),
             (8, 8, {8: 8}),
+            (9, SEVERAL, {9: 9}),
+            (10, 9, {10: 10}),
         ]
         forest = forest_of(stored, Hashes())
         self.assertEqual(forest.numbers, [1, 7])
@@ -164,6 +167,8 @@ class Forests(TestCase):
                 5: BrokenGroup.CYCLE,
                 6: BrokenGroup.BROKEN_BASE,
                 8: BrokenGroup.CYCLE,
+                9: BrokenGroup.SEVERAL_BASES,
+                10: BrokenGroup.BROKEN_BASE,
             },
         )
 

@@ -16,6 +16,7 @@ class GroupFinding(StrEnum):
 
     UNREFERENCED = "unreferenced"  # no event has it, and no group that an event has builds on it
     NO_BASE = "no base"
+    SEVERAL_BASES = "several bases"
     CYCLE = "cycle"
     BROKEN_BASE = "broken base"
     BASE_OF_ANOTHER_ROOM = "base of another room"
@@ -41,6 +42,7 @@ class CheckedGroup(NamedTuple):
 
 _BROKEN = {
     BrokenGroup.NO_BASE: GroupFinding.NO_BASE,
+    BrokenGroup.SEVERAL_BASES: GroupFinding.SEVERAL_BASES,
     BrokenGroup.CYCLE: GroupFinding.CYCLE,
     BrokenGroup.BROKEN_BASE: GroupFinding.BROKEN_BASE,
 }

@@ -21,6 +21,9 @@ Entries = dict[int, int]
 #: The place of a group in a forest that has no base.
 ROOT = -1
 
+#: Stands for the base of a group that has more than one.
+SEVERAL = -2
+
 #: Newest ends of branches that a group stored whole is compared with, besides those named.
 _ENDS = 4
 
@@ -32,6 +35,7 @@ class BrokenGroup(StrEnum):
     """Why the state of a group cannot be put together."""
 
     NO_BASE = "no base"  # its base is not a group of the room
+    SEVERAL_BASES = "several bases"
     CYCLE = "cycle"  # it is below itself
     BROKEN_BASE = "broken base"  # something below it is broken
 
@@ -93,9 +97,13 @@ class ForestBuilder:
     ) -> None:
         """Add a group, preferably after its base.
 
-        :param prev: the base that is stored; None if the entries are the whole state
+        :param prev: the base that is stored; None if the entries are the whole state;
+            :data:`SEVERAL` if there is more than one
         :param near: groups that may be close, for a group stored whole
         """
+        if prev == SEVERAL:
+            self._forest.broken[number] = BrokenGroup.SEVERAL_BASES
+            return
         if prev is None:
             place = self._add_whole(number, entries, near)
         elif prev in self._places:
@@ -107,17 +115,14 @@ class ForestBuilder:
 
     def finish(self) -> GroupForest:
         """The forest, with what is broken."""
-        missing = {prev for prev in self._waiting if not self._waits(prev)}
         base_of = {number: prev for prev, groups in self._waiting.items() for number, _ in groups}
         broken = self._forest.broken
+        missing = {prev for prev in self._waiting if prev not in base_of and prev not in broken}
         for number, prev in base_of.items():
             broken[number] = BrokenGroup.NO_BASE if prev in missing else BrokenGroup.BROKEN_BASE
         for number in _cycles(base_of):
             broken[number] = BrokenGroup.CYCLE
         return self._forest
-
-    def _waits(self, number: int) -> bool:
-        return any(number == group for groups in self._waiting.values() for group, _ in groups)
 
     def _attach_waiting(self, place: int) -> None:
         ready = [place]

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.rooms.group_forest import Entries
+from synrepl.pipeline.rooms.group_forest import SEVERAL, Entries
 from synrepl.pipeline.rooms.row_sizes import entry_bytes
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -254,6 +254,9 @@ def _result_rows(begin: BeginRoom, batches: Iterable[pa.RecordBatch]) -> Iterato
                 if number == group and event_id is not None:
                     key, entry = numbers.entry(type_, state_key, event_id)
                     entries[key] = entry
+                continue
+            if kind == _GROUP_ROW and number == group:
+                prev = SEVERAL
                 continue
             if group is not None:
                 work.group(group, prev, entries)
