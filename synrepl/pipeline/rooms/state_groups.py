@@ -65,9 +65,14 @@ def check_groups(frames: RoomFrames) -> DataFrame:
         .join(rooms.withColumnRenamed("state_group", "prev_state_group"), "prev_state_group")
         .where("room_of <> room_id")
     )
-    # What a group of another room builds on is needed.
+    # What a group of another room, or one with several bases, builds on is needed.
+    several = groups.groupBy("state_group").count().where("count > 1")
     needed = foreign_bases.select(
         f.col("room_of").alias("room_id"), f.col("prev_state_group").alias("state_group")
+    ).unionByName(
+        groups.join(several, "state_group", "left_semi")
+        .where("prev_state_group IS NOT NULL")
+        .select("room_id", f.col("prev_state_group").alias("state_group"))
     )
     events = events_of(frames)
     events = events.unionByName(needed.withColumn("event_id", f.lit("")), allowMissingColumns=True)
