@@ -200,7 +200,15 @@ SECTIONS = (
         "Spark",
         "With the extra `synrepl[spark]`: [pipeline.md](pipeline.md).",
         "synrepl.pipeline",
-        {"register": None, "tokens_behind": None},
+        {
+            "register": None,
+            "tokens_behind": None,
+            "open_rooms": None,
+            "RoomFrames": (),
+            "state_at_every_event": None,
+            "verify_rooms": None,
+            "VerifyOptions": (),
+        },
     ),
 )
 

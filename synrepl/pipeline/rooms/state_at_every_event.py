@@ -74,18 +74,13 @@ _TASK_ROWS = pa.schema([*STATES, _CORRECTED, pa.field("part", pa.int32())])
 def state_at_every_event(
     frames: RoomFrames, size: int = PART_SIZE, digest_key: bytes = DIGEST_KEY
 ) -> DataFrame:
-    """One row for each event that has a state. Where rooms are cut, it runs when it is called, else when its rows are requested.
+    """The verdict on each event that has a state, and the state after it.
 
-    - ``accepted``: the verdict of the rules; null if it cannot be judged
-    - ``problem``: why it was rejected, or cannot be judged
-    - ``base_event_id``, ``changes``: the state after the event is the one after that event with these entries (null:
-      removed); without a base, it has these alone
-    - ``size``, ``digest``: of the state after the event
-    - ``resolved``: the states after its prev events differ, and were resolved
-    - ``given``: a prev event is missing, so that the state before it is the database's
+    Where rooms are cut, it runs when it is called, else when its rows are requested. docs/rooms-on-spark.md has the columns.
 
     :param size: the number of events after which a part ends where it can. A task holds one part, which
         takes some 10 KB an event, and the state with which it begins
+    :param digest_key: of the digests of states, at most 64 bytes
     """
     spark = frames.events.sparkSession
     parts = cut_rooms(frames.places, size)

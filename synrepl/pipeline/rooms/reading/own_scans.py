@@ -15,6 +15,7 @@ from synrepl.pipeline.rooms.reading.table_scan import (
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.events import EventFlags
+from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 
 _EVENTS = """synrepl._room_events e JOIN synrepl._rooms r ON r.room_no = e.room_no"""
 
@@ -33,7 +34,8 @@ _SCANS = (
             e.flags & {int(EventFlags.REJECTED)} <> 0, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
             e.redacted_by IS NOT NULL,
             e.flags & {int(EventFlags.ERASED)} <> 0
-                OR EXISTS (SELECT FROM synrepl._erased_users u WHERE u.user_id = e.sender),
+                OR {is_erased_sql("e.sender")}
+                OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender),
             e.refusal, e.group_before, e.group_after, j.raw
         FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
         LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
