@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (
     EventAudience,
     HistoryVisibility,
+    StateKey,
     Viewer,
     VisibilityReason,
     VisibilityVerdict,
@@ -120,90 +121,112 @@ class _Seeing:
         if not events:
             return
         places = np.array([states.order[states.places[each.group or 0]] for each in events])
-        before = _Befores(events, states)
-        visibility = states.over((_VISIBILITY, ""))
-        audiences = [
-            self._audience(event, visibility, before.of(event), states) for event in events
-        ]
-        # Events for which the rules decide in the same way are of one class.
-        classes: dict[tuple[EventAudience, bool], int] = {}
-        class_of = np.array(
-            [
-                classes.setdefault((_without_names(each), event.erased), len(classes))
-                for each, event in zip(audiences, events, strict=True)
-            ]
-        )
-        orderings = np.array([event.stream_ordering or 0 for event in events])
+        audiences = self._audiences(events, states)
+        orderings = [event.stream_ordering or 0 for event in events]
         targets: dict[str, list[int]] = defaultdict(list)
         for nth, audience in enumerate(audiences):
             if audience.target is not None:
                 targets[audience.target].append(nth)
+        verdicts = _Verdicts(audiences, [event.erased for event in events], states.names)
         for user in states.users(self._servers):
             memberships = states.over((_MEMBER, user))
-            values, numbers = np.unique(memberships, return_inverse=True)
-            viewer = Viewer(user, is_peeking=_JOIN not in values)
-            verdicts = _Verdicts()
-            table = np.array(
-                [
-                    [verdicts.number(audience, viewer, str(value), erased) for value in values]
-                    for audience, erased in classes
-                ]
-            )
-            seen = table[class_of, numbers[places]]
+            is_peeking = not (memberships == states.number(_JOIN)).any()
+            at_events = memberships[places]
+            seen = verdicts.of_all(at_events, is_peeking)
             for nth in targets.get(user, ()):
-                seen[nth] = verdicts.number(
-                    audiences[nth], viewer, str(memberships[places[nth]]), events[nth].erased
-                )
+                seen[nth] = verdicts.of(nth, Viewer(user, is_peeking), int(at_events[nth]))
             for first, last in _runs(seen):
                 verdict = verdicts.all[seen[first]]
                 yield (
-                    *(self._room_id, user, int(orderings[first]), int(orderings[last])),
+                    *(self._room_id, user, orderings[first], orderings[last]),
                     *(last - first + 1, verdict.sight.value, verdict.reason.code),
                 )
 
-    def _audience(
-        self,
-        event: StreamedEvent,
-        visibility: npt.NDArray[Any],
-        before: int,
-        states: _StateValues,
-    ) -> EventAudience:
-        """The audience as :func:`synrepl.rooms.audience_of` has it."""
-        old = _visibility_of(_at(visibility, before))
-        new = old
-        target, target_before = None, _LEAVE
-        if event.type == _VISIBILITY and event.state_key == "":
-            new = _visibility_of(event.value)
-        elif event.type == _MEMBER and event.state_key is not None:
-            target = event.state_key
-            target_before = _at(states.over((_MEMBER, target)), before) or _LEAVE
-        hidden = _HIDDEN_TYPES.get(event.type)
-        if event.soft_failed:
-            hidden = VisibilityReason.SOFT_FAILED
-        return EventAudience(
-            event.event_id,
-            event.sender or "",
-            new,
-            max(old, new),
-            event.state_key is not None,
-            target,
-            target_before,
-            hidden,
-        )
+    def _audiences(
+        self, events: Sequence[StreamedEvent], states: _StateValues
+    ) -> list[EventAudience]:
+        """The audiences, as :func:`synrepl.rooms.audience_of` has them."""
+        befores = _Befores(events, states)
+        visibility = states.over((_VISIBILITY, ""))
+        found = []
+        for event in events:
+            before = befores.of(event)
+            old = new = _visibility_of("" if before == ROOT else states.names[visibility[before]])
+            target, target_before = None, _LEAVE
+            if event.type == _VISIBILITY and event.state_key == "":
+                new = _visibility_of(event.value)
+            elif event.type == _MEMBER and event.state_key is not None:
+                target = event.state_key
+                target_before = states.value((_MEMBER, target), before) or _LEAVE
+            found.append(
+                EventAudience(
+                    event.event_id,
+                    event.sender or "",
+                    new,
+                    max(old, new),
+                    event.state_key is not None,
+                    target,
+                    target_before,
+                    VisibilityReason.SOFT_FAILED
+                    if event.soft_failed
+                    else _HIDDEN_TYPES.get(event.type),
+                )
+            )
+        return found
 
 
 class _Verdicts:
-    """Numbers for verdicts."""
+    """The verdicts of the rules on the events of a room, as numbers.
 
-    def __init__(self) -> None:
+    Events on which the rules decide in the same way, for all but their targets, are of one class.
+
+    :ivar all: the verdicts by number
+    """
+
+    def __init__(
+        self, audiences: Sequence[EventAudience], erased: Sequence[bool], memberships: Sequence[str]
+    ) -> None:
         self.all: list[VisibilityVerdict] = []
         self._numbers: dict[VisibilityVerdict, int] = {}
+        self._audiences = audiences
+        self._erased = erased
+        self._memberships = memberships
+        classes: dict[tuple[EventAudience, bool], int] = {}
+        self._class_of = np.array(
+            [
+                classes.setdefault((_without_names(audience), is_erased), len(classes))
+                for audience, is_erased in zip(audiences, erased, strict=True)
+            ]
+        )
+        self._tables = {
+            is_peeking: np.array(
+                [
+                    [
+                        self._number(audience, Viewer("", is_peeking), membership, is_erased)
+                        for membership in memberships
+                    ]
+                    for audience, is_erased in classes
+                ]
+            )
+            for is_peeking in (False, True)
+        }
 
-    def number(self, audience: EventAudience, viewer: Viewer, membership: str, erased: bool) -> int:
-        """The verdict of the rules for one event and one membership."""
-        found = visible_to_user(
-            audience, viewer, membership, (audience.sender,) if erased else ()
-        )._replace(erased=False)
+    def of_all(self, memberships: _Numbers, is_peeking: bool) -> _Numbers:
+        """The verdicts on all events for a user with these memberships, who is the target of none."""
+        found: _Numbers = self._tables[is_peeking][self._class_of, memberships]
+        return found
+
+    def of(self, nth: int, viewer: Viewer, membership: int) -> int:
+        """The verdict on one event."""
+        name = self._memberships[membership]
+        return self._number(self._audiences[nth], viewer, name, self._erased[nth])
+
+    def _number(
+        self, audience: EventAudience, viewer: Viewer, membership: str, is_erased: bool
+    ) -> int:
+        erased = (audience.sender,) if is_erased else ()
+        found = visible_to_user(audience, viewer, membership or _LEAVE, erased)
+        found = found._replace(erased=False)
         number = self._numbers.setdefault(found, len(self.all))
         if number == len(self.all):
             self.all.append(found)
@@ -218,6 +241,7 @@ class _StateValues:
 
     :ivar places: by group, its place in the forest
     :ivar order: by place, the number
+    :ivar names: all values that entries have; values are given as places in it
     """
 
     def __init__(
@@ -242,18 +266,32 @@ class _StateValues:
             todo += above[place][::-1]
         self.bases = [ROOT if base == ROOT else int(self.order[base]) for base in forest.bases]
         self._size = len(forest)
-        self._changes: dict[tuple[str, str], list[tuple[int, int, str | None]]] = defaultdict(list)
+        self._name_numbers: dict[str, int] = {"": 0}
+        self._changes: dict[StateKey, list[tuple[int, int, int]]] = defaultdict(list)
         for first, place in enumerate(ordered):
             for key, event in forest.changes[place].items():
-                value = values.get(numbers.event(event))
-                self._changes[numbers.key(key)].append((first, first + behind[place], value))
+                value = values.get(numbers.event(event)) or ""
+                number = self._name_numbers.setdefault(value, len(self._name_numbers))
+                self._changes[numbers.key(key)].append((first, first + behind[place], number))
+        self.names = tuple(self._name_numbers)
 
-    def over(self, key: tuple[str, str]) -> npt.NDArray[Any]:
-        """The value of a key at each group; an empty text where it has none."""
-        found = np.full(self._size, "", dtype="U16")
-        for first, end, value in self._changes.get(key, ()):
-            found[first:end] = value or ""
+    def number(self, name: str) -> int:
+        """The number of a value; -1 if no entry has it."""
+        return self._name_numbers.get(name, -1)
+
+    def over(self, key: StateKey) -> _Numbers:
+        """The value of a key at each group; the number of the empty text where it has none."""
+        found: _Numbers = np.zeros(self._size, np.int32)
+        for first, end, number in self._changes.get(key, ()):
+            found[first:end] = number
         return found
+
+    def value(self, key: StateKey, number: int) -> str:
+        """The value of a key at one group, given by its number in the order; empty where it has none."""
+        holding = [
+            value for first, end, value in self._changes.get(key, ()) if first <= number < end
+        ]
+        return self.names[holding[-1]] if holding else ""
 
     def users(self, servers: frozenset[str]) -> list[str]:
         """The users of some servers that have an entry anywhere."""
@@ -267,7 +305,7 @@ class _StateValues:
 class _Befores:
     """Where the state before an event is found, as a number of a group."""
 
-    def __init__(self, events: list[StreamedEvent], states: _StateValues) -> None:
+    def __init__(self, events: Sequence[StreamedEvent], states: _StateValues) -> None:
         self._states = states
         self._groups = {event.event_id: event.group for event in events}
 
@@ -304,11 +342,7 @@ def _visibility_of(value: str | None) -> HistoryVisibility:
     return _VISIBILITIES.get(value or "", HistoryVisibility.SHARED)
 
 
-def _at(values: npt.NDArray[Any], number: int) -> str | None:
-    return None if number == ROOT else str(values[number])
-
-
-def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+def _runs(values: _Numbers) -> Iterator[tuple[int, int]]:
     """The first and last index of each run of equal numbers."""
     ends = np.flatnonzero(values[1:] != values[:-1])
     firsts = [0, *(ends + 1).tolist()]
