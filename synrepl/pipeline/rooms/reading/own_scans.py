@@ -186,7 +186,8 @@ def _event_parts_of_rooms(txn: Transaction, sizes: Sequence[_RoomSize]) -> Itera
             " WHERE room_no = %s AND stream_id IS NOT NULL",
             (rooms[0].room_no,),
         )
-        for low, high in _of_equal_size(*txn.fetchone(), rooms[0].events):
+        first, last = txn.fetchone()
+        for low, high in _of_equal_size(first, last, rooms[0].events):
             yield f"{here} AND e.stream_id BETWEEN {low} AND {high}"
 
 
@@ -200,7 +201,8 @@ def _group_parts(txn: Transaction, sizes: Sequence[_RoomSize]) -> Iterator[str]:
             "SELECT min(group_no), max(group_no) FROM synrepl._state_groups WHERE room_no = %s",
             (rooms[0].room_no,),
         )
-        for low, high in _of_equal_size(*txn.fetchone(), rooms[0].events):
+        first, last = txn.fetchone()
+        for low, high in _of_equal_size(first, last, rooms[0].events):
             yield f"{here} AND g.group_no BETWEEN {low} AND {high}"
 
 
