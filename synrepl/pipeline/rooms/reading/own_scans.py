@@ -44,13 +44,9 @@ _SCANS = (
     TableScan(
         tables.PLACES,
         PartAxis.EVENTS,
-        f"""SELECT r.room_id, e.event_id, e.stream_id, e.topological, p.topological, p.stream_id,
-            p.known < cardinality(e.prev_nos) OR EXISTS (
-                SELECT FROM synrepl._backward_extremities b
-                WHERE b.room_no = e.room_no AND b.child_no = e.event_no), e.group_after
+        f"""SELECT r.room_id, e.event_id, e.stream_id, e.topological, p.stream_id, e.group_after
         FROM {_EVENTS} CROSS JOIN LATERAL (
-            SELECT (min(ARRAY[p.topological, p.stream_id]))[1] AS topological,
-                (min(ARRAY[p.topological, p.stream_id]))[2] AS stream_id, count(*) AS known
+            SELECT (min(ARRAY[p.topological, p.stream_id]))[2] AS stream_id
             FROM unnest(e.prev_nos) AS prev (event_no)
             JOIN synrepl._room_events p ON p.event_no = prev.event_no AND p.stream_id IS NOT NULL) p
         WHERE e.stream_id IS NOT NULL AND {{part}}""",
