@@ -23,10 +23,12 @@ class HeldSnapshot(NamedTuple):
 
     :ivar txn: the read-only transaction that holds it, at the snapshot itself
     :ivar name: the argument of ``SET TRANSACTION SNAPSHOT``
+    :ivar where: the database, for messages
     """
 
     txn: Transaction
     name: str
+    where: str
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def held_snapshot(dsn: str, instance: str) -> Iterator[HeldSnapshot]:
         isolation = Isolation.REPEATABLE_READ
         txn = PostgresTransaction(connection, address, instance, True, isolation)
         name = str(txn.execute("SELECT pg_export_snapshot()").fetchone()[0])
-        yield HeldSnapshot(txn, name)
+        yield HeldSnapshot(txn, name, address.where)
     finally:
         close(connection)
 

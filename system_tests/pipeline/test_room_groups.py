@@ -249,7 +249,7 @@ class CompactedGroups(TestCase):
             rows[0].state_group,
         )
         stored = statement(dsn, "SELECT count(*) FROM state_groups_state")
-        kept = shared_session().createDataFrame(rows)
+        kept = shared_session().createDataFrame(rows, compaction.COMPACTION.schema)
         with self.assertRaises(GroupsChanged) as caught:
             apply_compaction(kept, dsn)
         self.assertIn(str(rows[0].state_group), str(caught.exception))

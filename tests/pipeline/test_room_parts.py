@@ -42,9 +42,7 @@ class Cuts(PlainTestCase):
                     "event_id": f"${at}",
                     "stream_ordering": streams[at],
                     "topological_ordering": at,
-                    "oldest_prev_topological": min(here, default=None),
                     "oldest_prev_stream": streams[min(here)] if here else None,
-                    "has_gap": not here,
                     "state_group": at,
                 }
                 for at, here in enumerate(parents)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from contextlib import closing
+from random import Random
 from typing import Any
 
 import psycopg2
 from twisted.trial.unittest import TestCase
 
+from simulator.rooms.random_rooms import USERS, RandomRoom
 from synrepl.pipeline.rooms.differences import DifferenceKind
 from synrepl.pipeline.rooms.verify import VerifyOptions, part_differences
 from tests.pipeline.rooms_in_process import run_in_process
 from tests.storage.foreign_rooms import published_keys, room_database
+from tests.storage.rooms.store_case import StoreCase
 
 #: The release whose recorded rooms have no difference.
 SOUND = "1.163.2"
@@ -170,6 +173,41 @@ class Found(TestCase):
         event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
         dsn = await self.damaged(f"DELETE FROM event_to_state_groups WHERE event_id = '{event_id}'")
         self.assertEqual(self.named(dsn), {("no state group", None, event_id)})
+
+
+class OwnStore(StoreCase):
+    def differences(self, size: int, what_if: str | None = None) -> list[dict[str, Any]]:
+        def work(lookup: Any, table: Any) -> Any:
+            return part_differences(lookup, VerifyOptions(what_if), table)
+
+        return run_in_process(self.dsn, work, size, is_own=True)
+
+    async def test_nothing_is_found_in_stored_rooms(self) -> None:
+        for seed, version in enumerate(("1", "7", "11", "12")):
+            made = RandomRoom(Random(seed), version, f"room {seed}")
+            made.more(60)
+            await self.one.persist(made.room_id, made.version, made.events)
+        for size in SIZES:
+            # These events come without content hashes.
+            found = {row["kind"] for row in self.differences(size)}
+            self.assertEqual(found, {DifferenceKind.WRONG_HASH.value}, size)
+
+    async def test_what_another_room_version_would_have_decided(self) -> None:
+        made = RandomRoom(Random(1), "9")
+        create, joined, levels, *_, last = made.events
+        text = {"users": {USERS[0]: "0"}, "state_default": 0}
+        changed = made.maker.event(
+            "m.room.power_levels", text, [last], [create, joined, levels], key=""
+        )
+        after = made.maker.event("m.room.message", {}, [changed], [create, joined, changed])
+        await self.one.persist(made.room_id, made.version, [*made.events, changed, after])
+        self.assertEqual(self.differences(1_000, "9"), [])
+        found = self.differences(1_000, "10")
+        self.assertEqual(
+            [(row["event_id"], row["kind"]) for row in found],
+            [(changed.event_id, "verdict"), (after.event_id, "verdict")],
+        )
+        self.assertTrue(all(row["computed"].startswith("rejected") for row in found))
 
 
 #: Events that others do not depend on for their verdicts.

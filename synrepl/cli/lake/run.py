@@ -72,11 +72,12 @@ def command(
             )
         run_room_job(room_job, of_rooms, session, shown, as_json=as_json)
         return
+    wanted = find_job(job, [each.name for each in ROOM_JOBS])
     if of_rooms.is_given:
         raise click.UsageError(f"Job {job!r} reads a lake, and no database.")
     if path is None:
         raise click.UsageError("Missing argument 'LAKE'.")
-    wanted, lake = find_job(job), Lake(path)
+    lake = Lake(path)
     streams_for(lake, wanted.input)
     with graceful_exit(), lake.read_lock(), named_session(session) as spark:
         if only_explain:

@@ -17,7 +17,7 @@ from synrepl.cli.lake.options import NoDatabaseGiven
 from synrepl.cli.terminal import graceful_exit, printable, show
 from synrepl.core.errors import ConfigError
 from synrepl.pipeline.rooms.catalogue import ROOM_JOBS
-from synrepl.pipeline.rooms.reading.open import open_rooms
+from synrepl.pipeline.rooms.reading.open import open_room_source
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
@@ -131,6 +131,7 @@ def run_room_job(
         raise NoDatabaseGiven()
     if options.parquet is not None and options.parquet.exists():
         raise FolderExists(path=options.parquet)
+<<<<<<< HEAD
     other = None
     if options.other_database_path is not None:
         other = dsn_from_options(None, options.other_database_path, options.insecure)
@@ -143,6 +144,15 @@ def run_room_job(
         answer = job.run(frames, options.settings, there)
         if options.html is not None:
             answer = job.write_page(answer, options.html)
+=======
+    job.check(options.settings)
+    with (
+        graceful_exit(),
+        open_room_source(dsn, options.rooms or None) as source,
+        named_session(session) as spark,
+    ):
+        answer = job.run(source.frames(spark), options.settings)
+>>>>>>> roomsa
         if options.parquet is not None:
             answer.write.parquet(str(options.parquet.absolute()))
             rows, more = [], 0

@@ -35,7 +35,7 @@ def state_sums(
     :raises ValueError: the bases have a cycle
     """
     above: list[list[int]] = [[] for _ in bases]
-    roots = []
+    roots: list[int] = []
     for place, base in enumerate(bases):
         (roots if base == ROOT else above[base]).append(place)
     found: list[StateSum | None] = [None] * len(bases)

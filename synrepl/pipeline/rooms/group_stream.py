@@ -266,7 +266,8 @@ def _result_rows(begin: BeginRoom, batches: Iterable[pa.RecordBatch]) -> Iterato
             else:
                 ordering, sender, prevs, *flags, value = event
                 at = event_id, number, type_, state_key, ordering, sender
-                work.event(StreamedEvent(*at, prevs or [], *map(bool, flags), value))
+                accepted, soft_failed, erased = map(bool, flags)
+                work.event(StreamedEvent(*at, prevs or [], accepted, soft_failed, erased, value))
     if work is not None:
         if group is not None:
             work.group(group, prev, entries)

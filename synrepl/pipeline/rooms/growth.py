@@ -51,7 +51,8 @@ class NoDaysAhead(InputError):
 def room_growth(frames: RoomFrames, days_ahead: int = DAYS_AHEAD) -> DataFrame:
     """One row for each measure and day.
 
-    - ``measure``: ``rooms``; ``members`` (memberships ``join``, of all rooms); ``events``; ``forks`` (events that join
+    - ``measure``: ``rooms``; ``members`` (users whose newest accepted membership
+      in a room is ``join``, which state resolution may see differently); ``events``; ``forks`` (events that join
       branches); ``event bytes`` and ``state bytes``, which are estimates of what events and state groups take
     - ``added``, ``total``: on the day, and until its end. Days are those of the events, in UTC, as their servers
       wrote them; an event of a day before 2014 or after today counts for none

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+<<<<<<< HEAD
 from datetime import UTC, datetime
 from pathlib import Path
+=======
+from enum import StrEnum
+from typing import NamedTuple
+>>>>>>> roomsa
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -15,6 +20,7 @@ from synrepl.core.errors import InputError
 from synrepl.pipeline.rooms.page.document import Page
 from synrepl.pipeline.rooms.page.result import first_rows
 from synrepl.pipeline.rooms.tables import RoomFrames
+from synrepl.rooms import ROOM_VERSIONS
 
 
 class NoSuchSetting(InputError):
@@ -25,8 +31,35 @@ class BadSetting(InputError):
     """setting {setting!r} of job {job!r} cannot be {value!r}: want {wanted}"""
 
 
+<<<<<<< HEAD
 class SecondDatabase(InputError):
     """job {job!r} {needs} second database (--other-database-path)"""
+=======
+class SettingKind(StrEnum):
+    """The values that a setting may have, as a phrase."""
+
+    NUMBER = "a number of at least 1"
+    FLAG = "yes or no"
+    ROOM_VERSION = "a room version"
+
+
+class JobSetting(NamedTuple):
+    """A setting of a job.
+
+    :ivar text: what it does
+    """
+
+    kind: SettingKind
+    text: str
+
+    def accepts(self, value: str) -> bool:
+        """Whether it may have this value."""
+        if self.kind is SettingKind.NUMBER:
+            return value.isascii() and value.isdigit() and len(value) < 19 and int(value) > 0
+        if self.kind is SettingKind.FLAG:
+            return value in ("yes", "no")
+        return value in ROOM_VERSIONS
+>>>>>>> roomsa
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +69,44 @@ class SparkRoomJob:
     :ivar name: the argument of ``synrepl lake run``
     :ivar title: a title for people
     :ivar schema: names and types of the columns of the result, in order
+<<<<<<< HEAD
     :ivar transform: computes the result from the tables and the settings that were given
     :ivar settings: by name, what a setting does
     :ivar page: makes a page of the result, which it may compute several times; None: a page with its first
         rows
     :ivar compares: it takes the tables of a second database, as the third argument of ``transform``
+=======
+    :ivar transform: computes the result from the tables and from settings that were checked
+    :ivar settings: by name
+>>>>>>> roomsa
     """
 
     name: str
     title: str
     schema: t.StructType
+<<<<<<< HEAD
     transform: Callable[..., DataFrame]
     settings: Mapping[str, str] = field(default_factory=dict)
     page: Callable[[DataFrame], Page] | None = None
     compares: bool = False
+=======
+    transform: Callable[[RoomFrames, Mapping[str, str]], DataFrame]
+    settings: Mapping[str, JobSetting] = field(default_factory=dict)
+
+    def check(self, settings: Mapping[str, str]) -> None:
+        """Check settings.
+
+        :raises NoSuchSetting: :raises BadSetting:
+        """
+        for name, value in settings.items():
+            setting = self.settings.get(name)
+            if setting is None:
+                names = ", ".join(self.settings) or "none"
+                raise NoSuchSetting(job=self.name, setting=name[:100], settings=names)
+            if not setting.accepts(value):
+                wanted = setting.kind.value
+                raise BadSetting(job=self.name, setting=name, value=value[:100], wanted=wanted)
+>>>>>>> roomsa
 
     def run(
         self, frames: RoomFrames, settings: Mapping[str, str], there: RoomFrames | None = None
@@ -59,6 +116,7 @@ class SparkRoomJob:
         :param there: the tables of the second database of a job that compares
         :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
         """
+<<<<<<< HEAD
         if self.compares != (there is not None):
             raise SecondDatabase(job=self.name, needs="needs a" if self.compares else "takes no")
         for name in settings:
@@ -100,3 +158,7 @@ class SparkRoomJob:
         if value not in ("yes", "no"):
             raise BadSetting(job=self.name, setting=name, value=value[:100], wanted="yes or no")
         return value == "yes"
+=======
+        self.check(settings)
+        return self.transform(frames, settings)
+>>>>>>> roomsa

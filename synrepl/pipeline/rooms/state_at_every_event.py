@@ -24,7 +24,7 @@ from synrepl.pipeline.rooms.part_judging import JudgedRow, PartJudging, PartRow
 from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
 from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView, StateCorrection
 from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, with_parts
-from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
+from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import CompactStateMap, UnknownRoomVersion, delta
 from synrepl.storage.rooms.states.state_digest import digest_of_total, entry_hash
@@ -285,8 +285,7 @@ class _StateRows:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    job = STATE_AT_EVERY_EVENT
-    return state_at_every_event(frames, job.number(settings, "part_events", PART_SIZE))
+    return state_at_every_event(frames, int(settings.get("part_events", PART_SIZE)))
 
 
 STATE_AT_EVERY_EVENT = SparkRoomJob(
@@ -294,5 +293,10 @@ STATE_AT_EVERY_EVENT = SparkRoomJob(
     "The state of rooms after each event, computed from the events",
     from_arrow_schema(STATES),
     _run,
-    {"part_events": f"Events after which a part of a room ends where it can; {PART_SIZE:,}."},
+    {
+        "part_events": JobSetting(
+            SettingKind.NUMBER,
+            f"events after which a part of a room ends where it can ({PART_SIZE:,})",
+        )
+    },
 )

@@ -97,8 +97,8 @@ EVENTS = RoomTable(
     ),
 )
 
-#: The places of the events that have a state, without their JSON. The ``oldest_prev`` columns are the place of the
-#: prev event that comes first in the order; null where none is known. ``has_gap``: a prev event is missing, or has no state.
+#: The places of the events that have a state, without their JSON. ``oldest_prev_stream`` is the stream ordering of the
+#: prev event that comes first in topological order; null where none is known.
 PLACES = RoomTable(
     "places",
     (
@@ -106,9 +106,7 @@ PLACES = RoomTable(
         ("event_id", "text"),
         ("stream_ordering", "number"),
         ("topological_ordering", "number"),
-        ("oldest_prev_topological", "number?"),
         ("oldest_prev_stream", "number?"),
-        ("has_gap", "flag"),
         ("state_group", "number?"),
     ),
 )

@@ -33,7 +33,7 @@ from synrepl.pipeline.rooms.part_judging import (
 from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
 from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView
 from synrepl.pipeline.rooms.parts import PART_SIZE, cut_rooms, with_parts
-from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
+from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (
     BadEvent,
@@ -374,10 +374,9 @@ def _missing_event(row: PartRow, what: str, event_id: str) -> Difference:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    job = VERIFY_ROOMS
-    signatures = job.flag(settings, "signatures")
+    signatures = settings.get("signatures") == "yes"
     options = VerifyOptions(settings.get("what_if"), signatures=signatures)
-    return verify_rooms(frames, options, job.number(settings, "part_events", PART_SIZE))
+    return verify_rooms(frames, options, int(settings.get("part_events", PART_SIZE)))
 
 
 VERIFY_ROOMS = SparkRoomJob(
@@ -386,8 +385,16 @@ VERIFY_ROOMS = SparkRoomJob(
     from_arrow_schema(DIFFERENCES),
     _run,
     {
-        "signatures": "Whether signatures are checked, with the keys in the database: yes or no (default).",
-        "what_if": "The room version by whose rules events are judged, instead of their room's.",
-        "part_events": f"Events after which a part of a room ends where it can; {PART_SIZE:,}.",
+        "signatures": JobSetting(
+            SettingKind.FLAG, "whether signatures are checked, with the keys in the database (no)"
+        ),
+        "what_if": JobSetting(
+            SettingKind.ROOM_VERSION,
+            "judge by the rules of this room version, not of the room's own",
+        ),
+        "part_events": JobSetting(
+            SettingKind.NUMBER,
+            f"events after which a part of a room ends where it can ({PART_SIZE:,})",
+        ),
     },
 )

@@ -129,9 +129,10 @@ class _Seeing:
                 targets[audience.target].append(nth)
         verdicts = _Verdicts(audiences, [event.erased for event in events], states.names)
         for user in states.users(self._servers):
-            memberships = states.over((_MEMBER, user))
-            is_peeking = not (memberships == states.number(_JOIN)).any()
-            at_events = memberships[places]
+            at_events = states.over((_MEMBER, user))[places]
+            if not at_events.any():
+                continue  # only in states of events that were not stored
+            is_peeking = not (at_events == states.number(_JOIN)).any()
             seen = verdicts.of_all(at_events, is_peeking)
             for nth in targets.get(user, ()):
                 seen[nth] = verdicts.of(nth, Viewer(user, is_peeking), int(at_events[nth]))
@@ -249,7 +250,7 @@ class _StateValues:
     ) -> None:
         self.places = {number: place for place, number in enumerate(forest.numbers)}
         above: list[list[int]] = [[] for _ in forest.bases]
-        roots = []
+        roots: list[int] = []
         for place, base in enumerate(forest.bases):
             (roots if base == ROOT else above[base]).append(place)
         self.order: _Numbers = np.zeros(len(forest), np.int32)

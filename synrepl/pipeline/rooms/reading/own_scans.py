@@ -44,13 +44,9 @@ _SCANS = (
     TableScan(
         tables.PLACES,
         PartAxis.EVENTS,
-        f"""SELECT r.room_id, e.event_id, e.stream_id, e.topological, p.topological, p.stream_id,
-            p.known < cardinality(e.prev_nos) OR EXISTS (
-                SELECT FROM synrepl._backward_extremities b
-                WHERE b.room_no = e.room_no AND b.child_no = e.event_no), e.group_after
+        f"""SELECT r.room_id, e.event_id, e.stream_id, e.topological, p.stream_id, e.group_after
         FROM {_EVENTS} CROSS JOIN LATERAL (
-            SELECT (min(ARRAY[p.topological, p.stream_id]))[1] AS topological,
-                (min(ARRAY[p.topological, p.stream_id]))[2] AS stream_id, count(*) AS known
+            SELECT (min(ARRAY[p.topological, p.stream_id]))[2] AS stream_id
             FROM unnest(e.prev_nos) AS prev (event_no)
             JOIN synrepl._room_events p ON p.event_no = prev.event_no AND p.stream_id IS NOT NULL) p
         WHERE e.stream_id IS NOT NULL AND {{part}}""",
@@ -186,7 +182,8 @@ def _event_parts_of_rooms(txn: Transaction, sizes: Sequence[_RoomSize]) -> Itera
             " WHERE room_no = %s AND stream_id IS NOT NULL",
             (rooms[0].room_no,),
         )
-        for low, high in _of_equal_size(*txn.fetchone(), rooms[0].events):
+        first, last = txn.fetchone()
+        for low, high in _of_equal_size(first, last, rooms[0].events):
             yield f"{here} AND e.stream_id BETWEEN {low} AND {high}"
 
 
@@ -200,7 +197,8 @@ def _group_parts(txn: Transaction, sizes: Sequence[_RoomSize]) -> Iterator[str]:
             "SELECT min(group_no), max(group_no) FROM synrepl._state_groups WHERE room_no = %s",
             (rooms[0].room_no,),
         )
-        for low, high in _of_equal_size(*txn.fetchone(), rooms[0].events):
+        first, last = txn.fetchone()
+        for low, high in _of_equal_size(first, last, rooms[0].events):
             yield f"{here} AND g.group_no BETWEEN {low} AND {high}"
 
 

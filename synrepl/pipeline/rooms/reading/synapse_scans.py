@@ -52,15 +52,13 @@ _SCANS = (
         tables.PLACES,
         PartAxis.EVENTS,
         """SELECT e.room_id, e.event_id, e.stream_ordering::bigint, e.topological_ordering,
-            p.topological, p.stream, p.known < p.cited, i.state_group
+            p.stream, i.state_group
         FROM events e LEFT JOIN event_to_state_groups i ON i.event_id = e.event_id
         CROSS JOIN LATERAL (
-            SELECT (min(place))[1] AS topological, (min(place))[2] AS stream,
-                count(place) AS known, count(*) AS cited
-            FROM (SELECT CASE WHEN NOT p.outlier AND p.room_id = e.room_id
-                    THEN ARRAY[p.topological_ordering, p.stream_ordering::bigint] END AS place
-                FROM event_edges d LEFT JOIN events p ON p.event_id = d.prev_event_id
-                WHERE d.event_id = e.event_id AND NOT d.is_state) AS prevs) p
+            SELECT (min(ARRAY[p.topological_ordering, p.stream_ordering::bigint]))[2] AS stream
+            FROM event_edges d JOIN events p ON p.event_id = d.prev_event_id
+            WHERE d.event_id = e.event_id AND NOT d.is_state
+              AND NOT p.outlier AND p.room_id = e.room_id) p
         WHERE NOT e.outlier AND {part}""",
     ),
     TableScan(

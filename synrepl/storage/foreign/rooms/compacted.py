@@ -62,7 +62,7 @@ def store_compacted(txn: Transaction, room_id: str, groups: Sequence[CompactedGr
     stored = [
         {"id": each.group, "prev": each.stored_prev, "rows": each.stored_rows} for each in groups
     ]
-    txn.execute(_STORED, {"groups": encode(stored), "room_id": room_id})
+    txn.execute(_STORED, {"groups": encode(stored).decode(), "room_id": room_id})
     if changed := [str(row[0]) for row in txn.fetchall()]:
         raise GroupsChanged(room_id=room_id, groups=", ".join(changed[:10]))
     entries = [(each.group, *entry) for each in groups for entry in each.entries]
@@ -70,7 +70,7 @@ def store_compacted(txn: Transaction, room_id: str, groups: Sequence[CompactedGr
     new = [{"id": each.group, "prev": each.prev} for each in groups]
     parameters = {
         "ids": [each.group for each in groups],
-        "groups": encode(new),
+        "groups": encode(new).decode(),
         "room_id": room_id,
         "numbers": list(numbers),
         "kinds": list(kinds),
