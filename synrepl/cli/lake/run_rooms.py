@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -131,28 +131,21 @@ def run_room_job(
         raise NoDatabaseGiven()
     if options.parquet is not None and options.parquet.exists():
         raise FolderExists(path=options.parquet)
-<<<<<<< HEAD
     other = None
     if options.other_database_path is not None:
         other = dsn_from_options(None, options.other_database_path, options.insecure)
-    with graceful_exit(), named_session(session) as spark, ExitStack() as databases:
-        wanted = options.rooms or None
-        frames = databases.enter_context(open_rooms(spark, dsn, wanted))
-        there = None
-        if other is not None:
-            there = databases.enter_context(open_rooms(spark, other, wanted))
-        answer = job.run(frames, options.settings, there)
-        if options.html is not None:
-            answer = job.write_page(answer, options.html)
-=======
-    job.check(options.settings)
+    job.check(options.settings, has_second=other is not None)
+    wanted = options.rooms or None
     with (
         graceful_exit(),
-        open_room_source(dsn, options.rooms or None) as source,
+        open_room_source(dsn, wanted) as source,
+        nullcontext() if other is None else open_room_source(other, wanted) as second,
         named_session(session) as spark,
     ):
-        answer = job.run(source.frames(spark), options.settings)
->>>>>>> roomsa
+        there = None if second is None else second.frames(spark)
+        answer = job.run(source.frames(spark), options.settings, there)
+        if options.html is not None:
+            answer = job.write_page(answer, options.html)
         if options.parquet is not None:
             answer.write.parquet(str(options.parquet.absolute()))
             rows, more = [], 0

@@ -23,7 +23,7 @@ from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, eac
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
 from synrepl.pipeline.rooms.page.document import Page, Section
 from synrepl.pipeline.rooms.page.result import rows_table
-from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
+from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.storage.rooms.states.state_digest import digest_of_total
 
@@ -148,7 +148,7 @@ def _proof(before: StateSum, after: StateSum) -> tuple[int, bytes, bytes]:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    return compact_groups(frames, COMPACTION.number(settings, "max_hops", MAX_HOPS))
+    return compact_groups(frames, int(settings.get("max_hops", MAX_HOPS)))
 
 
 def _page(rows: DataFrame) -> Page:
@@ -198,6 +198,10 @@ COMPACTION = SparkRoomJob(
     "State groups in fewer rows, with equal digests",
     from_arrow_schema(RESULT),
     _run,
-    {"max_hops": f"Most further groups to read for one; {MAX_HOPS:,}."},
+    {
+        "max_hops": JobSetting(
+            SettingKind.NUMBER, f"most further groups to read for one ({MAX_HOPS})"
+        )
+    },
     _page,
 )

@@ -16,7 +16,7 @@ from synrepl.core.errors import InputError
 from synrepl.pipeline.rooms.page.charts import Point, line, short_number
 from synrepl.pipeline.rooms.page.document import Page, Section
 from synrepl.pipeline.rooms.page.result import rows_table
-from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
+from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 
 #: Days to forecast.
@@ -190,7 +190,7 @@ def _t_quantile(freedom: int) -> float:
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
-    return room_growth(frames, GROWTH.number(settings, "days_ahead", DAYS_AHEAD))
+    return room_growth(frames, int(settings.get("days_ahead", DAYS_AHEAD)))
 
 
 def _page(rows: DataFrame) -> Page:
@@ -238,6 +238,6 @@ GROWTH = SparkRoomJob(
     "How rooms grow, with a forecast",
     RESULT,
     _run,
-    {"days_ahead": f"Days to forecast; {DAYS_AHEAD}."},
+    {"days_ahead": JobSetting(SettingKind.NUMBER, f"days to forecast ({DAYS_AHEAD})")},
     _page,
 )

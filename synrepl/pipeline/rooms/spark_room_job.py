@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-<<<<<<< HEAD
 from datetime import UTC, datetime
-from pathlib import Path
-=======
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
->>>>>>> roomsa
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -31,14 +28,15 @@ class BadSetting(InputError):
     """setting {setting!r} of job {job!r} cannot be {value!r}: want {wanted}"""
 
 
-<<<<<<< HEAD
 class SecondDatabase(InputError):
     """job {job!r} {needs} second database (--other-database-path)"""
-=======
+
+
 class SettingKind(StrEnum):
     """The values that a setting may have, as a phrase."""
 
     NUMBER = "a number of at least 1"
+    NAMES = "names with commas between them"
     FLAG = "yes or no"
     ROOM_VERSION = "a room version"
 
@@ -58,8 +56,9 @@ class JobSetting(NamedTuple):
             return value.isascii() and value.isdigit() and len(value) < 19 and int(value) > 0
         if self.kind is SettingKind.FLAG:
             return value in ("yes", "no")
+        if self.kind is SettingKind.NAMES:
+            return all(value.split(","))
         return value in ROOM_VERSIONS
->>>>>>> roomsa
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +68,28 @@ class SparkRoomJob:
     :ivar name: the argument of ``synrepl lake run``
     :ivar title: a title for people
     :ivar schema: names and types of the columns of the result, in order
-<<<<<<< HEAD
-    :ivar transform: computes the result from the tables and the settings that were given
-    :ivar settings: by name, what a setting does
+    :ivar transform: computes the result from the tables and from settings that were checked
+    :ivar settings: by name
     :ivar page: makes a page of the result, which it may compute several times; None: a page with its first
         rows
     :ivar compares: it takes the tables of a second database, as the third argument of ``transform``
-=======
-    :ivar transform: computes the result from the tables and from settings that were checked
-    :ivar settings: by name
->>>>>>> roomsa
     """
 
     name: str
     title: str
     schema: t.StructType
-<<<<<<< HEAD
     transform: Callable[..., DataFrame]
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, JobSetting] = field(default_factory=dict)
     page: Callable[[DataFrame], Page] | None = None
     compares: bool = False
-=======
-    transform: Callable[[RoomFrames, Mapping[str, str]], DataFrame]
-    settings: Mapping[str, JobSetting] = field(default_factory=dict)
 
-    def check(self, settings: Mapping[str, str]) -> None:
-        """Check settings.
+    def check(self, settings: Mapping[str, str], *, has_second: bool = False) -> None:
+        """Check settings, and whether there is a second database for a job that compares.
 
-        :raises NoSuchSetting: :raises BadSetting:
+        :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
         """
+        if self.compares != has_second:
+            raise SecondDatabase(job=self.name, needs="needs a" if self.compares else "takes no")
         for name, value in settings.items():
             setting = self.settings.get(name)
             if setting is None:
@@ -106,7 +98,6 @@ class SparkRoomJob:
             if not setting.accepts(value):
                 wanted = setting.kind.value
                 raise BadSetting(job=self.name, setting=name, value=value[:100], wanted=wanted)
->>>>>>> roomsa
 
     def run(
         self, frames: RoomFrames, settings: Mapping[str, str], there: RoomFrames | None = None
@@ -116,13 +107,7 @@ class SparkRoomJob:
         :param there: the tables of the second database of a job that compares
         :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
         """
-<<<<<<< HEAD
-        if self.compares != (there is not None):
-            raise SecondDatabase(job=self.name, needs="needs a" if self.compares else "takes no")
-        for name in settings:
-            if name not in self.settings:
-                names = ", ".join(self.settings) or "none"
-                raise NoSuchSetting(job=self.name, setting=name[:100], settings=names)
+        self.check(settings, has_second=there is not None)
         return self.transform(frames, settings, *(() if there is None else (there,)))
 
     def write_page(self, answer: DataFrame, path: Path) -> DataFrame:
@@ -135,30 +120,3 @@ class SparkRoomJob:
         page = first_rows(self.title, kept) if self.page is None else self.page(kept)
         page.write(path, made)
         return kept
-
-    def number(self, settings: Mapping[str, str], name: str, default: int) -> int:
-        """A setting that is a number of at least 1.
-
-        :raises BadSetting: it is none
-        """
-        value = settings.get(name)
-        if value is None:
-            return default
-        if not (value.isascii() and value.isdigit() and int(value[:18]) > 0):
-            wanted = "a number of at least 1"
-            raise BadSetting(job=self.name, setting=name, value=value[:100], wanted=wanted)
-        return int(value[:18])
-
-    def flag(self, settings: Mapping[str, str], name: str) -> bool:
-        """A setting that is ``yes`` or ``no``, which is the default.
-
-        :raises BadSetting: it is neither
-        """
-        value = settings.get(name, "no")
-        if value not in ("yes", "no"):
-            raise BadSetting(job=self.name, setting=name, value=value[:100], wanted="yes or no")
-        return value == "yes"
-=======
-        self.check(settings)
-        return self.transform(frames, settings)
->>>>>>> roomsa

@@ -25,7 +25,7 @@ from synrepl.pipeline.rooms.group_stream import (
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, Span, bars, spans
 from synrepl.pipeline.rooms.page.document import Page, Section
 from synrepl.pipeline.rooms.page.result import rows_table
-from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
+from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (
     EventAudience,
@@ -403,6 +403,6 @@ VISIBILITY = SparkRoomJob(
     "Which events each local user may see",
     from_arrow_schema(RESULT),
     _run,
-    {"servers": "The servers whose users are meant, such as example.org; several with commas."},
+    {"servers": JobSetting(SettingKind.NAMES, "the servers whose users are meant (needed)")},
     _page,
 )
