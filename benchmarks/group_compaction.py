@@ -80,7 +80,7 @@ def _against_levels(forest: GroupForest) -> Iterator[Row]:
             f"linear: rows with at most {hops} hops",
             rows / levels,
             "× levels of 100, 50, 25",
-            at_most(1.0) if hops == sum(_LEVELS) else None,
+            at_most(1.0),
             detail=f"{rows:,} against {levels:,}, which takes up to {sum(_LEVELS)} hops",
         )
 

@@ -17,7 +17,7 @@ from synrepl.pipeline.rooms.group_stream import GroupsArePacked
 from synrepl.pipeline.rooms.reading.open import open_rooms
 from synrepl.storage.foreign.rooms.compacted import GroupsChanged
 from system_tests.pipeline.spark_fixture import shared_session
-from tests.rooms.test_real_rooms import KNOWN
+from tests.rooms.test_real_rooms import FORKED, KNOWN
 from tests.storage.foreign_rooms import room_database, rooms_of
 from tests.storage.large_room import insert_large_room
 from tests.storage.rooms.store_case import StoreCase
@@ -211,7 +211,8 @@ class CorruptedGroups(TestCase):
 
 class CompactedGroups(TestCase):
     async def test_a_large_room_is_compacted_and_every_state_is_the_same(self) -> None:
-        dsn = await room_database("1.43.0", self, rooms_of("1.43.0")[:3])
+        rooms = [each for each in rooms_of("1.43.0") if not each.room_id.startswith(FORKED)]
+        dsn = await room_database("1.43.0", self, rooms[:3])
         insert_large_room(dsn, keys=400, changes=1_600)
         planned = compacted(dsn, max_hops=40)
         before = sum(row.rows_before for row in planned.values())

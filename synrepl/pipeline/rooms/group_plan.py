@@ -20,6 +20,9 @@ from synrepl.pipeline.rooms.group_forest import ROOT, Entries, GroupForest
 #: Maximum number of further groups to read for one. A Synapse stores the next group whole if there are more.
 MAX_HOPS = 100
 
+#: The longest path leaves one in so many steps to branches.
+_SPARED = 4
+
 #: Maximum number of levels that are tried.
 _LEVELS = 4
 
@@ -86,13 +89,34 @@ def plan_groups(forest: GroupForest, max_hops: int = MAX_HOPS) -> GroupPlan:
     """Plan the groups of a room.
 
     The longest path of the forest is planned first, then the longest that branches off, and so on. A
-    branch begins at a group below it that leaves enough steps.
+    branch begins at a group below it that leaves enough steps. Where many branch off, it is better if paths leave
+    them some steps: both ways are planned, and the one with fewer rows is taken.
+    """
+    paths = list(_paths(forest))
+    plan = _plan(forest, paths, max_hops, 0)
+    if any(forest.bases[path[0]] != ROOT for path in paths):
+        sparing = _plan(forest, paths, max_hops, max_hops // _SPARED)
+        plan = min(plan, sparing, key=lambda each: each.rows)
+    return plan
+
+
+def _plan(
+    forest: GroupForest, paths: Sequence[Sequence[int]], max_hops: int, spared: int
+) -> GroupPlan:
+    """A plan.
+
+    :param spared: the steps that a path leaves for those that branch off; these leave half as many, and so on
     """
     size = len(forest)
     plan = GroupPlan([ROOT] * size, [{} for _ in range(size)], [0] * size)
-    for path in _paths(forest):
+    left = [0] * size
+    for path in paths:
+        start = forest.bases[path[0]]
+        leaves = spared if start == ROOT else left[start] // 2
+        for place in path:
+            left[place] = leaves
         best: _Option | None = None
-        for where in _options(forest, plan, len(path), forest.bases[path[0]], max_hops):
+        for where in _options(plan, len(path), start, max_hops - leaves):
             found = _on_path(forest, path, *where, limit=None if best is None else best.rows)
             best = best if found is None else found
         assert best is not None
@@ -137,9 +161,7 @@ class _Where(NamedTuple):
     levels: int
 
 
-def _options(
-    forest: GroupForest, plan: GroupPlan, length: int, start: int, max_hops: int
-) -> list[_Where]:
+def _options(plan: GroupPlan, length: int, start: int, max_hops: int) -> list[_Where]:
     """Ways to store a path that branches off at ``start``, the most promising first."""
     found: dict[tuple[int, int], _Where] = {}
     for levels in range(1, _LEVELS + 1):

@@ -87,7 +87,7 @@ def _daily(frames: RoomFrames) -> DataFrame:
     created = events.where("type = 'm.room.create' AND state_key = ''")
     merges = frames.edges.groupBy("room_id", "event_id").agg(f.count("*").alias("prevs"))
     forks = events.join(merges.where("prevs > 1"), ["room_id", "event_id"], "left_semi")
-    size = f.length("json") + f.length("event_id") * 4 + _EVENT_OVERHEAD
+    size = f.coalesce(f.length("json"), f.lit(0)) + f.length("event_id") * 4 + _EVENT_OVERHEAD
     parts = [
         _added("rooms", created, one),
         _added("events", events, one),
