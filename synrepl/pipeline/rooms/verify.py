@@ -51,6 +51,13 @@ from synrepl.rooms import (
 #: Entries of a state that are named one by one; of a larger difference, the first.
 _MAX_ENTRIES = 20
 
+#: What several parts of a room may find.
+NAMED_ONCE = (
+    DifferenceKind.MISSING_EVENT,
+    DifferenceKind.BROKEN_GROUP,
+    DifferenceKind.OTHER_ROOM,
+)
+
 #: More events than any room has.
 _WHOLE = 2**62
 
@@ -110,7 +117,7 @@ def verify_rooms(
     work = partial(part_differences, frames.lookup, chosen)
     rows = events.mapInArrow(partial(each_part, work), from_arrow_schema(DIFFERENCES))
     # Several parts may depend on the same missing event or broken group.
-    named = (DifferenceKind.MISSING_EVENT.value, DifferenceKind.BROKEN_GROUP.value)
+    named = [each.value for each in NAMED_ONCE]
     twice = Window.partitionBy("room_id", "kind", "state_group", "computed").orderBy("event_id")
     return (
         rows.withColumn("nth", f.row_number().over(twice))
