@@ -19,7 +19,7 @@ class NoSuchSetting(InputError):
     """job {job!r} has no setting {setting!r}; it has {settings}"""
 
 
-class BadSetting(InputError):
+class JobSettingRefused(InputError):
     """setting {setting!r} of job {job!r} cannot be {value!r}: want {wanted}"""
 
 
@@ -69,7 +69,7 @@ class SparkRoomJob:
     def check(self, settings: Mapping[str, str]) -> None:
         """Check settings.
 
-        :raises NoSuchSetting: :raises BadSetting:
+        :raises NoSuchSetting: :raises JobSettingRefused:
         """
         for name, value in settings.items():
             setting = self.settings.get(name)
@@ -78,12 +78,14 @@ class SparkRoomJob:
                 raise NoSuchSetting(job=self.name, setting=name[:100], settings=names)
             if not setting.accepts(value):
                 wanted = setting.kind.value
-                raise BadSetting(job=self.name, setting=name, value=value[:100], wanted=wanted)
+                raise JobSettingRefused(
+                    job=self.name, setting=name, value=value[:100], wanted=wanted
+                )
 
     def run(self, frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
         """The result. It can be read as long as the tables are open.
 
-        :raises NoSuchSetting: :raises BadSetting:
+        :raises NoSuchSetting: :raises JobSettingRefused:
         """
         self.check(settings)
         return self.transform(frames, settings)
