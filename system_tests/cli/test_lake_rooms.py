@@ -38,6 +38,13 @@ class RoomJobs(LakeCase):
             {row.event_id for row in rows},
             {row["event_id"] for row in room.rows if not row["outlier"]},
         )
+        events = self.directory / "events"
+        self.output_of("run", "room-events", *database, "--room", other, "--parquet", events)
+        whole = shared_session().read.parquet(str(events)).collect()
+        self.assertEqual(
+            {row.event_id: (row.outlier, json.loads(row.json)["type"]) for row in whole},
+            {row["event_id"]: (row["outlier"], row["event"]["type"]) for row in room.rows},
+        )
         again = self.in_process("run", "state-at-every-event", *database, "--parquet", states)
         self.assertEqual(again.code, USAGE)
         self.assertIn("exists", again.err)

@@ -23,7 +23,7 @@ from synrepl.pipeline.rooms.reading.own_scans import own_scans
 from synrepl.pipeline.rooms.reading.scan_reader import ScanReader
 from synrepl.pipeline.rooms.reading.synapse_scans import synapse_scans
 from synrepl.pipeline.rooms.reading.table_scan import RoomScans
-from synrepl.pipeline.rooms.tables import RoomTable
+from synrepl.pipeline.rooms.tables import TableColumns
 
 #: Rows of a batch, few enough that parts go over several.
 _BATCH = 7
@@ -44,7 +44,7 @@ class InProcess:
         self._scans = scans
         self.lookup = DatabaseLookup(dsn, snapshot, is_own)
 
-    def read(self, table: RoomTable, *, as_stored: bool = False) -> pa.Table:
+    def read(self, table: TableColumns, *, as_stored: bool = False) -> pa.Table:
         """A whole table."""
         statements = self._scans.statements(table)
         reader = ScanReader(self._dsn, self._snapshot, table, statements, as_stored)

@@ -15,7 +15,7 @@ from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.reading.own_scans import own_scans
 from synrepl.pipeline.rooms.reading.synapse_scans import synapse_scans
-from synrepl.pipeline.rooms.tables import ROOM_TABLES, RoomTable
+from synrepl.pipeline.rooms.tables import ROOM_TABLES, TableColumns
 from synrepl.rooms import Event, Room, event_of, parse_event, redact, room_version
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.rooms.maintenance.erased_form import erased_form
@@ -27,7 +27,12 @@ VERSION = "1.163.2"
 
 
 def read(
-    dsn: str, table: RoomTable, *, is_own: bool = False, as_stored: bool = False, rooms: Any = None
+    dsn: str,
+    table: TableColumns,
+    *,
+    is_own: bool = False,
+    as_stored: bool = False,
+    rooms: Any = None,
 ) -> list[dict[str, Any]]:
     """The rows of a table."""
     with held_snapshot(dsn, "rooms") as snapshot:
@@ -57,7 +62,7 @@ class OwnStore(StoreCase):
         await self.one.persist(made.room_id, made.version, made.events)
         return room
 
-    def rows(self, table: RoomTable, *, as_stored: bool = False) -> list[dict[str, Any]]:
+    def rows(self, table: TableColumns, *, as_stored: bool = False) -> list[dict[str, Any]]:
         return read(self.dsn, table, is_own=True, as_stored=as_stored)
 
     async def test_tables_have_what_the_room_has(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from random import Random
 from typing import Any
@@ -11,9 +12,10 @@ from twisted.trial.unittest import TestCase
 
 from simulator.rooms.random_rooms import USERS, RandomRoom
 from synrepl.pipeline.rooms.differences import DifferenceKind
-from synrepl.pipeline.rooms.verify import VerifyOptions, part_differences
+from synrepl.pipeline.rooms.verify import NAMED_ONCE, VerifyOptions, part_differences
 from tests.pipeline.rooms_in_process import run_in_process
-from tests.storage.foreign_rooms import published_keys, room_database
+from tests.rooms.test_real_rooms import Recorded
+from tests.storage.foreign_rooms import published_keys, room_database, rooms_of
 from tests.storage.rooms.store_case import StoreCase
 
 #: The release whose recorded rooms have no difference.
@@ -38,14 +40,28 @@ def differences(
     return run_in_process(dsn, work, size)
 
 
+def recorded_room() -> Recorded:
+    """One of the recorded rooms, so that little time is spent."""
+    return sorted(rooms_of(SOUND), key=lambda room: len(room.rows))[-3]
+
+
+def concerned(row: Mapping[str, Any]) -> str:
+    """The event, or the group, that a difference concerns; several parts may name it."""
+    if row["kind"] == DifferenceKind.MISSING_EVENT:
+        return str(row["computed"])
+    return str(row["state_group" if row["kind"] in NAMED_ONCE else "event_id"])
+
+
 class Found(TestCase):
     timeout = 300
 
-    async def damaged(self, *statements: str) -> str:
-        """A database after some statements, each of which changes rows; its DSN."""
-        dsn = await room_database(SOUND, self)
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.dsn = await room_database(SOUND, self, [recorded_room()])
+
+    def damage(self, *statements: str) -> None:
+        """Run some statements on the database, each of which changes rows."""
         with (
-            closing(psycopg2.connect(dsn)) as connection,
+            closing(psycopg2.connect(self.dsn)) as connection,
             connection,
             connection.cursor() as cursor,
         ):
@@ -53,27 +69,22 @@ class Found(TestCase):
             for statement in statements:
                 cursor.execute(statement)
                 self.assertGreater(cursor.rowcount, 0, statement)
-        return dsn
 
-    def named(self, dsn: str) -> set[tuple[str, str | None, str]]:
+    def named(self) -> set[tuple[str, str | None, str]]:
         """Kind, column and event of what is found, the same wherever rooms are cut."""
         first, other = (
             {
-                (
-                    row["kind"],
-                    row["what"],
-                    row["computed"] if row["kind"] == "missing event" else row["event_id"],
-                )
-                for row in differences(dsn, SOUND, size)
+                (row["kind"], row["what"], concerned(row))
+                for row in differences(self.dsn, SOUND, size)
             }
             for size in SIZES
         )
         self.assertEqual(first, other)
         return first
 
-    async def one(self, dsn: str, sql: str) -> str:
+    def one(self, sql: str) -> str:
         """A value of the database."""
-        with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
             cursor.execute(sql)
             return str(cursor.fetchone()[0])
 
@@ -85,94 +96,85 @@ class Found(TestCase):
                 self.assertEqual({row["event_id"] for row in found}, known, (version, size))
                 self.assertLessEqual({row["kind"] for row in found}, {DifferenceKind.STATE.value})
 
-    async def test_a_changed_byte_of_the_content(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
-        dsn = await self.damaged(
+    def test_a_changed_byte_of_the_content(self) -> None:
+        event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        self.damage(
             'UPDATE event_json SET json = replace(json, \'"body": "\', \'"body": "x\')'
             f" WHERE event_id = '{event_id}'"
         )
-        self.assertEqual(self.named(dsn), {("wrong content hash", "hashes", event_id)})
+        self.assertEqual(self.named(), {("wrong content hash", "hashes", event_id)})
 
-    async def test_a_changed_byte_of_what_is_signed(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
-        dsn = await self.damaged(
+    def test_a_changed_byte_of_what_is_signed(self) -> None:
+        event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        self.damage(
             "UPDATE event_json SET json = replace(json, '\"origin_server_ts\": ', '\"origin_server_ts\": 1')"
             f" WHERE event_id = '{event_id}'"
         )
-        self.assertEqual(self.named(dsn), {("wrong event ID", "event_id", event_id)})
+        self.assertEqual(self.named(), {("wrong event ID", "event_id", event_id)})
 
-    async def test_a_lost_auth_event(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(
-            dsn,
+    def test_a_lost_auth_event(self) -> None:
+        event_id = self.one(
             "SELECT min(event_id) FROM events e WHERE type = 'm.room.power_levels' AND outlier = false"
             " AND (SELECT count(*) FROM event_auth a WHERE a.auth_id = e.event_id) > 3",
         )
-        dsn = await self.damaged(
+        self.damage(
             f"DELETE FROM event_json WHERE event_id = '{event_id}'",
             f"DELETE FROM events WHERE event_id = '{event_id}'",
         )
-        found = self.named(dsn)
+        found = self.named()
         self.assertEqual({(kind, who) for kind, _, who in found}, {("missing event", event_id)})
 
-    async def test_an_event_without_json(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
-        dsn = await self.damaged(f"DELETE FROM event_json WHERE event_id = '{event_id}'")
-        self.assertEqual(self.named(dsn), {("no JSON", None, event_id)})
+    def test_an_event_without_json(self) -> None:
+        event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        self.damage(f"DELETE FROM event_json WHERE event_id = '{event_id}'")
+        self.assertEqual(self.named(), {("no JSON", None, event_id)})
 
-    async def test_a_swapped_entry_of_a_state_group(self) -> None:
-        dsn = await self.damaged(SWAP)
-        found = differences(dsn, SOUND, 1_000)
+    def test_a_swapped_entry_of_a_state_group(self) -> None:
+        self.damage(SWAP)
+        found = differences(self.dsn, SOUND, 1_000)
         self.assertEqual({row["kind"] for row in found}, {"state"})
         self.assertEqual({row["state_key"] for row in found}, {""})
         self.assertEqual(len({row["event_id"] for row in found}), 1)
 
-    async def test_a_group_of_another_room(self) -> None:
-        dsn = await self.damaged(
+    def test_a_group_of_another_room(self) -> None:
+        self.damage(
             "UPDATE state_groups SET room_id = '!elsewhere:x'"
             " WHERE id = (SELECT max(state_group) FROM event_to_state_groups)"
         )
         self.assertEqual(
-            {(kind, what) for kind, what, _ in self.named(dsn)}, {("other room", "state_group")}
+            {(kind, what) for kind, what, _ in self.named()}, {("other room", "state_group")}
         )
 
-    async def test_a_verdict_that_the_rules_do_not_give(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
-        dsn = await self.damaged(
+    def test_a_verdict_that_the_rules_do_not_give(self) -> None:
+        event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        self.damage(
             f"INSERT INTO rejections (event_id, reason, last_check) VALUES ('{event_id}', 'x', '')"
         )
-        self.assertEqual(self.named(dsn), {("verdict", None, event_id)})
+        self.assertEqual(self.named(), {("verdict", None, event_id)})
 
-    async def test_edges_and_columns_that_differ_from_the_json(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
-        dsn = await self.damaged(
+    def test_edges_and_columns_that_differ_from_the_json(self) -> None:
+        event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        self.damage(
             f"DELETE FROM event_edges WHERE event_id = '{event_id}'",
             f"UPDATE events SET sender = '@else:x' WHERE event_id = '{event_id}'",
         )
         self.assertEqual(
-            self.named(dsn),
+            self.named(),
             {("wrong edges", "prev_events", event_id), ("wrong column", "sender", event_id)},
         )
 
-    async def test_a_bad_signature(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
-        dsn = await self.damaged(
+    def test_a_bad_signature(self) -> None:
+        event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        self.damage(
             "UPDATE event_json SET json = regexp_replace(json, '(\"ed25519:[^\"]+\": \")....', '\\1AAAA')"
             f" WHERE event_id = '{event_id}'"
         )
-        self.assertEqual(self.named(dsn), {("bad signature", "signatures", event_id)})
+        self.assertEqual(self.named(), {("bad signature", "signatures", event_id)})
 
-    async def test_an_event_without_a_state_group(self) -> None:
-        dsn = await room_database(SOUND, None)
-        event_id = await self.one(dsn, f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
-        dsn = await self.damaged(f"DELETE FROM event_to_state_groups WHERE event_id = '{event_id}'")
-        self.assertEqual(self.named(dsn), {("no state group", None, event_id)})
+    def test_an_event_without_a_state_group(self) -> None:
+        event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
+        self.damage(f"DELETE FROM event_to_state_groups WHERE event_id = '{event_id}'")
+        self.assertEqual(self.named(), {("no state group", None, event_id)})
 
 
 class OwnStore(StoreCase):

@@ -45,7 +45,7 @@ DIFFERENCES = pa.schema(
 )
 
 
-class Difference(NamedTuple):
+class RoomDifference(NamedTuple):
     """One difference.
 
     :ivar what: the column that differs, or in which the missing event is named
@@ -63,7 +63,7 @@ class Difference(NamedTuple):
     computed: str | None = None
 
 
-def differences_batch(room_id: str, found: list[Difference]) -> pa.RecordBatch:
+def differences_batch(room_id: str, found: list[RoomDifference]) -> pa.RecordBatch:
     """Differences of one room as a batch."""
     rows = [
         {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unpaddedbase64 import encode_base64
 
-from synrepl.pipeline.rooms.differences import Difference, DifferenceKind
+from synrepl.pipeline.rooms.differences import DifferenceKind, RoomDifference
 from synrepl.rooms import Event, Keys, RoomVersion, check_signatures, content_hash_matches, redact
 
 #: Fields that a redacted event may have in addition: servers add them on the way.
@@ -29,7 +29,7 @@ class StoredColumns(NamedTuple):
 
 def check_event(
     event: Event, columns: StoredColumns, version: RoomVersion, keys: Keys | None
-) -> Iterator[Difference]:
+) -> Iterator[RoomDifference]:
     """The differences of one event.
 
     :param version: of the room
@@ -40,13 +40,15 @@ def check_event(
         refusal = check_signatures(event, keys)
         if refusal is not None and refusal.code not in _NEEDS_KEYS:
             stored = f"{refusal.code}: {refusal.sentence}"
-            yield Difference(event_id, DifferenceKind.BAD_SIGNATURE, "signatures", stored=stored)
+            yield RoomDifference(
+                event_id, DifferenceKind.BAD_SIGNATURE, "signatures", stored=stored
+            )
     # The JSON of an erased event is in a form of its own.
     if not columns.erased and not content_hash_matches(event) and not _is_redacted(event, version):
         hashes = event.fields.get("hashes")
         stored = str(hashes.get("sha256") if isinstance(hashes, Mapping) else hashes)
         computed = encode_base64(event.content_hash())
-        yield Difference(
+        yield RoomDifference(
             event_id, DifferenceKind.WRONG_HASH, "hashes", stored=stored, computed=computed
         )
     pairs = (
@@ -57,7 +59,7 @@ def check_event(
     )
     for name, stored_value, value in pairs:
         if stored_value != value:
-            yield Difference(
+            yield RoomDifference(
                 event_id,
                 DifferenceKind.WRONG_COLUMN,
                 name,
@@ -66,11 +68,11 @@ def check_event(
             )
 
 
-def check_edges(event: Event, stored: set[str]) -> Iterator[Difference]:
+def check_edges(event: Event, stored: set[str]) -> Iterator[RoomDifference]:
     """The difference between the prev events of an event and those that are stored beside it."""
     computed = set(event.prev_event_ids)
     if stored != computed:
-        yield Difference(
+        yield RoomDifference(
             event.event_id,
             DifferenceKind.WRONG_EDGES,
             "prev_events",

@@ -24,7 +24,7 @@ class NoSuchSetting(InputError):
     """job {job!r} has no setting {setting!r}; it has {settings}"""
 
 
-class BadSetting(InputError):
+class JobSettingRefused(InputError):
     """setting {setting!r} of job {job!r} cannot be {value!r}: want {wanted}"""
 
 
@@ -86,7 +86,11 @@ class SparkRoomJob:
     def check(self, settings: Mapping[str, str], *, has_second: bool = False) -> None:
         """Check settings, and whether there is a second database for a job that compares.
 
+<<<<<<< HEAD
         :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
+=======
+        :raises NoSuchSetting: :raises JobSettingRefused:
+>>>>>>> roomsa
         """
         if self.compares != has_second:
             raise SecondDatabase(job=self.name, needs="needs a" if self.compares else "takes no")
@@ -97,15 +101,21 @@ class SparkRoomJob:
                 raise NoSuchSetting(job=self.name, setting=name[:100], settings=names)
             if not setting.accepts(value):
                 wanted = setting.kind.value
-                raise BadSetting(job=self.name, setting=name, value=value[:100], wanted=wanted)
+                raise JobSettingRefused(
+                    job=self.name, setting=name, value=value[:100], wanted=wanted
+                )
 
     def run(
         self, frames: RoomFrames, settings: Mapping[str, str], there: RoomFrames | None = None
     ) -> DataFrame:
         """The result. It can be read as long as the tables are open.
 
+<<<<<<< HEAD
         :param there: the tables of the second database of a job that compares
         :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
+=======
+        :raises NoSuchSetting: :raises JobSettingRefused:
+>>>>>>> roomsa
         """
         self.check(settings, has_second=there is not None)
         return self.transform(frames, settings, *(() if there is None else (there,)))

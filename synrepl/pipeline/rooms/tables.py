@@ -22,7 +22,7 @@ _TYPES: dict[str, tuple[pa.DataType, t.DataType]] = {
 }
 
 
-class RoomTable(NamedTuple):
+class TableColumns(NamedTuple):
     """The columns of one table.
 
     :ivar columns: name and type of each; the type is ``text``, ``number``, ``flag`` or ``bytes``, and ends
@@ -54,7 +54,7 @@ class RoomTable(NamedTuple):
 
 
 #: Rooms that have events. The version is null where nothing states it.
-ROOMS = RoomTable("rooms", (("room_id", "text"), ("room_version", "text?")))
+ROOMS = TableColumns("rooms", (("room_id", "text"), ("room_version", "text?")))
 
 #: Every event, outliers among them.
 #:
@@ -71,7 +71,7 @@ ROOMS = RoomTable("rooms", (("room_id", "text"), ("room_version", "text?")))
 #:   latter
 #: - ``json``: in federation format, byte for byte as stored unless it is in the redacted form; null if there is
 #:   none
-EVENTS = RoomTable(
+EVENTS = TableColumns(
     "events",
     (
         ("room_id", "text"),
@@ -99,7 +99,7 @@ EVENTS = RoomTable(
 
 #: The places of the events that have a state, without their JSON. ``oldest_prev_stream`` is the stream ordering of the
 #: prev event that comes first in topological order; null where none is known.
-PLACES = RoomTable(
+PLACES = TableColumns(
     "places",
     (
         ("room_id", "text"),
@@ -112,16 +112,18 @@ PLACES = RoomTable(
 )
 
 #: The prev events of events, whether the database has them or not.
-EDGES = RoomTable("edges", (("room_id", "text"), ("event_id", "text"), ("prev_event_id", "text")))
+EDGES = TableColumns(
+    "edges", (("room_id", "text"), ("event_id", "text"), ("prev_event_id", "text"))
+)
 
 #: The auth events of events; also ``m.room.create`` where the room ID implies it, in synrepl's own database.
-AUTH_EDGES = RoomTable(
+AUTH_EDGES = TableColumns(
     "auth_edges", (("room_id", "text"), ("event_id", "text"), ("auth_event_id", "text"))
 )
 
 #: State groups. One with a ``prev_state_group`` is stored as what differs from that one. ``made_for`` is the
 #: event that it was made for, which a Synapse records; ``digest`` is that of its entries, which synrepl does.
-STATE_GROUPS = RoomTable(
+STATE_GROUPS = TableColumns(
     "state_groups",
     (
         ("room_id", "text"),
@@ -134,7 +136,7 @@ STATE_GROUPS = RoomTable(
 
 #: The stored entries of state groups. ``event_id`` is null where the entry of the previous group is
 #: removed, which only synrepl does. ``room_id`` is that of the row, where the database has one.
-STATE_GROUP_ENTRIES = RoomTable(
+STATE_GROUP_ENTRIES = TableColumns(
     "state_group_entries",
     (
         ("room_id", "text"),
@@ -146,7 +148,7 @@ STATE_GROUP_ENTRIES = RoomTable(
 )
 
 #: The state group after each event that has one, and before it.
-EVENT_STATE_GROUPS = RoomTable(
+EVENT_STATE_GROUPS = TableColumns(
     "event_state_groups",
     (
         ("room_id", "text"),
@@ -157,27 +159,29 @@ EVENT_STATE_GROUPS = RoomTable(
 )
 
 #: The current state of rooms.
-CURRENT_STATE = RoomTable(
+CURRENT_STATE = TableColumns(
     "current_state",
     (("room_id", "text"), ("type", "text"), ("state_key", "text"), ("event_id", "text")),
 )
 
 #: The memberships in current states.
-MEMBERSHIPS = RoomTable(
+MEMBERSHIPS = TableColumns(
     "memberships",
     (("room_id", "text"), ("user_id", "text"), ("membership", "text"), ("event_id", "text")),
 )
 
 #: Who may see an event, packed (:mod:`synrepl.storage.rooms.visibility.audience`). A Synapse stores nothing of the kind.
-AUDIENCES = RoomTable(
+AUDIENCES = TableColumns(
     "audiences", (("room_id", "text"), ("event_id", "text"), ("audience", "number"))
 )
 
 #: The forward extremities of rooms.
-FORWARD_EXTREMITIES = RoomTable("forward_extremities", (("room_id", "text"), ("event_id", "text")))
+FORWARD_EXTREMITIES = TableColumns(
+    "forward_extremities", (("room_id", "text"), ("event_id", "text"))
+)
 
 #: Prev events that are known to be missing.
-BACKWARD_EXTREMITIES = RoomTable(
+BACKWARD_EXTREMITIES = TableColumns(
     "backward_extremities", (("room_id", "text"), ("event_id", "text"))
 )
 

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.differences import (
     DIFFERENCES,
-    Difference,
     DifferenceKind,
+    RoomDifference,
     differences_batch,
 )
 from synrepl.pipeline.rooms.event_checks import StoredColumns, check_edges, check_event
@@ -50,6 +50,13 @@ from synrepl.rooms import (
 
 #: Entries of a state that are named one by one; of a larger difference, the first.
 _MAX_ENTRIES = 20
+
+#: What several parts of a room may find.
+NAMED_ONCE = (
+    DifferenceKind.MISSING_EVENT,
+    DifferenceKind.BROKEN_GROUP,
+    DifferenceKind.OTHER_ROOM,
+)
 
 #: More events than any room has.
 _WHOLE = 2**62
@@ -110,7 +117,7 @@ def verify_rooms(
     work = partial(part_differences, frames.lookup, chosen)
     rows = events.mapInArrow(partial(each_part, work), from_arrow_schema(DIFFERENCES))
     # Several parts may depend on the same missing event or broken group.
-    named = (DifferenceKind.MISSING_EVENT.value, DifferenceKind.BROKEN_GROUP.value)
+    named = [each.value for each in NAMED_ONCE]
     twice = Window.partitionBy("room_id", "kind", "state_group", "computed").orderBy("event_id")
     return (
         rows.withColumn("nth", f.row_number().over(twice))
@@ -129,7 +136,7 @@ def part_differences(
         name = table.column("room_version")[0].as_py()
         versions = JudgingVersions.of(name, options.what_if)
     except UnknownRoomVersion as error:
-        unknown = Difference(
+        unknown = RoomDifference(
             rows[0].event_id, DifferenceKind.NOT_JUDGED, "room_version", stored=str(error)
         )
         yield differences_batch(room_id, [unknown])
@@ -178,7 +185,7 @@ class _PartVerification:
         self._named_groups: set[int] = set()
         self._named_missing: set[str] = set()
 
-    def events(self, rows: Sequence[PartRow]) -> Iterator[Difference]:
+    def events(self, rows: Sequence[PartRow]) -> Iterator[RoomDifference]:
         """The differences of a part."""
         judging = PartJudging(self._room_id, self._versions, rows, self._lookup)
 
@@ -192,7 +199,7 @@ class _PartVerification:
 
     def outliers(
         self, rows: Sequence[PartRow], out_of_band: Sequence[bool]
-    ) -> Iterator[Difference]:
+    ) -> Iterator[RoomDifference]:
         """The differences of outliers, which are judged by their auth events alone."""
         view = PartView(self._room_id, self._versions, self._lookup)
         for row, is_out_of_band in zip(rows, out_of_band, strict=True):
@@ -213,7 +220,7 @@ class _PartVerification:
                 continue
             yield from _verdict(row, judged.refusal)
 
-    def _event(self, each: JudgedRow, view: PartView) -> Iterator[Difference]:
+    def _event(self, each: JudgedRow, view: PartView) -> Iterator[RoomDifference]:
         row, event = each.row, each.event
         if event is None:
             yield from self._unparsed(row)
@@ -233,7 +240,7 @@ class _PartVerification:
         if not each.given:
             yield from self._state(each, view, agrees)
 
-    def _alone(self, event: Event) -> Iterator[Difference]:
+    def _alone(self, event: Event) -> Iterator[RoomDifference]:
         if self._is_what_if:
             return
         keys: Keys | None = None
@@ -251,28 +258,28 @@ class _PartVerification:
                 self._keys[server] = {**found.get(server, {}), **self._given.get(server, {})}
         return self._keys
 
-    def _unparsed(self, row: PartRow) -> Iterator[Difference]:
+    def _unparsed(self, row: PartRow) -> Iterator[RoomDifference]:
         if self._is_what_if:
             return
         if row.raw is None:
-            yield Difference(row.event_id, DifferenceKind.NO_JSON)
+            yield RoomDifference(row.event_id, DifferenceKind.NO_JSON)
             return
         try:
             # The same without the IDs that it should have.
             event = self._versions.parse_any(row.raw)
         except BadEvent as error:
-            yield Difference(row.event_id, DifferenceKind.BAD_JSON, stored=str(error))
+            yield RoomDifference(row.event_id, DifferenceKind.BAD_JSON, stored=str(error))
             return
         what, stored, computed = "event_id", row.event_id, event.event_id
         if event.room_id != self._room_id:
             what, stored, computed = "room_id", self._room_id, event.room_id
-        yield Difference(
+        yield RoomDifference(
             row.event_id, DifferenceKind.WRONG_ID, what, stored=stored, computed=computed
         )
 
     def _missing(
         self, row: PartRow, event: Event, view: PartView, problem: str
-    ) -> Iterator[Difference]:
+    ) -> Iterator[RoomDifference]:
         """Why an event could not be judged: events are missing; what is corrupt is named by itself."""
         cited = auth_dependencies(event)
         for each in view.absent - view.corrupt - self._named_missing:
@@ -280,9 +287,9 @@ class _PartVerification:
             yield _missing_event(row, "auth_events" if each in cited else "state", each)
         yield from self._gap(row, event, view)
         if not (view.absent or view.corrupt or self._named_missing):
-            yield Difference(row.event_id, DifferenceKind.NOT_JUDGED, stored=problem)
+            yield RoomDifference(row.event_id, DifferenceKind.NOT_JUDGED, stored=problem)
 
-    def _gap(self, row: PartRow, event: Event, view: PartView) -> Iterator[Difference]:
+    def _gap(self, row: PartRow, event: Event, view: PartView) -> Iterator[RoomDifference]:
         """Prev events that are missing without being known to be."""
         with_state = view.states_at(event.prev_event_ids)
         missing = [
@@ -300,7 +307,7 @@ class _PartVerification:
                 if each not in expected:
                     yield _missing_event(row, "prev_events", each)
 
-    def _state(self, each: JudgedRow, view: PartView, agrees: bool) -> Iterator[Difference]:
+    def _state(self, each: JudgedRow, view: PartView, agrees: bool) -> Iterator[RoomDifference]:
         """Compare the state after an event with the stored one."""
         row, judged = each.row, each.judged
         assert judged is not None
@@ -309,11 +316,11 @@ class _PartVerification:
         assert judged.state_before is not None
         if row.group is None:
             if not row.rejected and not self._is_what_if:
-                yield Difference(row.event_id, DifferenceKind.NO_STATE_GROUP)
+                yield RoomDifference(row.event_id, DifferenceKind.NO_STATE_GROUP)
             return
         if row.group in view.groups.misplaced and row.group not in self._named_groups:
             self._named_groups.add(row.group)
-            yield Difference(
+            yield RoomDifference(
                 row.event_id,
                 DifferenceKind.OTHER_ROOM,
                 "state_group",
@@ -325,7 +332,7 @@ class _PartVerification:
         if theirs is None:
             if row.group not in self._named_groups:
                 self._named_groups.add(row.group)
-                yield Difference(row.event_id, DifferenceKind.BROKEN_GROUP, group=row.group)
+                yield RoomDifference(row.event_id, DifferenceKind.BROKEN_GROUP, group=row.group)
             return
         if ours == theirs:
             view.groups.adopt(row.group, ours)
@@ -344,7 +351,9 @@ class _PartVerification:
             fresh -= differing_entries(assumed, ours)
         self._differing[row.event_id] = entries
         for key, their, our in sorted(fresh, key=str)[:_MAX_ENTRIES]:
-            yield Difference(row.event_id, DifferenceKind.STATE, None, key, row.group, their, our)
+            yield RoomDifference(
+                row.event_id, DifferenceKind.STATE, None, key, row.group, their, our
+            )
 
 
 def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[StateEntry]:
@@ -357,9 +366,9 @@ def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[Sta
     return found
 
 
-def _verdict(row: PartRow, refusal: Any) -> Iterator[Difference]:
+def _verdict(row: PartRow, refusal: Any) -> Iterator[RoomDifference]:
     if (refusal is not None) != row.rejected:
-        yield Difference(
+        yield RoomDifference(
             row.event_id,
             DifferenceKind.VERDICT,
             stored="rejected" if row.rejected else "accepted",
@@ -369,8 +378,8 @@ def _verdict(row: PartRow, refusal: Any) -> Iterator[Difference]:
         )
 
 
-def _missing_event(row: PartRow, what: str, event_id: str) -> Difference:
-    return Difference(row.event_id, DifferenceKind.MISSING_EVENT, what, computed=event_id)
+def _missing_event(row: PartRow, what: str, event_id: str) -> RoomDifference:
+    return RoomDifference(row.event_id, DifferenceKind.MISSING_EVENT, what, computed=event_id)
 
 
 def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:

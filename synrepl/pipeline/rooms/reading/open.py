@@ -15,7 +15,7 @@ from synrepl.pipeline.rooms.reading.own_scans import own_scans
 from synrepl.pipeline.rooms.reading.scan_reader import ScanReader
 from synrepl.pipeline.rooms.reading.synapse_scans import synapse_scans
 from synrepl.pipeline.rooms.reading.table_scan import RoomScans
-from synrepl.pipeline.rooms.tables import RoomFrames, RoomTable
+from synrepl.pipeline.rooms.tables import RoomFrames, TableColumns
 from synrepl.pipeline.source.database.open import NoStreamTables
 from synrepl.storage.foreign.release import NotSynapse
 
@@ -41,7 +41,7 @@ class RoomSource(NamedTuple):
         )
 
     def _frame(
-        self, spark: SparkSession, table: RoomTable, *, as_stored: bool = False
+        self, spark: SparkSession, table: TableColumns, *, as_stored: bool = False
     ) -> DataFrame:
         statements = self.scans.statements(table)
         reader = ScanReader(self.dsn, self.snapshot, table, statements, as_stored)

@@ -13,7 +13,7 @@ from adbc_driver_postgresql import dbapi
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.driver.connection import DatabaseAddress
 from synrepl.pipeline.rooms.reading.event_form import in_shown_form
-from synrepl.pipeline.rooms.tables import EVENTS, RoomTable
+from synrepl.pipeline.rooms.tables import EVENTS, TableColumns
 from synrepl.pipeline.source.database.sql import literal
 from synrepl.pipeline.source.reading.chunk_reader import (
     BATCH_BYTES,
@@ -57,7 +57,7 @@ class ScanReader(NamedTuple):
 
     dsn: str
     snapshot: str
-    table: RoomTable
+    table: TableColumns
     statements: Sequence[str]
     as_stored: bool = False
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from synrepl.pipeline.rooms.tables import RoomTable
+from synrepl.pipeline.rooms.tables import TableColumns
 
 #: Events whose rows one task reads. Memory does not depend on it, because rows are streamed.
 PART_EVENTS = 50_000
@@ -26,7 +26,7 @@ class TableScan(NamedTuple):
     :ivar sql: the statement, with ``{part}`` for the condition of a part
     """
 
-    table: RoomTable
+    table: TableColumns
     axis: PartAxis
     sql: str
 
@@ -41,7 +41,7 @@ class RoomScans(NamedTuple):
     scans: Mapping[str, TableScan]
     parts: Mapping[PartAxis, Sequence[str]]
 
-    def statements(self, table: RoomTable) -> list[str]:
+    def statements(self, table: TableColumns) -> list[str]:
         """The statements that read a table, one for each part."""
         scan = self.scans[table.name]
         return [scan.sql.replace("{part}", part) for part in self.parts[scan.axis]]
