@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from synrepl.pipeline.rooms.compaction import COMPACTION
 from synrepl.pipeline.rooms.divergence import DIVERGENCE
 from synrepl.pipeline.rooms.growth import GROWTH
-=======
 from synrepl.pipeline.rooms.room_events import ROOM_EVENTS
->>>>>>> roomsa
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.state_at_every_event import STATE_AT_EVERY_EVENT
 from synrepl.pipeline.rooms.state_groups import STATE_GROUPS
@@ -16,13 +13,10 @@ from synrepl.pipeline.rooms.verify import VERIFY_ROOMS
 from synrepl.pipeline.rooms.visibility import VISIBILITY
 
 ROOM_JOBS: tuple[SparkRoomJob, ...] = (
-<<<<<<< HEAD
     COMPACTION,
     DIVERGENCE,
     GROWTH,
-=======
     ROOM_EVENTS,
->>>>>>> roomsa
     STATE_AT_EVERY_EVENT,
     STATE_GROUPS,
     VERIFY_ROOMS,
