@@ -86,11 +86,7 @@ class SparkRoomJob:
     def check(self, settings: Mapping[str, str], *, has_second: bool = False) -> None:
         """Check settings, and whether there is a second database for a job that compares.
 
-<<<<<<< HEAD
-        :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
-=======
-        :raises NoSuchSetting: :raises JobSettingRefused:
->>>>>>> roomsa
+        :raises NoSuchSetting: :raises JobSettingRefused: :raises SecondDatabase:
         """
         if self.compares != has_second:
             raise SecondDatabase(job=self.name, needs="needs a" if self.compares else "takes no")
@@ -110,12 +106,8 @@ class SparkRoomJob:
     ) -> DataFrame:
         """The result. It can be read as long as the tables are open.
 
-<<<<<<< HEAD
         :param there: the tables of the second database of a job that compares
-        :raises NoSuchSetting: :raises BadSetting: :raises SecondDatabase:
-=======
-        :raises NoSuchSetting: :raises JobSettingRefused:
->>>>>>> roomsa
+        :raises NoSuchSetting: :raises JobSettingRefused: :raises SecondDatabase:
         """
         self.check(settings, has_second=there is not None)
         return self.transform(frames, settings, *(() if there is None else (there,)))
