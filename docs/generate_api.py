@@ -208,6 +208,12 @@ SECTIONS = (
             "state_at_every_event": None,
             "verify_rooms": None,
             "VerifyOptions": (),
+            "check_groups": None,
+            "compact_groups": None,
+            "apply_compaction": None,
+            "visible_events": None,
+            "diverging_rooms": None,
+            "room_growth": None,
         },
     ),
 )
