@@ -59,12 +59,7 @@ RESULT = pa.schema(
 def compact_groups(frames: RoomFrames, max_hops: int = MAX_HOPS) -> DataFrame:
     """One row for each state group of a Synapse's database.
 
-    - ``stored_prev``, ``rows_before``, ``bytes_before``: how it is stored; bytes are estimates, with the index
-    - ``prev_state_group``, ``entries``: how it would be stored. ``entries`` is null where ``changed`` is not true
-    - ``size``, ``digest_before``, ``digest_after``: of its state. The digests are always equal; where they
-      would not be, the job fails
-    - ``hops``: how many further groups would have to be read for it
-    - ``problem``: why its state cannot be put together; it stays as it is
+    docs/rooms-on-spark.md has the columns. Where digests would differ, the job fails.
 
     A room of which no rows would be saved stays as it is. A task holds what the states of one room change, some
     400 bytes a change, and a few whole states.

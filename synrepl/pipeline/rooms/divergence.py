@@ -35,13 +35,7 @@ _KEYS = ("room_id", "kind", "event_id", "type", "state_key", "here", "there", "s
 def diverging_rooms(here: RoomFrames, there: RoomFrames) -> DataFrame:
     """One row for each difference between two servers, in the rooms that both have.
 
-    - ``kind`` *only here*, *only there*: an event that only one of them has, as an event with a state
-    - *verdict*: both have the event, and judge it differently: ``here`` and ``there`` are ``accepted``,
-      ``rejected`` or ``soft-failed``
-    - *state*: the states after an event differ, though those after its prev events do not, or one of these is only
-      here
-    - *current state*: the current states differ at a key; ``here`` and ``there`` are the events
-    - ``stream_ordering``: of the event here, or there if it is only there
+    docs/rooms-on-spark.md has the kinds.
 
     An event that is on its way is a difference, too. States are compared by their digests: those of stored groups in
     a Synapse's database, those of :mod:`.state_at_every_event` in synrepl's own.

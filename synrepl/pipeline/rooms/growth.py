@@ -51,14 +51,7 @@ class NoDaysAhead(InputError):
 def room_growth(frames: RoomFrames, days_ahead: int = DAYS_AHEAD) -> DataFrame:
     """One row for each measure and day.
 
-    - ``measure``: ``rooms``; ``members`` (users whose newest accepted membership
-      in a room is ``join``, which state resolution may see differently); ``events``; ``forks`` (events that join
-      branches); ``event bytes`` and ``state bytes``, which are estimates of what events and state groups take
-    - ``added``, ``total``: on the day, and until its end. Days are those of the events, in UTC, as their servers
-      wrote them; an event of a day before 2014 or after today counts for none
-    - ``low``, ``high``: of a forecast, the bounds within which 19 of 20 totals will be if the coming days are like the
-      last 56: what is added each day varies as it did, independently of other days. Null where there are
-      fewer than 8 days
+    docs/rooms-on-spark.md has the columns, and how the forecast is made.
 
     The last day is incomplete if it is today's; it is not used for the forecast.
 

@@ -49,10 +49,7 @@ RESULT = pa.schema(
 def check_groups(frames: RoomFrames) -> DataFrame:
     """One row for each finding in the state groups of a Synapse's database.
 
-    - ``finding``: see :class:`.GroupFinding`
-    - ``event_id``: of a wrong state, the event after which it is
-    - ``type``, ``state_key``, ``stored``: an entry that is wrong, and the event that it names
-    - ``rows``, ``bytes``: what is stored for the group; bytes are estimates, with the index
+    docs/rooms-on-spark.md has the columns, and :class:`.GroupFinding` the findings.
 
     A group that nothing needs may be needed by an event that the server is about to store.
 

@@ -67,10 +67,7 @@ class NoServers(InputError):
 def visible_events(frames: RoomFrames, servers: Collection[str]) -> DataFrame:
     """One row for each interval of a room's stream in which the same rule decides for a user.
 
-    - ``first_ordering``, ``last_ordering``, ``events``: the stream orderings of its first and last event, and
-      how many events it has. Each event that has a state is in one interval of each user
-    - ``sight``: ``full``, ``redacted`` or ``hidden``; ``reason``: the code of the rule
-      (:class:`~synrepl.rooms.VisibilityReason`)
+    docs/rooms-on-spark.md has the columns. Each event that has a state is in one interval of each user.
 
     Users are those who are, or were, in a state of the room. Whom they ignore is not known here. A task holds the
     events of one room, some 600 bytes each, and for one user at a time two numbers an event.
