@@ -60,8 +60,6 @@ class RoomPages(LakeCase):
                 self.assertEqual(browser.value("document.scripts.length"), 0)
                 self.assertGreater(browser.value("document.querySelectorAll('td').length"), 0)
                 self.assertLessEqual({*browser.value(_BARS)}, {260})
-                browser.size(1280, 900)
-                browser.picture(Path("/tmp/w/rbq") / f"{job.name}.png")
 
         await deferToThread(in_browser, look)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from statistics import stdev
 from typing import Any
 
 import psycopg2
@@ -272,7 +273,6 @@ class GrowingRooms(TestCase):
             self.assertGreater(row.high, last.total + coming)
             self.assertGreater(row.high - row.low, width)
             width = row.high - row.low
-        # 3.2 is the spread of numbers from 20 to 30; 2.02 is the quantile for 39 degrees of freedom.
-        self.assertAlmostEqual(
-            ahead[0].high - ahead[0].low, 2 * 2.02 * 3.2 * (1 + 1 / 80), delta=0.3
-        )
+        # 2.0227 is the quantile for 39 degrees of freedom.
+        expected = 2 * 2.0227 * stdev(added) * (1 + 1 / days) ** 0.5
+        self.assertAlmostEqual(ahead[0].high - ahead[0].low, expected, delta=0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -65,7 +64,7 @@ def room_growth(frames: RoomFrames, days_ahead: int = DAYS_AHEAD) -> DataFrame:
     return (
         rows.crossJoin(f.broadcast(last_day))
         .groupBy("measure")
-        .applyInPandas(partial(_with_forecast, days_ahead), RESULT)
+        .applyInPandas(lambda rows: _with_forecast(days_ahead, rows), RESULT)
     )
 
 
