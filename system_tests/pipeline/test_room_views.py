@@ -273,6 +273,7 @@ class GrowingRooms(TestCase):
             self.assertGreater(row.high, last.total + coming)
             self.assertGreater(row.high - row.low, width)
             width = row.high - row.low
+            self.assertGreaterEqual(row.low, last.total)
         # 2.0227 is the quantile for 39 degrees of freedom.
-        expected = 2 * 2.0227 * stdev(added) * (1 + 1 / days) ** 0.5
-        self.assertAlmostEqual(ahead[0].high - ahead[0].low, expected, delta=0.01)
+        expected = 2.0227 * stdev(added) * (1 + 1 / days) ** 0.5
+        self.assertAlmostEqual(ahead[0].high - ahead[0].total, expected, delta=0.01)

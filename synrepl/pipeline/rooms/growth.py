@@ -29,6 +29,9 @@ _LEAST_DAYS = 8
 
 _DAY_MS = 86_400_000
 
+#: Rows of the page's table.
+_SHOWN = 300
+
 #: Bytes of a row besides its texts, with its share of indexes.
 _EVENT_OVERHEAD = 600
 _ENTRY_OVERHEAD = 200
@@ -155,6 +158,8 @@ def _forecast(added: np.ndarray, total: float, last: pd.Timestamp, days_ahead: i
     steps = np.arange(1, days_ahead + 1)
     mean, spread = float(added.mean()), float(added.std(ddof=1))
     quantile = _t_quantile(len(added) - 1)
+    # What never became less will not.
+    least = total if (added >= 0).all() else 0.0
     error = quantile * spread * np.sqrt(steps * (1 + steps / len(added)))
     expected = total + mean * steps
     return pd.DataFrame(
@@ -162,7 +167,7 @@ def _forecast(added: np.ndarray, total: float, last: pd.Timestamp, days_ahead: i
             "day": last + pd.to_timedelta(steps, unit="D"),
             "added": mean,
             "total": expected,
-            "low": np.maximum(expected - error, 0.0),
+            "low": np.maximum(expected - error, least),
             "high": expected + error,
             "is_forecast": True,
         }
@@ -207,7 +212,7 @@ def _page(rows: DataFrame) -> Page:
             Section(
                 "The last days, and the forecast",
                 "Of 20 forecasts, 19 lie between low and high if the coming days are like those before.",
-                rows_table(rows.orderBy(f.desc("day"), "measure")),
+                rows_table(rows.orderBy(f.desc("day"), "measure").limit(_SHOWN)),
             ),
         ],
     )

@@ -16,7 +16,7 @@ MAX_SPANS = 2_000
 
 _WIDTH, _LEFT, _RIGHT = 960, 260, 110
 _PLOT = _WIDTH - _LEFT - _RIGHT
-_LABEL = 33
+_LABEL = 30
 
 
 class Bar(NamedTuple):
