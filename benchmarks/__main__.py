@@ -21,6 +21,7 @@ from benchmarks import (
     federation_answers,
     federation_inbound,
     federation_served,
+    group_compaction,
     health,
     lake,
     lake_check,
@@ -45,6 +46,7 @@ from benchmarks import (
     room_visibility,
     room_workloads,
     rooms,
+    rooms_on_spark,
     soak,
     synapse_joins,
     synapse_requests,
@@ -72,6 +74,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "room_workloads": room_workloads.run,
     "room_joins": room_joins.run,
     "room_resync": room_resync.run,
+    "group_compaction": group_compaction.run,
     "federation_inbound": federation_inbound.run,
     "federation_served": federation_served.run,
     "append": append.run,
@@ -86,6 +89,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
 LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "soak": lambda scale, options: soak.run(scale, options.minutes, options.seed),
     "room_import_long": lambda scale, options: room_import.run_long(scale, options.events),
+    "rooms_on_spark": lambda scale, options: rooms_on_spark.run(scale, options.events),
     "room_shapes": lambda scale, options: room_shapes.run(scale),
     "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
     "lake_memory": lambda scale, options: lake_memory.run(scale),
@@ -181,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--write-results", action="store_true", help="write benchmarks/RESULTS.md")
     parser.add_argument("--minutes", type=float, help=f"duration of {long}")
     parser.add_argument("--seed", type=int, help=f"seed of {long}")
-    parser.add_argument("--events", type=int, help="events of room_import_long (default: 200000)")
+    parser.add_argument(
+        "--events", type=int, help="events of room_import_long and rooms_on_spark (default: 200000)"
+    )
     parser.add_argument("--kills", type=int, default=200, help="number of kills of lake_kills")
     return parser
 

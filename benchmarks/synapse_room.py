@@ -41,6 +41,7 @@ _COLUMNS = {
     "event_json": "event_id, room_id, internal_metadata, json, format_version",
     "event_edges": "event_id, prev_event_id, room_id, is_state",
     "event_to_state_groups": "event_id, state_group",
+    "state_events": "event_id, room_id, type, state_key",
     "state_groups": "id, room_id, event_id",
     "state_group_edges": "state_group, prev_state_group",
     "state_groups_state": "state_group, room_id, type, state_key, event_id",
@@ -150,6 +151,7 @@ def _write_room(cursor: Any, room: SyntheticRoom, events: int) -> None:
         event_id, room_id = event.event_id, room.room_id
         if event.state_key is not None:
             group, hops = group + 1, hops + 1
+            add("state_events", event_id, room_id, event.type, event.state_key)
             add("state_groups", group, room_id, event_id)
             if group > 1 and hops < _HOPS:
                 add("state_group_edges", group, group - 1)

@@ -16,7 +16,13 @@ from itertools import chain
 from pathlib import Path
 from types import FrameType
 
-from interop import room_import, synapse_masters, synapse_redis_worker, watch_and_doctor
+from interop import (
+    compacted_groups,
+    room_import,
+    synapse_masters,
+    synapse_redis_worker,
+    watch_and_doctor,
+)
 from interop.databases import Databases
 from interop.environments import Environment
 from interop.releases import CURRENT, RELEASES, Release
@@ -29,7 +35,10 @@ from synrepl.core.errors import SynreplError
 
 DIRECTORY = "SYNREPL_INTEROP_DIR"
 
-PARTS = WORKERS, MASTERS, REDIS, BESIDE, ROOMS = "workers", "masters", "redis", "beside", "rooms"
+PARTS = WORKERS, MASTERS, REDIS, BESIDE, ROOMS, GROUPS = (
+    *("workers", "masters", "redis"),
+    *("beside", "rooms", "groups"),
+)
 
 _REPORT = REPOSITORY / "docs" / "interop.md"
 
@@ -102,6 +111,11 @@ def run(
                 sections.append(
                     room_import.section(release, environment, databases, directory, seed)
                 )
+        if GROUPS in parts:
+            _print("state groups of a real server are compacted")
+            environment = environments[compacted_groups.RELEASE]
+            directory = scratch / "groups"
+            sections.append(compacted_groups.section(environment, databases, directory))
         facts = _facts(environments, databases)
     return render(facts, sections), all(section.holds for section in sections)
 
@@ -109,6 +123,7 @@ def run(
 def wanted(parts: Sequence[str]) -> list[Release]:
     """The releases that parts need."""
     by_part = {WORKERS: RELEASES, MASTERS: RELEASES, ROOMS: room_import.RELEASES_IMPORTED}
+    by_part[GROUPS] = (compacted_groups.RELEASE,)
     found = [by_part.get(part, (CURRENT,)) for part in parts]
     return list(dict.fromkeys(chain.from_iterable(found)))
 

@@ -33,6 +33,10 @@ class Databases:
         """Create a copy of a release's template database; its name."""
         return self._create(name, release.database)
 
+    def duplicate(self, name: str, copy: str) -> str:
+        """Create a copy of a database that no one uses; its name."""
+        return self._create(copy, name)
+
     def arguments(self, name: str) -> dict[str, Any]:
         """Connection arguments for the configuration of a Synapse."""
         found = urlsplit(self._server.dsn)

@@ -69,6 +69,10 @@ class User:
         self.access_token: str = registered["access_token"]
         self._transactions = count(1)
 
+    def moved(self, server: Server) -> None:
+        """Go on with the same account on another server with its database."""
+        self._server = server
+
     def call(self, action: str, method: str, path: str, body: object = None) -> Any:
         """Make a request to a path below the root of the client API."""
         return self._server.call(action, method, API + path, body, self.access_token)

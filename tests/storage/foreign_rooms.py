@@ -27,6 +27,9 @@ _EVENT_TABLES = (
     "redactions",
     "event_backward_extremities",
     "current_state_events",
+    "event_auth",
+    "state_events",
+    "room_memberships",
 )
 
 _TAKE_ENDS = "DELETE FROM event_forward_extremities WHERE room_id = ANY(%s) RETURNING *"
@@ -197,6 +200,44 @@ def insert_room(cursor: Any, recorded: Recorded) -> None:
             {"event_id": row["event_id"], "state_group": row["state_group"]}
             for row in recorded.rows
             if row["state_group"] is not None
+        ],
+    )
+    _insert(
+        cursor,
+        "event_auth",
+        [
+            {"event_id": event_id, "auth_id": each, "room_id": room_id}
+            for event_id, event in events.items()
+            for each in dict.fromkeys(event.auth_event_ids)
+        ],
+    )
+    _insert(
+        cursor,
+        "state_events",
+        [
+            {
+                "event_id": event_id,
+                "room_id": room_id,
+                "type": event.type,
+                "state_key": event.state_key,
+            }
+            for event_id, event in events.items()
+            if event.state_key is not None
+        ],
+    )
+    _insert(
+        cursor,
+        "room_memberships",
+        [
+            {
+                "event_id": event_id,
+                "user_id": event.state_key,
+                "sender": event.sender,
+                "room_id": room_id,
+                "membership": event.membership,
+            }
+            for event_id, event in events.items()
+            if event.type == "m.room.member"
         ],
     )
     groups = room["state_groups"]

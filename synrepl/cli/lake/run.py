@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from synrepl.cli.conventions import json_option, print_json
+from synrepl.cli.lake.job_rows import plain_cell, show_rows
 from synrepl.cli.lake.options import lake_path, session_options
+from synrepl.cli.lake.run_rooms import (
+    RoomJobOptions,
+    find_room_job,
+    room_job_options,
+    run_room_job,
+)
 from synrepl.cli.terminal import graceful_exit, plain_table, printable, show
 from synrepl.pipeline.jobs.catalogue import JOBS, find_job
 from synrepl.pipeline.jobs.charts import write_chart
@@ -17,6 +25,8 @@ from synrepl.pipeline.jobs.longform import streams_for
 from synrepl.pipeline.jobs.run import explain_job, run_job
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import LakePath
+from synrepl.pipeline.rooms.catalogue import ROOM_JOBS
+from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
@@ -39,6 +49,7 @@ SHOWN = 50
     show_default=True,
     help="Maximum number of rows to show. --json and --plot use all.",
 )
+@room_job_options
 @session_options
 @json_option
 def command(
@@ -47,16 +58,27 @@ def command(
     only_explain: bool,
     picture: Path | None,
     shown: int,
+    of_rooms: RoomJobOptions,
     session: SessionOptions,
     as_json: bool,
 ) -> None:
-    """Run JOB over the folder LAKE and show the result. Without JOB, list the jobs."""
+    """Run JOB over the folder LAKE, or over the rooms of a database, and show the result. Without JOB, list the jobs."""
     if job is None:
         _show_jobs(as_json)
         return
+    if (room_job := find_room_job(job)) is not None:
+        if path is not None or picture is not None or only_explain:
+            raise click.UsageError(
+                f"Job {job!r} reads a database: give --database, and neither LAKE, --plot nor --explain."
+            )
+        run_room_job(room_job, of_rooms, session, shown, as_json=as_json)
+        return
+    wanted = find_job(job, [each.name for each in ROOM_JOBS])
+    if of_rooms.is_given:
+        raise click.UsageError(f"Job {job!r} reads a lake, and no database.")
     if path is None:
         raise click.UsageError("Missing argument 'LAKE'.")
-    wanted, lake = find_job(job), Lake(path)
+    lake = Lake(path)
     streams_for(lake, wanted.input)
     with graceful_exit(), lake.read_lock(), named_session(session) as spark:
         if only_explain:
@@ -64,7 +86,7 @@ def command(
             return
         rows = _answer(spark, lake, wanted)
     if as_json:
-        print_json([{name: _plain(cell) for name, cell in row.items()} for row in rows])
+        print_json([{name: plain_cell(cell) for name, cell in row.items()} for row in rows])
     else:
         _show(wanted, rows, shown)
     # Last, so that the rows are printed even if drawing fails.
@@ -80,43 +102,27 @@ def _answer(spark: Any, lake: Lake, job: LakeJob) -> list[dict[str, Any]]:
 
 def _show_jobs(as_json: bool) -> None:
     if as_json:
-        print_json([{"job": job.name, "title": job.title} for job in JOBS])
+        print_json(
+            [
+                {"job": job.name, "title": job.title, "reads": reads}
+                for reads, jobs in _ALL_JOBS
+                for job in jobs
+            ]
+        )
         return
-    table = plain_table("job", "result")
-    for job in JOBS:
-        table.add_row(job.name, job.title)
+    table = plain_table("job", "reads", "result")
+    for reads, jobs in _ALL_JOBS:
+        for job in jobs:
+            table.add_row(job.name, reads, job.title)
     show(table)
 
 
+#: By what they read.
+_ALL_JOBS: tuple[tuple[str, Sequence[LakeJob | SparkRoomJob]], ...] = (
+    ("a lake", JOBS),
+    ("a database", ROOM_JOBS),
+)
+
+
 def _show(job: LakeJob, rows: list[dict[str, Any]], most: int) -> None:
-    if not rows:
-        show(job.title, "", "No rows: what it reads is empty so far.")
-        return
-    names = [field.name for field in job.schema]
-    numbers = {
-        field.name for field in job.schema if field.dataType.typeName() in ("long", "double")
-    }
-    table = plain_table(
-        *(name.replace("_", " ") + (">" if name in numbers else "") for name in names)
-    )
-    for row in rows[:most]:
-        table.add_row(*(_cell(row[name]) for name in names))
-    show(job.title, "", table)
-    if (more := len(rows) - most) > 0:
-        show(f"and {more:,} more row{'' if more == 1 else 's'} (--rows, --json)")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.3f}"
-    return printable(str(value))
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    show_rows(job.title, job.schema, rows[:most], max(0, len(rows) - most))

@@ -30,7 +30,7 @@ from synrepl.storage.store import Trimmed
 BATCH_BYTES = 4 << 20
 
 #: Planner settings without which the server scans the whole table for each chunk.
-_SETTINGS = {
+READ_SETTINGS = {
     "enable_seqscan": "off",
     "jit": "off",
     "standard_conforming_strings": "on",
@@ -72,7 +72,7 @@ class ChunkReader:
     """
 
     def __init__(self, dsn: str, instance: str = "pipeline") -> None:
-        self._address = DatabaseAddress(dsn, instance, settings=_SETTINGS)
+        self._address = DatabaseAddress(dsn, instance, settings=READ_SETTINGS)
         self._idle = worker_idle_connection()
 
     @contextmanager
@@ -106,7 +106,7 @@ class ChunkReader:
                 # Errors of the cursor's own reader have no SQLSTATE.
                 with AdbcRecordBatchReader._import_from_c(stream.address) as batches:
                     for batch in batches:
-                        yield _as(batch, schema)
+                        yield with_schema(batch, schema)
             # Last, because rows that are trimmed during the read are missing from it.
             _check_not_trimmed(connection, chunk)
 
@@ -131,7 +131,7 @@ class ChunkReader:
             yield connection
             sound = True
         except manager.Error as error:
-            sound = not _lost(error, _sqlstate(error))
+            sound = not is_lost(error, sqlstate_of(error))
             raise
         finally:
             if sound and idle is not None:
@@ -145,13 +145,13 @@ class ChunkReader:
         try:
             yield
         except manager.Error as error:
-            reason, state = self._address.redacted(_reason(error)), _sqlstate(error)
-            if _lost(error, state):
+            reason, state = self._address.redacted(server_reason(error)), sqlstate_of(error)
+            if is_lost(error, state):
                 raise ReadingAway(**where, reason=reason) from None
             raise ReadFailed(**where, reason=reason, sqlstate=state) from None
 
 
-def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert a batch to exactly this schema; names of list elements and nullability may differ."""
     if batch.schema.equals(schema):
         return batch
@@ -166,7 +166,7 @@ def _check_identity(connection: dbapi.Connection, chunk: ScanChunk) -> None:
     try:
         reached = _value(connection, chunk.identity_sql)
     except manager.Error as error:
-        if _sqlstate(error) != _NO_TABLE:
+        if sqlstate_of(error) != _NO_TABLE:
             raise
         reached = False
     if not reached:
@@ -187,7 +187,7 @@ def _value(connection: dbapi.Connection, sql: str) -> Any:
         return cursor.fetchone()[0]
 
 
-def _reason(error: manager.Error) -> str:
+def server_reason(error: manager.Error) -> str:
     """The server's message and detail without the statement, or libpq's message."""
     # The keys are bytes, though they are declared as text.
     said = {
@@ -201,11 +201,11 @@ def _reason(error: manager.Error) -> str:
     return " ".join((primary if detail is None else f"{primary}: {detail}").split())
 
 
-def _sqlstate(error: manager.Error) -> str:
+def sqlstate_of(error: manager.Error) -> str:
     return (error.sqlstate or "").strip("\0")
 
 
-def _lost(error: manager.Error, state: str) -> bool:
+def is_lost(error: manager.Error, state: str) -> bool:
     """True if the connection was lost; libpq's own errors have no SQLSTATE."""
     if not state:
         return error.status_code is AdbcStatusCode.IO

@@ -43,7 +43,7 @@ from synrepl.services.rooms.importing.findings import (
     Quarantined,
 )
 from synrepl.services.rooms.importing.key_ring import KeyRing
-from synrepl.services.rooms.importing.received import parse_stored, verify_stored
+from synrepl.services.rooms.importing.received import verify_stored
 from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.services.rooms.importing.source_view import SourceRoomMemory, SourceRoomView
 from synrepl.storage.database import Transaction
@@ -54,6 +54,7 @@ from synrepl.storage.foreign.rooms.events import (
     redaction_targets,
 )
 from synrepl.storage.foreign.rooms.states import backward_extremities, read_groups
+from synrepl.storage.foreign.rooms.stored_event import parse_stored_event
 
 #: Events whose difference is remembered, and missing events that are named once.
 _MAX_REMEMBERED = 10_000
@@ -131,7 +132,7 @@ class _Batch:
         for row in rows:
             if row.raw is not None:
                 try:
-                    parsed[row.event_id] = parse_stored(row.raw, self._version)
+                    parsed[row.event_id] = parse_stored_event(row.raw, self._version)
                 except BadEvent:
                     continue  # verified, and named, below
         return parsed

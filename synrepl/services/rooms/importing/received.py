@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from msgspec.structs import replace
 from unpaddedbase64 import encode_base64
 
-from synrepl.core.jsons import BadJson, decode_exactly
 from synrepl.rooms import (
     BadEvent,
     Event,
@@ -18,20 +16,17 @@ from synrepl.rooms import (
     check_signatures,
     content_hash_matches,
     event_of,
-    parse_event,
     redact,
 )
 from synrepl.services.rooms.importing.findings import FindingKind, ImportFinding
 from synrepl.storage.foreign.rooms.events import SourceEvent
+from synrepl.storage.foreign.rooms.stored_event import parse_stored_event
 
 #: Fields that a redacted event may have in addition: servers add them on the way.
 _ADDED = frozenset({"unsigned", "age_ts", "outlier", "destinations"})
 
 #: Refusals that other keys may resolve.
 _NEEDS_KEYS = frozenset({"unknown-key", "expired-key"})
-
-#: Larger stored events may exceed the limit only by ``unsigned``, which servers add.
-_NEAR_LIMIT = 60_000
 
 
 class VerifiedEvent(NamedTuple):
@@ -46,26 +41,6 @@ class VerifiedEvent(NamedTuple):
     findings: list[ImportFinding]
     is_signed: bool | None = None
     is_redacted: bool = False
-
-
-def parse_stored(raw: bytes, version: RoomVersion) -> Event:
-    """Parse an event as a server stores it, which may be larger than one that is sent.
-
-    :raises BadEvent: it is no event
-    """
-    try:
-        return parse_event(raw, version)
-    except BadEvent:
-        if len(raw) < _NEAR_LIMIT:
-            raise
-        try:
-            fields, _ = decode_exactly(raw, "an event")
-        except BadJson:
-            fields = None
-        if not isinstance(fields, dict) or "unsigned" not in fields:
-            raise
-        kept = {name: value for name, value in fields.items() if name != "unsigned"}
-        return replace(event_of(kept, version), raw=raw)
 
 
 def verify_stored(
@@ -85,7 +60,7 @@ def verify_stored(
         return VerifiedEvent(None, [find(FindingKind.NO_JSON)])
     if event is None:
         try:
-            event = parse_stored(stored.raw, version)
+            event = parse_stored_event(stored.raw, version)
         except BadEvent as error:
             reason = str(error)
             return VerifiedEvent(None, [find(FindingKind.BAD_JSON, theirs=reason)])

@@ -31,9 +31,9 @@ from synrepl.rooms import (
 )
 from synrepl.services.rooms.importing.findings import ImportFinding
 from synrepl.services.rooms.importing.group_states import GroupStates
-from synrepl.services.rooms.importing.received import parse_stored
 from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.rooms.events import event_places, known_events
+from synrepl.storage.foreign.rooms.stored_event import parse_stored_event
 
 #: Events, and places of events, that are kept between batches.
 MAX_EVENTS, MAX_PLACES = 4096, 8192
@@ -134,7 +134,7 @@ class SourceRoomView:
             self._absent.update(missing)
             for row in known_events(self._txn, memory.room_id, missing):
                 try:
-                    event = parse_stored(row.raw, memory.version)
+                    event = parse_stored_event(row.raw, memory.version)
                 except BadEvent:
                     continue
                 if event.event_id == row.event_id and event.room_id == memory.room_id:

@@ -1,0 +1,116 @@
+"""Jobs over rooms on Spark: their rates on one core and on two, against the pure rules.
+
+A Synapse's database has one room, read in place and cut into parts. The pure rules judge the same events in this process, from
+bytes in memory to states. Spark's rates are wall time, from the database to a sink that drops the rows, without
+the start of the session.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg2
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.child import REPOSITORY
+from benchmarks.database import postgres
+from benchmarks.harness import Row, Scale, at_least, cpu
+from benchmarks.synapse_room import fill
+from synrepl.pipeline.rooms import state_at_every_event, verify
+from synrepl.pipeline.rooms.reading.open import open_rooms
+from synrepl.pipeline.rooms.tables import RoomFrames
+from synrepl.pipeline.session.options import SessionOptions
+from synrepl.pipeline.session.session import open_session
+from synrepl.rooms import Room, parse_event, room_version
+
+#: Events of the room, unless ``--events`` says otherwise, and of those, how many the pure rules judge.
+_EVENTS, _PURE = 200_000, 20_000
+
+_Job = Callable[[RoomFrames], DataFrame]
+
+#: By name of the job: the parts of a run.
+_JOBS: dict[str, _Job] = {
+    "state at every event": state_at_every_event.state_at_every_event,
+    "verify, without signatures": verify.verify_rooms,
+}
+
+
+def run(scale: Scale, events: int | None = None) -> Iterator[Row]:
+    """Run the jobs on one room.
+
+    :param events: number of its events
+    """
+    wanted = scale.of(_EVENTS) if events is None else events
+    with postgres() as dsn:
+        fill(dsn, wanted)
+        pure = _pure_rate(dsn)
+        rates = {cores: _rates(dsn, wanted, cores) for cores in (1, 2)}
+    one, two = rates[1]["state at every event"], rates[2]["state at every event"]
+    yield Row(
+        "state at every event, one core",
+        one / pure,
+        "× the pure rules",
+        at_least(0.7),
+        detail=f"{one:,.0f} against {pure:,.0f} events a second, {wanted:,} events",
+        numbers={"pure": pure, "one": one},
+    )
+    yield Row(
+        "state at every event, two cores",
+        two / one,
+        "× one core",
+        at_least(1.6),
+        detail=f"{two:,.0f} against {one:,.0f} events a second, one room of {wanted:,} events",
+        numbers={"one": one, "two": two},
+    )
+    verified = rates[1]["verify, without signatures"]
+    yield Row(
+        "verify, without signatures, one core",
+        verified,
+        "events a second",
+        at_least(10_000),
+        detail=f"{rates[2]['verify, without signatures']:,.0f} on two cores",
+        numbers={"one": verified},
+    )
+
+
+def _pure_rate(dsn: str) -> float:
+    """Events that the pure rules judge in a second of CPU."""
+    with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT json FROM events JOIN event_json USING (event_id)"
+            " ORDER BY topological_ordering LIMIT %s",
+            (_PURE,),
+        )
+        raws = [text.encode() for (text,) in cursor.fetchall()]
+    connection.close()
+    version = room_version("10")
+    room = Room(version)
+
+    def judge() -> None:
+        for raw in raws:
+            room.receive(parse_event(raw, version), live=False)
+
+    return len(raws) / cpu(judge)
+
+
+def _rates(dsn: str, events: int, cores: int) -> dict[str, float]:
+    """Events a second of each job."""
+    options = SessionOptions(
+        master=f"local[{cores}]", driver_memory="1g", python_path=(REPOSITORY,)
+    )
+    with open_session(options) as spark, open_rooms(spark, dsn) as frames:
+        _warm_up(spark, frames)
+        return {name: events / _seconds(job, frames) for name, job in _JOBS.items()}
+
+
+def _seconds(job: _Job, frames: RoomFrames) -> float:
+    begun = time.perf_counter()
+    job(frames).write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - begun
+
+
+def _warm_up(spark: SparkSession, frames: RoomFrames) -> None:
+    """Start Python workers and compile what reading needs."""
+    frames.forward_extremities.collect()
+    frames.current_state.groupBy("room_id").count().collect()

@@ -1,0 +1,50 @@
+"""Parts of pages that are computed from a result on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from synrepl.pipeline.rooms.page.charts import Bar, bars
+from synrepl.pipeline.rooms.page.document import MAX_TABLE_ROWS, Page, Section, table
+
+
+def rows_table(rows: DataFrame, names: Sequence[str] | None = None) -> str:
+    """A table of the first rows, with the number of all."""
+    shown = rows if names is None else rows.select(*names)
+    first = [tuple(row) for row in shown.limit(MAX_TABLE_ROWS).collect()]
+    count = len(first) if len(first) < MAX_TABLE_ROWS else rows.count()
+    return table(shown.columns, first, count)
+
+
+def first_rows(title: str, rows: DataFrame) -> Page:
+    """A page with the first rows."""
+    return Page(
+        title,
+        {"rows": f"{rows.count():,}"},
+        [Section("Rows", "In no particular order.", rows_table(rows))],
+    )
+
+
+def kinds_page(title: str, rows: DataFrame, kind: str, text: str) -> Page:
+    """A page of findings: how many there are of each kind, and the first of them.
+
+    :param kind: the column with the kind
+    :param text: what it means that there are none
+    """
+    counts = rows.groupBy(kind).count().orderBy(f.desc("count"), kind).collect()
+    chart = bars([Bar(str(row[kind]), row["count"]) for row in counts], "findings")
+    rooms = rows.select("room_id").distinct().count()
+    return Page(
+        title,
+        {
+            "findings": f"{sum(row['count'] for row in counts):,}",
+            "rooms with findings": f"{rooms:,}",
+        },
+        [
+            Section("Kinds", text, chart),
+            Section("Findings", "By room.", rows_table(rows.orderBy("room_id", kind))),
+        ],
+    )

@@ -1,0 +1,302 @@
+"""Job ``state-at-every-event``: the state of rooms after each event, computed from the events.
+
+States are given as differences, and by their digests (:mod:`synrepl.storage.rooms.states.state_digest`). Rooms
+are cut into parts (:mod:`.parts`) that are judged at the same time. Each part assumes the state that the database has where
+it begins, and compares the state at its own end with the one that the next part assumes. Where they differ, the parts
+behind are judged again with what was computed, until nothing differs; so the result is the same as without cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from synrepl.pipeline.rooms.lookup import LookupSource
+from synrepl.pipeline.rooms.part_judging import JudgedRow, PartJudging, PartRow
+from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
+from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView, StateCorrection
+from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, with_parts
+from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
+from synrepl.pipeline.rooms.tables import RoomFrames
+from synrepl.rooms import CompactStateMap, UnknownRoomVersion, delta
+from synrepl.storage.rooms.states.state_digest import digest_of_total, entry_hash
+
+#: The key of digests, unless another one is given. It is no secret: somebody who chooses event IDs could make
+#: two states with the same digest.
+DIGEST_KEY = b"synrepl"
+
+#: Corrections by room.
+Corrections = Mapping[str, Sequence[StateCorrection]]
+
+_ROWS = 4_096
+
+
+def _structs(*names: str) -> pa.DataType:
+    return pa.list_(pa.struct([pa.field(name, pa.string()) for name in names]))
+
+
+#: The columns of the result, without ``room_id``, which comes first.
+_COLUMNS = pa.schema(
+    [
+        pa.field("event_id", pa.string()),
+        pa.field("topological_ordering", pa.int64()),
+        pa.field("stream_ordering", pa.int64()),
+        pa.field("accepted", pa.bool_()),
+        pa.field("problem", pa.string()),
+        pa.field("base_event_id", pa.string()),
+        pa.field("changes", _structs("type", "state_key", "event_id")),
+        pa.field("size", pa.int64()),
+        pa.field("digest", pa.binary()),
+        pa.field("resolved", pa.bool_()),
+        pa.field("given", pa.bool_()),
+    ]
+)
+_ROOM_ID = pa.field("room_id", pa.string())
+
+#: The columns of the result.
+STATES = pa.schema([_ROOM_ID, *_COLUMNS])
+
+#: What is wrong in the state with which the next part begins; null everywhere but at the end of a part.
+_CORRECTED = pa.field("corrected", _structs("type", "state_key", "stored", "computed"))
+
+#: What tasks yield.
+_TASK_ROWS = pa.schema([*STATES, _CORRECTED, pa.field("part", pa.int32())])
+
+
+def state_at_every_event(
+    frames: RoomFrames, size: int = PART_SIZE, digest_key: bytes = DIGEST_KEY
+) -> DataFrame:
+    """The verdict on each event that has a state, and the state after it.
+
+    Where rooms are cut, it runs when it is called, else when its rows are requested. docs/rooms-on-spark.md has the columns.
+
+    :param size: the number of events after which a part ends where it can. A task holds one part, which
+        takes some 10 KB an event, and the state with which it begins
+    :param digest_key: of the digests of states, at most 64 bytes
+    """
+    spark = frames.events.sparkSession
+    parts = cut_rooms(frames.places, size)
+
+    numbers = {part.number for part in parts if part.until is not None}
+
+    def judged(some: Sequence[RoomPart], corrections: Corrections) -> DataFrame:
+        events = frames.stored_events.where("NOT outlier")
+        rows = with_parts(spark, events, some, cores_of(spark)).select(*PART_COLUMNS)
+        task = StateTask(frames.lookup, digest_key, numbers, corrections)
+        return rows.mapInArrow(
+            partial(each_part, partial(state_rows, task)), from_arrow_schema(_TASK_ROWS)
+        )
+
+    rows = judged(parts, {})
+    if numbers:
+        rows = _proven(rows, parts, judged)
+    return rows.drop("part", "corrected")
+
+
+def _proven(
+    rows: DataFrame,
+    parts: Sequence[RoomPart],
+    judged: Callable[[Sequence[RoomPart], Corrections], DataFrame],
+) -> DataFrame:
+    """The rows, after parts that began in a wrong state were judged again."""
+    rows = rows.persist(StorageLevel.DISK_ONLY)
+    known: dict[str, list[StateCorrection]] = {}
+    while wrong := _corrections(rows):
+        for room_id, corrections in wrong.items():
+            known[room_id] = sorted(
+                known.get(room_id, []) + corrections, key=lambda each: each.topological
+            )
+        again = [
+            part
+            for part in parts
+            if part.first is not None
+            and part.room_id in wrong
+            and part.first[0] >= min(each.topological for each in wrong[part.room_id])
+        ]
+        kept = rows.where(~f.col("part").isin([part.number for part in again]))
+        # What was found is applied now, so it counts as answered.
+        kept = kept.withColumn("corrected", f.lit(None).cast(kept.schema["corrected"].dataType))
+        rows = kept.unionByName(judged(again, known)).persist(StorageLevel.DISK_ONLY)
+    return rows
+
+
+def _corrections(rows: DataFrame) -> dict[str, list[StateCorrection]]:
+    """By room, what is wrong in the states that parts assumed."""
+    found: dict[str, list[StateCorrection]] = {}
+    wrong = rows.where("size(corrected) > 0").select(
+        "room_id", "topological_ordering", f.explode("corrected").alias("at")
+    )
+    for row in wrong.collect():
+        key = row["at"].type, row["at"].state_key
+        correction = StateCorrection(
+            row.topological_ordering, key, row["at"].stored, row["at"].computed
+        )
+        found.setdefault(row.room_id, []).append(correction)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StateTask:
+    """What the tasks need to know. It is pickled for them.
+
+    :ivar lookup: looks up what is outside a part
+    :ivar with_next: the numbers of the parts that another one follows
+    :ivar corrections: of states that parts assume, by room
+    """
+
+    lookup: LookupSource
+    digest_key: bytes = DIGEST_KEY
+    with_next: Collection[int] = ()
+    corrections: Corrections = field(default_factory=dict)
+
+
+def state_rows(task: StateTask, table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The rows of a part; runs in a task."""
+    room_id, part = table.column("room_id")[0].as_py(), table.column("part")[0].as_py()
+    rows = _StateRows(room_id, part, task.digest_key)
+    given = part_rows(table)
+    try:
+        versions = JudgingVersions.of(table.column("room_version")[0].as_py())
+    except UnknownRoomVersion as error:
+        for row in given:
+            rows.add_unjudged(row, str(error))
+        yield rows.take()
+        return
+    corrections = task.corrections.get(room_id, ())
+    judging = PartJudging(room_id, versions, given, task.lookup.open(), corrections)
+    last = max(given, key=lambda row: row.place) if part in task.with_next else None
+    for judged in judging.run():
+        rows.add(judged, _end_corrections(judged, judging.view) if judged.row is last else ())
+        if len(rows) >= _ROWS:
+            yield rows.take()
+    if len(rows):
+        yield rows.take()
+
+
+def _end_corrections(each: JudgedRow, view: PartView) -> list[dict[str, str | None]]:
+    """The entries in which the state with which the next part begins differs from the computed one."""
+    if each.judged is None or each.judged.state_after is None or each.row.group is None:
+        return []
+    view.groups.read([each.row.group])
+    theirs = view.stored_state(each.row.group, each.row.place[0]) or view.empty_state
+    change = delta(theirs, each.judged.state_after)
+    return [
+        {"type": key[0], "state_key": key[1], "stored": theirs.get(key), "computed": computed}
+        for key, computed in (
+            *change.entries.items(),
+            *((gone, None) for gone in change.removed),
+        )
+    ]
+
+
+class _StateRows:
+    """Gathers the rows of a part."""
+
+    def __init__(self, room_id: str, part: int, digest_key: bytes) -> None:
+        self._room_id = room_id
+        self._part = part
+        self._key = digest_key
+        # By event, the sum of the hashes of the entries of the state after it.
+        self._totals: dict[str, int] = {}
+        self._rows: list[tuple[Any, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self) -> pa.RecordBatch:
+        """The rows gathered so far, which are dropped here."""
+        columns = list(zip(*self._rows, strict=True))
+        count = len(self._rows)
+        self._rows.clear()
+        columns = [(self._room_id,) * count, *columns, (self._part,) * count]
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, _TASK_ROWS, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=_TASK_ROWS)
+
+    def add_unjudged(self, row: PartRow, problem: str) -> None:
+        """Add an event that cannot be judged."""
+        nothing = (None, None, None, None, None, None, None)
+        self._rows.append((row.event_id, *row.place, None, problem, *nothing))
+
+    def add(self, each: JudgedRow, corrected: Sequence[dict[str, str | None]] = ()) -> None:
+        """Add an event.
+
+        :param corrected: what is wrong in the stored state after it
+        """
+        judged = each.judged
+        if judged is None:
+            self.add_unjudged(each.row, each.problem or "")
+            return
+        after, before = judged.state_after, judged.state_before
+        assert after is not None
+        total = 0 if each.base_id is None else self._total(each.base_id, each.base)
+        changes: list[dict[str, str | None]] | None = None
+        if after is not each.base:
+            changes, total = self._changes(each, total)
+        self._totals[each.row.event_id] = total
+        refusal = judged.refusal
+        self._rows.append(
+            (
+                each.row.event_id,
+                *each.row.place,
+                refusal is None,
+                None if refusal is None else f"{refusal.code}: {refusal.sentence}",
+                each.base_id,
+                changes or [],
+                len(after),
+                digest_of_total(total),
+                before is not each.base and len(judged.prev_event_ids) > 1 and not each.given,
+                each.given,
+                corrected or None,
+            )
+        )
+
+    def _changes(self, each: JudgedRow, total: int) -> tuple[list[dict[str, str | None]], int]:
+        base, key = each.base, self._key
+        found: list[dict[str, str | None]] = []
+        change = each.changes()
+        for entry, event_id in (
+            *change.entries.items(),
+            *((gone, None) for gone in change.removed),
+        ):
+            found.append({"type": entry[0], "state_key": entry[1], "event_id": event_id})
+            old = base.get(entry)
+            if old is not None:
+                total -= entry_hash(key, (entry, old))
+            if event_id is not None:
+                total += entry_hash(key, (entry, event_id))
+        return found, total
+
+    def _total(self, event_id: str, state: CompactStateMap) -> int:
+        total = self._totals.get(event_id)
+        if total is None:
+            total = sum([entry_hash(self._key, entry) for entry in state.as_dict().items()])
+            self._totals[event_id] = total
+        return total
+
+
+def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
+    return state_at_every_event(frames, int(settings.get("part_events", PART_SIZE)))
+
+
+STATE_AT_EVERY_EVENT = SparkRoomJob(
+    "state-at-every-event",
+    "The state of rooms after each event, computed from the events",
+    from_arrow_schema(STATES),
+    _run,
+    {
+        "part_events": JobSetting(
+            SettingKind.NUMBER,
+            f"events after which a part of a room ends where it can ({PART_SIZE:,})",
+        )
+    },
+)
