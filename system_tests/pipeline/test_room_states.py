@@ -120,7 +120,9 @@ class RecordedSynapses(TestCase):
                 self.assertEqual(wrong_rows(recorded(version), rows), [], (version, size))
 
     async def test_judges_parts_again_that_began_in_a_wrong_state(self) -> None:
-        version = "1.43.0"
+        version = (
+            "1.163.2"  # no prev events are missing, for which the database's states are premises
+        )
         dsn = await room_database(version, self)
 
         with (
@@ -131,7 +133,7 @@ class RecordedSynapses(TestCase):
             # A group loses its entries, and so do those that build on it.
             cursor.execute(
                 "DELETE FROM state_groups_state WHERE type = 'm.room.power_levels'"
-                " AND state_group % 2 = 0"
+                " AND state_group % 3 = 0"
             )
             self.assertGreater(cursor.rowcount, 3)
         self.assertEqual(wrong_rows(recorded(version), states(dsn, SMALL)), [])
