@@ -120,11 +120,9 @@ class RecordedSynapses(TestCase):
                 self.assertEqual(wrong_rows(recorded(version), rows), [], (version, size))
 
     async def test_judges_parts_again_that_began_in_a_wrong_state(self) -> None:
-        version = (
-            "1.163.2"  # no prev events are missing, for which the database's states are premises
-        )
+        # In its rooms no prev event is missing: there, the states of the database are premises.
+        version = "1.163.2"
         dsn = await room_database(version, self)
-
         with (
             closing(psycopg2.connect(dsn)) as connection,
             connection,
