@@ -120,9 +120,9 @@ class RecordedSynapses(TestCase):
                 self.assertEqual(wrong_rows(recorded(version), rows), [], (version, size))
 
     async def test_judges_parts_again_that_began_in_a_wrong_state(self) -> None:
-        version = "1.43.0"
+        # In its rooms no prev event is missing: there, the states of the database are premises.
+        version = "1.163.2"
         dsn = await room_database(version, self)
-
         with (
             closing(psycopg2.connect(dsn)) as connection,
             connection,
@@ -131,7 +131,7 @@ class RecordedSynapses(TestCase):
             # A group loses its entries, and so do those that build on it.
             cursor.execute(
                 "DELETE FROM state_groups_state WHERE type = 'm.room.power_levels'"
-                " AND state_group % 2 = 0"
+                " AND state_group % 3 = 0"
             )
             self.assertGreater(cursor.rowcount, 3)
         self.assertEqual(wrong_rows(recorded(version), states(dsn, SMALL)), [])
