@@ -21,9 +21,9 @@ from synrepl.pipeline.rooms.page.charts import (
 )
 from synrepl.pipeline.rooms.page.document import (
     MAX_TABLE_ROWS,
-    Page,
     PageNotWritten,
-    Section,
+    PageSection,
+    ResultPage,
     table,
 )
 
@@ -91,13 +91,13 @@ class Charts(TestCase):
 class Pages(TestCase):
     def test_texts_of_rooms_stay_texts(self) -> None:
         evil = "</title><script>alert(1)</script>\x1b\u202e"
-        page = Page(
+        page = ResultPage(
             evil,
             {evil: evil},
             [
-                Section(evil, evil, bars([Bar(evil, 1.0)], evil)),
-                Section(evil, evil, spans([Span(evil, 0, 1, evil)], evil)),
-                Section(evil, evil, table([evil], [(evil,)])),
+                PageSection(evil, evil, bars([Bar(evil, 1.0)], evil)),
+                PageSection(evil, evil, spans([Span(evil, 0, 1, evil)], evil)),
+                PageSection(evil, evil, table([evil], [(evil,)])),
             ],
         )
         html = page.html(_NOW)
@@ -115,7 +115,7 @@ class Pages(TestCase):
         folder = Path(self.enterContext(TemporaryDirectory()))
         path = folder / "page.html"
         for title in ("one", "two"):
-            Page(title, {}, []).write(path, _NOW)
+            ResultPage(title, {}, []).write(path, _NOW)
             self.assertIn(f"<h1>{title}</h1>", path.read_text())
         self.assertEqual([each.name for each in folder.iterdir()], ["page.html"])
         self.assertIn("Computed 2026-11-24 12:00 UTC", path.read_text())
@@ -123,4 +123,4 @@ class Pages(TestCase):
     def test_a_folder_that_is_not_there_is_named(self) -> None:
         folder = Path(self.enterContext(TemporaryDirectory()))
         with self.assertRaisesRegex(PageNotWritten, "cannot be written: No such file"):
-            Page("", {}, []).write(folder / "none" / "page.html", _NOW)
+            ResultPage("", {}, []).write(folder / "none" / "page.html", _NOW)

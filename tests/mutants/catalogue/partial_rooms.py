@@ -57,8 +57,8 @@ PARTIAL_ROOMS = (
     Mutant(
         "partial-fetched-kept",
         "services/federation/resync/fetching.py",
-        "                    await self._keep(raws, server)\n",
-        "                    list(raws)\n",
+        "                    await self._keep(part.raws, server)\n",
+        "                    list(part.raws)\n",
         "what has arrived of a broken answer is kept",
         (LYING + "test_a_broken_answer_is_not_begun_anew",),
         PACKAGE,
