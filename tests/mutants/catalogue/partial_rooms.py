@@ -202,15 +202,6 @@ PARTIAL_ROOMS = (
         PACKAGE,
     ),
     Mutant(
-        "full-join-lacks",
-        "storage/rooms/partial/full_joins.py",
-        "if lacking else None",
-        "if not lacking and lacking else None",
-        "a whole state has all that authorises its events",
-        (*FULL_JOINS, *JOINS),
-        PACKAGE,
-    ),
-    Mutant(
         "full-join-removed",
         "services/federation/full_joins.py",
         "                await self._remove(room_no, room_id, owner)\n",
