@@ -121,8 +121,9 @@ class RoomReading:
             "chunk": _fragments(page.events),
             "start": request.query.get("from") or str(page.start),
         }
-        if page.end is not None:
-            answer["end"] = str(page.end)
+        following = page.resumes if page.end is None and self._history is not None else page.end
+        if following is not None:
+            answer["end"] = str(following)
         if page.state:
             answer["state"] = _fragments(page.state)
         return _json(answer)

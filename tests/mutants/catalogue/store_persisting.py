@@ -209,7 +209,7 @@ PERSISTING = (
     Mutant(
         "store-waiting-outliers",
         "storage/rooms/persisting/batch.py",
-        "if each not in here or here[each].is_outlier:",
+        "if each not in here or not here[each].can_be_followed:",
         "if each not in here:",
         "a prev event must have its state",
         PERSISTER,

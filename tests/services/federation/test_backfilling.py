@@ -174,7 +174,7 @@ class Backfilling(InboundCase):
     async def test_without_other_servers_the_history_ends_where_it_does(self) -> None:
         chunk, end = await self.page(None)
         self.assertEqual(chunk, ["m.room.member"])
-        self.assertIsNotNone(end)
+        self.assertIsNone(end)
 
     async def test_a_client_waits_for_a_bounded_time(self) -> None:
         self.remote.faults = [ServerFault("backfill", FaultKind.NO_ANSWER)]

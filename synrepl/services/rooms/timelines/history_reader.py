@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from synrepl.positions.vector import PositionVector
-from synrepl.rooms import EventOrdering
+from synrepl.rooms import EventOrdering, server_of
 from synrepl.services.rooms.timelines.client_events import (
     ClientEventMaker,
     EntryOfRoom,
@@ -23,6 +23,7 @@ from synrepl.services.rooms.timelines.updates import (
     MessagesPage,
 )
 from synrepl.storage.database import Transaction
+from synrepl.storage.federation.inbound_rooms import some_servers
 from synrepl.storage.rooms.reading.messages import missing_in_page
 from synrepl.storage.rooms.timelines.cited_members import cited_members
 from synrepl.storage.rooms.timelines.room_entries import (
@@ -71,19 +72,23 @@ class HistoryReader:
             request = self._forwards(start, end, limit)
         page = page_for(self._view.user, request)
         shown = of_seen(page.events)
-        gaps: Sequence[str] = ()
         following = self._next(request, page)
-        if backwards:
-            gaps = missing_in_page(self._txn, self._view.room, page, request)
-            if gaps and following is None:
-                following = _below(request, shown)
+        gaps = self._gaps(page, request) if backwards else ()
         return MessagesPage(
             self._events(shown),
             self._members(shown),
             _token(start, now),
             following,
             gaps,
+            _below(request, shown) if gaps and following is None else None,
         )
+
+    def _gaps(self, page: VisiblePage, request: PageRequest) -> Sequence[str]:
+        """Missing events in the part of the room that a page covers, if another server is in the room."""
+        room = self._view.room
+        gaps = missing_in_page(self._txn, room, page, request)
+        own = {server_of(self._view.reader.user_id)}
+        return gaps if gaps and set(some_servers(self._txn, room.room_no, 2)) - own else ()
 
     def _backwards(self, start: RoomToken, end: _Position, limit: int) -> PageRequest:
         since, floor = None, None

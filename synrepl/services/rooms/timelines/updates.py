@@ -229,7 +229,8 @@ class MessagesPage:
     :ivar events: in the order of the request
     :ivar state: memberships of senders, with lazy loading
     :ivar end: where the next page begins; None: there is no more
-    :ivar gaps: some of the missing events in this part of the history, which other servers may have
+    :ivar gaps: some of the missing events in this part of the history, which other servers in the room may have
+    :ivar resumes: where a page begins that has them once they have come, if there is no other next page
     """
 
     events: Sequence[ClientEvent]
@@ -237,6 +238,7 @@ class MessagesPage:
     start: RoomToken
     end: RoomToken | None
     gaps: Sequence[str]
+    resumes: RoomToken | None
 
 
 @dataclass(frozen=True, slots=True)
