@@ -14,8 +14,6 @@ from simulator.federation.joins_simulation import simulate_joins
 from synrepl.services.federation.full_joins import FullJoins
 from synrepl.services.federation.inbound.gaps import GapFiller
 from synrepl.services.federation.resync import room_resync
-from synrepl.services.rooms import full_state_wait
-from synrepl.services.rooms.full_state_wait import FullStateWait
 from synrepl.storage.rooms.partial import steps, swap
 from synrepl.storage.rooms.partial.swap_facts import append_swap_facts
 from synrepl.streams.synapse.un_partial_stated_room import (
@@ -69,17 +67,6 @@ class JoinMutants(TestCase):
             return True
 
         self.assert_caught("STATE DAMAGE CRASH", (swap, "_judge_last", judge_last))
-
-    def test_readers_are_never_woken_and_never_look_again(self) -> None:
-        async def wait(waits: FullStateWait, room_id: str, woken: Any, seconds: float) -> None:
-            await woken
-
-        self.assert_caught(
-            "WAIT",
-            (FullStateWait, "_wait", wait),
-            (FullStateWait, "_wake", lambda waits, room_id: None),
-            (full_state_wait, "LOOK_AGAIN_S", 1e9),
-        )
 
     def test_gaps_stay(self) -> None:
         def gap_found(gaps: GapFiller, room_id: str, origin: str) -> None:

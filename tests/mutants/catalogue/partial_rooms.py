@@ -55,15 +55,6 @@ PARTIAL_ROOMS = (
         PACKAGE,
     ),
     Mutant(
-        "partial-fetched-kept",
-        "services/federation/resync/fetching.py",
-        "                    await self._keep(raws, server)\n",
-        "                    list(raws)\n",
-        "what has arrived of a broken answer is kept",
-        (LYING + "test_a_broken_answer_is_not_begun_anew",),
-        PACKAGE,
-    ),
-    Mutant(
         "partial-assigned",
         "services/federation/resync/worker.py",
         "if assignment.writer_of(each) == self._instance]",
