@@ -11,10 +11,8 @@ from unittest import TestCase
 from unittest.mock import patch
 
 from simulator.federation.joins_simulation import simulate_joins
-from synrepl.services.federation.full_joins import FullJoins
 from synrepl.services.federation.inbound.gaps import GapFiller
-from synrepl.services.federation.resync import room_resync
-from synrepl.storage.rooms.partial import steps, swap
+from synrepl.storage.rooms.partial import swap
 from synrepl.storage.rooms.partial.swap_facts import append_swap_facts
 from synrepl.streams.synapse.un_partial_stated_room import (
     UN_PARTIAL_STATED_ROOM,
@@ -73,20 +71,3 @@ class JoinMutants(TestCase):
             pass
 
         self.assert_caught("LIVENESS", (GapFiller, "gap_found", gap_found))
-
-    def test_what_unfinished_joins_left_stays(self) -> None:
-        async def remove(joins: FullJoins, *arguments: Any) -> None:
-            pass
-
-        self.assert_caught("LIVENESS JOIN LEFTOVERS ROOMS", (FullJoins, "_remove", remove))
-
-    def test_a_list_is_believed_whatever_it_has(self) -> None:
-        def believed(*arguments: Any) -> None:
-            return None
-
-        self.assert_caught(
-            "STATE DAMAGE CRASH LIVENESS CURRENT",
-            (steps, "wrong_with_list", believed),
-            (room_resync, "_fault_of_ids", believed),
-            (steps, "count_listed", lambda txn, room_no: 1),
-        )
