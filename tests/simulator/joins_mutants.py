@@ -5,23 +5,14 @@ These take minutes, so `tox -e mutants` runs them and the tests do not; the seed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest import TestCase
 from unittest.mock import patch
 
 from simulator.federation.joins_simulation import simulate_joins
-from synrepl.services.federation.full_joins import FullJoins
 from synrepl.services.federation.inbound.gaps import GapFiller
-from synrepl.services.federation.joining.join import JoinedRoomResult, JoinRequest
-from synrepl.services.federation.joining.running_joins import RunningJoins
-from synrepl.services.federation.resync import room_resync
-from synrepl.services.federation.resync.servers import RoomServers
-from synrepl.services.rooms import full_state_wait
-from synrepl.services.rooms.full_state_wait import FullStateWait
-from synrepl.storage.rooms.partial import steps, swap
-from synrepl.storage.rooms.partial.resynced_ends import NewEnds, new_ends
+from synrepl.storage.rooms.partial import swap
 from synrepl.storage.rooms.partial.swap_facts import append_swap_facts
 from synrepl.streams.synapse.un_partial_stated_room import (
     UN_PARTIAL_STATED_ROOM,
@@ -75,67 +66,8 @@ class JoinMutants(TestCase):
 
         self.assert_caught("STATE DAMAGE CRASH", (swap, "_judge_last", judge_last))
 
-    def test_forward_extremities_stay_as_they_were(self) -> None:
-        def unchanged(*arguments: Any) -> NewEnds:
-            found = new_ends(*arguments)
-            return found._replace(new=found.old)
-
-        self.assert_caught("STATE DAMAGE", (swap, "new_ends", unchanged))
-
-    def test_readers_wait_for_ever(self) -> None:
-        real = FullStateWait.__init__
-
-        def init(wait: FullStateWait, scheduler: Any) -> None:
-            real(wait, scheduler, timeout_s=1e9)
-
-        self.assert_caught("WAIT", (FullStateWait, "__init__", init))
-
-    def test_readers_are_never_woken_and_never_look_again(self) -> None:
-        async def wait(waits: FullStateWait, room_id: str, woken: Any, seconds: float) -> None:
-            await woken
-
-        self.assert_caught(
-            "WAIT",
-            (FullStateWait, "_wait", wait),
-            (FullStateWait, "_wake", lambda waits, room_id: None),
-            (full_state_wait, "LOOK_AGAIN_S", 1e9),
-        )
-
-    def test_clients_wait_for_joins_for_ever(self) -> None:
-        real = RunningJoins.join
-
-        async def join(joins: RunningJoins, asked: JoinRequest) -> JoinedRoomResult:
-            return await real(joins, asked, patience_s=1e9)
-
-        self.assert_caught("WAIT", (RunningJoins, "join", join))
-
     def test_gaps_stay(self) -> None:
         def gap_found(gaps: GapFiller, room_id: str, origin: str) -> None:
             pass
 
         self.assert_caught("LIVENESS", (GapFiller, "gap_found", gap_found))
-
-    def test_what_unfinished_joins_left_stays(self) -> None:
-        async def remove(joins: FullJoins, *arguments: Any) -> None:
-            pass
-
-        self.assert_caught("LIVENESS JOIN LEFTOVERS ROOMS", (FullJoins, "_remove", remove))
-
-    def test_a_list_is_believed_whatever_it_has(self) -> None:
-        def believed(*arguments: Any) -> None:
-            return None
-
-        self.assert_caught(
-            "STATE DAMAGE CRASH LIVENESS CURRENT",
-            (steps, "wrong_with_list", believed),
-            (room_resync, "_fault_of_ids", believed),
-            (steps, "count_listed", lambda txn, room_no: 1),
-        )
-
-    def test_only_the_server_that_was_joined_by_is_asked(self) -> None:
-        real: Callable[..., Any] = RoomServers.in_order
-
-        async def in_order(servers: RoomServers, first: str | None = None) -> Sequence[str]:
-            return list(await real(servers, first))[:1]
-
-        self.assert_caught("LIVENESS", (RoomServers, "in_order", in_order))

@@ -11,7 +11,7 @@ LIARS = ("tests.services.federation.test_gap_liars",)
 BACK_OFF = ("tests.services.federation.test_backing_off",)
 RESIDENT = ("tests.daemon.federation.test_room_reading",)
 OWNING = ("tests.services.federation.sending.test_owning_partitions",)
-EDUS_OUT = ("tests.services.federation.sending.test_sending_edus",)
+EDUS_OUT = ("tests.services.federation.sending.test_sending_edus.WaitingEdusTest",)
 
 FEDERATION_MUTANTS = (
     Mutant(
@@ -42,15 +42,6 @@ FEDERATION_MUTANTS = (
         PACKAGE,
     ),
     Mutant(
-        "inbound-many",
-        "services/federation/inbound/transactions.py",
-        "        if count >= MAX_OF_ORIGIN:\n",
-        "        if count >= 1000 * MAX_OF_ORIGIN:\n",
-        "a server has a few transactions at a time",
-        TRANSACTIONS,
-        PACKAGE,
-    ),
-    Mutant(
         "inbound-staged-late",
         "services/federation/inbound/handover.py",
         "                staged[room_id] = by_room[room_id]\n",
@@ -69,29 +60,11 @@ FEDERATION_MUTANTS = (
         PACKAGE,
     ),
     Mutant(
-        "inbound-staged-refused",
-        "services/federation/inbound/room_inboxes.py",
-        "if e.outcome is EventOutcome.REFUSED]",
-        "if e.outcome is EventOutcome.WAITING]",
-        "what was refused is not staged any more",
-        STAGING,
-        PACKAGE,
-    ),
-    Mutant(
         "inbound-staged-own",
         "services/federation/inbound/sweeping.py",
         "if assignment.writer_of(each) == self._instance]",
         "if assignment.writer_of(each)]",
         "processes leave the rooms of others alone",
-        STAGING,
-        PACKAGE,
-    ),
-    Mutant(
-        "inbound-staged-gone",
-        "services/federation/inbound/room_inboxes.py",
-        "            unstage(rows, room_no, [each.event_id for each in done])\n",
-        "            unstage(rows, room_no, [])\n",
-        "events are not staged any more once they are judged",
         STAGING,
         PACKAGE,
     ),
@@ -155,15 +128,6 @@ FEDERATION_MUTANTS = (
         "            if before is not None:\n                await self.server_is_up(server)\n",
         "",
         "a success ends a back-off",
-        BACK_OFF,
-        PACKAGE,
-    ),
-    Mutant(
-        "back-off-refuses",
-        "services/federation/backing_off.py",
-        "        if now_ms < failure.retry_at_ms:\n",
-        "        if now_ms < failure.retry_at_ms and now_ms < 0:\n",
-        "a server that has failed is left alone",
         BACK_OFF,
         PACKAGE,
     ),

@@ -55,15 +55,6 @@ PARTIAL_ROOMS = (
         PACKAGE,
     ),
     Mutant(
-        "partial-fetched-kept",
-        "services/federation/resync/fetching.py",
-        "                    await self._keep(part.raws, server)\n",
-        "                    list(part.raws)\n",
-        "what has arrived of a broken answer is kept",
-        (LYING + "test_a_broken_answer_is_not_begun_anew",),
-        PACKAGE,
-    ),
-    Mutant(
         "partial-assigned",
         "services/federation/resync/worker.py",
         "if assignment.writer_of(each) == self._instance]",
@@ -199,15 +190,6 @@ PARTIAL_ROOMS = (
         '" RETURNING owner"',
         "one process at a time joins a room",
         FULL_JOINS,
-        PACKAGE,
-    ),
-    Mutant(
-        "full-join-lacks",
-        "storage/rooms/partial/full_joins.py",
-        "if lacking else None",
-        "if not lacking and lacking else None",
-        "a whole state has all that authorises its events",
-        (*FULL_JOINS, *JOINS),
         PACKAGE,
     ),
     Mutant(
