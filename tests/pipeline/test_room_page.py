@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 from synrepl.pipeline.rooms.page.charts import (
     MAX_ROWS,
     Bar,
+    ChartSpan,
     Point,
-    Span,
     bars,
     line,
     short_number,
@@ -73,7 +73,9 @@ class Charts(TestCase):
         self.assertEqual(band.attrib["points"].split()[0], known.attrib["points"].split()[-1])
 
     def test_spans_keep_their_places(self) -> None:
-        svg = drawing(spans([Span("a", -50, -1, "full"), Span("a", 0, 49, "hidden")], "ordering"))
+        svg = drawing(
+            spans([ChartSpan("a", -50, -1, "full"), ChartSpan("a", 0, 49, "hidden")], "ordering")
+        )
         first, second = (dict(each.attrib) for each in svg.iter("rect"))
         self.assertAlmostEqual(
             float(first["x"]) + float(first["width"]), float(second["x"]), delta=0.2
@@ -96,7 +98,7 @@ class Pages(TestCase):
             {evil: evil},
             [
                 PageSection(evil, evil, bars([Bar(evil, 1.0)], evil)),
-                PageSection(evil, evil, spans([Span(evil, 0, 1, evil)], evil)),
+                PageSection(evil, evil, spans([ChartSpan(evil, 0, 1, evil)], evil)),
                 PageSection(evil, evil, table([evil], [(evil,)])),
             ],
         )

@@ -22,7 +22,7 @@ from synrepl.pipeline.rooms.group_stream import (
     each_rooms_groups,
     events_of,
 )
-from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, Span, bars, spans
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, ChartSpan, bars, spans
 from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
@@ -363,7 +363,9 @@ def _page(rows: DataFrame) -> ResultPage:
     most = users.orderBy(f.desc("intervals"), "room_id", "user_id").limit(MAX_ROWS + 1)
     shown = rows.join(f.broadcast(most.select("room_id", "user_id")), ["room_id", "user_id"])
     intervals = [
-        Span(f"{row.user_id} in {row.room_id}", row.first_ordering, row.last_ordering, row.sight)
+        ChartSpan(
+            f"{row.user_id} in {row.room_id}", row.first_ordering, row.last_ordering, row.sight
+        )
         for row in shown.orderBy("room_id", "user_id", "first_ordering").collect()
     ]
     return ResultPage(
