@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 from synrepl.pipeline.rooms.page.charts import (
     MAX_ROWS,
     Bar,
+    ChartSpan,
     Point,
-    Span,
     bars,
     line,
     short_number,
@@ -21,9 +21,9 @@ from synrepl.pipeline.rooms.page.charts import (
 )
 from synrepl.pipeline.rooms.page.document import (
     MAX_TABLE_ROWS,
-    Page,
     PageNotWritten,
-    Section,
+    PageSection,
+    ResultPage,
     table,
 )
 
@@ -73,7 +73,9 @@ class Charts(TestCase):
         self.assertEqual(band.attrib["points"].split()[0], known.attrib["points"].split()[-1])
 
     def test_spans_keep_their_places(self) -> None:
-        svg = drawing(spans([Span("a", -50, -1, "full"), Span("a", 0, 49, "hidden")], "ordering"))
+        svg = drawing(
+            spans([ChartSpan("a", -50, -1, "full"), ChartSpan("a", 0, 49, "hidden")], "ordering")
+        )
         first, second = (dict(each.attrib) for each in svg.iter("rect"))
         self.assertAlmostEqual(
             float(first["x"]) + float(first["width"]), float(second["x"]), delta=0.2
@@ -91,13 +93,13 @@ class Charts(TestCase):
 class Pages(TestCase):
     def test_texts_of_rooms_stay_texts(self) -> None:
         evil = "</title><script>alert(1)</script>\x1b\u202e"
-        page = Page(
+        page = ResultPage(
             evil,
             {evil: evil},
             [
-                Section(evil, evil, bars([Bar(evil, 1.0)], evil)),
-                Section(evil, evil, spans([Span(evil, 0, 1, evil)], evil)),
-                Section(evil, evil, table([evil], [(evil,)])),
+                PageSection(evil, evil, bars([Bar(evil, 1.0)], evil)),
+                PageSection(evil, evil, spans([ChartSpan(evil, 0, 1, evil)], evil)),
+                PageSection(evil, evil, table([evil], [(evil,)])),
             ],
         )
         html = page.html(_NOW)
@@ -115,7 +117,7 @@ class Pages(TestCase):
         folder = Path(self.enterContext(TemporaryDirectory()))
         path = folder / "page.html"
         for title in ("one", "two"):
-            Page(title, {}, []).write(path, _NOW)
+            ResultPage(title, {}, []).write(path, _NOW)
             self.assertIn(f"<h1>{title}</h1>", path.read_text())
         self.assertEqual([each.name for each in folder.iterdir()], ["page.html"])
         self.assertIn("Computed 2026-11-24 12:00 UTC", path.read_text())
@@ -123,4 +125,4 @@ class Pages(TestCase):
     def test_a_folder_that_is_not_there_is_named(self) -> None:
         folder = Path(self.enterContext(TemporaryDirectory()))
         with self.assertRaisesRegex(PageNotWritten, "cannot be written: No such file"):
-            Page("", {}, []).write(folder / "none" / "page.html", _NOW)
+            ResultPage("", {}, []).write(folder / "none" / "page.html", _NOW)

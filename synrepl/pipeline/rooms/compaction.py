@@ -21,7 +21,7 @@ from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder
 from synrepl.pipeline.rooms.group_plan import MAX_HOPS, plan_groups
 from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
-from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -146,7 +146,7 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     return compact_groups(frames, int(settings.get("max_hops", MAX_HOPS)))
 
 
-def _page(rows: DataFrame) -> Page:
+def _page(rows: DataFrame) -> ResultPage:
     columns = ("rows_before", "rows_after", "bytes_before", "bytes_after")
     equal = f.col("digest_before") == f.col("digest_after")
     rooms = (
@@ -167,7 +167,7 @@ def _page(rows: DataFrame) -> Page:
     largest = rooms.orderBy(f.desc("rows_before"), "room_id").limit(MAX_ROWS + 1).collect()
     chart = bars([Bar(row.room_id, row.rows_after, row.rows_before) for row in largest], "rows")
     share = 100 * (total.rows_after or 0) / max(1, total.rows_before or 0)
-    return Page(
+    return ResultPage(
         COMPACTION.title,
         {
             "rows before": f"{total.rows_before or 0:,}",
@@ -178,12 +178,12 @@ def _page(rows: DataFrame) -> Page:
             "broken groups, left alone": f"{total.broken or 0:,}",
         },
         [
-            Section(
+            PageSection(
                 "The largest rooms",
                 "Rows after, in front of rows before. The axis begins at 0.",
                 chart,
             ),
-            Section("Rooms", "Those first where most bytes are saved.", rows_table(rooms)),
+            PageSection("Rooms", "Those first where most bytes are saved.", rows_table(rooms)),
         ],
     )
 

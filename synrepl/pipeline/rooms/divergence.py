@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 from synrepl.pipeline.rooms.group_digests import stored_sums
 from synrepl.pipeline.rooms.group_forest import Entries, ForestBuilder
 from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
-from synrepl.pipeline.rooms.page.document import Page
+from synrepl.pipeline.rooms.page.document import ResultPage
 from synrepl.pipeline.rooms.page.result import kinds_page
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.state_at_every_event import state_at_every_event
@@ -173,7 +173,7 @@ def _run(frames: RoomFrames, settings: Mapping[str, str], there: RoomFrames) -> 
     return diverging_rooms(frames, there)
 
 
-def _page(rows: DataFrame) -> Page:
+def _page(rows: DataFrame) -> ResultPage:
     text = "Differences of each kind. Without any, both servers have the same view of their common rooms."
     return kinds_page(DIVERGENCE.title, rows, "kind", text)
 

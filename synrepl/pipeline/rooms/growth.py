@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
 from synrepl.pipeline.rooms.page.charts import Point, line, short_number
-from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -190,7 +190,7 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     return room_growth(frames, int(settings.get("days_ahead", DAYS_AHEAD)))
 
 
-def _page(rows: DataFrame) -> Page:
+def _page(rows: DataFrame) -> ResultPage:
     measures: dict[str, list[Point]] = {name: [] for name in MEASURES}
     for row in rows.orderBy("day").collect():
         bounds = (row.low, row.high) if row.is_forecast else (None, None)
@@ -200,16 +200,16 @@ def _page(rows: DataFrame) -> Page:
         for name, points in measures.items()
         if points
     }
-    return Page(
+    return ResultPage(
         GROWTH.title,
         {name: short_number(value) for name, value in last.items()},
         [
             *(
-                Section(name, _SENTENCES[name], line(points, name))
+                PageSection(name, _SENTENCES[name], line(points, name))
                 for name, points in measures.items()
                 if points
             ),
-            Section(
+            PageSection(
                 "The last days, and the forecast",
                 "Of 20 forecasts, 19 lie between low and high if the coming days are like those before.",
                 rows_table(rows.orderBy(f.desc("day"), "measure").limit(_SHOWN)),

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.rooms.page.document import Page
+from synrepl.pipeline.rooms.page.document import ResultPage
 from synrepl.pipeline.rooms.page.result import first_rows
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import ROOM_VERSIONS
@@ -80,7 +80,7 @@ class SparkRoomJob:
     schema: t.StructType
     transform: Callable[..., DataFrame]
     settings: Mapping[str, JobSetting] = field(default_factory=dict)
-    page: Callable[[DataFrame], Page] | None = None
+    page: Callable[[DataFrame], ResultPage] | None = None
     compares: bool = False
 
     def check(self, settings: Mapping[str, str], *, has_second: bool = False) -> None:

@@ -26,7 +26,7 @@ from synrepl.pipeline.rooms.group_stream import (
     events_of,
 )
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
-from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -216,7 +216,7 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     return check_groups(frames)
 
 
-def _page(rows: DataFrame) -> Page:
+def _page(rows: DataFrame) -> ResultPage:
     cost = (f.coalesce(f.sum("bytes"), f.lit(0)).alias("bytes"), f.count("*").alias("findings"))
     kinds = rows.groupBy("finding").agg(*cost).orderBy(f.desc("findings"), "finding").collect()
     unneeded = rows.where(f.col("finding") == GroupFinding.UNREFERENCED.value)
@@ -225,21 +225,21 @@ def _page(rows: DataFrame) -> Page:
     wasted = sum(row.bytes for row in kinds if row.finding == GroupFinding.UNREFERENCED)
     wrong = sum(row.findings for row in kinds if row.finding != GroupFinding.UNREFERENCED)
     others = rows.where(f.col("finding") != GroupFinding.UNREFERENCED.value)
-    return Page(
+    return ResultPage(
         STATE_GROUPS.title,
         {"broken or wrong": f"{wrong:,}", "bytes that nothing needs": short_number(wasted)},
         [
-            Section(
+            PageSection(
                 "Kinds",
                 "Findings of each kind.",
                 bars([Bar(row.finding, row.findings) for row in kinds], "findings"),
             ),
-            Section(
+            PageSection(
                 "Rooms with groups that nothing needs",
                 "Bytes of their rows, estimated.",
                 bars([Bar(row.room_id, row.bytes) for row in largest], "bytes"),
             ),
-            Section(
+            PageSection(
                 "Broken or wrong",
                 "What has to be looked at first.",
                 rows_table(others.orderBy("room_id", "state_group", "finding")),

@@ -22,8 +22,8 @@ from synrepl.pipeline.rooms.group_stream import (
     each_rooms_groups,
     events_of,
 )
-from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, Span, bars, spans
-from synrepl.pipeline.rooms.page.document import Page, Section
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, ChartSpan, bars, spans
+from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -352,7 +352,7 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     return visible_events(frames, [name for name in settings.get("servers", "").split(",") if name])
 
 
-def _page(rows: DataFrame) -> Page:
+def _page(rows: DataFrame) -> ResultPage:
     cost = (f.sum("events").alias("events"), f.count("*").alias("intervals"))
     reasons = rows.groupBy("sight", "reason").agg(*cost).orderBy(f.desc("events")).collect()
     users = rows.groupBy("room_id", "user_id").agg(
@@ -363,10 +363,12 @@ def _page(rows: DataFrame) -> Page:
     most = users.orderBy(f.desc("intervals"), "room_id", "user_id").limit(MAX_ROWS + 1)
     shown = rows.join(f.broadcast(most.select("room_id", "user_id")), ["room_id", "user_id"])
     intervals = [
-        Span(f"{row.user_id} in {row.room_id}", row.first_ordering, row.last_ordering, row.sight)
+        ChartSpan(
+            f"{row.user_id} in {row.room_id}", row.first_ordering, row.last_ordering, row.sight
+        )
         for row in shown.orderBy("room_id", "user_id", "first_ordering").collect()
     ]
-    return Page(
+    return ResultPage(
         VISIBILITY.title,
         {
             "users in rooms": f"{users.count():,}",
@@ -374,19 +376,19 @@ def _page(rows: DataFrame) -> Page:
             "verdicts": f"{sum(row.events for row in reasons):,}",
         },
         [
-            Section(
+            PageSection(
                 "Rules",
                 "Verdicts by the rule that decided. The axis begins at 0.",
                 bars(
                     [Bar(f"{row.sight}: {row.reason}", row.events) for row in reasons], "verdicts"
                 ),
             ),
-            Section(
+            PageSection(
                 "Users with the most intervals",
                 "What each may see along the stream of the server.",
                 spans(intervals, "stream ordering"),
             ),
-            Section(
+            PageSection(
                 "Users",
                 "By room.",
                 rows_table(users.orderBy("room_id", "user_id")),

@@ -43,7 +43,7 @@ class Point(NamedTuple):
     high: float | None = None
 
 
-class Span(NamedTuple):
+class ChartSpan(NamedTuple):
     """An interval in a row of a chart.
 
     :ivar kind: what is true in it; its colour
@@ -129,7 +129,7 @@ def line(points: Sequence[Point], unit: str) -> str:
     return _svg(parts, height + 42, f"line of {unit}")
 
 
-def spans(rows: Sequence[Span], unit: str) -> str:
+def spans(rows: Sequence[ChartSpan], unit: str) -> str:
     """Intervals along a common axis, a row for each name, in the order of the names' first intervals.
 
     :param unit: what the axis counts

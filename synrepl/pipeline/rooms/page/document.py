@@ -24,7 +24,7 @@ class PageNotWritten(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A part of a page.
 
     :ivar text: a sentence about it, for people
@@ -37,7 +37,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ResultPage:
     """A page of a result.
 
     :ivar figures: numbers that sum it up, by what they are
@@ -45,7 +45,7 @@ class Page:
 
     title: str
     figures: Mapping[str, str]
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
 
     def html(self, made: datetime) -> str:
         """The whole file.

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from synrepl.pipeline.rooms.page.charts import Bar, bars
-from synrepl.pipeline.rooms.page.document import MAX_TABLE_ROWS, Page, Section, table
+from synrepl.pipeline.rooms.page.document import MAX_TABLE_ROWS, PageSection, ResultPage, table
 
 
 def rows_table(rows: DataFrame, names: Sequence[str] | None = None) -> str:
@@ -19,16 +19,16 @@ def rows_table(rows: DataFrame, names: Sequence[str] | None = None) -> str:
     return table(shown.columns, first, count)
 
 
-def first_rows(title: str, rows: DataFrame) -> Page:
+def first_rows(title: str, rows: DataFrame) -> ResultPage:
     """A page with the first rows."""
-    return Page(
+    return ResultPage(
         title,
         {"rows": f"{rows.count():,}"},
-        [Section("Rows", "In no particular order.", rows_table(rows))],
+        [PageSection("Rows", "In no particular order.", rows_table(rows))],
     )
 
 
-def kinds_page(title: str, rows: DataFrame, kind: str, text: str) -> Page:
+def kinds_page(title: str, rows: DataFrame, kind: str, text: str) -> ResultPage:
     """A page of findings: how many there are of each kind, and the first of them.
 
     :param kind: the column with the kind
@@ -37,14 +37,14 @@ def kinds_page(title: str, rows: DataFrame, kind: str, text: str) -> Page:
     counts = rows.groupBy(kind).count().orderBy(f.desc("count"), kind).collect()
     chart = bars([Bar(str(row[kind]), row["count"]) for row in counts], "findings")
     rooms = rows.select("room_id").distinct().count()
-    return Page(
+    return ResultPage(
         title,
         {
             "findings": f"{sum(row['count'] for row in counts):,}",
             "rooms with findings": f"{rooms:,}",
         },
         [
-            Section("Kinds", text, chart),
-            Section("Findings", "By room.", rows_table(rows.orderBy("room_id", kind))),
+            PageSection("Kinds", text, chart),
+            PageSection("Findings", "By room.", rows_table(rows.orderBy("room_id", kind))),
         ],
     )
