@@ -13,9 +13,9 @@ from time import process_time
 
 from benchmarks.harness import Row, Scale, at_least, at_most
 from benchmarks.room_shapes.histories import WORKLOADS, History, history_of
-from synrepl.pipeline.rooms.group_digests import state_sums, stored_sums
-from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder, GroupForest
-from synrepl.pipeline.rooms.group_plan import MAX_HOPS, plan_groups
+from synrepl.pipeline.rooms.groups.digests import state_sums, stored_sums
+from synrepl.pipeline.rooms.groups.forest import ROOT, Entries, ForestBuilder, GroupForest
+from synrepl.pipeline.rooms.groups.plan import MAX_HOPS, plan_groups
 
 #: A Synapse stores a group whole after so many.
 _HOPS = 100

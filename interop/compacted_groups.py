@@ -16,8 +16,8 @@ from interop.releases import MODERN
 from interop.report import Section, Table
 from interop.synapse import ServerDirectory, SynapseMain
 from interop.synrepl_processes import REPOSITORY
-from synrepl.pipeline.rooms.applying import apply_compaction
 from synrepl.pipeline.rooms.compaction import compact_groups
+from synrepl.pipeline.rooms.groups.applying import apply_compaction
 from synrepl.pipeline.rooms.reading.open import open_rooms
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session

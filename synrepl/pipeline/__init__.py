@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from synrepl.pipeline.datasource import register as register
-    from synrepl.pipeline.rooms.applying import apply_compaction as apply_compaction
     from synrepl.pipeline.rooms.compaction import compact_groups as compact_groups
     from synrepl.pipeline.rooms.divergence import diverging_rooms as diverging_rooms
+    from synrepl.pipeline.rooms.groups.applying import apply_compaction as apply_compaction
     from synrepl.pipeline.rooms.growth import room_growth as room_growth
     from synrepl.pipeline.rooms.reading.open import open_rooms as open_rooms
     from synrepl.pipeline.rooms.state_at_every_event import (
@@ -32,7 +32,7 @@ else:
         __name__,
         {
             "synrepl.pipeline.datasource": ("register",),
-            "synrepl.pipeline.rooms.applying": ("apply_compaction",),
+            "synrepl.pipeline.rooms.groups.applying": ("apply_compaction",),
             "synrepl.pipeline.rooms.compaction": ("compact_groups",),
             "synrepl.pipeline.rooms.divergence": ("diverging_rooms",),
             "synrepl.pipeline.rooms.growth": ("room_growth",),

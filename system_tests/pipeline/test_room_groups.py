@@ -10,10 +10,10 @@ from pyspark.sql import Row
 from twisted.trial.unittest import TestCase
 
 from synrepl.pipeline.rooms import compaction, state_groups
-from synrepl.pipeline.rooms.applying import apply_compaction
-from synrepl.pipeline.rooms.group_checks import GroupFinding
-from synrepl.pipeline.rooms.group_plan import MAX_HOPS
-from synrepl.pipeline.rooms.group_stream import GroupsArePacked
+from synrepl.pipeline.rooms.groups.applying import apply_compaction
+from synrepl.pipeline.rooms.groups.checks import GroupFinding
+from synrepl.pipeline.rooms.groups.plan import MAX_HOPS
+from synrepl.pipeline.rooms.groups.stream import GroupsArePacked
 from synrepl.pipeline.rooms.reading.open import open_rooms
 from synrepl.storage.foreign.rooms.compacted import GroupsChanged
 from system_tests.pipeline.spark_fixture import shared_session

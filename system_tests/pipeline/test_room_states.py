@@ -12,7 +12,7 @@ from pyspark.sql import Row
 from twisted.trial.unittest import TestCase
 
 from simulator.rooms.random_rooms import RandomRoom
-from synrepl.pipeline.rooms.parts import cut_rooms
+from synrepl.pipeline.rooms.parts.cutting import cut_rooms
 from synrepl.pipeline.rooms.reading.open import open_rooms
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY, state_at_every_event
 from synrepl.rooms import Room, RoomJudged, StateKey

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.lookup import LookupSource
-from synrepl.pipeline.rooms.part_tasks import each_part
-from synrepl.pipeline.rooms.parts import OUTLIERS, cut_room
+from synrepl.pipeline.rooms.parts.cutting import OUTLIERS, cut_room
+from synrepl.pipeline.rooms.parts.tasks import each_part
 from synrepl.pipeline.rooms.reading.database_lookup import DatabaseLookup
 from synrepl.pipeline.rooms.reading.own_scans import own_scans
 from synrepl.pipeline.rooms.reading.scan_reader import ScanReader

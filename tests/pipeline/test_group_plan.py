@@ -6,8 +6,8 @@ from itertools import pairwise
 from random import Random
 from unittest import TestCase
 
-from synrepl.pipeline.rooms.group_digests import state_sums, stored_sums
-from synrepl.pipeline.rooms.group_forest import (
+from synrepl.pipeline.rooms.groups.digests import state_sums, stored_sums
+from synrepl.pipeline.rooms.groups.forest import (
     ROOT,
     SEVERAL,
     BrokenGroup,
@@ -15,7 +15,7 @@ from synrepl.pipeline.rooms.group_forest import (
     ForestBuilder,
     GroupForest,
 )
-from synrepl.pipeline.rooms.group_plan import bases_on_path, plan_groups, reach
+from synrepl.pipeline.rooms.groups.plan import bases_on_path, plan_groups, reach
 
 
 class Hashes(dict[tuple[int, int], int]):

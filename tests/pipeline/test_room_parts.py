@@ -12,8 +12,8 @@ import pyarrow as pa
 from twisted.trial.unittest import TestCase
 
 from synrepl.pipeline.rooms.lookup import LookupSource
-from synrepl.pipeline.rooms.part_view import StateCorrection
-from synrepl.pipeline.rooms.parts import cut_room
+from synrepl.pipeline.rooms.parts.cutting import cut_room
+from synrepl.pipeline.rooms.parts.view import StateCorrection
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY, StateTask, state_rows
 from synrepl.pipeline.rooms.tables import PLACES
 from synrepl.storage.rooms.states.state_digest import digest_of

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from synrepl.pipeline.rooms.group_digests import StateSum, state_sums, stored_sums
-from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder
-from synrepl.pipeline.rooms.group_plan import MAX_HOPS, plan_groups
-from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
+from synrepl.pipeline.rooms.groups.digests import StateSum, state_sums, stored_sums
+from synrepl.pipeline.rooms.groups.forest import ROOT, Entries, ForestBuilder
+from synrepl.pipeline.rooms.groups.plan import MAX_HOPS, plan_groups
+from synrepl.pipeline.rooms.groups.stream import EntryNumbers, StreamedEvent, each_rooms_groups
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
 from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table

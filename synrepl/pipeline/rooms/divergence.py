@@ -10,9 +10,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from synrepl.pipeline.rooms.group_digests import stored_sums
-from synrepl.pipeline.rooms.group_forest import Entries, ForestBuilder
-from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent, each_rooms_groups
+from synrepl.pipeline.rooms.groups.digests import stored_sums
+from synrepl.pipeline.rooms.groups.forest import Entries, ForestBuilder
+from synrepl.pipeline.rooms.groups.stream import EntryNumbers, StreamedEvent, each_rooms_groups
 from synrepl.pipeline.rooms.page.document import ResultPage
 from synrepl.pipeline.rooms.page.result import kinds_page
 from synrepl.pipeline.rooms.spark_room_job import SparkRoomJob

@@ -20,10 +20,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.lookup import LookupSource
-from synrepl.pipeline.rooms.part_judging import JudgedRow, PartJudging, PartRow
-from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
-from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView, StateCorrection
-from synrepl.pipeline.rooms.parts import PART_SIZE, RoomPart, cut_rooms, with_parts
+from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, RoomPart, cut_rooms, with_parts
+from synrepl.pipeline.rooms.parts.judging import JudgedRow, PartJudging, PartRow
+from synrepl.pipeline.rooms.parts.tasks import PART_COLUMNS, cores_of, each_part, part_rows
+from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView, StateCorrection
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import CompactStateMap, UnknownRoomVersion, delta

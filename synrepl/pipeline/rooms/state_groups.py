@@ -10,16 +10,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from synrepl.pipeline.rooms.group_checks import (
+from synrepl.pipeline.rooms.groups.checks import (
     CheckedGroup,
     GroupFinding,
     StateChecks,
     broken_groups,
     unreferenced,
 )
-from synrepl.pipeline.rooms.group_digests import stored_sums
-from synrepl.pipeline.rooms.group_forest import Entries, ForestBuilder
-from synrepl.pipeline.rooms.group_stream import (
+from synrepl.pipeline.rooms.groups.digests import stored_sums
+from synrepl.pipeline.rooms.groups.forest import Entries, ForestBuilder
+from synrepl.pipeline.rooms.groups.stream import (
     EntryNumbers,
     StreamedEvent,
     each_rooms_groups,

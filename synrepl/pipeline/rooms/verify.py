@@ -24,15 +24,15 @@ from synrepl.pipeline.rooms.differences import (
 )
 from synrepl.pipeline.rooms.event_checks import StoredColumns, check_edges, check_event
 from synrepl.pipeline.rooms.lookup import LookupSource, RoomLookup
-from synrepl.pipeline.rooms.part_judging import (
+from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, cut_rooms, with_parts
+from synrepl.pipeline.rooms.parts.judging import (
     CANNOT_JUDGE,
     JudgedRow,
     PartJudging,
     PartRow,
 )
-from synrepl.pipeline.rooms.part_tasks import PART_COLUMNS, cores_of, each_part, part_rows
-from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView
-from synrepl.pipeline.rooms.parts import PART_SIZE, cut_rooms, with_parts
+from synrepl.pipeline.rooms.parts.tasks import PART_COLUMNS, cores_of, each_part, part_rows
+from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (

@@ -15,8 +15,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.rooms.group_forest import ROOT, Entries, ForestBuilder, GroupForest
-from synrepl.pipeline.rooms.group_stream import (
+from synrepl.pipeline.rooms.groups.forest import ROOT, Entries, ForestBuilder, GroupForest
+from synrepl.pipeline.rooms.groups.stream import (
     EntryNumbers,
     StreamedEvent,
     each_rooms_groups,

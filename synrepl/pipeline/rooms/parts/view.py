@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from synrepl.pipeline.rooms.lookup import RoomLookup
-from synrepl.pipeline.rooms.part_groups import PartGroups
+from synrepl.pipeline.rooms.parts.groups import PartGroups
 from synrepl.rooms import (
     AuthChainFacts,
     BadEvent,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import comb
 from typing import NamedTuple
 
-from synrepl.pipeline.rooms.group_forest import ROOT, Entries, GroupForest
+from synrepl.pipeline.rooms.groups.forest import ROOT, Entries, GroupForest
 
 #: Maximum number of further groups to read for one. A Synapse stores the next group whole if there are more.
 MAX_HOPS = 100

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from synrepl.pipeline.rooms.lookup import RoomLookup
-from synrepl.pipeline.rooms.part_view import JudgingVersions, PartView, StateCorrection
+from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView, StateCorrection
 from synrepl.rooms import (
     AuthCycle,
     BadEvent,

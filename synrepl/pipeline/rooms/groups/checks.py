@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from synrepl.pipeline.rooms.group_digests import StateSum
-from synrepl.pipeline.rooms.group_forest import ROOT, BrokenGroup, Entries, GroupForest
-from synrepl.pipeline.rooms.group_stream import EntryNumbers, StreamedEvent
+from synrepl.pipeline.rooms.groups.digests import StateSum
+from synrepl.pipeline.rooms.groups.forest import ROOT, BrokenGroup, Entries, GroupForest
+from synrepl.pipeline.rooms.groups.stream import EntryNumbers, StreamedEvent
 
 
 class GroupFinding(StrEnum):

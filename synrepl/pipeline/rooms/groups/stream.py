@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.rooms.group_forest import SEVERAL, Entries
-from synrepl.pipeline.rooms.row_sizes import entry_bytes
+from synrepl.pipeline.rooms.groups.forest import SEVERAL, Entries
+from synrepl.pipeline.rooms.groups.row_sizes import entry_bytes
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import StateKey

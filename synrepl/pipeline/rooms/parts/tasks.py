@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from synrepl.pipeline.rooms.part_judging import PartRow
-from synrepl.pipeline.rooms.parts import OUTLIERS
+from synrepl.pipeline.rooms.parts.cutting import OUTLIERS
+from synrepl.pipeline.rooms.parts.judging import PartRow
 
 #: Where Spark does not tell.
 _CORES = 8

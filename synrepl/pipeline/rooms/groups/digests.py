@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from synrepl.pipeline.rooms.group_forest import ROOT, Entries, GroupForest
+from synrepl.pipeline.rooms.groups.forest import ROOT, Entries, GroupForest
 
 #: Digests are sums modulo this.
 MODULUS = 1 << 128

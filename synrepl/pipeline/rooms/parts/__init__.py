@@ -1,0 +1,1 @@
+"""Parts of rooms: where rooms are cut, and how the events of a part are judged in a task."""
