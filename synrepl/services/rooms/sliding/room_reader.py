@@ -206,15 +206,21 @@ def _record(reading: ReadingOfRoom, part: ShownPart, labels: RoomLabels) -> Room
     direct = ToldOf.DIRECT if reading.room.room_id in labels.direct else ToldOf.NOTHING
     before = reading.asked.record
     if before is None or reading.kind in (ReadingKind.WHOLE, ReadingKind.STRIPPED):
-        depth = len(part.events) if part.is_limited else WHOLE
-        return RoomRecord(required, depth, direct)
+        return RoomRecord(required, _depth(part), direct)
     depth = before.depth
     if part.is_limited:
-        depth = len(part.events)
+        depth = _depth(part)
     elif reading.is_expanded:
         depth = WHOLE
     told = (before.told & ~ToldOf.DIRECT) | direct
     return RoomRecord(_known(before, required, reading), depth, told)
+
+
+def _depth(part: ShownPart) -> int:
+    """How many events of a timeline the client has; ``WHOLE`` if a higher limit would not give it more."""
+    if not part.is_limited or (part.events and part.events[0].is_after_gap):
+        return WHOLE
+    return len(part.events)
 
 
 def _known(
