@@ -276,4 +276,4 @@ class GrowingRooms(TestCase):
             self.assertGreaterEqual(row.low, last.total)
         # 2.0227 is the quantile for 39 degrees of freedom.
         expected = 2.0227 * stdev(added) * (1 + 1 / days) ** 0.5
-        self.assertAlmostEqual(ahead[0].high - ahead[0].total, expected, delta=0.01)
+        self.assertAlmostEqual(ahead[0].high - ahead[0].total, expected, places=2)
