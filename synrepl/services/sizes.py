@@ -24,6 +24,7 @@ class Sizes:
     :ivar invalidation_keys: keys of one cache in one transaction above which the whole cache is
         invalidated instead
     :ivar trim_rows: rows deleted in one transaction
+    :ivar coalesce_s: seconds between two looks at a stream that has news again: commits share one
     :ivar recheck_s: seconds between two checks of a stream whose position is held up
     :ivar slow_recheck_s: the same for a stream that has been held up for longer
     """
@@ -36,6 +37,7 @@ class Sizes:
     held_rows: int = 50_000
     invalidation_keys: int = 1_000
     trim_rows: int = 2_000
+    coalesce_s: float = 0.005
     recheck_s: float = 0.02
     slow_recheck_s: float = 0.1
 

@@ -15,7 +15,7 @@ import msgspec
 
 from synrepl.core.tokens import Range, Token
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.database import Transaction, value
+from synrepl.storage.database import Transaction, planned, value
 from synrepl.storage.store import NotConfirmed, OlderServer
 
 #: Positions by stream and writer.
@@ -28,9 +28,9 @@ MARGIN = 10**9
 #: tokens known to the new server and its master, and a follower may know larger ones.
 JUMP = MARGIN // 2
 
-CONFIRMED = "SELECT synrepl.confirmed_incarnation()"
+CONFIRMED = planned("SELECT synrepl.confirmed_incarnation()")
 
-LAST_CONFIRMED = "SELECT max(number) FROM synrepl._incarnations"
+LAST_CONFIRMED = planned("SELECT max(number) FROM synrepl._incarnations")
 
 FLOOR = "SELECT floor FROM synrepl._streams WHERE stream = %s"
 

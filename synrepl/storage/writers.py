@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
-from synrepl.storage.database import RaisedByDatabase, Transaction, value
+from synrepl.storage.database import RaisedByDatabase, Transaction, planned, value
 from synrepl.storage.store import (
     Observation,
     RecordedPositions,
@@ -238,12 +238,12 @@ def record_linear(txn: Transaction, stream: str, position: Token) -> None:
     )
 
 
-_OBSERVE = """
+_OBSERVE = planned("""
 SELECT w.stream, w.writer, w.epoch, w.position, w.held, w.removed, s.position, s.trimmed,
        s.incarnation, s.floor, l.pid, l.objid, l.virtualtransaction, l.granted AND l.pid = w.backend,
        CASE WHEN l.objid IS NOT NULL THEN
-           format('backend %%s (%%s), in transaction for %%s: %%s', l.pid, a.application_name,
-                  coalesce(date_trunc('second', now() - a.xact_start)::text, '-'), left(a.query, 200))
+           concat('backend ', l.pid, ' (', a.application_name, '), in transaction for ',
+                  coalesce(date_trunc('second', now() - a.xact_start)::text, '-'), ': ', left(a.query, 200))
        END,
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8
 FROM synrepl._writers w
@@ -252,9 +252,12 @@ LEFT JOIN pg_locks l
        ON l.locktype = 'advisory' AND l.objsubid = 2
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND l.classid = (%s + w.number)::oid
-LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN LATERAL (
+    SELECT b.application_name, b.xact_start, b.query FROM pg_stat_get_activity(l.pid) b
+    WHERE l.pid IS NOT NULL
+) a ON true
 WHERE w.stream = ANY(%s)
-"""
+""")
 
 
 def given_out(txn: Transaction, stream: Stream) -> Token:

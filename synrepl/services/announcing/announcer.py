@@ -12,10 +12,11 @@ from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.core.tokens import Range, Token
+from synrepl.core.wakeable_sleep import WakeableSleep
 from synrepl.positions.ledger import Ledger
 from synrepl.services.announcing.stream_state import PositionListener, StreamState
 from synrepl.services.sizes import DEFAULT_SIZES, Sizes
-from synrepl.storage.store import FactStore, NotConfirmed, Observation
+from synrepl.storage.store import FactsLost, FactStore, NotConfirmed, Observation, Trimmed
 from synrepl.streams.definition import Fact, Stream
 from synrepl.streams.row import Row
 
@@ -59,6 +60,7 @@ class Announcer:
         self._dirty: set[str] = set()
         self._is_refreshing = False
         self._is_watching = False
+        self._pause = WakeableSleep(scheduler)
         self._recorded: dict[str, object] = {}
         self.last_error: SynreplError | None = None
         self.failovers = 0
@@ -93,6 +95,7 @@ class Announcer:
         state = self.states.get(stream)
         if state is not None and self._is_watching:
             self._dirty.add(stream)
+            self._pause.wake()
             if not self._is_refreshing:
                 self._is_refreshing = True
                 self._scheduler.spawn("look at streams", self._refresh_while_dirty())
@@ -153,7 +156,9 @@ class Announcer:
                 pause = longer if positions == stuck_at else self._sizes.recheck_s
                 stuck_at = positions
                 if (again or self._dirty) and self._is_watching:
-                    await self._scheduler.sleep(pause)
+                    await self._scheduler.sleep(self._sizes.coalesce_s)
+                    if not self._dirty:
+                        await self._pause.sleep(pause)
                     self._dirty |= again
         except SynreplError as error:
             # The next poll sees what was missed now.
@@ -210,7 +215,7 @@ class Announcer:
                 self._trimmed(stream.name, writer, observation.trimmed)
                 state.found(writer, observation.trimmed, ())
         ahead = {w: bound for w, bound in ahead.items() if bound > state.scanned(w)}
-        if ahead:
+        if ahead and not await self._read_at_once(state, ahead):
             span = Range(min(map(state.scanned, ahead)), max(ahead.values()))
             reached = await self._store.reached(stream, span)
             for writer, bound in ahead.items():
@@ -222,6 +227,25 @@ class Announcer:
             observation.incarnation == state.incarnation
         ):  # otherwise all of this predates a failover
             state.settled_upto(bounds, observation.last)
+
+    async def _read_at_once(self, state: StreamState, ahead: Mapping[str, Token]) -> bool:
+        """Read the facts of all writers in one page; returns False if they need more than that."""
+        incarnation = state.incarnation
+        span = Range(min(map(state.scanned, ahead)), max(ahead.values()))
+        if span.upto - span.after > self._sizes.page_rows:
+            return False
+        try:
+            page = await self._store.page(state.stream, span, None, self._sizes.page_rows)
+        except (Trimmed, FactsLost):
+            return False
+        if page.is_limited:
+            return False
+        if state.incarnation == incarnation:
+            for writer, bound in ahead.items():
+                settled = Range(state.scanned(writer), bound)
+                facts = [f for f in page.facts if f.writer == writer and f.token in settled]
+                state.found(writer, bound, facts)
+        return True
 
     async def _read(self, state: StreamState, writer: str, bound: Token) -> None:
         incarnation = state.incarnation

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from synrepl.core.clock import Promise, Scheduler
+from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
 from synrepl.core.retry import BackOff, Retry
 from synrepl.core.slices import Slices
 from synrepl.core.tokens import Token
+from synrepl.core.wakeable_sleep import WakeableSleep
 from synrepl.services.federation.sending.destination_queue import DestinationQueue
 from synrepl.services.federation.sending.known_servers import KeptRoomServers
 from synrepl.services.federation.sending.registry import DestinationRegistry
@@ -66,7 +67,7 @@ class EventFanOut:
         self._rooms = KeptRoomServers()
         self._wanted: Token = 0
         self._is_due = self._is_polling = False
-        self._sleeping: Promise[None] | None = None
+        self._sleep = WakeableSleep(scheduler)
         self._is_stopped = False
         self.passed_on = 0
         self.last_error: SynreplError | None = None
@@ -75,28 +76,20 @@ class EventFanOut:
         """There may be events up to a token, or partitions that are behind."""
         self._wanted = max(self._wanted, token)
         self._is_due = True
-        self._awake()
+        self._sleep.wake()
 
     def stop(self) -> None:
         """Pass on no more."""
         self._is_stopped = True
-        self._awake()
-
-    def _poll(self) -> None:
-        self._is_due = self._is_polling = True
-        self._awake()
-
-    def _awake(self) -> None:
-        sleeping, self._sleeping = self._sleeping, None
-        if sleeping is not None:
-            sleeping.callback(None)
+        self._sleep.wake()
 
     async def run(self) -> None:
         """Follow, until it is stopped."""
         away, unsettled = (Retry(each, self._scheduler.random) for each in (_AWAY, _UNSETTLED))
         while not self._is_stopped:
             if not self._is_due:
-                await self._sleep()
+                if not await self._sleep.sleep(POLL_S):
+                    self._is_due = self._is_polling = True
                 continue
             self._is_due = False
             wanted = self._wanted
@@ -116,14 +109,6 @@ class EventFanOut:
                 await self._scheduler.sleep(unsettled.failed())
             else:
                 unsettled.succeeded()
-
-    async def _sleep(self) -> None:
-        """Wait until something is heard of the stream, but not for long."""
-        sleeping = self._sleeping = self._scheduler.promise()
-        timer = self._scheduler.callLater(POLL_S, self._poll)
-        await sleeping
-        if timer.active():
-            timer.cancel()
 
     async def _follow(self, wanted: Token) -> Token:
         """Pass on what is settled; returns how far that is."""

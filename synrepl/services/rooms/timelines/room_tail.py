@@ -84,8 +84,14 @@ class RoomTail:
         self._answers: dict[tuple[tuple[Token, ...], int, int, bool], _SharedAnswer] = {}
 
     def reaches(self, since: PositionVector) -> bool:
-        """Whether everything is here that is new since a vector."""
-        return since.linear >= self._stored.floor
+        """Whether everything is here that is new since a vector.
+
+        What is not here, it covers, and that is before all that is here.
+        """
+        read_since = self._stored.since
+        return since.linear >= self._stored.floor or (
+            read_since is not None and since.covers(read_since)
+        )
 
     def joined_room(
         self,
@@ -123,7 +129,7 @@ class RoomTail:
         :raises NotInTail: there may be more, or the user may not have been in the room at each of them
         """
         stored = self._stored
-        is_known = since.linear >= max(stored.floor, stored.state_only, stored.purged)
+        is_known = self.reaches(since) and since.linear >= max(stored.state_only, stored.purged)
         # Also those that ``upto`` does not cover: who was in the room before them is known from the current state.
         if not is_known or self._moved.get(user_id, 0) > since.linear or stored.damaged is not None:
             raise NotInTail

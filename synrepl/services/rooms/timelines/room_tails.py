@@ -38,7 +38,8 @@ class RoomTails:
         #: With the time at which it was read, those first that were read first.
         self._tails: OrderedDict[str, tuple[float, RoomTail]] = OrderedDict()
         self._bytes = 0
-        self._loads: dict[str, tuple[Token, Load]] = {}
+        #: With the vector since which it is read.
+        self._loads: dict[str, tuple[PositionVector, Load]] = {}
 
     @property
     def bytes_used(self) -> int:
@@ -63,19 +64,19 @@ class RoomTails:
             if kept is not None and kept[1].reaches(since):
                 found[room_id] = kept[1]
                 continue
-            load_since, load = self._loads.get(room_id, (since.linear + 1, None))
-            if load is not None and load_since <= since.linear:
-                loads[load] = None
+            begun = self._loads.get(room_id)
+            if begun is not None and since.covers(begun[0]):
+                loads[begun[1]] = None
             else:
                 missing.append(room_id)
         if missing:
-            loads[self._begin(missing, since.linear)] = None
+            loads[self._begin(missing, since)] = None
         for load in loads:
             read: Mapping[str, RoomTail] = await load.join(self._scheduler.promise())
             found |= {room_id: read[room_id] for room_id in room_ids if room_id in read}
         return found
 
-    def _begin(self, room_ids: Collection[str], since: Token) -> Load:
+    def _begin(self, room_ids: Collection[str], since: PositionVector) -> Load:
         """Begin to read rooms, in a task of its own: others may wait for it, too."""
         load = Load(0)
         for room_id in room_ids:
@@ -83,12 +84,12 @@ class RoomTails:
         self._scheduler.spawn("read tails of rooms", self._load(room_ids, since, load))
         return load
 
-    async def _load(self, room_ids: Collection[str], since: Token, load: Load) -> None:
+    async def _load(self, room_ids: Collection[str], since: PositionVector, load: Load) -> None:
         now = self._scheduler.seconds()
         now_ms = int(now * 1000)
 
         def work(txn: Transaction) -> dict[str, RoomTail]:
-            stored = read_tails(txn, dict.fromkeys(room_ids, since))
+            stored = read_tails(txn, room_ids, since)
             return {each.room_id: RoomTail(each, now_ms) for each in stored}
 
         try:
@@ -109,7 +110,8 @@ class RoomTails:
     ) -> None:
         """Keep those tails whose rooms have not changed meanwhile."""
         for room_id in room_ids:
-            if self._loads.get(room_id, (0, None))[1] is load:
+            begun = self._loads.get(room_id)
+            if begun is not None and begun[1] is load:
                 del self._loads[room_id]
                 if room_id in tails:
                     self._drop(room_id)

@@ -7,11 +7,12 @@ see :mod:`synrepl.services.rooms.timelines.room_tails`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
+from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering, StateKey
 from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
 from synrepl.storage.rooms.tables.events import EventFlags
@@ -27,6 +28,9 @@ from synrepl.storage.rooms.timelines.room_summaries import StoredSummary, room_s
 
 #: Maximum number of events in a tail.
 TAIL_EVENTS = 32
+
+#: Tokens between a linear position and a writer's up to which it is worth a look what the client has of them.
+MAX_LAG = 1_000
 
 _AFTER_GAP = int(EventFlags.AFTER_GAP)
 
@@ -82,6 +86,7 @@ class StoredTail(NamedTuple):
 
     :ivar version: of the room
     :ivar floor: live events and changes of the state with higher stream orderings are all here
+    :ivar since: also whatever this vector does not cover; None if the tail is too short for that
     :ivar newest: stream ordering of the newest event
     :ivar topological: the highest topological ordering in the room
     :ivar state_only: stream ID of the newest fact that changed the state without an event of its own
@@ -102,6 +107,7 @@ class StoredTail(NamedTuple):
     room_id: str
     version: str
     floor: Token
+    since: PositionVector | None
     newest: Token
     topological: int
     state_only: Token
@@ -123,18 +129,24 @@ class StoredTail(NamedTuple):
         return sum(len(each.json) for each in self.sources.values()) + 1_000 * len(self.sources)
 
 
-def read_tails(txn: Transaction, rooms: Mapping[str, Token]) -> list[StoredTail]:
+def read_tails(
+    txn: Transaction, room_ids: Collection[str], since: PositionVector
+) -> list[StoredTail]:
     """The tails of rooms; rooms that are not in the store are left out.
 
-    :param rooms: by ID, the stream ordering after which events are wanted. The tail goes back to the event before that
+    :param since: events that it does not cover are wanted. The tail goes back to the event before that
     """
+    is_near = since.highest - since.linear <= MAX_LAG
     params = {
-        "rooms": array_text(rooms),
-        "since": array_text(list(rooms.values())),
+        "rooms": array_text(room_ids),
+        "linear": since.linear,
+        "highest": since.highest if is_near else since.linear,
+        "writers": array_text(since.writers),
+        "tokens": array_text(list(since.writers.values())),
         "limit": TAIL_EVENTS,
     }
     txn.execute(_TAILS, params)
-    tails = _assembled(txn.fetchall())
+    tails = _assembled(txn.fetchall(), since)
     moved = [
         each.room_no for each in tails if any(c.key and c.key[0] == MEMBER for c in each.changes)
     ]
@@ -142,7 +154,7 @@ def read_tails(txn: Transaction, rooms: Mapping[str, Token]) -> list[StoredTail]
     return [each._replace(summary=summaries.get(each.room_no)) for each in tails]
 
 
-def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
+def _assembled(rows: Iterable[Record], since: PositionVector) -> list[StoredTail]:
     """Tails from the rows of :data:`_TAILS`, without summaries."""
     parts: dict[str, dict[int, list[Sequence[Any]]]] = defaultdict(lambda: defaultdict(list))
     for part, room_no, cells, raw in rows:
@@ -154,7 +166,8 @@ def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
         state_only, purged, current_group, is_partial = head
         events = sorted(map(_event, parts["event"][room_no]), key=lambda each: each.ordering.stream)
         floor = max(previous or 0, 0)
-        if len(events) == TAIL_EVENTS:
+        is_short = len(events) == TAIL_EVENTS
+        if is_short:
             floor = events[0].ordering.stream - 1
         wanted = {number: WantedEvent(number, version) for (number, *_) in parts["source"][room_no]}
         sources = sources_from(parts["source"][room_no], wanted)
@@ -164,6 +177,7 @@ def _assembled(rows: Iterable[Record]) -> list[StoredTail]:
                 room_id,
                 version,
                 floor,
+                None if is_short else since,
                 newest,
                 topological,
                 state_only,
@@ -208,10 +222,19 @@ _TAILS = Script(
         PlannedOnce(
             f"""
             WITH room AS MATERIALIZED (
-                SELECT r.room_no, r.room_id, r.version, w.since, h.stream_id, h.topological,
+                SELECT r.room_no, r.room_id, r.version, h.stream_id, h.topological,
                        h.current_group, h.state_stream_id, h.purged_stream_id,
-                       p.room_no IS NOT NULL AS is_partial
-                  FROM unnest(%(rooms)s::text[], %(since)s::bigint[]) AS w (room_id, since)
+                       p.room_no IS NOT NULL AS is_partial,
+                       CASE WHEN EXISTS (
+                           SELECT FROM synrepl._room_events e
+                             LEFT JOIN synrepl.events f ON f.stream_id = e.stream_id AND f.row_no = 0
+                             LEFT JOIN unnest(%(writers)s::text[], %(tokens)s::bigint[]) AS c (writer, token)
+                               ON c.writer = f.writer
+                            WHERE e.room_no = r.room_no AND e.stream_id > %(linear)s::bigint
+                              AND e.stream_id <= %(highest)s::bigint
+                              AND (c.token IS NULL OR e.stream_id > c.token)
+                       ) THEN %(linear)s::bigint ELSE %(highest)s::bigint END AS since
+                  FROM unnest(%(rooms)s::text[]) AS w (room_id)
                   JOIN synrepl._rooms r USING (room_id) JOIN synrepl._room_heads h USING (room_no)
                   LEFT JOIN synrepl._partial_rooms p USING (room_no)
             ), recent AS MATERIALIZED (

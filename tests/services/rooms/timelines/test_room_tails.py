@@ -154,6 +154,38 @@ class SharedTails(TailsCase):
         self.assertEqual(len(self.ids(await self.room(tokens[1]))), 3)
         self.assert_read("tails of rooms", "tails of rooms")
 
+    async def test_what_a_writer_has_been_read_of_is_not_read_again(self) -> None:
+        """The linear position may stay behind for as long as other writers are idle."""
+        behind, event = await self.highest(), self.bob
+        events = []
+        for number in range(TAIL_EVENTS + 1):
+            events.append(event := self.say(str(number), event))
+        await self.persist(*events)
+        since = PositionVector({"one": await self.highest()}, behind)
+        await self.persist(last := self.say("last", event))
+        upto = PositionVector({"one": await self.highest()}, behind)
+        self.assertEqual(self.ids(await self.room(since, upto=upto)), [last.event_id])
+        self.assert_read("tails of rooms")
+
+    async def test_what_another_writer_wrote_before_is_read_with_it(self) -> None:
+        two = await self.start_process("two")
+        behind = await self.highest()
+        await self.persist(first := self.say("first", self.bob), by=two)
+        await self.persist(known := self.say("known", first))
+        since = PositionVector({"one": await self.highest()}, behind)
+        await self.persist(last := self.say("last", known))
+        self.assertEqual(self.ids(await self.room(since)), [first.event_id, last.event_id])
+
+    async def test_a_client_that_knows_less_of_a_writer_does_not_share_it(self) -> None:
+        behind = await self.highest()
+        await self.persist(known := self.say("known", self.bob))
+        since = PositionVector({"one": await self.highest()}, behind)
+        await self.persist(last := self.say("last", known))
+        self.assertEqual(self.ids(await self.room(since)), [last.event_id])
+        less = PositionVector({"two": await self.highest()}, behind)
+        found = await self.room(less, upto=await self.now())
+        self.assertEqual(self.ids(found), [known.event_id, last.event_id])
+
     async def test_a_change_of_the_room_is_read_at_once(self) -> None:
         before = await self.now()
         await self.persist(one := self.say("one", self.bob))
