@@ -145,6 +145,7 @@ class SingleStatements(TestCase):
         reachable = {
             "postgresql://u@127.0.0.1/d": True,
             "host=::1 dbname=d": True,
+            "host=/run/postgresql dbname=d": True,
             "host=db.example.org": False,
             "dbname=d": False,
             "no=dsn=at all": False,

@@ -14,6 +14,7 @@ from enum import Enum
 from math import inf
 from typing import Any, cast
 
+from twisted.internet.interfaces import IWriteDescriptor
 from twisted.python.failure import Failure
 from twisted.web import http
 
@@ -176,9 +177,11 @@ class HttpChannel(http.HTTPChannel):
         connections.active(self)
 
     def answer_written(self, count: int) -> None:
-        """Count bytes of an answer that the client does not read."""
+        """Send an answer at once, not in the reactor's next turn; count bytes that the client does not read."""
         if self._waitingForTransport:
             self.server.admission.answer_unread(self, count)
+        elif IWriteDescriptor.providedBy(self.transport):
+            self.transport.doWrite()  # an error comes again when the reactor tries
 
     def resumeProducing(self) -> None:
         """The transport has sent everything that was written."""

@@ -71,10 +71,11 @@ class PostgresSingles:
 
     @staticmethod
     def can_reach(dsn: str) -> bool:
-        """Whether the host is an address; looking up a name would block the reactor."""
+        """Whether the host is an address or the folder of a socket; looking up a name would block the reactor."""
         try:
             host = extensions.parse_dsn(dsn).get("host", "")
-            ipaddress.ip_address(host)
+            if not host.startswith("/"):
+                ipaddress.ip_address(host)
         except (psycopg2.Error, ValueError):
             return False
         return True
