@@ -124,9 +124,8 @@ def _show(report: CheckReport, is_copy: bool) -> None:
         )
     parts: list[RenderableType] = [shown] if listed else []
     if without := len(report.streams) - len(listed):
-        parts.append(
-            f"{without:,} {'other ' if listed else ''}streams have no rows on either side."
-        )
+        streams = f"{'other ' if listed else ''}{'stream has' if without == 1 else 'streams have'}"
+        parts.append(f"{without:,} {streams} no rows on either side.")
     if report.streams_not_in_lake and not is_copy:
         parts.append(f"Not in the lake, so not asked for: {', '.join(report.streams_not_in_lake)}.")
     if report.problems:
