@@ -234,7 +234,8 @@ class PresenceService:
             self._states.acts(each.user_id, came_at - each.ago_s)
         for user_id in argument["ceased"]:
             self._states.ceases(user_id, instance)
-        await self._write([each.user_id for each in (*syncing, *active)])
+        users = [each.user_id for each in syncing]
+        await self._write([*users, *(each.user_id for each in active)])
 
     async def _perform_foreign(self, argument: dict[str, Any]) -> None:
         await self._append([Presence._make(each) for each in argument["presences"]])
