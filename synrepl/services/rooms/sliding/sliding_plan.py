@@ -220,17 +220,22 @@ def _left_behind(
     if given.since is None:
         return gone
     behind = str(given.since)
-    # Mostly none, so that it is not asked for each room.
-    kinds = [kind for kind in _OTHER_KINDS if _rooms_with_news(kind, given.news) != frozenset()]
+    # Mostly there are none.
+    others = [
+        (kind, rooms)
+        for kind in _OTHER_KINDS
+        if (rooms := _rooms_with_news(kind, given.news)) != frozenset()
+    ]
     for each in given.listed.rooms:
         number = each.room.room_no
         record = known.get(number)
         if record is None or record.behind is not None or number in matched:
             continue
-        if has_news(each.room) or any(
-            record.told & kind and may_have_news(kind, each.room.room_id, given.news)
-            for kind in kinds
-        ):
+        has_other_news = others and any(
+            (rooms is None or each.room.room_id in rooms) and kind in record.told
+            for kind, rooms in others
+        )
+        if has_other_news or has_news(each.room):
             gone[number] = record._replace(behind=behind)
     return gone
 
