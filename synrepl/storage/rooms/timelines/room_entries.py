@@ -20,7 +20,6 @@ from synrepl.storage.rooms.visibility.covered_sql import (
     covered_params,
     covered_sql,
     not_covered_sql,
-    writers_above,
 )
 
 #: Type of the events that set memberships.
@@ -106,15 +105,10 @@ def state_changes(
     if not rooms:
         return {}
     numbers, ids = (list(each) for each in zip(*rooms, strict=True))
-    statement = (
+    txn.execute(
         f"SELECT w.room_no, {_CHANGE} FROM unnest(%(rooms)s::int[], %(ids)s::text[]) AS w (room_no, room_id)"
         " JOIN synrepl._room_events e ON e.room_no = w.room_no AND e.stream_id > 0"
-        f" AND {not_covered_sql(since, 'since')} AND {covered_sql(upto, 'upto')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no"
-    )
-    # With vectors of several writers, there would be many texts.
-    is_above = writers_above(since) or writers_above(upto)
-    txn.execute(
-        statement if is_above else planned(statement),
+        f" AND {not_covered_sql(since, 'since')} AND {covered_sql(upto, 'upto')} {_OF_EVENT} ORDER BY f.stream_id, f.row_no",
         {
             "rooms": array_text(numbers),
             "ids": array_text(ids),
