@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from interop.clients.client_page import ClientPage, client_page
 from interop.clients.deployment import ClientDeployment
 from interop.clients.environments import ClientEnvironments
-from interop.processes import LOOPBACK
-from interop.report import Section, Table
-from synrepl.core.errors import Unavailable
-from tests.support.browser import Browser, chromium
+from interop.report import Section
 
 #: Messages that are in the room before the browser comes.
 _BEFORE = 40
-
-
-class ChromiumMissing(Unavailable):
-    """Chromium is not installed; its programs are looked for on PATH"""
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        """Log nothing."""
 
 
 def section(
@@ -40,9 +24,6 @@ def section(
     :param pictures: directory of the screenshots
     :raises ChromiumMissing:
     """
-    program = chromium()
-    if program is None:
-        raise ChromiumMissing()
     found = Section(
         "matrix-js-sdk",
         (
@@ -56,92 +37,30 @@ def section(
         ),
     )
     room, before = deployment.crowded_room(_BEFORE)
-    browser = Browser(program)
-    try:
-        with served(environments.page) as page:
-            _use(found, browser, page, deployment, room, before, pictures)
-    finally:
-        browser.close()
+    with client_page(environments, deployment) as page:
+        name = page.open_room(room)
+        page.browser.picture(pictures / "js-sdk-room.png")
+        found.check("the room is in the list, with its name", name == "Crowded", str(name))
+        found.check("the first timeline is a part of the room", 0 < len(page.timeline) < _BEFORE)
+        paged = page.page_back(room)
+        found.check("paging back shows every message once, in order", paged == before)
+        restarts = (("the master", "master", False), ("the worker", "worker1", True))
+        talked = page.talk_after_restarts(found, room, restarts)
+        seen = page.browser.value("window.shown.seen")
+        found.check("no message came twice", len(seen) == len(set(seen)))
+        found.check("all messages are shown", len(page.timeline) == _BEFORE + len(talked))
+        page.browser.picture(pictures / "js-sdk-live.png")
+        check_data(found, page, room)
     return found
 
 
-def _use(
-    found: Section,
-    browser: Browser,
-    page: str,
-    deployment: ClientDeployment,
-    room: str,
-    before: list[str],
-    pictures: Path,
-) -> None:
-    (alice, password), _ = deployment.users.items()
-    browser.size(900, 900)
-    browser.go(page)
-    browser.until("document.readyState === 'complete' && typeof window.begin === 'function'")
-    arguments = json.dumps([deployment.urls[0], alice, password])
-    browser.value(
-        f"window.begin(...{arguments}).catch((e) => window.shown.errors.push(String(e))); 1"
-    )
-    browser.until("window.shown.ready")
-    quoted = json.dumps(room)
-    name = browser.until(f"window.client.getRoom({quoted}) && window.open_room({quoted})")
-    browser.picture(pictures / "js-sdk-room.png")
-    first = browser.value("window.shown.timeline.length")
-    found.check("the room is in the list, with its name", name == "Crowded", str(name))
-    found.check("the first timeline is a part of the room", 0 < first < len(before))
-    for _ in range(_BEFORE):
-        count = browser.value("window.shown.timeline.length")
-        browser.value(
-            f"window.page_back({quoted}, 10).then((n) => {{ window.paged = n }}); window.paged = 0; 1"
-        )
-        if browser.until("window.paged") == count:
-            break
-    paged = browser.value("window.shown.timeline")
-    found.check("paging back shows every message once, in order", paged == before)
-    rows = []
-    for what, name, kill in (
-        ("nothing", "", False),
-        ("the master", "master", False),
-        ("the worker", "worker1", True),
-    ):
-        if name:
-            deployment.restart(name, kill=kill)
-        talk(browser, deployment, room, f"after {what}")
-        rows.append((what, "yes", "yes"))
-    found.tables.append(
-        ("Live, after a restart of:", Table(("restarted", "sent", "received from the other"), rows))
-    )
-    seen = browser.value("window.shown.seen")
-    found.check("no message came twice", len(seen) == len(set(seen)))
-    found.check(
-        "all messages are shown", len(browser.value("window.shown.timeline")) == _BEFORE + 6
-    )
-    browser.picture(pictures / "js-sdk-live.png")
-    check_data(found, browser, deployment, room)
-
-
-def talk(browser: Browser, deployment: ClientDeployment, room: str, text: str) -> list[str]:
-    """The client and the other user send a message; the event IDs of both, which the client shows."""
-    quoted = json.dumps(room)
-    # A person presses "send" again when it failed; the client keeps the transaction ID.
-    browser.value(
-        "window.said = null; (async () => { while (!window.said) { try {"
-        f" window.said = await window.say({quoted}, {json.dumps(text)}); }} catch (e) {{"
-        " await new Promise((r) => setTimeout(r, 300)); } } })(); 1"
-    )
-    sent: str = browser.until("window.said")
-    heard = deployment.say(1, room, f"answer {text}")
-    browser.until(f"window.shown.timeline.includes({json.dumps(heard)})")
-    browser.until(f"window.shown.timeline.includes({json.dumps(sent)})")
-    return [sent, heard]
-
-
-def check_data(found: Section, browser: Browser, deployment: ClientDeployment, room: str) -> None:
+def check_data(found: Section, page: ClientPage, room: str) -> None:
     """Check what the client and the other user are told besides events of rooms."""
+    browser, deployment = page.browser, page.deployment
     alice, bob = deployment.users
     quoted, event = json.dumps(room), deployment.say(1, room, "read this")
     since = deployment.ask(1, "GET", "/sync")["next_batch"]  # makes the device known, too
-    browser.until(f"window.shown.timeline.includes({json.dumps(event)})")
+    page.until_shown(event)
     browser.value(
         f"window.changed = null; window.change({quoted}, {json.dumps(bob)})"
         ".then((id) => { window.changed = id; }, (e) => window.shown.errors.push(String(e))); 1"
@@ -193,15 +112,3 @@ def _told_until(deployment: ClientDeployment, since: str, room_id: str) -> dict[
             for event_id, types in each["content"].items() if each["type"] == "m.receipt" else ():
                 told["read"] |= dict.fromkeys(types["m.read"], event_id)
     return told
-
-
-@contextmanager
-def served(directory: Path) -> Iterator[str]:
-    """The URL of the page, served on a port of its own."""
-    server = ThreadingHTTPServer((LOOPBACK, 0), partial(_Quiet, directory=directory))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://{LOOPBACK}:{server.server_port}/page.html"
-    finally:
-        server.shutdown()
-        server.server_close()

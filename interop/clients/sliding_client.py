@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from urllib.parse import quote
 
-from interop.clients.browser_client import ChromiumMissing, check_data, served, talk
+from interop.clients.browser_client import check_data
+from interop.clients.client_page import ClientPage, client_page
 from interop.clients.deployment import ClientDeployment
 from interop.clients.environments import ClientEnvironments
-from interop.report import Section, Table
-from tests.support.browser import Browser, chromium
+from interop.report import Section
 
 #: Messages in the room that is opened, and other rooms.
 _MESSAGES, _ROOMS = 40, 9
@@ -27,9 +27,6 @@ def section(
     :param pictures: directory of the screenshot
     :raises ChromiumMissing:
     """
-    program = chromium()
-    if program is None:
-        raise ChromiumMissing()
     found = Section(
         "matrix-js-sdk with sliding sync",
         (
@@ -46,39 +43,20 @@ def section(
         )["room_id"]
         deployment.ask(1, "POST", f"/join/{quote(room_id)}", {})
     room, messages = deployment.crowded_room(_MESSAGES)
-    browser = Browser(program)
-    try:
-        with served(environments.page) as page:
-            _use(found, browser, page, deployment, room, messages)
-        browser.picture(pictures / "js-sdk-sliding.png")
-    finally:
-        browser.close()
+    with client_page(environments, deployment, list(deployment.urls)) as page:
+        _use(found, page, room, messages)
+        page.browser.picture(pictures / "js-sdk-sliding.png")
     return found
 
 
-def _use(
-    found: Section,
-    browser: Browser,
-    page: str,
-    deployment: ClientDeployment,
-    room: str,
-    messages: list[str],
-) -> None:
-    (user, password), _ = deployment.users.items()
-    browser.size(900, 900)
-    browser.go(page)
-    browser.until("document.readyState === 'complete' && typeof window.begin === 'function'")
-    arguments = json.dumps([deployment.urls[0], user, password, list(deployment.urls)])
-    browser.value(
-        f"window.begin(...{arguments}).catch((e) => window.shown.errors.push(String(e))); 1"
-    )
-    browser.until("window.shown.ready")
-    quoted = json.dumps(room)
-    name = browser.until(f"window.client.getRoom({quoted}) && window.open_room({quoted})")
+def _use(found: Section, page: ClientPage, room: str, messages: list[str]) -> None:
+    browser, deployment = page.browser, page.deployment
+    quoted, (user, _) = json.dumps(room), deployment.users
+    name = page.open_room(room)
     known = browser.value("window.client.getRooms().length")
     found.check("the first window has the most recent rooms", known == _WINDOW, str(known))
     found.check("the newest of them has its name", name == "Crowded", str(name))
-    shown = browser.value("window.shown.timeline")
+    shown = page.timeline
     found.check("and its newest messages", shown == messages[-_SHOWN:], str(len(shown)))
     count = browser.value("window.sliding.getListData('all').joinedCount")
     browser.value("window.sliding.setListRanges('all', [[0, 99]]); 1")
@@ -86,32 +64,17 @@ def _use(
     found.check("a larger window has all rooms of the list", count > _WINDOW, str(count))
     browser.value(f"window.sliding.modifyRoomSubscriptions(new Set([{quoted}])); 1")
     browser.until(f"window.open_room({quoted}) && window.shown.timeline.length >= {_OPENED}")
-    shown = browser.value("window.shown.timeline")
+    shown = page.timeline
     found.check("a room that is opened has more messages", shown == messages[-len(shown) :])
-    for _ in range(_MESSAGES):
-        count = browser.value("window.shown.timeline.length")
-        browser.value(
-            f"window.paged = 0; window.page_back({quoted}, 10).then((n) => {{ window.paged = n }}); 1"
-        )
-        if browser.until("window.paged") == count:
-            break
-    paged = browser.value("window.shown.timeline")
+    paged = page.page_back(room)
     found.check("paging back shows every message once, in order", paged == messages)
-    rows = []
-    for what, name, kill in (
-        ("nothing", "", False),
+    restarts = (
         ("the master", "master", True),
         ("a worker", "worker1", False),
         ("the other worker", "worker2", True),
-    ):
-        if name:
-            deployment.restart(name, kill=kill)
-        messages += talk(browser, deployment, room, f"after {what}")
-        rows.append((what, "yes", "yes"))
-    found.tables.append(
-        ("Live, after a restart of:", Table(("restarted", "sent", "received from the other"), rows))
     )
-    shown = browser.value("window.shown.timeline")
+    messages += page.talk_after_restarts(found, room, restarts)
+    shown = page.timeline
     found.check("all messages are shown once", sorted(shown) == sorted(messages), str(len(shown)))
     invited = deployment.ask(1, "POST", "/createRoom", {"name": "Party", "invite": [user]})[
         "room_id"
@@ -121,7 +84,7 @@ def _use(
     browser.value(f"window.join({json.dumps(invited)}).then(() => 1); 1")
     browser.until(f"{membership} === 'join'")
     found.check("an invitation is shown, and accepted", True)
-    check_data(found, browser, deployment, room)
+    check_data(found, page, room)
     positions = browser.value("window.shown.pos")
     found.check("the connection began once", positions.count(None) == 1, str(positions.count(None)))
     refused = [each for each in browser.value("window.shown.refused") if each == "M_UNKNOWN_POS"]

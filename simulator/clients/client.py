@@ -246,13 +246,7 @@ class SimulatedClient:
         upto: SyncToken,
     ) -> None:
         timeline = entry["timeline"]
-        events = [each["event_id"] for each in timeline["events"]]
-        if timeline["limited"] or since is None:
-            older = await self._history(
-                room_id, timeline["prev_batch"], self.since if since else None
-            )
-            events = [*reversed(older), *events]
-            self._counts["gaps"] += 1
+        events = await self._without_gap(room_id, timeline, self.since if since else None)
         self._check_part(room_id, room, since, upto.events, events, timeline["limited"])
         room.timeline += events
         self._counts["events"] += len(events)
@@ -273,11 +267,7 @@ class SimulatedClient:
         upto: SyncToken,
     ) -> None:
         """Take over what was told of a room that the user left: it is up to the leave."""
-        timeline = entry["timeline"]
-        events = [each["event_id"] for each in timeline["events"]]
-        if timeline["limited"]:
-            older = await self._history(room_id, timeline["prev_batch"], self.since)
-            events = [*reversed(older), *events]
+        events = await self._without_gap(room_id, entry["timeline"], self.since)
         user = self.identity.user_id
         told = set(events)
         visible = {each.event_id for each in self._stored.visible(room_id, user)}
@@ -304,6 +294,20 @@ class SimulatedClient:
         part = ToldPart(user, room_id, since, upto, events, is_limited)
         for wrong in wrong_part(self._stored, part, room.timeline):
             self._wrong(f"{room_id}, {since} -> {upto}: {wrong}")
+
+    async def _without_gap(
+        self, room_id: str, timeline: Mapping[str, Any], to: SyncToken | None
+    ) -> list[str]:
+        """The IDs of the events of a timeline, and before them of those on the pages that fill its gap.
+
+        :param to: up to where the client knows the room; None: it does not know it
+        """
+        events = [each["event_id"] for each in timeline["events"]]
+        if to is None or timeline["limited"]:
+            self._counts["gaps"] += 1
+            older = await self._history(room_id, timeline["prev_batch"], to)
+            events = [*reversed(older), *events]
+        return events
 
     async def _history(self, room_id: str, token: str, to: SyncToken | None) -> list[str]:
         """The IDs of all events on the pages from a token back, the newest first."""

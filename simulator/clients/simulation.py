@@ -208,9 +208,8 @@ class ClientSimulation:
         self._check_wakes()
 
     def _are_caught_up(self) -> bool:
-        last = self._stored.last_fact
         return all(
-            client.since is not None and client.since.events.highest >= last
+            client.since is not None and self._stored.is_all_covered(client.since.events)
             for client in self._clients
         )
 

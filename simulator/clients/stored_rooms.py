@@ -72,7 +72,8 @@ class StoredRooms:
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server
-        self._newest = self._oldest = self._last_fact = 0
+        self._newest = self._oldest = 0
+        self._last_facts: dict[str, int] = {}
         self.events: dict[str, NotedEvent] = {}
         self.by_room: dict[str, list[NotedEvent]] = defaultdict(list)
         self.purged: set[str] = set()
@@ -122,7 +123,7 @@ class StoredRooms:
         txn.execute(
             "SELECT room_id, writer, min(stream_id), max(stream_id) FROM synrepl.events"
             " WHERE stream_id > %s GROUP BY room_id, writer",
-            (self._last_fact,),
+            (max(self._last_facts.values(), default=0),),
         )
         for room_id, writer, first, last in txn.fetchall():
             txn.execute(
@@ -132,7 +133,7 @@ class StoredRooms:
             )
             noted = NotedMemberships(writer, first, last, dict(txn.fetchall()))
             self._memberships[room_id].append(noted)
-            self._last_fact = max(self._last_fact, last)
+            self._last_facts[writer] = max(self._last_facts.get(writer, 0), last)
 
     def were_purged(self, room_id: str) -> None:
         """Note which events of a room are not stored any more."""
@@ -179,10 +180,9 @@ class StoredRooms:
         """The memberships of a user in all rooms as of a vector."""
         return {room_id: self.membership(room_id, user, vector) for room_id in self._memberships}
 
-    @property
-    def last_fact(self) -> int:
-        """The last token of the stream of events."""
-        return self._last_fact
+    def is_all_covered(self, vector: PositionVector) -> bool:
+        """Whether a vector covers all facts: a process may be ahead in one writer and behind in another."""
+        return all(vector[writer] >= last for writer, last in self._last_facts.items())
 
 
 _MEMBERSHIPS = ("leave", "join", "invite", "ban", "knock")

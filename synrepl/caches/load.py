@@ -30,8 +30,12 @@ class Load:
         self._end(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """End with an error."""
-        self._end(None, error)
+        """End with an error.
+
+        ``GeneratorExit`` is none: a coroutine that loaded is discarded, and whoever waits for it is not resumed.
+        """
+        if not isinstance(error, GeneratorExit):
+            self._end(None, error)
 
     def result(self) -> Any:
         """The value of an ended load; raises its error."""

@@ -36,13 +36,14 @@ async def map_concurrently(
             while left:
                 number, item = left.pop()
                 results[number] = await work(item)
+        except GeneratorExit:
+            raise  # this coroutine is discarded, so no other one is resumed
         except BaseException as error:
             left.clear()
             errors.append(error)
-        finally:
-            running -= 1
-            if not running:
-                done.callback(None)
+        running -= 1
+        if not running:
+            done.callback(None)
 
     for _ in range(running):
         scheduler.spawn("one of several items", run())

@@ -231,6 +231,10 @@ class DeferredScript(Script):
     """
 
 
+#: Has the prepared statements of a transaction run by plans for any values: for look-ups in indexes, for which plans for the
+#: values at hand would be no other, and take longer to make than to run.
+GENERIC_PLANS = DeferredScript(["SET LOCAL plan_cache_mode = force_generic_plan"])
+
 #: Columns for the last statement of an :class:`OpeningScript`: the ID of the transaction; and a commit that
 #: waits for the disk: the server must not lose, in a crash that this process survives, positions and
 #: effects that the process saw committed.

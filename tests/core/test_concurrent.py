@@ -1,17 +1,51 @@
-"""Work that goes on without who asked for it."""
+"""Work on several items at once, and work that goes on without who asked for it."""
 
 from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.core.concurrent import uncancelled
+from synrepl.core.concurrent import map_concurrently, uncancelled
 
 
 class OddError(Exception):
     """An error of the tests."""
+
+
+class KeptCoroutines(TwistedScheduler):
+    """Starts coroutines, and keeps them.
+
+    :ivar kept: those that wait
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Clock())
+        self.kept: list[Coroutine[Any, Any, object]] = []
+
+    def spawn(self, name: str, coroutine: Coroutine[Any, Any, object]) -> None:
+        coroutine.send(None)
+        self.kept.append(coroutine)
+
+
+class ConcurrentWork(TestCase):
+    """Work on several items at once."""
+
+    def test_that_is_discarded_does_not_resume_who_waits_for_it(self) -> None:
+        scheduler = KeptCoroutines()
+
+        async def work(item: int) -> int:
+            found: int = await Deferred()
+            return found + item
+
+        waiting = Deferred.fromCoroutine(map_concurrently(scheduler, work, [1, 2], 2))
+        for each in scheduler.kept:
+            each.close()
+        self.assertNoResult(waiting)
 
 
 class UncancelledWork(TestCase):

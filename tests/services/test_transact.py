@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 from unittest import TestCase
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -266,6 +267,19 @@ class SettlingTransactions(TransactCase):
         self.store.stopped[0].callback(None)
         self.assertEqual(self.store.table, ["changed"])
         self.check_nothing_is_stuck()
+
+    def test_one_that_is_discarded_does_not_resume_who_waits_for_it(self) -> None:
+        self.store.stop = ["transact reserved"]
+        kept: list[Any] = []
+
+        def spawn(name: str, coroutine: Any) -> None:
+            coroutine.send(None)
+            kept.append(coroutine)
+
+        with patch.object(self.place.scheduler, "spawn", spawn):
+            outcome = self.place.transact(work("a"))
+        kept.pop().close()
+        self.assertEqual(outcome, [])
 
 
 class LosingTheAnswerToACommit(TransactCase):

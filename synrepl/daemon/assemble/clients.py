@@ -161,7 +161,7 @@ def assemble_reading(
         scheduler,
         news.tails,
         GapWait(news.applied, covered),
-        None if ports.plain is None else PlainReads(ports.plain, scheduler),
+        None if ports.plain is None else PlainReads(ports.plain, scheduler, log),
     )
     data = UserData(
         database,

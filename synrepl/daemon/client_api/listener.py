@@ -37,7 +37,6 @@ from synrepl.daemon.config.config import Config
 from synrepl.daemon.http.actions import HttpForwarder
 from synrepl.daemon.http.listener import http_status, listen
 from synrepl.services.forwarding import ForwardsToWriter, WriterActions
-from synrepl.services.rooms.news.waiting_syncs import WaitingSyncs
 from synrepl.services.rooms.sending.memberships import ChangesMemberships, OwnMemberships
 
 #: Persistent connections to each process that requests are forwarded to.
@@ -47,15 +46,15 @@ FORWARDING_CONNECTIONS = 16
 class ClientApiListener:
     """The listener for Matrix clients.
 
-    :param waits: has the number of syncs that wait for news
+    :param reading: has the number of syncs that wait for news, and of plain reads
     :ivar server: has the counters of its connections and requests
     """
 
     def __init__(
-        self, server: HttpServer, limiters: ClientRateLimiters, waits: WaitingSyncs, port: Any
+        self, server: HttpServer, limiters: ClientRateLimiters, reading: ClientReading, port: Any
     ) -> None:
         self.server = server
-        self._waits = waits
+        self._reading = reading
         self._limiters = limiters
         self._port = port
 
@@ -65,21 +64,22 @@ class ClientApiListener:
         return int(self._port.getHost().port)
 
     def status(self) -> dict[str, Any]:
-        """Counts of connections, requests and waiting syncs, and of requests refused by a rate limit."""
-        limiters = self._limiters
+        """Counts of connections, requests, waiting syncs and plain reads, and of requests refused by a rate limit."""
+        limiters, plain = self._limiters, self._reading.timelines.plain
         answered: Counter[str] = Counter()
         for (_, status), count in self.server.responses.items():
             answered[str(status)] += count
         return {
             "port": self.port,
             **http_status(self.server),
-            "syncs_waiting": len(self._waits),
+            "syncs_waiting": len(self._reading.waits),
             "answered": dict(answered),
             "rate_limited": {
                 "logins": limiters.logins.refused,
                 "requests": limiters.requests.refused,
                 "writes": limiters.writes.refused,
             },
+            "plain_reads": {} if plain is None else plain.counts,
         }
 
     async def close(self) -> None:
@@ -157,7 +157,7 @@ def open_client_api(
     )
     server = HttpServer(scheduler, routes, MatrixPolicy(CLIENT_API_ERRORS), limits, sliced=True)
     port = listen(reactor, "rooms.client_api", section.port, server, section.bind_address)
-    listener = ClientApiListener(server, limiters, reading.waits, port)
+    listener = ClientApiListener(server, limiters, reading, port)
     stops.push_async_callback(listener.close)
     return listener
 

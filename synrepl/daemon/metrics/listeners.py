@@ -37,6 +37,18 @@ def listener_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
             clients["rate_limited"],
             "limit",
         )
+        yield counter(
+            "client_plain_reads",
+            "Reads of a room in one statement, and how they ended: as 'special', which a transaction read, or 'failed',"
+            " where a transaction was tried instead.",
+            [
+                ((request, outcome), count)
+                for request, ended in clients["plain_reads"].items()
+                for outcome, count in ended.items()
+            ],
+            "request",
+            "outcome",
+        )
     servers = (status.get("other_servers") or {}).get("listener")
     if servers is not None:
         listeners.append(("federation", servers))

@@ -246,6 +246,8 @@ class StreamWriter:
         async def commit() -> None:
             try:
                 answers.append(await self._commits.run(write))
+            except GeneratorExit:
+                raise  # this coroutine is discarded, so no other one is resumed
             except BaseException as error:
                 done.errback(error)
             else:

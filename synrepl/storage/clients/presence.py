@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from synrepl.core.tokens import Token
 from synrepl.storage.clients.values import Presence
-from synrepl.storage.clients.written_values import append_with, upsert
+from synrepl.storage.clients.written_values import StoredFact, append_with, upsert
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import Outbox
 from synrepl.storage.rooms.tables.pending_rows import array_text
@@ -23,6 +23,13 @@ def read_presence(txn: Transaction, users: Sequence[str]) -> dict[str, Presence]
         (array_text(users),),
     )
     return {str(row[0]): Presence._make(row) for row in txn.fetchall()}
+
+
+def presence_fact(txn: Transaction, user_id: str) -> StoredFact | None:
+    """The last fact that tells of a user's presence; None: there is none."""
+    txn.execute("SELECT writer, stream_id FROM synrepl._presence WHERE user_id = %s", (user_id,))
+    row = txn.fetchone_or_none()
+    return None if row is None else StoredFact(*row)
 
 
 def read_present(txn: Transaction) -> list[Presence]:

@@ -262,7 +262,8 @@ class Rooms(ClientApiCase):
             self.assertEqual(reply.status, status, (path, reply))
 
     async def test_status_and_metrics_count_the_requests(self) -> None:
-        await self.alice.create_room()
+        room_id = quote(await self.alice.create_room())
+        await self.alice.ask("GET", f"/rooms/{room_id}/members")
         running = self.master_process.running
         assert running.http is not None
         url = f"http://127.0.0.1:{running.http.port}"
@@ -270,6 +271,8 @@ class Rooms(ClientApiCase):
         self.assertGreaterEqual(status["client_api"]["answered"]["200"], 4)
         metrics = (await deferToThread(_read, f"{url}/metrics")).decode()
         self.assertIn('synrepl_client_requests_answered_total{status="200"}', metrics)
+        name = "synrepl_client_plain_reads_total"
+        self.assertIn(f'{name}{{outcome="plain",request="members"}} 1.0', metrics)
 
 
 class FuzzedBodies(ClientApiCase):

@@ -6,7 +6,7 @@ Source: https://spec.matrix.org/v1.16/client-server-api/#presence
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import InputError, Refused, SynreplError, Unavailable
@@ -25,6 +25,7 @@ from synrepl.services.rooms.client_data.stream_writers import (
     written_fact,
 )
 from synrepl.storage.clients.presence import (
+    presence_fact,
     read_presence,
     read_present,
     shares_room,
@@ -61,6 +62,28 @@ class PresenceNotVisible(Refused):
 
 class TooManyPresent(Unavailable):
     """{most} users are not offline already, which is the maximum of this process; try again later"""
+
+
+class ReportedSync(NamedTuple):
+    """A user syncs with a process.
+
+    :ivar wanted: the presence that the syncs ask for
+    :ivar ago_s: seconds since the last one began: not a time, because processes have clocks of their own
+    """
+
+    user_id: str
+    wanted: str
+    ago_s: float
+
+
+class ReportedActivity(NamedTuple):
+    """A user has done something.
+
+    :ivar ago_s: seconds since then
+    """
+
+    user_id: str
+    ago_s: float
 
 
 class PresenceService:
@@ -104,7 +127,9 @@ class PresenceService:
         return await self._database.run("read presence", work, read_only=True)
 
     async def set(self, user_id: str, state: str, status_msg: str | None) -> WrittenFact | None:
-        """Set the presence of a user of this server; None if it was the same before.
+        """Set the presence of a user of this server; where the fact is that tells of it, also if it was the same before.
+
+        None if nothing was ever told of the user, who stays offline.
 
         :raises UnknownPresence: :raises StatusTooLong: :raises StreamNotServed: :raises TooManyPresent:
         :raises SynreplError: the errors of :meth:`.DataWriters.run_at`
@@ -121,14 +146,13 @@ class PresenceService:
     async def report(
         self,
         decided_by: str,
-        syncing: Sequence[tuple[str, str]],
+        syncing: Sequence[ReportedSync],
         ceased: Sequence[str],
-        active: Sequence[str],
+        active: Sequence[ReportedActivity],
     ) -> None:
         """Report who syncs with this process, and who does anything.
 
         :param decided_by: the process that decides the presence of these users
-        :param syncing: users, with the presence that their syncs ask for
         :param ceased: users that do not sync with this process any more
         :raises SynreplError: the errors of :meth:`.DataWriters.run_at`
         """
@@ -136,7 +160,7 @@ class PresenceService:
             "instance": self._writers.instance,
             "syncing": [list(each) for each in syncing],
             "ceased": list(ceased),
-            "active": list(active),
+            "active": [list(each) for each in active],
         }
         await self._writers.run_at(decided_by, _REPORT, argument)
 
@@ -189,19 +213,29 @@ class PresenceService:
         await self._know([user_id])
         now = self._scheduler.seconds()
         self._states.set(user_id, argument["state"], argument["status_msg"], now)
-        return await self._write([user_id])
+        fact = await self._write([user_id])
+        if fact is None:  # it was the same before, or another write has taken it along
+            stored = await self._database.run(
+                "read a fact of presence", lambda txn: presence_fact(txn, user_id), read_only=True
+            )
+            fact = None if stored is None else WrittenFact(PRESENCE.name, *stored)
+        return fact
 
     async def _perform_report(self, argument: dict[str, Any]) -> None:
-        instance, syncing, active = argument["instance"], argument["syncing"], argument["active"]
-        await self._know([user_id for user_id, _ in syncing])
-        now = self._scheduler.seconds()
-        for user_id, wanted in syncing:
-            self._states.syncs(user_id, instance, wanted, now)
-        for user_id in active:
-            self._states.acts(user_id, now)
+        instance = argument["instance"]
+        syncing = [ReportedSync(*each) for each in argument["syncing"]]
+        active = [ReportedActivity(*each) for each in argument["active"]]
+        came_at = self._scheduler.seconds()
+        await self._know([each.user_id for each in syncing])
+        for sync in syncing:
+            began_at = came_at - sync.ago_s
+            self._states.syncs(sync.user_id, instance, sync.wanted, began_at, came_at)
+        for each in active:
+            self._states.acts(each.user_id, came_at - each.ago_s)
         for user_id in argument["ceased"]:
             self._states.ceases(user_id, instance)
-        await self._write([*(user_id for user_id, _ in syncing), *active])
+        users = [each.user_id for each in syncing]
+        await self._write([*users, *(each.user_id for each in active)])
 
     async def _perform_foreign(self, argument: dict[str, Any]) -> None:
         await self._append([Presence._make(each) for each in argument["presences"]])

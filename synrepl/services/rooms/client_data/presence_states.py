@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from synrepl.storage.clients.values import Presence
 
@@ -29,11 +30,12 @@ _NOWHERE = ""
 
 @dataclass(slots=True)
 class _User:
-    """What is known of a user who is not offline, or of whom something has to be written.
+    """What is known of a user who is not offline, was not until lately, or of whom something has to be written.
 
     :ivar told: what was written last; None: nothing
     :ivar wanted: what the user's last sync asked for
     :ivar active_at: when the user last did anything, in seconds since 1970
+    :ivar set_at: when the user last set a state, which nothing changes that the user did before
     :ivar syncing: until when each process's report counts
     """
 
@@ -41,6 +43,7 @@ class _User:
     state: str
     status_msg: str | None
     active_at: float
+    set_at: float = -inf
     wanted: str | None = None
     syncing: dict[str, float] = field(default_factory=dict)
 
@@ -52,7 +55,7 @@ class PresenceStates:
         self._users: dict[str, _User] = {}
 
     def __len__(self) -> int:
-        """Number of users that are not offline."""
+        """Number of users that are not offline, or were not until lately."""
         return len(self._users)
 
     def unknown(self, users: Iterable[str]) -> list[str]:
@@ -76,20 +79,23 @@ class PresenceStates:
     # -- what happens -------------------------------------------------------------------------
 
     def set(self, user_id: str, state: str, status_msg: str | None, now: float) -> None:
-        """A user sets a state, which counts until a sync asks for another one."""
+        """A user sets a state, which counts until a later sync asks for another one."""
         user = self._user(user_id)
-        user.state, user.status_msg = state, status_msg
+        user.state, user.status_msg, user.set_at = state, status_msg, now
         # It counts for some time although nothing reports a sync.
         user.syncing[_NOWHERE] = max(user.syncing.get(_NOWHERE, 0.0), now + WITHOUT_SYNC_S)
         if state == ONLINE:
             user.active_at = now
 
-    def syncs(self, user_id: str, instance: str, wanted: str, now: float) -> None:
-        """A user syncs with a process, and wants to be online or unavailable."""
+    def syncs(self, user_id: str, instance: str, wanted: str, began_at: float, now: float) -> None:
+        """A user syncs with a process, and wants to be online or unavailable.
+
+        :param began_at: when the last of the syncs began; they are reported late
+        """
         user = self._user(user_id)
         user.syncing[instance] = now + REPORT_COUNTS_S
         before, user.wanted = user.wanted, wanted
-        if user.state == OFFLINE or before not in (None, wanted):
+        if began_at >= user.set_at and (user.state == OFFLINE or before not in (None, wanted)):
             user.state = wanted
             if wanted == ONLINE:
                 user.active_at = now
@@ -100,11 +106,11 @@ class PresenceStates:
         if user is not None:
             user.syncing.pop(instance, None)
 
-    def acts(self, user_id: str, now: float) -> None:
-        """A user does something."""
+    def acts(self, user_id: str, at: float) -> None:
+        """A user has done something, which is reported late."""
         user = self._users.get(user_id)
-        if user is not None and user.state != OFFLINE:
-            user.active_at = now
+        if user is not None and user.state != OFFLINE and at >= user.set_at:
+            user.active_at = max(user.active_at, at)
             if user.wanted != UNAVAILABLE:
                 user.state = ONLINE
 
@@ -127,7 +133,7 @@ class PresenceStates:
             presence = _presence(user_id, user, now)
             if _is_other(user.told, presence):
                 found.append(presence)
-            elif user.state == OFFLINE:
+            elif _is_forgotten(user):
                 del self._users[user_id]
         return found
 
@@ -145,12 +151,17 @@ class PresenceStates:
             user = self._users.get(each.user_id)
             if user is not None:
                 user.told = each
-                if each.state == user.state == OFFLINE:
+                if each.state == OFFLINE and _is_forgotten(user):
                     del self._users[each.user_id]
 
     def statuses(self) -> Mapping[str, str]:
         """The state of each user that is not offline."""
-        return {user_id: user.state for user_id, user in self._users.items()}
+        return {name: user.state for name, user in self._users.items() if user.state != OFFLINE}
+
+
+def _is_forgotten(user: _User) -> bool:
+    """Whether nothing that was before the user went offline can be reported any more."""
+    return user.state == OFFLINE and not user.syncing
 
 
 def _presence(user_id: str, user: _User, now: float) -> Presence:

@@ -14,7 +14,11 @@ from math import inf
 from synrepl.core.clock import Scheduler
 from synrepl.core.errors import SynreplError
 from synrepl.core.log import Logger
-from synrepl.services.rooms.client_data.presence import PresenceService
+from synrepl.services.rooms.client_data.presence import (
+    PresenceService,
+    ReportedActivity,
+    ReportedSync,
+)
 from synrepl.services.rooms.client_data.presence_states import WITHOUT_SYNC_S
 
 #: Seconds between two reports, after which a report is repeated, and after which an activity is reported again.
@@ -31,12 +35,14 @@ MAX_TRACKED = 200_000
 class _Tracked:
     """A user that syncs here.
 
+    :ivar began_at: when the last sync began, in seconds since 1970
     :ivar under_way: number of syncs
     :ivar ended_at: when the last one ended, if none is under way
     :ivar reported: what was reported last, and when
     """
 
     wanted: str
+    began_at: float
     under_way: int = 0
     ended_at: float = 0.0
     reported: str | None = None
@@ -55,7 +61,8 @@ class PresenceTracker:
         self._log = log
         self.is_served = presence.is_served
         self._users: dict[str, _Tracked] = {}
-        self._active: dict[str, None] = {}
+        #: When users that have to be reported last did something.
+        self._active: dict[str, float] = {}
         self._active_at: dict[str, float] = {}
         self._is_running = False
 
@@ -86,19 +93,20 @@ class PresenceTracker:
             return
         now = self._scheduler.seconds()
         if now >= self._active_at.get(user_id, -inf) + REPORT_ACTIVE_S:
-            self._active_at[user_id] = now
-            self._active[user_id] = None
+            self._active_at[user_id] = self._active[user_id] = now
             self._start()
+        elif user_id in self._active:
+            self._active[user_id] = now
 
     def _track(self, user_id: str, wanted: str) -> _Tracked | None:
         if not self.is_served:
             return None
-        tracked = self._users.get(user_id)
+        tracked, now = self._users.get(user_id), self._scheduler.seconds()
         if tracked is None:
             if len(self._users) >= MAX_TRACKED:
                 return None
-            tracked = self._users[user_id] = _Tracked(wanted)
-        tracked.wanted = wanted
+            tracked = self._users[user_id] = _Tracked(wanted, now)
+        tracked.wanted, tracked.began_at = wanted, now
         self._start()
         return tracked
 
@@ -125,10 +133,11 @@ class PresenceTracker:
             if not tracked.under_way and now >= tracked.ended_at + WITHOUT_SYNC_S:
                 groups[self._presence.decided_by(user_id)].ceased.append(user_id)
             elif tracked.reported != tracked.wanted or now >= tracked.reported_at + REPEAT_S:
-                report = (user_id, tracked.wanted)
+                report = ReportedSync(user_id, tracked.wanted, now - tracked.began_at)
                 groups[self._presence.decided_by(user_id)].syncing.append(report)
-        for user_id in self._active:
-            groups[self._presence.decided_by(user_id)].active.append(user_id)
+        for user_id, at in self._active.items():
+            active = ReportedActivity(user_id, now - at)
+            groups[self._presence.decided_by(user_id)].active.append(active)
         self._active_at = {
             user_id: at for user_id, at in self._active_at.items() if now < at + REPORT_ACTIVE_S
         }
@@ -142,12 +151,13 @@ class PresenceTracker:
                 self._reported(part, now)
 
     def _reported(self, part: _Report, now: float) -> None:
-        for user_id, wanted in part.syncing:
+        for user_id, wanted, _ in part.syncing:
             tracked = self._users.get(user_id)
             if tracked is not None:
                 tracked.reported, tracked.reported_at = wanted, now
-        for user_id in part.active:
-            self._active.pop(user_id, None)
+        for user_id, ago_s in part.active:
+            if self._active[user_id] <= now - ago_s:
+                del self._active[user_id]
         for user_id in part.ceased:
             tracked = self._users.get(user_id)
             if tracked is not None and not tracked.under_way:
@@ -161,9 +171,9 @@ class _Report:
     """What is reported to one process."""
 
     def __init__(self) -> None:
-        self.syncing: list[tuple[str, str]] = []
+        self.syncing: list[ReportedSync] = []
         self.ceased: list[str] = []
-        self.active: list[str] = []
+        self.active: list[ReportedActivity] = []
 
     def parts(self) -> Iterator[_Report]:
         """Reports of bounded size."""

@@ -50,7 +50,7 @@ def _tests(wanted: ListFilter, listed: UserRooms, labels: RoomLabels) -> Iterato
     if wanted.room_types is not None:
         types = wanted.room_types
         yield lambda room: listed.types[room.room_no] in types
-    if wanted.not_room_types:
+    if not wanted.not_room_types.isdisjoint(listed.types.values()):
         yield lambda room: listed.types[room.room_no] not in wanted.not_room_types
     if wanted.name_like is not None:
         part = wanted.name_like.lower()

@@ -5,6 +5,7 @@ A list is as of a vector. What changed after it is read again, and nothing else.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class UserRooms:
     """The rooms of one user, the most recently active first.
 
     :ivar upto: memberships are as of this vector
+    :ivar numbers: of all rooms
     :ivar types: of rooms by number, as far as they were asked for
     :ivar encrypted: whether rooms are encrypted, likewise
     :ivar names: likewise
@@ -58,6 +60,7 @@ class UserRooms:
 
     upto: PositionVector
     rooms: tuple[ListedRoom, ...]
+    numbers: frozenset[int]
     types: Mapping[int, str | None] = field(default_factory=dict)
     encrypted: Mapping[int, bool] = field(default_factory=dict)
     names: Mapping[int, str | None] = field(default_factory=dict)
@@ -69,13 +72,13 @@ class UserRooms:
 
     def has_all_for(self, request: SlidingRequest) -> bool:
         """Whether it has what the filters of a request ask for."""
-        needs = request.needs
-        numbers = {each.room.room_no for each in self.rooms} if needs else set()
-        return (
-            request.spaces <= self.children.keys()
-            and (RoomFacts.TYPE not in needs or self.types.keys() >= numbers)
-            and (RoomFacts.ENCRYPTION not in needs or self.encrypted.keys() >= numbers)
-            and (RoomFacts.NAME not in needs or self.names.keys() >= numbers)
+        known = (
+            (RoomFacts.TYPE, self.types),
+            (RoomFacts.ENCRYPTION, self.encrypted),
+            (RoomFacts.NAME, self.names),
+        )
+        return request.spaces <= self.children.keys() and all(
+            fact not in request.needs or self.numbers <= facts.keys() for fact, facts in known
         )
 
 
@@ -94,7 +97,7 @@ def read_rooms(
     changed = news.rooms
     if known is None or changed is None:
         rooms = _sorted(_listed(txn, user, rooms_with_membership(txn, user, upto)))
-        return UserRooms(upto, rooms, {} if known is None else known.types)
+        return UserRooms(upto, rooms, _numbers(rooms), {} if known is None else known.types)
     if known.upto == upto:
         return known
     # Without it, the memberships in all other rooms need not be looked at.
@@ -102,10 +105,15 @@ def read_rooms(
     read = _listed(txn, user, rooms_with_membership(txn, user, upto, changed, since))
     numbers = {each.room.room_no for each in read}
     ids = {each.room.room_id for each in read}
-    kept = [each for each in known.rooms if each.room.room_no not in numbers]
+    merged = [each for each in known.rooms if each.room.room_no not in numbers]
+    for each in _sorted(read):
+        insort(merged, each, key=_order)
+    rooms = tuple(merged)
+    is_same = numbers <= known.numbers and len(rooms) == len(known.rooms)
     return UserRooms(
         upto,
-        _sorted([*kept, *read]),
+        rooms,
+        known.numbers if is_same else _numbers(rooms),
         known.types,
         {no: each for no, each in known.encrypted.items() if no not in numbers},
         {no: each for no, each in known.names.items() if no not in numbers},
@@ -118,6 +126,8 @@ def with_all_for(txn: Transaction, rooms: UserRooms, request: SlidingRequest) ->
     needs = request.needs
 
     def lacking(known: Mapping[int, object]) -> list[UserRoom]:
+        if rooms.numbers <= known.keys():
+            return []
         return [each.room for each in rooms.rooms if each.room.room_no not in known]
 
     if RoomFacts.TYPE in needs and (unknown := lacking(rooms.types)):
@@ -158,8 +168,16 @@ def _listed(txn: Transaction, user: str, rooms: Iterable[UserRoom]) -> list[List
 
 
 def _sorted(rooms: Iterable[ListedRoom]) -> tuple[ListedRoom, ...]:
-    wanted = (each for each in rooms if not each.room.is_forgotten)
-    return tuple(sorted(wanted, key=lambda each: (-each.activity, each.room.room_id)))
+    return tuple(sorted((each for each in rooms if not each.room.is_forgotten), key=_order))
+
+
+def _order(listed: ListedRoom) -> tuple[int, str]:
+    """The most recently active first."""
+    return -listed.activity, listed.room.room_id
+
+
+def _numbers(rooms: Iterable[ListedRoom]) -> frozenset[int]:
+    return frozenset(each.room.room_no for each in rooms)
 
 
 class RoomListCache:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from synrepl.services.rooms.news.news import News
@@ -130,11 +130,13 @@ def _matched(given: PlannedFrom) -> tuple[dict[str, int], dict[int, MatchedRoom]
     counts: dict[str, int] = {}
     matched: dict[int, MatchedRoom] = {}
     for room, rule in _subscribed(request, shown):
-        if _waits(room, rule, given.server):
+        if _waits(room) and rule.required.awaits_members(given.server):
             continue
         matched[room.room_no] = MatchedRoom(room, rule, is_subscribed=True)
     for name, windows in request.lists.items():
-        told = [e for e in shown if not _waits(e.room, windows.rule, given.server)]
+        told = shown
+        if windows.rule.required.awaits_members(given.server):
+            told = [each for each in shown if not _waits(each.room)]
         found = filtered(told, windows.filters, listed, given.labels)
         counts[name] = len(found)
         for each in _in_windows(found, windows):
@@ -148,12 +150,12 @@ def _matched(given: PlannedFrom) -> tuple[dict[str, int], dict[int, MatchedRoom]
     return counts, matched
 
 
-def _waits(room: UserRoom, rule: RoomRule, server: str) -> bool:
-    """Whether a room is not told before its state is complete, because of the members that are wanted.
+def _waits(room: UserRoom) -> bool:
+    """Whether a room is not told before its state is complete, if members are wanted.
 
     A client would take those that are known for all of them. Source: the proposal on faster joins.
     """
-    return room.is_partial and room.membership == "join" and rule.required.awaits_members(server)
+    return room.is_partial and room.membership == "join"
 
 
 def _subscribed(
@@ -214,34 +216,43 @@ def _left_behind(
 ) -> dict[int, RoomRecord | None]:
     """Records of rooms that are not wanted now and have news, and of rooms that are not in the list any more."""
     known = given.state.rooms
-    gone: dict[int, RoomRecord | None] = dict.fromkeys(
-        known.keys() - {each.room.room_no for each in given.listed.rooms}
-    )
+    gone: dict[int, RoomRecord | None] = dict.fromkeys(known.keys() - given.listed.numbers)
     if given.since is None:
         return gone
     behind = str(given.since)
+    # Mostly there are none.
+    others = [
+        (kind, rooms)
+        for kind in _OTHER_KINDS
+        if (rooms := _rooms_with_news(kind, given.news)) != frozenset()
+    ]
     for each in given.listed.rooms:
-        record = known.get(each.room.room_no)
-        if record is None or record.behind is not None or each.room.room_no in matched:
+        number = each.room.room_no
+        record = known.get(number)
+        if record is None or record.behind is not None or number in matched:
             continue
-        if has_news(each.room) or _has_other_news(each.room, record, given.news):
-            gone[each.room.room_no] = record._replace(behind=behind)
+        has_other_news = others and any(
+            (rooms is None or each.room.room_id in rooms) and kind in record.told
+            for kind, rooms in others
+        )
+        if has_other_news or has_news(each.room):
+            gone[number] = record._replace(behind=behind)
     return gone
 
 
-def _has_other_news(room: UserRoom, record: RoomRecord, news: News) -> bool:
-    """Whether there is anything else of a room that the client was told before."""
-    return any(
-        kind in record.told and may_have_news(kind, room.room_id, news)
-        for kind in (ToldOf.ACCOUNT_DATA, ToldOf.RECEIPTS, ToldOf.TYPING)
-    )
+_OTHER_KINDS = (ToldOf.ACCOUNT_DATA, ToldOf.RECEIPTS, ToldOf.TYPING)
 
 
 def may_have_news(kind: ToldOf, room_id: str, news: News) -> bool:
     """Whether there may be anything new of what an extension tells of a room."""
-    if kind is ToldOf.ACCOUNT_DATA:
-        return news.account_data
-    if kind is ToldOf.RECEIPTS and news.private_receipts:
-        return True
-    rooms = news.receipts if kind is ToldOf.RECEIPTS else news.typing
+    rooms = _rooms_with_news(kind, news)
     return rooms is None or room_id in rooms
+
+
+def _rooms_with_news(kind: ToldOf, news: News) -> Collection[str] | None:
+    """The IDs of the rooms of which there may be anything new of this kind; None: all."""
+    if kind is ToldOf.ACCOUNT_DATA:
+        return None if news.account_data else frozenset()
+    if kind is ToldOf.RECEIPTS:
+        return None if news.private_receipts else news.receipts
+    return news.typing

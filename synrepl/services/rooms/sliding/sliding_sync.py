@@ -45,7 +45,7 @@ from synrepl.services.rooms.sync.sync import LONGEST_WAIT_S
 from synrepl.services.rooms.sync.user_data import UserData
 from synrepl.services.rooms.timelines.updates import TimelineReader
 from synrepl.storage.clients.sliding_positions import ConnectionName
-from synrepl.storage.database import Isolation, Transaction
+from synrepl.storage.database import GENERIC_PLANS, Isolation, Transaction
 from synrepl.streams.synapse.events import EVENTS
 
 
@@ -290,6 +290,7 @@ class SlidingSync:
         )
 
         def work(txn: Transaction) -> tuple[UserRooms, _AnswerFound]:
+            txn.execute(GENERIC_PLANS)
             rooms = read_rooms(txn, user_id, upto.events, listed, since_listed)
             rooms = with_all_for(txn, rooms, request)
             plan = make_plan(self._given(asked, rooms, labels, news))

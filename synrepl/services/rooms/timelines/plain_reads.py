@@ -8,11 +8,14 @@ the same expressions in both.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from synrepl.core.clock import Clock
 from synrepl.core.errors import StorageError, Unavailable
+from synrepl.core.log import Logger
+from synrepl.core.throttled_log import ThrottledLog
 from synrepl.positions.vector import PositionVector
 from synrepl.rooms import EventOrdering
 from synrepl.services.rooms.timelines.client_events import (
@@ -47,25 +50,40 @@ T = TypeVar("T")
 MOST_EVENTS = 100
 
 
+#: How a plain read may end.
+PLAIN, SPECIAL, FAILED = "plain", "special", "failed"
+
+
 class PlainReads:
     """Reads on a connection of its own.
 
     :param statements: with :data:`.PLAIN_SETTINGS`
+    :ivar counts: number of reads that were tried, by the request and how they ended: ``plain``, ``special`` if a transaction
+        has to read it, ``failed`` if it does so because of an error
     """
 
-    def __init__(self, statements: Statements, clock: Clock) -> None:
+    def __init__(self, statements: Statements, clock: Clock, log: Logger) -> None:
         self._statements = statements
         self._clock = clock
+        self._failures = ThrottledLog(clock, log)
+        self.counts: Mapping[str, Counter[str]] = {
+            each: Counter() for each in ("members", "context", "messages")
+        }
 
     async def members(
         self, reader: TimelineReader, room_id: str, at: RoomToken | PositionVector | None
     ) -> list[ClientEvent] | None:
         """The memberships of a room; None if that is not plain. See :meth:`.Timelines.members`."""
+        return await self._counted("members", self._members(reader, room_id, at))
+
+    async def _members(
+        self, reader: TimelineReader, room_id: str, at: RoomToken | PositionVector | None
+    ) -> list[ClientEvent] | None:
         vector = at.ceiling if isinstance(at, RoomToken) else at
         upto = None if vector is None else vector.linear
         if not _are_texts(room_id):
             return None
-        found = await _or_none(plain_members(self._statements, room_id, reader.user_id, upto))
+        found = await plain_members(self._statements, room_id, reader.user_id, upto)
         if found is None:
             return None
         entries = [EntryOfRoom(found.room_no, found.version, each) for each in found.numbers]
@@ -82,16 +100,26 @@ class PlainReads:
         wanted: RoomEventFilter,
     ) -> EventContext | None:
         """An event and those around it; None if that is not plain. See :meth:`.Timelines.context`."""
+        reading = self._context(reader, room_id, event_id, now, limit, wanted)
+        return await self._counted("context", reading)
+
+    async def _context(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        event_id: str,
+        now: PositionVector,
+        limit: int,
+        wanted: RoomEventFilter,
+    ) -> EventContext | None:
         if limit > MOST_EVENTS or wanted.sql() != ALL_EVENTS or not _are_texts(room_id, event_id):
             return None
-        found = await _or_none(
-            plain_context(
-                self._statements,
-                _plain_reader(reader, room_id, now),
-                event_id,
-                limit - limit // 2,
-                limit // 2,
-            )
+        found = await plain_context(
+            self._statements,
+            _plain_reader(reader, room_id, now),
+            event_id,
+            limit - limit // 2,
+            limit // 2,
         )
         if found is None or found.event is None:
             return None
@@ -128,16 +156,24 @@ class PlainReads:
         wanted: RoomEventFilter,
     ) -> MessagesPage | None:
         """A page of a room's history backwards; None if that is not plain. See :meth:`.Timelines.messages`."""
+        return await self._counted("messages", self._page(reader, room_id, start, limit, wanted))
+
+    async def _page(
+        self,
+        reader: TimelineReader,
+        room_id: str,
+        start: RoomToken,
+        limit: int,
+        wanted: RoomEventFilter,
+    ) -> MessagesPage | None:
         if limit > MOST_EVENTS or wanted.sql() != ALL_EVENTS or not _are_texts(room_id):
             return None
-        found = await _or_none(
-            plain_page(
-                self._statements,
-                _plain_reader(reader, room_id, start.ceiling),
-                start.position or END,
-                limit,
-                lazy=wanted.lazy_load_members,
-            )
+        found = await plain_page(
+            self._statements,
+            _plain_reader(reader, room_id, start.ceiling),
+            start.position or END,
+            limit,
+            lazy=wanted.lazy_load_members,
         )
         if found is None:
             return None
@@ -163,6 +199,22 @@ class PlainReads:
             None,
         )
 
+    async def _counted(self, request: str, reading: Coroutine[Any, Any, T | None]) -> T | None:
+        """What was read; None if it is not plain, or could not be read so."""
+        try:
+            found = await reading
+        except (StorageError, Unavailable) as error:
+            self.counts[request][FAILED] += 1
+            self._failures.warn(
+                (request, type(error)),
+                "/{request} is read in a transaction, because its statement failed: {error}",
+                request=request,
+                error=error,
+            )
+            return None
+        self.counts[request][SPECIAL if found is None else PLAIN] += 1
+        return found
+
     def _forms(self, room_no: int, room_id: str) -> ClientEventForms:
         return ClientEventForms(int(self._clock.seconds() * 1000), room_ids={room_no: room_id})
 
@@ -174,11 +226,3 @@ def _plain_reader(reader: TimelineReader, room_id: str, ceiling: PositionVector)
 def _are_texts(*given: str) -> bool:
     """Whether PostgreSQL takes them."""
     return not any("\0" in each for each in given)
-
-
-async def _or_none(reading: Coroutine[Any, Any, T | None]) -> T | None:
-    """What was read; None if it could not be read so."""
-    try:
-        return await reading
-    except (StorageError, Unavailable):
-        return None

@@ -34,7 +34,7 @@ from synrepl.services.rooms.timelines.updates import (
     RoomsUpdate,
     TimelineReader,
 )
-from synrepl.storage.database import Database, DeferredScript, Isolation, Transaction
+from synrepl.storage.database import GENERIC_PLANS, Database, Isolation, Transaction
 from synrepl.storage.rooms.timelines.user_rooms import rooms_with_membership
 
 T = TypeVar("T")
@@ -387,17 +387,12 @@ class Timelines:
 
     async def _read(self, name: str, work: Callable[[Transaction], T]) -> T:
         def planned(txn: Transaction) -> T:
-            txn.execute(_PLANS)
+            txn.execute(GENERIC_PLANS)
             return work(txn)
 
         return await self.database.run(
             name, planned, read_only=True, isolation=Isolation.REPEATABLE_READ
         )
-
-
-# All reads are look-ups in indexes. Planning some of them takes longer than running them, and plans for the values at
-# hand would be no other.
-_PLANS = DeferredScript(["SET LOCAL plan_cache_mode = force_generic_plan"])
 
 
 async def merged(parts: AsyncIterator[RoomsUpdate]) -> RoomsUpdate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from synrepl.rooms import StateKey
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import Transaction, planned
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.room_entries import Boundary
 
@@ -32,13 +32,13 @@ def selected_entries(
         if chosen:
             parts.append(_part(name, on))
             params |= {
-                f"{name}_rooms": [number for number, _, _ in chosen],
+                f"{name}_rooms": array_text([number for number, _, _ in chosen]),
                 f"{name}_types": array_text([kind or "" for _, kind, _ in chosen]),
                 f"{name}_keys": array_text([key or "" for _, _, key in chosen]),
             }
     if not parts:
         return found
-    txn.execute(" UNION ALL ".join(parts), params)
+    txn.execute(planned(" UNION ALL ".join(parts)), params)
     for number, kind, state_key, event_no in txn.fetchall():
         found[number][kind, state_key] = event_no
     return found

@@ -7,6 +7,8 @@ from synrepl.services.rooms.client_data.presence import (
     LOOK_EVERY_S,
     PresenceNotVisible,
     PresenceService,
+    ReportedActivity,
+    ReportedSync,
 )
 from synrepl.services.rooms.client_data.presence_states import (
     OFFLINE,
@@ -61,7 +63,7 @@ class PresenceServices(ClientDataCase):
             fact = await service.set(user, ONLINE, "hello")
             assert fact is not None
             self.assertEqual(fact.writer, service.decided_by(user))
-            self.assertIsNone(await self.services["d1"].set(user, ONLINE, "hello"))
+            self.assertEqual(await self.services["d1"].set(user, ONLINE, "hello"), fact)
         found = await self.services["d2"].get(USERS[0], USERS[0])
         self.assertEqual(found[:3], (USERS[0], ONLINE, "hello"))
 
@@ -80,18 +82,33 @@ class PresenceServices(ClientDataCase):
         self.addCleanup(service_runs.stop)
         service_runs.spawn("presence", service.run())
         reporting = self.services["d3"]
-        await reporting.report(name, [("@a:test", ONLINE)], [], [])
+        await reporting.report(name, [ReportedSync("@a:test", ONLINE, 0.0)], [], [])
         self.assertEqual(self.states(), {"a": ONLINE})
         await self.until_states(a=OFFLINE)
-        await reporting.report(name, [("@a:test", UNAVAILABLE)], [], ["@a:test"])
+        acted = ReportedActivity("@a:test", 0.0)
+        await reporting.report(name, [ReportedSync("@a:test", UNAVAILABLE, 0.0)], [], [acted])
         self.assertEqual(self.states(), {"a": UNAVAILABLE})
+
+    async def test_what_was_done_before_a_state_was_set_does_not_end_it(self) -> None:
+        service = self.services["d3"]
+        name = service.decided_by("@a:test")
+        await service.report(name, [ReportedSync("@a:test", ONLINE, 0.0)], [], [])
+        for state in (UNAVAILABLE, OFFLINE):
+            self.assertIsNotNone(await service.set("@a:test", state, None))
+            self.clock.advance(2)
+            acted = ReportedActivity("@a:test", 3.0)
+            await service.report(name, [ReportedSync("@a:test", ONLINE, 3.0)], [], [acted])
+            self.assertEqual((await service.get("@a:test", "@a:test")).state, state)
+
+    async def test_an_offline_user_of_whom_nothing_was_told_has_nothing_to_wait_for(self) -> None:
+        self.assertIsNone(await self.services["d3"].set("@a:test", OFFLINE, None))
 
     async def test_a_process_that_starts_again_goes_on_with_what_is_stored(self) -> None:
         name = self.services["d3"].decided_by("@a:test")
-        await self.services["d3"].report(name, [("@a:test", ONLINE)], [], [])
+        await self.services["d3"].report(name, [ReportedSync("@a:test", ONLINE, 0.0)], [], [])
         other = "d1" if name == "d2" else "d2"
         elsewhere = next(u for u in USERS if self.services["d3"].decided_by(u) == other)
-        await self.services["d3"].report(other, [(elsewhere, ONLINE)], [], [])
+        await self.services["d3"].report(other, [ReportedSync(elsewhere, ONLINE, 0.0)], [], [])
         again = self.service(name)
         scheduler = TwistedScheduler(self.clock)
         self.addCleanup(scheduler.stop)

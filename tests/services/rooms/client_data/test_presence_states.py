@@ -33,8 +33,8 @@ class StatesCase(TestCase):
         found = changed.get(user_id)
         return None if found is None else (found.state, found.currently_active)
 
-    def syncs(self, wanted: str = ONLINE, instance: str = "w1") -> None:
-        self.states.syncs(A, instance, wanted, self.now)
+    def syncs(self, wanted: str = ONLINE, instance: str = "w1", ago_s: float = 0.0) -> None:
+        self.states.syncs(A, instance, wanted, self.now - ago_s, self.now)
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds
@@ -121,6 +121,35 @@ class Setting(StatesCase):
         self.syncs()
         self.assertIsNone(self.told())
 
+    def test_is_not_overridden_by_what_the_user_did_before(self) -> None:
+        self.syncs()
+        self.told()
+        self.pass_(10)
+        self.states.set(A, UNAVAILABLE, None, self.now)
+        self.assertEqual(self.told(), (UNAVAILABLE, False))
+        self.pass_(2)
+        self.states.acts(A, self.now - 3)
+        self.assertIsNone(self.told())
+        self.states.acts(A, self.now - 1)
+        self.assertEqual(self.told(), (ONLINE, True))
+
+    def test_is_not_overridden_by_a_sync_that_began_before(self) -> None:
+        self.syncs(UNAVAILABLE)
+        self.told()
+        for state in (OFFLINE, ONLINE):
+            self.states.set(A, state, "set", self.now)
+            told = self.told()
+            assert told is not None
+            self.assertEqual(told[0], state)
+            self.pass_(2)
+            self.syncs(UNAVAILABLE if state == ONLINE else ONLINE, ago_s=3)
+            self.assertIsNone(self.told())
+        self.states.set(A, OFFLINE, "set", self.now)
+        self.told()
+        self.pass_(2)
+        self.syncs(ONLINE, ago_s=1)
+        self.assertEqual(self.told(), (ONLINE, True))
+
     def test_a_new_message_alone_is_told(self) -> None:
         self.states.set(A, ONLINE, "one", self.now)
         self.told()
@@ -132,6 +161,10 @@ class Setting(StatesCase):
     def test_a_message_of_one_who_is_offline_is_told_once(self) -> None:
         self.states.set(A, OFFLINE, "away", self.now)
         self.assertEqual(self.told(), (OFFLINE, False))
+        self.assertEqual(self.states.unknown([A]), [])
+        self.assertEqual(self.states.statuses(), {})
+        self.pass_(WITHOUT_SYNC_S)
+        self.assertIsNone(self.told())
         self.assertEqual(self.states.unknown([A]), [A])
 
 

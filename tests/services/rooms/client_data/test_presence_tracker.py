@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.core.errors import Unavailable
+from synrepl.services.rooms.client_data.presence import ReportedActivity, ReportedSync
 from synrepl.services.rooms.client_data.presence_states import (
     ONLINE,
     UNAVAILABLE,
@@ -42,9 +43,9 @@ class RecordedReports:
     async def report(
         self,
         decided_by: str,
-        syncing: Sequence[tuple[str, str]],
+        syncing: Sequence[ReportedSync],
         ceased: Sequence[str],
-        active: Sequence[str],
+        active: Sequence[ReportedActivity],
     ) -> None:
         if self.is_away:
             raise ReportsAway()
@@ -70,18 +71,22 @@ class Tracking(SynchronousTestCase):
 
     def test_a_user_is_reported_to_the_process_that_decides_and_again_in_time(self) -> None:
         with self.tracker.syncing("@a:x", ONLINE), self.tracker.syncing("@z:x", UNAVAILABLE):
-            first = [
-                ("w1", [("@a:x", ONLINE)], [], []),
-                ("w2", [("@z:x", UNAVAILABLE)], [], []),
-            ]
-            self.assertEqual(self.reports(), first)
+
+            def expected(ago_s: float) -> list[Any]:
+                return [
+                    ("w1", [("@a:x", ONLINE, ago_s)], [], []),
+                    ("w2", [("@z:x", UNAVAILABLE, ago_s)], [], []),
+                ]
+
+            self.assertEqual(self.reports(), expected(REPORT_EVERY_S))
             self.assertEqual(self.reports(REPEAT_S - REPORT_EVERY_S), [])
-            self.assertEqual(self.reports(), first)
+            self.assertEqual(self.reports(), expected(REPEAT_S + REPORT_EVERY_S))
 
     def test_what_a_later_sync_wants_is_reported(self) -> None:
         for wanted in (ONLINE, UNAVAILABLE):
             with self.tracker.syncing("@a:x", wanted):
-                self.assertEqual(self.reports(), [("w1", [("@a:x", wanted)], [], [])])
+                report = ("@a:x", wanted, REPORT_EVERY_S)
+                self.assertEqual(self.reports(), [("w1", [report], [], [])])
 
     def test_a_user_who_does_not_sync_again_has_ceased(self) -> None:
         with self.tracker.syncing("@a:x", ONLINE):
@@ -99,11 +104,19 @@ class Tracking(SynchronousTestCase):
     def test_activity_is_reported_now_and_then(self) -> None:
         for _ in range(3):
             self.tracker.acts("@a:x")
-        self.assertEqual(self.reports(), [("w1", [], [], ["@a:x"])])
+        reported = [("w1", [], [], [("@a:x", REPORT_EVERY_S)])]
+        self.assertEqual(self.reports(), reported)
         self.tracker.acts("@a:x")
         self.assertEqual(self.reports(REPORT_ACTIVE_S), [])
         self.tracker.acts("@a:x")
-        self.assertEqual(self.reports(), [("w1", [], [], ["@a:x"])])
+        self.assertEqual(self.reports(), reported)
+
+    def test_the_last_activity_before_a_report_is_reported(self) -> None:
+        self.tracker.acts("@a:x")
+        self.clock.advance(0.5)
+        self.tracker.acts("@a:x")
+        self.clock.advance(REPORT_EVERY_S - 0.5)
+        self.assertEqual(self.presence.reports, [("w1", [], [], [("@a:x", REPORT_EVERY_S - 0.5)])])
 
     def test_what_could_not_be_reported_is_reported_later(self) -> None:
         self.presence.is_away = True
@@ -111,4 +124,6 @@ class Tracking(SynchronousTestCase):
             self.tracker.acts("@a:x")
             self.assertEqual(self.reports(), [])
             self.presence.is_away = False
-            self.assertEqual(self.reports(), [("w1", [("@a:x", ONLINE)], [], ["@a:x"])])
+            ago_s = 2 * REPORT_EVERY_S
+            expected = [("w1", [("@a:x", ONLINE, ago_s)], [], [("@a:x", ago_s)])]
+            self.assertEqual(self.reports(), expected)

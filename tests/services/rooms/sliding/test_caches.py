@@ -24,7 +24,7 @@ def rooms(count: int, upto: int = 1) -> UserRooms:
         )
         for n in range(count)
     ]
-    return UserRooms(PositionVector(linear=upto), tuple(found))
+    return UserRooms(PositionVector(linear=upto), tuple(found), frozenset(range(count)))
 
 
 class Lists(SynchronousTestCase):

@@ -10,7 +10,7 @@ from typing import Any
 from simulator.rooms.random_rooms import USERS, RestlessRoom
 from simulator.rooms.room_model import receive
 from synrepl.positions.vector import PositionVector
-from synrepl.rooms import Room, Sight, StateKey, Viewer
+from synrepl.rooms import Room, StateKey
 from synrepl.services.clients.identity import ClientIdentity
 from synrepl.services.rooms.sliding.required_state import RequiredState
 from synrepl.services.rooms.sliding.room_results import RoomResult
@@ -20,12 +20,14 @@ from synrepl.services.rooms.timelines.room_tails import RoomTails
 from synrepl.services.rooms.timelines.room_token import RoomToken
 from synrepl.services.rooms.timelines.timelines import Timelines
 from synrepl.services.rooms.timelines.updates import TimelineReader
-from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from tests.services.rooms.sliding.answering_process import SERVER, AnsweringProcess
+from tests.services.rooms.timelines.random_rooms_case import (
+    RandomRoomsCase,
+    live_events,
+    visible_events,
+)
 from tests.storage.rooms.rooms_as_stored import as_stored
-from tests.storage.rooms.store_case import StoreCase
-from tests.storage.rooms.test_visibility import expected_verdict
 
 WORLDS = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "20"))
 
@@ -130,7 +132,7 @@ class ModelConnection:
         return found
 
 
-class RandomConnections(StoreCase):
+class RandomConnections(RandomRoomsCase):
     """Random rooms, persisted by two processes, while connections go from one process that answers to another."""
 
     timeout = 900
@@ -152,7 +154,7 @@ class RandomConnections(StoreCase):
         timelines = Timelines(self.database, clock, RoomTails(clock, self.database))
         processes = [AnsweringProcess(self.one.process) for _ in range(2)]
         clients = [ModelConnection(rng, rng.choice(USERS), timelines) for _ in range(7)]
-        last = {"one": 0, "two": 0}
+        self.last = {"one": 0, "two": 0}
         begun: set[str] = set()
         for _ in range(rng.randrange(8, 20)):
             part = rng.choice(made)
@@ -165,13 +167,13 @@ class RandomConnections(StoreCase):
             await rng.choice(writers).persist(part.room_id, part.version, incoming)
             for each in incoming:
                 receive(rooms[part.room_id], each)
-            upto = await self.vector(rng, last)
+            upto = await self.vector(rng)
             for process in rng.sample(processes, rng.randrange(1, 3)):
                 await process.apply(upto)
             for client in clients:
                 if rng.random() < 0.5:
                     await self.ask(rng, client, processes, rooms)
-        upto = await self.vector(rng, last, everything=True)
+        upto = await self.vector(rng, everything=True)
         for process in processes:
             await process.apply(upto)
         count = 0
@@ -214,58 +216,25 @@ class RandomConnections(StoreCase):
         """What is wanted of a room."""
         return RoomRule(rng.choice([0, 1, 2, 5, 50]), rng.choice(STATES))
 
-    async def vector(
-        self, rng: Random, last: dict[str, int], *, everything: bool = False
-    ) -> PositionVector:
-        """How far a process has come: it may be behind one writer."""
-        newest = "SELECT max(stream_id) FROM synrepl.events"
-        highest = int(await self.read(lambda txn: txn.execute(newest).fetchone()[0]))
-        if everything or rng.random() < 0.5:
-            last.update(dict.fromkeys(last, highest))
-            return PositionVector(linear=highest)
-        ahead = rng.choice(list(last))
-        behind = next(each for each in last if each != ahead)
-        last[ahead] = highest
-        return PositionVector({ahead: highest}, last[behind])
-
     async def compare(
         self, seed: int, client: ModelConnection, room_id: str, room: Room, expected: Any
     ) -> int:
         """A client knows what it may of a room, once; and the state."""
         user = client.identity.user_id
-        visible, live = set[str](), set[str]()
-        for kept in expected.events:
-            verdict = expected_verdict(kept, Viewer(user), ())
-            if verdict is not None and verdict[0].sight is not Sight.HIDDEN:
-                visible.add(kept.event.event_id)
-                if kept.ordering is not None and kept.ordering.stream > 0:
-                    live.add(kept.event.event_id)
+        visible = visible_events(expected, user)
         known = client.rooms.get(room_id)
         where = (seed, user, client.identity.device_id, room_id)
         membership = await self.membership(room_id, user)
         if membership == "join":
             assert known is not None, where
             self.assertEqual(known.membership, "join", where)
-            self.assertEqual(live - set(known.events), set(), where)
+            self.assertEqual(live_events(visible) - set(known.events), set(), where)
             self.assertEqual(known.state, dict(room.current_state().items()), where)
         if known is None:
             return 0
         self.assertEqual(_repeated(known.events), [], where)
-        self.assertTrue(set(known.events) <= visible, where)
+        self.assertTrue(set(known.events) <= visible.keys(), where)
         return len(known.events)
-
-    async def membership(self, room_id: str, user: str) -> str:
-        """The current membership of a user."""
-
-        def work(txn: Transaction) -> str:
-            found = txn.execute(
-                "SELECT m.membership FROM synrepl._memberships m JOIN synrepl._rooms USING (room_no)"
-                " WHERE room_id = %s AND m.user_id = %s",
-                (room_id, user),
-            ).fetchone_or_none()
-            return "leave" if found is None else str(found[0])
-
-        return await self.read(work)
 
 
 def _repeated(events: Iterable[str]) -> list[str]:

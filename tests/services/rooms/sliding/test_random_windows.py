@@ -88,7 +88,11 @@ class World:
         ]
         ordered = sorted(rooms, key=lambda each: -each.activity)
         return UserRooms(
-            PositionVector(linear=self.now), tuple(ordered), self.types, self.encrypted
+            PositionVector(linear=self.now),
+            tuple(ordered),
+            frozenset(ROOMS),
+            self.types,
+            self.encrypted,
         )
 
     def may_have(self, room: int, rule: RoomRule) -> bool:

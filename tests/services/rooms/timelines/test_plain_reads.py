@@ -32,7 +32,7 @@ from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.rooms.timelines.plain_rows import MOST_ENTRIES, PLAIN_SETTINGS
 from synrepl.storage.store import DatabaseAway
 from tests.services.rooms.timelines.test_room_tails import ALICE, BOB, CAROL, TailsCase
-from tests.services.world import manual_clock
+from tests.services.world import RecordingLog, manual_clock
 from tests.storage.rooms.store_case import StoreCase
 
 ROOMS = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "20"))
@@ -61,8 +61,9 @@ class PlainOrNot(TailsCase):
 
     def read_by(self, statements: Statements) -> None:
         """Read what is plain by these statements."""
-        plain = PlainReads(statements, self.timelines.clock)
-        self.timelines = replace(self.timelines, plain=plain)
+        self.log = RecordingLog()
+        self.plain = PlainReads(statements, self.timelines.clock, self.log)
+        self.timelines = replace(self.timelines, plain=self.plain)
 
     async def members(self, user: str = BOB, **more: Any) -> list[str]:
         """The users with a membership, as one of them is told."""
@@ -240,9 +241,23 @@ class PlainOrNot(TailsCase):
     async def test_a_lost_connection_leaves_it_to_a_transaction(self) -> None:
         first, *_ = await self.said()
         self.read_by(cast(Any, AwayStatements()))
-        await self.context(first)
+        for _ in range(3):
+            await self.context(first)
+            await self.members()
+        self.assert_read(*["context", "members"] * 3)
+        self.assertEqual(self.plain.counts["context"], {"failed": 3})
+        self.assertEqual(len(self.log.lines), 2, self.log.lines)
+        self.assertIn("it is lost", self.log.lines[0][1])
+
+    async def test_only_errors_are_logged(self) -> None:
+        first, *_ = await self.said()
         await self.members()
-        self.assert_read("context", "members")
+        await self.page(2)
+        await self.context(first, wanted=RoomEventFilter(types=["m.room.message"]))
+        counts = {name: dict(each) for name, each in self.plain.counts.items()}
+        expected = {"members": {"plain": 1}, "messages": {"plain": 1}, "context": {"special": 1}}
+        self.assertEqual(counts, expected)
+        self.assertEqual(self.log.lines, [])
 
 
 class RandomPlainReads(StoreCase):
@@ -251,10 +266,12 @@ class RandomPlainReads(StoreCase):
     timeout = 600 + 5 * ROOMS
 
     async def test_plain_reads_are_those_of_transactions(self) -> None:
-        plain = PlainReads(plain_statements(self), TwistedScheduler(manual_clock()))
+        log = RecordingLog()
+        plain = PlainReads(plain_statements(self), TwistedScheduler(manual_clock()), log)
         found = [await self.check(seed, plain) for seed in range(ROOMS)]
         for counts in zip(*found, strict=True):
             self.assertGreater(sum(counts), ROOMS)
+        self.assertEqual(log.lines, [])
 
     async def check(self, seed: int, plain: PlainReads) -> tuple[int, int, int]:
         """One room; the numbers of plain reads of members, of events around one, and of pages."""

@@ -12,7 +12,7 @@ from simulator.rooms.random_rooms import USERS, RestlessRoom
 from simulator.rooms.room_model import receive
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.positions.vector import PositionVector
-from synrepl.rooms import Room, Sight, StateKey, Viewer
+from synrepl.rooms import Room, StateKey
 from synrepl.services.rooms.timelines.client_filter import (
     ClientFilter,
     RoomEventFilter,
@@ -27,14 +27,15 @@ from synrepl.services.rooms.timelines.updates import (
     RoomTimeline,
     TimelineReader,
 )
-from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
-from synrepl.storage.rooms.tables.numbers import require_room
 from tests.services.rooms.timelines.gated_database import GatedDatabase
+from tests.services.rooms.timelines.random_rooms_case import (
+    RandomRoomsCase,
+    live_events,
+    visible_events,
+)
 from tests.services.world import manual_clock
 from tests.storage.rooms.rooms_as_stored import as_stored
-from tests.storage.rooms.store_case import StoreCase
-from tests.storage.rooms.test_visibility import expected_verdict
 from tests.storage.rooms.written_rooms import WrittenEvent
 
 ROOMS = int(os.environ.get("SYNREPL_ROOM_EXAMPLES", "30"))
@@ -161,7 +162,7 @@ class ModelClient:
         return found
 
 
-class RandomRooms(StoreCase):
+class RandomRooms(RandomRoomsCase):
     """Random rooms, persisted by two processes while clients sync."""
 
     timeout = 900 + 5 * ROOMS
@@ -189,7 +190,7 @@ class RandomRooms(StoreCase):
             for user in USERS
             for after in (False, True)
         ]
-        last = {"one": 0, "two": 0}
+        self.last = {"one": 0, "two": 0}
         for number in range(rng.randrange(2, 7)):
             part = made.more(rng.randrange(1, 15)) if number else [*made.events, *made.more(8)]
             is_history = number > 0 and rng.random() < 0.2
@@ -198,12 +199,12 @@ class RandomRooms(StoreCase):
             await process.persist(made.room_id, made.version, incoming)
             for each in incoming:
                 receive(room, each)
-            upto = await self.vector(rng, last)
+            upto = await self.vector(rng)
             for client in clients:
                 if rng.random() < 0.6:
                     has_moved = await self.has_moved(made.room_id, client)
                     await client.sync(upto, memberships_changed=has_moved)
-        upto = await self.vector(rng, last, everything=True)
+        upto = await self.vector(rng, everything=True)
         count = 0
         expected = await self.read(lambda txn: as_stored(txn, room))
         for client in clients:
@@ -233,32 +234,12 @@ class RandomRooms(StoreCase):
         )
         return since is None or not is_in or any(token > since[by] for token, by in facts)
 
-    async def vector(
-        self, rng: Random, last: dict[str, int], *, everything: bool = False
-    ) -> PositionVector:
-        """How far a process has come: it may be behind one writer."""
-        newest = "SELECT max(stream_id) FROM synrepl.events"
-        highest = int(await self.read(lambda txn: txn.execute(newest).fetchone()[0]))
-        if everything or rng.random() < 0.5:
-            last.update(dict.fromkeys(last, highest))
-            return PositionVector(linear=highest)
-        ahead = rng.choice(list(last))
-        behind = next(each for each in last if each != ahead)
-        last[ahead] = highest
-        return PositionVector({ahead: highest}, last[behind])
-
     async def compare(
         self, seed: int, client: ModelClient, upto: PositionVector, expected: Any, room: Room
     ) -> int:
         """A client knows what it may, once, in an order of causes first; and the state."""
-        viewer = Viewer(client.reader.user_id)
-        visible: dict[str, WrittenEvent] = {}
-        for kept in expected.events:
-            verdict = expected_verdict(kept, viewer, ())
-            if verdict is not None and verdict[0].sight is not Sight.HIDDEN:
-                assert kept.ordering is not None
-                visible[kept.event.event_id] = kept
-        membership = await self.membership(room, client.reader.user_id)
+        visible = visible_events(expected, client.reader.user_id)
+        membership = await self.membership(str(room.room_id), client.reader.user_id)
         where = (seed, client.reader.user_id, client.wanted.room.timeline.limit)
         self.assertEqual(len(client.events), len(set(client.events)), where)
         self.assertTrue(set(client.events) <= visible.keys(), where)
@@ -267,9 +248,7 @@ class RandomRooms(StoreCase):
             return len(client.events)
         self.assertTrue(client.is_in, where)
         self.check_order(client.events, visible, where)
-        live = {
-            each for each, kept in visible.items() if kept.ordering and kept.ordering.stream > 0
-        }
+        live = live_events(visible)
         self.assertEqual(live - set(client.events), set(), where)
         fresh = ModelClient(
             client._timelines, client.reader.user_id, client._room_id, 4, state_after=True
@@ -305,16 +284,3 @@ class RandomRooms(StoreCase):
                 assert prev.ordering is not None
                 if 0 < prev.ordering.stream < event.ordering.stream:
                     self.assertLess(places[prev_id], place, where)
-
-    async def membership(self, room: Room, user: str) -> str:
-        """The current membership of a user."""
-
-        def work(txn: Transaction) -> str:
-            row = require_room(txn, str(room.room_id))
-            found = txn.execute(
-                "SELECT membership FROM synrepl._memberships WHERE room_no = %s AND user_id = %s",
-                (row.room_no, user),
-            ).fetchone_or_none()
-            return "leave" if found is None else str(found[0])
-
-        return await self.read(work)
