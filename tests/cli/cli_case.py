@@ -30,8 +30,8 @@ from synrepl.daemon.config.config import load_master
 from synrepl.daemon.master import MasterProcess, RunningMaster
 from synrepl.storage.postgres.facts import FactTable
 from synrepl.streams.definition import Stream
-from synrepl.testing.postgres import fresh_database
 from tests.cli.forked_process import ForkedProcess
+from tests.storage.postgres import MIGRATED
 
 REPOSITORY = Path(synrepl.__file__).parent.parent
 
@@ -208,7 +208,7 @@ class CliCase(TestCase):
         :param settings: YAML by key; ``http_extra`` goes into ``http``
         """
         master = InProcessMaster(
-            self.directory / "master.yaml", await fresh_database(self), settings
+            self.directory / "master.yaml", await MIGRATED.copy(self), settings
         )
         self.addCleanup(lambda: Deferred.fromCoroutine(master.stop()))
         await master.start()
