@@ -40,8 +40,8 @@ ORDERS = "{order_id: text, amount: bigint, note: 'json?'}"
 #: Below the ephemeral ports, which are given to outgoing connections and to listeners on port 0.
 _PORTS = range(10_000, 32_000)
 
-#: Sub-commands that always get a new process, because they start processes or a JVM themselves.
-NEW_PROCESS_COMMANDS = {"master", "worker", "demo", "lake"}
+#: Sub-commands that always get a new process, because they start a JVM or many processes themselves.
+NEW_PROCESS_COMMANDS = {"demo", "lake"}
 
 #: Spreads out concurrent test processes, whose process IDs are close to one another.
 _port_numbers = count(os.getpid() * 13_597)
