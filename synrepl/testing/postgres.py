@@ -15,7 +15,8 @@ copy of it, which takes 20 ms however it was filled::
 
 There is one server per test process. The first test that needs it starts it, in a
 directory that is removed when the process ends. It does not outlive the process,
-however that ends. Nothing is synced to disk.
+however that ends. Nothing is synced to disk; with 4 GiB free in ``/dev/shm``, and without
+``TMPDIR`` in the environment, everything is in memory (:mod:`synrepl.testing.directories`).
 
 With ``SYNREPL_TEST_SYSTEM_POSTGRES=1`` in the environment, an installed PostgreSQL is
 used instead of the pip package's.
@@ -31,8 +32,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import cache
 from itertools import count
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Protocol, TypeVar
 
 import psycopg2
@@ -42,6 +41,7 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.core.errors import StorageError
 from synrepl.storage.launch.postgres import PostgresServer
+from synrepl.testing.directories import server_directory
 
 _T = TypeVar("_T")
 
@@ -67,7 +67,7 @@ class HasCleanups(Protocol):
 @cache
 def server() -> PostgresServer:
     """This process's server, started if necessary. Blocks the first time; for the main thread."""
-    directory = Path(mkdtemp(prefix="synrepl-test-"))
+    directory = server_directory()
     found = PostgresServer(
         directory,
         prefer_system=os.environ.get("SYNREPL_TEST_SYSTEM_POSTGRES") == "1",
