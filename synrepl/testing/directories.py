@@ -9,34 +9,38 @@ import time
 from pathlib import Path
 from tempfile import mkdtemp
 
-_MEMORY = Path("/dev/shm")  # noqa: S108
-_PREFIX = "synrepl-test-"
+#: A file system in memory.
+MEMORY = Path("/dev/shm")  # noqa: S108
 
-#: Free bytes of a file system in memory with less than which nothing is put there: a server of tests
-#: takes at most a tenth.
-_ENOUGH = 4 << 30
+#: Free bytes that it needs to have; a server of tests takes at most a tenth.
+ENOUGH = 4 << 30
+
+_PREFIX = "synrepl-test-"
 
 #: Seconds after which a directory without a running server is a leftover, and not one that is about
 #: to be used.
 _LEFT_OVER_S = 60.0
 
 
-def server_directory() -> Path:
+def server_directory(memory: Path = MEMORY, enough: int = ENOUGH) -> Path:
     """A new directory for the data of a PostgreSQL; the caller removes it.
 
-    It is in memory, in ``/dev/shm``, where 4 GiB are free there, because making and dropping databases
-    means thousands of small files. Otherwise, or with ``TMPDIR`` in the environment, it is where
-    temporary files are. What killed test processes left behind in memory is removed.
+    It is in memory where there is room, because making and dropping databases means thousands of
+    small files. Otherwise, or with ``TMPDIR`` in the environment, it is where temporary files are.
+    What killed test processes left behind in memory is removed.
+
+    :param memory: the mount point of a file system in memory
+    :param enough: free bytes that it needs to have
     """
-    if "TMPDIR" in os.environ or not _has_room(_MEMORY):
+    if "TMPDIR" in os.environ or not _has_room(memory, enough):
         return Path(mkdtemp(prefix=_PREFIX))
-    for directory in _MEMORY.glob(f"{_PREFIX}*"):
+    for directory in memory.glob(f"{_PREFIX}*"):
         if _is_left_over(directory):
             shutil.rmtree(directory, ignore_errors=True)
-    return Path(mkdtemp(prefix=_PREFIX, dir=_MEMORY))
+    return Path(mkdtemp(prefix=_PREFIX, dir=memory))
 
 
-def _has_room(directory: Path) -> bool:
+def _has_room(directory: Path, enough: int) -> bool:
     try:
         found = os.statvfs(directory)
     except OSError:
@@ -46,7 +50,7 @@ def _has_room(directory: Path) -> bool:
     return (
         runs_programs
         and os.access(directory, os.W_OK)
-        and found.f_bavail * found.f_frsize >= _ENOUGH
+        and found.f_bavail * found.f_frsize >= enough
     )
 
 

@@ -10,7 +10,6 @@ from tempfile import gettempdir
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.testing import directories
 from synrepl.testing.directories import server_directory
 
 
@@ -20,14 +19,12 @@ class ServerDirectories(SynchronousTestCase):
     def setUp(self) -> None:
         self.memory = Path(self.mktemp())
         self.memory.mkdir()
-        self.patch(directories, "_MEMORY", self.memory)
-        self.patch(directories, "_ENOUGH", 1)
         environ = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
         self.patch(os, "environ", environ)
 
-    def made(self) -> Path:
+    def made(self, enough: int = 1) -> Path:
         """The parent of a new directory."""
-        directory = server_directory()
+        directory = server_directory(self.memory, enough)
         self.addCleanup(shutil.rmtree, directory)
         self.assertEqual(list(directory.iterdir()), [])
         return directory.parent
@@ -44,10 +41,8 @@ class ServerDirectories(SynchronousTestCase):
         self.assertEqual(self.made(), self.memory)
 
     def test_is_a_temporary_file_where_memory_is_small_or_absent(self) -> None:
-        self.patch(directories, "_ENOUGH", 1 << 60)
-        self.assertEqual(self.made(), Path(gettempdir()))
-        self.patch(directories, "_ENOUGH", 1)
-        self.patch(directories, "_MEMORY", self.memory / "absent")
+        self.assertEqual(self.made(enough=1 << 60), Path(gettempdir()))
+        self.memory /= "absent"
         self.assertEqual(self.made(), Path(gettempdir()))
 
     def test_is_where_the_environment_says(self) -> None:
