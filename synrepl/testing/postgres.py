@@ -79,9 +79,18 @@ def server() -> PostgresServer:
 
     atexit.register(stop)
     found.start()
+    _connected(found.dsn, _check_passwords_quickly, found.dsn)
     # Not on the command line, so that a test can change them.
     _connected(found.dsn, _configure, "SET {} = off")
     return found
+
+
+def _check_passwords_quickly(cursor: extensions.cursor, dsn: str) -> None:
+    # What makes guessing a password slow is most of the time that a connection takes.
+    if cursor.connection.server_version >= 16_00_00:
+        cursor.execute("SET scram_iterations = 1")
+        password = extensions.parse_dsn(dsn)["password"]
+        cursor.execute("ALTER ROLE CURRENT_USER PASSWORD %s", (password,))
 
 
 async def with_durable_server(case: HasCleanups) -> None:
