@@ -11,12 +11,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from synrepl.pipeline.lake.spark_tasks import WorkerLacks
-from synrepl.testing.postgres import fresh_database
 from system_tests.cli.lake_case import LakeCase
 from system_tests.cli.test_lake_follow import jvms_of
 from system_tests.pipeline.spark_fixture import EXECUTORS, REPOSITORY, run_child
 from system_tests.pipeline.spark_servers import connect_server, standalone_cluster
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 
 #: Runs commands one after the other and prints what each has printed. The session that the first
 #: one opens is the session of all: on a cluster each would start a driver and an executor.
@@ -49,7 +48,7 @@ class LakeOnRemoteSpark(LakeCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        self.dsn = await fresh_database(self, prepare)
+        self.dsn = await PREPARED.copy(self)
         self.database = ("--database-path", self.dsn_file(self.dsn))
         self.append_notes(self.dsn, "one", "two", "three")
 

@@ -41,7 +41,7 @@ ONLY = {
     "twisted": {"adapters", "cli", "daemon", "testing", "tools"},
     "txredisapi": {"adapters", "testing"},
     "pyspark": {"pipeline"},
-    "psycopg2": {"adapters", "driver"},
+    "psycopg2": {"adapters", "driver", "testing"},
     "httpx2": {"client"},
     "anyio": {"adapters", "client"},
 }

@@ -9,7 +9,7 @@ from synrepl.testing.postgres import fresh_database
 from system_tests.cli.lake_case import LakeCase
 from system_tests.pipeline.landing_case import rows_of
 from tests.pipeline.synthetic_lake import add, begin, schema_of
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 from tests.storage.samples import TAMPERING
 
 ALICE = "@alice:example.org"
@@ -20,7 +20,7 @@ class LakeCommands(LakeCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        self.dsn = await fresh_database(self, prepare)
+        self.dsn = await PREPARED.copy(self)
         self.database = ("--database-path", self.dsn_file(self.dsn))
         self.append_notes(self.dsn, "one", "two", ALICE)
 

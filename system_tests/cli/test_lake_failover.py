@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.testing.postgres import fresh_database
 from system_tests.cli.lake_case import LakeCase
 from system_tests.pipeline.landing_case import rows_of
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 from tests.storage.samples import TAMPERING
 from tests.storage.test_failover_sql import PROMOTE
 
@@ -21,7 +20,7 @@ class LakeAfterAFailover(LakeCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        self.dsn = await fresh_database(self, prepare)
+        self.dsn = await PREPARED.copy(self)
         self.database = ("--database-path", self.dsn_file(self.dsn))
 
     async def test_reports_and_drops_lost_rows(self) -> None:

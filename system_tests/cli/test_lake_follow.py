@@ -19,12 +19,11 @@ from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.testing.postgres import fresh_database
 from system_tests.cli.lake_case import LakeCase
 from system_tests.pipeline.landing_case import rows_of
 from tests.adapters.fault_proxy import FaultProxy
 from tests.cli.cli_case import Command, free_port
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 from tests.storage.samples import TAMPERING
 from tests.storage.test_failover_sql import PROMOTE
 
@@ -37,7 +36,7 @@ class LandWithFollow(LakeCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        self.dsn = await fresh_database(self, prepare)
+        self.dsn = await PREPARED.copy(self)
         port = re.search(r":(\d+)/", self.dsn)
         assert port is not None
         self.proxy = FaultProxy(int(port[1]))

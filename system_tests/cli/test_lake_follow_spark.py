@@ -8,12 +8,11 @@ import signal
 from pathlib import Path
 
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.testing.postgres import fresh_database
 from system_tests.cli.lake_case import LakeCase
 from system_tests.cli.test_lake_follow import jvms_of, running
 from system_tests.pipeline.landing_case import rows_of
 from tests.cli.cli_case import Command
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 
 
 class FollowWithoutSpark(LakeCase):
@@ -21,7 +20,7 @@ class FollowWithoutSpark(LakeCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        self.dsn = await fresh_database(self, prepare)
+        self.dsn = await PREPARED.copy(self)
         self.scratch = self.directory / "scratch"
         self.scratch.mkdir()
 

@@ -14,7 +14,7 @@ from system_tests.cli.lake_case import LakeCase
 from tests.cli.cli_case import free_port
 from tests.pipeline.synthetic_lake import add, schema_of
 from tests.storage.foreign_databases import foreign_database
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 
 FAILED, USAGE = 1, 2
 
@@ -24,7 +24,7 @@ class LakeRefusals(LakeCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         super().setUp()
-        self.dsn = await fresh_database(self, prepare)
+        self.dsn = await PREPARED.copy(self)
         self.database = ("--database-path", self.dsn_file(self.dsn))
         with closing(open_source_database(self.dsn, "tests")) as source:
             self.server = source.server

@@ -20,10 +20,9 @@ from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
 from synrepl.positions.vector import PositionVector
-from synrepl.testing.postgres import fresh_database
 from system_tests.pipeline.lake_case import LakeCase
 from tests.storage.foreign_databases import foreign_database
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -193,7 +192,7 @@ class CheckEquality(LakeCase):
     async def test_another_database_is_refused_unless_it_is_a_copy(self) -> None:
         self.notes(5)
         self.land("notes", PositionVector({}, 5))
-        dsn = await fresh_database(self, prepare)
+        dsn = await PREPARED.copy(self)
         self.source, self.dsn = self.source_of(dsn), dsn
         self.assertRaises(LakeOfAnother, self.checked)
         [found] = self.checked(copy=True).streams

@@ -26,13 +26,12 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
-from synrepl.storage.migrations import load, migrate
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.synapse.backfill import BACKFILL
 from synrepl.streams.synapse.events import EVENTS
-from synrepl.testing.postgres import fresh_database
 from system_tests.pipeline.spark_fixture import shared_session
 from tests.storage.foreign_databases import foreign_database
+from tests.storage.postgres import MIGRATED
 from tests.storage.samples import EVERYTHING, NOTES
 
 ALICE = "@alice:example.org"
@@ -113,14 +112,11 @@ class ErasureOfOwnStreams(ErasureCase):
     """Erasing rows of synrepl's own tables."""
 
     async def setUp(self) -> None:  # type: ignore[override]
-        async def prepare(dsn: str) -> None:
-            database = PostgresDatabase(reactor, dsn, "prepare")
-            await migrate(database, load())
-            streams = (EVENTS, BACKFILL, EVERYTHING, NOTES)
-            await database.run("ensure_tables", lambda txn: ensure_tables(txn, streams))
-            await database.close()
-
-        dsn = await fresh_database(self, prepare)
+        dsn = await MIGRATED.copy(self)
+        database = PostgresDatabase(reactor, dsn, "prepare")
+        streams = (EVENTS, BACKFILL, EVERYTHING, NOTES)
+        await database.run("ensure_tables", lambda txn: ensure_tables(txn, streams))
+        await database.close()
         self.begin(dsn, open_source_database(dsn, "tests"))
 
     def append(self, stream: str, *rows: dict[str, Any]) -> None:

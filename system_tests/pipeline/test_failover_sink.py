@@ -21,7 +21,7 @@ from synrepl.storage.store import NotConfirmed
 from synrepl.testing.postgres import fresh_database
 from system_tests.pipeline.lake_case import LakeCase
 from system_tests.pipeline.sink_case import SinkCase
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 from tests.storage.test_failover_sql import PROMOTE
 
 CONFIRM = "SELECT synrepl.confirm()"
@@ -111,7 +111,7 @@ class ReplaysAfterAPromotion(LakeCase):
     async def test_an_unconfirmed_copy_is_refused_and_unchanged(self) -> None:
         self.notes(20)
         self.land("notes", PositionVector({}, 20))
-        copy = await fresh_database(self, prepare)
+        copy = await PREPARED.copy(self)
         self.on(copy, PROMOTE)
         self.on(copy, "DROP TABLE synrepl.notes; DELETE FROM synrepl._writers WHERE stream = 'notes';"
                       " DELETE FROM synrepl._streams WHERE stream = 'notes'")  # fmt: skip

@@ -22,10 +22,9 @@ from synrepl.pipeline.lake.land.landing import Vectors
 from synrepl.pipeline.lake.land.task import land_part
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
-from synrepl.testing.postgres import fresh_database
 from system_tests.pipeline.landing_case import LandingCase
 from system_tests.pipeline.test_landing_synapse import ForeignCase
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 
 _NAMES = re.compile(r"part-[0-9a-f]+\.parquet")
 
@@ -185,7 +184,7 @@ class DsnLeadsElsewhereForTasks(LandingCase):
 
     async def test_refuses_what_was_read_from_another_database(self) -> None:
         self.notes(1, 3)
-        other = await fresh_database(self, prepare)
+        other = await PREPARED.copy(self)
         landing = self.landing(land=partial(land_from_another_database, other))
         rounds = landing.rounds(self.source.streams)
         error = self.assertRaises(ReadElsewhere, next, rounds)

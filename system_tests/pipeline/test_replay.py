@@ -27,7 +27,7 @@ from system_tests.pipeline.lake_case import LakeCase
 from system_tests.pipeline.spark_fixture import run_child
 from tests.storage.announcing_process import AnnouncingProcess
 from tests.storage.foreign_databases import foreign_database
-from tests.storage.postgres import Process, prepare
+from tests.storage.postgres import PREPARED, Process, prepare
 from tests.storage.samples import TAMPERING
 
 #: Streams that share a sequence with another one.
@@ -159,7 +159,7 @@ class Replays(LakeCase):
         # With this setting Spark skips unreadable files silently.
         self.spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
         self.addCleanup(self.spark.conf.unset, "spark.sql.files.ignoreCorruptFiles")
-        copy = await fresh_database(self, prepare)
+        copy = await PREPARED.copy(self)
         self.assertRaises((PySparkException, Py4JError), self.replayed, copy)
         self.assertEqual(self.rows_of(copy, "notes"), [])
         self.assertEqual(self.given(copy)[1], 0)
@@ -240,7 +240,7 @@ class Replays(LakeCase):
             todo = pending(self.spark, self.source, self.lake)
             found = erase(self.spark, self.lake, todo)
         self.assertEqual(found.rows, 1)
-        copy = await fresh_database(self, prepare)
+        copy = await PREPARED.copy(self)
         [done] = self.replayed(copy)
         self.assertEqual(done, ReplayReport("everything", 0, 2, 2, 0, filled=4))
         first, second = self.rows_of(copy, "everything")
@@ -255,7 +255,7 @@ class Replays(LakeCase):
     async def test_a_master_and_its_followers_see_the_facts(self) -> None:
         self.notes(30, rows=2)
         self.land("notes", PositionVector({}, 30))
-        copy = await fresh_database(self, prepare)
+        copy = await PREPARED.copy(self)
         process = Process(copy, "master")
         self.addCleanup(lambda: Deferred.fromCoroutine(process.close()))
         announcing = AnnouncingProcess(self, process, "master", 0.05)

@@ -14,9 +14,9 @@ from synrepl.pipeline.source.progress import tokens_behind
 from synrepl.storage.store import DatabaseAway
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.declared import declare
-from synrepl.testing.postgres import fresh_database, server
+from synrepl.testing.postgres import server
 from system_tests.pipeline.source_case import SourceCase
-from tests.storage.postgres import prepare
+from tests.storage.postgres import PREPARED
 
 
 class StreamRuns(SourceCase):
@@ -179,7 +179,7 @@ class StreamCheckpoints(SourceCase):
     async def test_a_checkpoint_of_another_database_is_refused(self) -> None:
         self.notes(1, 2)
         self.query()
-        other = await fresh_database(self, prepare)
+        other = await PREPARED.copy(self)
         error = self.ours(self.query, database=other)
         self.assertIsInstance(error, OtherServer)
         self.assertIn(other.rpartition("/")[2], str(error))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Any
 
 from twisted.internet import reactor as _reactor
@@ -14,6 +12,7 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.launch.postgres import PostgresServer
 from synrepl.storage.rooms.maintenance.index_check import IndexDamaged, IndexesNotChecked
+from synrepl.testing.directories import server_directory
 from tests.storage.postgres import prepare
 from tests.storage.rooms.test_collecting import GroupsCase
 
@@ -24,7 +23,7 @@ class CheckedIndexes(GroupsCase):
     """A damaged index may lead a collection to groups that are in use: nothing is removed then."""
 
     async def make_database(self) -> str:
-        directory = Path(mkdtemp(prefix="synrepl-test-"))  # its account may not enter trial's
+        directory = server_directory()  # its account may not enter trial's
         self.addCleanup(rmtree, directory)
         server = PostgresServer(directory, prefer_system=True, fsync=False)
         server.start()

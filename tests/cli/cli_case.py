@@ -30,8 +30,8 @@ from synrepl.daemon.config.config import load_master
 from synrepl.daemon.master import MasterProcess, RunningMaster
 from synrepl.storage.postgres.facts import FactTable
 from synrepl.streams.definition import Stream
-from synrepl.testing.postgres import fresh_database
 from tests.cli.forked_process import ForkedProcess
+from tests.storage.postgres import MIGRATED
 
 REPOSITORY = Path(synrepl.__file__).parent.parent
 
@@ -40,8 +40,8 @@ ORDERS = "{order_id: text, amount: bigint, note: 'json?'}"
 #: Below the ephemeral ports, which are given to outgoing connections and to listeners on port 0.
 _PORTS = range(10_000, 32_000)
 
-#: Sub-commands that always get a new process, because they start processes or a JVM themselves.
-NEW_PROCESS_COMMANDS = {"master", "worker", "demo", "lake"}
+#: Sub-commands that always get a new process, because they start a JVM or many processes themselves.
+NEW_PROCESS_COMMANDS = {"demo", "lake"}
 
 #: Spreads out concurrent test processes, whose process IDs are close to one another.
 _port_numbers = count(os.getpid() * 13_597)
@@ -208,7 +208,7 @@ class CliCase(TestCase):
         :param settings: YAML by key; ``http_extra`` goes into ``http``
         """
         master = InProcessMaster(
-            self.directory / "master.yaml", await fresh_database(self), settings
+            self.directory / "master.yaml", await MIGRATED.copy(self), settings
         )
         self.addCleanup(lambda: Deferred.fromCoroutine(master.stop()))
         await master.start()

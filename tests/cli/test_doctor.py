@@ -29,9 +29,10 @@ from synrepl.daemon.http.caches import BadAudit, requested_keys
 from synrepl.daemon.master import MasterProcess
 from synrepl.daemon.worker import RunningWorker, WorkerProcess
 from synrepl.storage.database import Database, Transaction
-from synrepl.testing.postgres import fresh_database, with_durable_server
+from synrepl.testing.postgres import with_durable_server
 from synrepl.testing.redis import RedisTestServer
 from tests.cli.cli_case import CliCase, InProcessMaster, free_port
+from tests.storage.postgres import MIGRATED
 
 SECRET = "s3cret"
 
@@ -98,7 +99,7 @@ class DoctorOfRunningProcesses(CliCase):
 
     async def caching_master(self, **settings: str) -> CachingMaster:
         settings = {"catalogue": "[caches]", "audit_caches": "{every: 0s}", **settings}
-        master = CachingMaster(self.directory / "master.yaml", await fresh_database(self), settings)
+        master = CachingMaster(self.directory / "master.yaml", await MIGRATED.copy(self), settings)
         self.addCleanup(lambda: Deferred.fromCoroutine(master.stop()))
         await master.start()
         for key in "ab":

@@ -15,8 +15,8 @@ from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
 
 from synrepl.adapters.scheduler import TwistedScheduler
-from synrepl.testing.postgres import fresh_database
 from tests.cli.cli_case import ORDERS, CliCase, Command, free_port
+from tests.storage.postgres import MIGRATED
 
 JOBS = "{job: bigint}"
 
@@ -36,7 +36,7 @@ class WritersCase(CliCase):
 
     async def make_database(self) -> str:
         """The DSN of the database that all of them use."""
-        return await fresh_database(self)
+        return await MIGRATED.copy(self)
 
     async def begin_all(self) -> None:
         """Start a master and two workers, and wait until they answer."""

@@ -6,17 +6,17 @@ import atexit
 import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import psycopg2
 
 from synrepl.storage.launch.postgres import PostgresServer
+from synrepl.testing.directories import server_directory
 
 
 def new_data_dir(case: Any) -> Path:
     """A data folder that does not exist yet, outside trial's folder so that another user can enter it."""
-    folder = Path(mkdtemp(prefix="synrepl-test-"))
+    folder = server_directory()
     folder.chmod(0o755)
     case.addCleanup(shutil.rmtree, folder, ignore_errors=True)
     return folder / "data"
@@ -25,7 +25,7 @@ def new_data_dir(case: Any) -> Path:
 @cache
 def existing_data_dir() -> Path:
     """The data folder of a stopped server, which tests share because making one takes a while."""
-    folder = Path(mkdtemp(prefix="synrepl-test-"))
+    folder = server_directory()
     folder.chmod(0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     server = PostgresServer(folder / "data", fsync=False)

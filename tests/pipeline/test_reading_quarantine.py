@@ -26,7 +26,7 @@ from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 from synrepl.testing.postgres import fresh_database
 from tests.storage.foreign_databases import foreign_database
-from tests.storage.postgres import PostgresCase, prepare
+from tests.storage.postgres import PREPARED, PostgresCase, prepare
 
 SCHEMA = pa.schema(
     [pa.field("stream_id", pa.int64(), False), pa.field("row_no", pa.int64(), False)]
@@ -171,7 +171,7 @@ class QuarantineOfRealStreams(TestCase):
         self.assertEqual((cells["data"], cells["user_id"]), ('{"ts":', broken["user_id"]))
 
     async def test_the_raw_rows_of_every_stream_are_those_that_are_read(self) -> None:
-        dsn = await fresh_database(self, prepare)
+        dsn = await PREPARED.copy(self)
         source = SynreplDatabase(BlockingDatabase(dsn, "tests"))
         self.addCleanup(source.close)
         with (

@@ -14,11 +14,10 @@ from synrepl.core.tokens import Token
 from synrepl.services.following.consumer import Subscription
 from synrepl.services.following.delivery import Delivery
 from synrepl.services.handlers import Batch, TransactionalHandler
-from synrepl.storage import migrations
 from synrepl.storage.database import Transaction
 from synrepl.streams.declared import declare
 from synrepl.streams.definition import UNTAGGED, Fact
-from synrepl.testing.postgres import fresh_database
+from tests.storage.postgres import MIGRATED
 
 ORDERS = declare("orders", {"order_id": "text"})
 Order = ORDERS.kinds[UNTAGGED]
@@ -45,10 +44,9 @@ class Ledger(TransactionalHandler):
 
 class DeliveringToATransactionalHandler(TestCase):
     async def setUp(self) -> None:
-        dsn = await fresh_database(self)
+        dsn = await MIGRATED.copy(self)
         self.database = PostgresDatabase(reactor, dsn, "test")
         self.addCleanup(self.database.close)
-        await migrations.migrate(self.database, migrations.load())
         self.handler = Ledger()
 
     async def delivery(self) -> Delivery:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import psycopg2
 from synrepl.streams.row import Row
 from synrepl.streams.rows import RowCodec
 from synrepl.streams.synapse import SYNAPSE_STREAMS
-from synrepl.testing.postgres import HasCleanups, fresh_database
+from synrepl.testing.postgres import DatabaseTemplate, HasCleanups
 from tests.wire.recordings import records
 
 DATA = Path(__file__).parent.parent / "data" / "foreign"
@@ -26,7 +27,7 @@ RECORDINGS: Mapping[str, Sequence[str]] = {
     "1.163.2": ("redis",),
 }
 
-_kept: dict[str, str] = {}
+_shared: dict[str, str] = {}
 
 #: By stream and token: what was sent, as (writer, row), each once.
 Sent = Mapping[str, Mapping[int, Sequence[tuple[str, Row]]]]
@@ -37,9 +38,15 @@ async def foreign_database(version: str, case: HasCleanups | None = None) -> str
 
     :param case: the test that it is for alone; with None it is shared, to be read only
     """
-    if case is None and version in _kept:
-        return _kept[version]
+    if case is not None:
+        return await _template(version).copy(case)
+    if version not in _shared:
+        _shared[version] = await _template(version).copy()
+    return _shared[version]
 
+
+@cache
+def _template(version: str) -> DatabaseTemplate:
     async def load(dsn: str) -> None:
         with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
             cursor.execute("SET session_replication_role = replica")
@@ -47,10 +54,7 @@ async def foreign_database(version: str, case: HasCleanups | None = None) -> str
                 cursor.execute(gzip.decompress((DATA / version / f"{name}.sql.gz").read_bytes()))
         connection.close()
 
-    dsn = await fresh_database(case, load)
-    if case is None:
-        _kept[version] = dsn
-    return dsn
+    return DatabaseTemplate(load)
 
 
 def sent(version: str) -> Sent:

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from typing import Any
 
 import psycopg2
@@ -13,7 +14,7 @@ from psycopg2.extras import execute_values
 from unpaddedbase64 import decode_base64
 
 from synrepl.rooms import event_of, room_version
-from synrepl.testing.postgres import HasCleanups, fresh_database
+from synrepl.testing.postgres import DatabaseTemplate, HasCleanups
 from tests.rooms.test_corpus import CORPUS
 from tests.rooms.test_real_rooms import Recorded, recorded_rooms
 from tests.storage.foreign_databases import DATA
@@ -63,8 +64,17 @@ async def room_database(
 
     :param rooms: by default all of that release's server
     """
-    wanted = rooms_of(version) if rooms is None else rooms
+    dsn = await _without_rooms(version).copy(case)
+    with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute("SET search_path = public")
+        for recorded in rooms_of(version) if rooms is None else rooms:
+            insert_room(cursor, recorded)
+    return dsn
 
+
+@cache
+def _without_rooms(version: str) -> DatabaseTemplate:
     async def load(dsn: str) -> None:
         with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
             cursor.execute("SET session_replication_role = replica")
@@ -74,11 +84,9 @@ async def room_database(
             if cursor.fetchone() is None:
                 cursor.execute("INSERT INTO schema_version (version, upgraded) VALUES (1, true)")
             insert_keys(cursor, published_keys(version))
-            for recorded in wanted:
-                insert_room(cursor, recorded)
         connection.close()
 
-    return await fresh_database(case, load)
+    return DatabaseTemplate(load)
 
 
 def insert_keys(cursor: Any, keys: Mapping[str, Mapping[str, str]]) -> None:

@@ -20,7 +20,7 @@ from synrepl.storage.migrations import load, migrate
 from synrepl.storage.postgres.lease import PostgresLease
 from synrepl.storage.postgres.store import PostgresStore
 from synrepl.storage.tables import ensure_tables
-from synrepl.testing.postgres import fresh_database
+from synrepl.testing.postgres import DatabaseTemplate
 from tests.storage.samples import FEW
 
 reactor: Any = _reactor
@@ -32,6 +32,19 @@ async def prepare(dsn: str) -> None:
     await migrate(database, load())
     await database.run("ensure_tables", lambda txn: ensure_tables(txn, FEW))
     await database.close()
+
+
+async def _migrate(dsn: str) -> None:
+    database = PostgresDatabase(reactor, dsn, "prepare")
+    await migrate(database, load())
+    await database.close()
+
+
+#: What :func:`prepare` makes.
+PREPARED = DatabaseTemplate(prepare)
+
+#: The schema and no more, as a master leaves it that begins without streams.
+MIGRATED = DatabaseTemplate(_migrate)
 
 
 class Process:
@@ -88,7 +101,7 @@ class PostgresCase(TestCase):
 
     async def make_database(self) -> str:
         """The test's database, with the tables of this product."""
-        return await fresh_database(self, prepare)
+        return await PREPARED.copy(self)
 
     def process(self, name: str, scheduler: Any = None) -> Process:
         """A simulated process, closed at the end of the test."""

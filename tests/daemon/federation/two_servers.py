@@ -20,10 +20,10 @@ from synrepl.daemon.config.signing_key import new_signing_key
 from synrepl.daemon.master import MasterProcess, RunningMaster
 from synrepl.daemon.worker import RunningWorker, WorkerProcess
 from synrepl.federation.requests import FederationRequest
-from synrepl.testing.postgres import fresh_database
 from tests.adapters.federation.authorities import Authority, CertificateFiles
 from tests.cli.cli_case import CliCase, free_port, reactor
 from tests.daemon.client_api.http_client import HttpMatrixClient
+from tests.storage.postgres import MIGRATED
 
 #: The streams of a process that persists rooms.
 ROOM_CATALOGUE = (
@@ -176,7 +176,7 @@ class ServersCase(CliCase):
         """
         directory = self.directory / f"server{len(list(self.directory.iterdir()))}"
         directory.mkdir()
-        dsn = await fresh_database(self)
+        dsn = await MIGRATED.copy(self)
         server = OneServer(directory, dsn, self.authority.certificate(["localhost"]))
         server.configure(self.authority.path, **settings)
         self.addCleanup(lambda: Deferred.fromCoroutine(server.stop()))

@@ -17,16 +17,9 @@ from synrepl.services.rooms.importing.importer import RoomImporter
 from synrepl.services.rooms.importing.journal import ImportJournal
 from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.storage.foreign.store import ForeignStore
-from synrepl.storage.migrations import load, migrate
-from synrepl.testing.postgres import fresh_database
 from tests.rooms.test_real_rooms import Recorded
 from tests.storage.foreign_rooms import room_database
-
-
-async def _migrated(dsn: str) -> None:
-    database = PostgresDatabase(reactor, dsn, "prepare")
-    await migrate(database, load())
-    await database.close()
+from tests.storage.postgres import MIGRATED
 
 
 class RoomsInMemory:
@@ -84,7 +77,7 @@ class ImportingCase(TestCase):
         self, source: str, sink: Any = None, *, keys: Keys | None = None, batch: int = 50
     ) -> RoomImporter:
         """An importer into a new database."""
-        target = await fresh_database(self, _migrated)
+        target = await MIGRATED.copy(self)
         journal = ImportJournal(self.database(target), "test")
         store = ForeignStore(self.database(source))
         return RoomImporter(store, journal, sink or RoomsInMemory(), keys, batch)

@@ -10,9 +10,8 @@ from synrepl.rooms import Room
 from synrepl.storage.rooms.persisting.batch_facts import ROOM_STREAMS
 from synrepl.storage.rooms.tables.incoming import IncomingEvent
 from synrepl.storage.tables import ensure_tables
-from synrepl.testing.postgres import fresh_database
 from tests.rooms.dags import dag
-from tests.storage.postgres import PostgresCase, Process, prepare
+from tests.storage.postgres import PREPARED, PostgresCase, Process
 from tests.storage.rooms.store_case import PersistingProcess
 
 
@@ -52,7 +51,7 @@ class StoredRooms:
     async def dsn(self) -> str:
         """The database."""
         if self._dsn is None:
-            self._dsn = await fresh_database(None, prepare)
+            self._dsn = await PREPARED.copy()
         return self._dsn
 
     async def store(self, names: Iterable[str]) -> dict[str, list[str]]:
