@@ -12,7 +12,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.source.database.packing import packed, rows_per_group
+from synrepl.pipeline.source.database.packing import (
+    ColumnStatistics,
+    Statistics,
+    packed,
+    rows_per_group,
+)
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
@@ -31,7 +36,9 @@ class GroupSizes(SynchronousTestCase):
     """How many tokens a group has."""
 
     def check(self, expected: int, *, width: int = 128, tokens: int = 10**6, rows: int) -> None:
-        found = rows_per_group([_TEXT], {"text": width}, Range(5, 5 + tokens), rows)
+        found = rows_per_group(
+            [_TEXT], {"text": ColumnStatistics(width)}, Range(5, 5 + tokens), rows
+        )
         self.assertEqual(found, expected)
 
     def test_long_rows_come_in_smaller_groups(self) -> None:
@@ -88,7 +95,7 @@ class ReadingGroups(PostgresCase):
                 on=connection,
             )
 
-    def chunk(self, upto: int, tokens: int) -> ScanChunk:
+    def chunk(self, upto: int, tokens: int, known: Statistics | None = None) -> ScanChunk:
         (made,) = plan_chunks(
             self.source,
             {"everything": PositionVector({}, 0)},
@@ -96,15 +103,15 @@ class ReadingGroups(PostgresCase):
             {"everything": [column.name for column in self.columns]},
             10**9,
         )
-        scan = packed(made.scan, self.columns, tokens)
+        scan = packed(made.scan, self.columns, known or {}, tokens)
         return ScanChunk(
             made.stream, 0, upto, made.scan, scan, made.raw, made.identity_sql, None, 0
         )
 
-    def check(self, upto: int, tokens: int) -> list[int]:
+    def check(self, upto: int, tokens: int, known: Statistics | None = None) -> list[int]:
         """Read by groups and row by row, compare, and return the sizes of batches."""
         schema = arrow_schema(self.columns)
-        chunk = self.chunk(upto, tokens)
+        chunk = self.chunk(upto, tokens, known)
         found = list(self.reader.batches(chunk, schema))
         for batch in found:
             batch.validate(full=True)
@@ -140,6 +147,43 @@ class ReadingGroups(PostgresCase):
         texts = ["a", "", "b", "c\x01d", "e", "f", "g"]
         self.insert([(n, 0, {"text": text}) for n, text in enumerate(texts, 1)])
         self.assertEqual(self.check(7, 2), [2, 2, 2, 1])
+
+    def test_texts_of_one_length_are_told_apart(self) -> None:
+        for number, texts in enumerate((["ab", "cd", "ef"], ["", "", ""], ["a\x01", "cd", "ef"])):
+            first = 10 * number
+            self.insert([(first + n, 0, {"text": text}) for n, text in enumerate(texts, 1)])
+            self.check(first + 3, 10)
+
+    def test_statistics_say_what_to_expect_and_may_be_wrong(self) -> None:
+        rows: list[tuple[int, int, dict[str, Any]]] = [
+            (n, 0, {"text_or_null": "a", "whole_or_null": None, "flag_or_null": True})
+            for n in range(1, 5)
+        ]
+        rows += [(5, 0, {"text_or_null": "a", "whole_or_null": 7, "flag_or_null": None})]
+        rows += [(6, 0, {"text_or_null": None, "whole_or_null": 8}), (7, 1, {}), (7, 2, {})]
+        self.insert(rows)
+        for nulls in 0.0, 1.0:
+            known = {
+                column.name: ColumnStatistics(nulls=nulls, values=1.0) for column in self.columns
+            }
+            for tokens in 1, 2, 4, 10:
+                self.check(7, tokens, known)
+
+    def test_statistics_are_read(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT n, 0, 'w', 'n', NULL FROM generate_series(1, 9) n"
+        )
+        self.sql("ANALYZE synrepl.notes")
+        self.source.refresh()
+        columns = ["row_no", "text", "n"]
+        start, end = PositionVector({}, 0), PositionVector({}, 9)
+        (made,) = plan_chunks(self.source, {"notes": start}, {"notes": end}, {"notes": columns})
+        assert made.packed is not None
+        self.assertEqual([bits.together for bits in made.packed.bits], [True, False, True])
+        schema = arrow_schema(self.source.stream_schema("notes").columns)
+        wanted = pa.schema([schema.field(name) for name in columns])
+        (batch,) = self.reader.batches(made, wanted)
+        self.assertEqual(batch.to_pylist(), [{"row_no": 0, "text": "n", "n": None}] * 9)
 
     def test_groups_are_what_is_read(self) -> None:
         """Not by chance the rows of the other statement."""

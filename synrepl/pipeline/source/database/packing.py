@@ -36,9 +36,6 @@ ROW_FACTOR = 4
 #: Maximum size of the texts of one column in a group with one row for each token, in bytes.
 _COLUMN_BYTES = 64 << 20
 
-#: Assumed size of a value without statistics, in bytes.
-_UNKNOWN_WIDTH = 32
-
 #: There have to be this many rows for each token, by the statistics; a group of few rows costs as
 #: much as one of many.
 _LEAST_DENSITY = 0.25
@@ -49,14 +46,35 @@ _MOST_BITS = 63
 _SEND = {ColumnType.BIGINT: "int8send", ColumnType.DOUBLE: "float8send"}
 
 
-class CellBits(NamedTuple):
-    """Where a group has what concerns all cells of a column: numbers of bits in the bytes of each row.
+class ColumnStatistics(NamedTuple):
+    """What the server has found out about a column.
 
-    :ivar given: whether the cell is among the values; None if all are
-    :ivar true: whether a boolean is true
+    :ivar width: the average size of a value, in bytes
+    :ivar nulls: the fraction of cells that are NULL
+    :ivar values: the number of different values; negative if it grows with the table
+    """
+
+    width: int = 32
+    nulls: float = 0.5
+    values: float = -1.0
+
+
+_UNKNOWN = ColumnStatistics()
+
+#: By name.
+Statistics = Mapping[str, ColumnStatistics]
+
+
+class CellBits(NamedTuple):
+    """How a group says which cells of a column are given. Others are NULL, or zero in a column without NULL.
+
+    :ivar given: the number of the bit in the answers of a row; None if all are given, or ``together``
+    :ivar together: by the statistics, all are given or none; the group has their number
+    :ivar true: the number of the bit that is the value of a boolean
     """
 
     given: int | None
+    together: bool
     true: int | None
 
 
@@ -67,58 +85,58 @@ class PackedScan(msgspec.Struct, frozen=True):
     bits: list[CellBits]
 
 
-def _cell_bits(columns: Iterable[Column]) -> list[CellBits]:
-    """The bits of each column. Cells that are not given are NULL, and zero in columns that are not nullable."""
-    numbers = itertools.count()
-    return [
-        CellBits(
-            next(numbers) if column.nullable or column.name == _MOSTLY_ZERO else None,
-            next(numbers) if column.type is ColumnType.BOOLEAN else None,
-        )
-        for column in columns
-    ]
-
-
 #: The rows of most facts have this number.
 _MOSTLY_ZERO = "row_no"
 
 
-def rows_per_group(
-    columns: Sequence[Column], widths: Mapping[str, int], span: Range, rows: int
-) -> int:
+def _cell_bits(columns: Iterable[Column], known: Statistics) -> Iterator[CellBits]:
+    numbers = itertools.count()
+    for column in columns:
+        found, zero = known.get(column.name, _UNKNOWN), column.name == _MOSTLY_ZERO
+        # A bit costs the server more than sending a text does.
+        together = found.values == 1 if zero else column.nullable and found.nulls in (0.0, 1.0)
+        bit = next(numbers) if (column.nullable or zero) and not together else None
+        yield CellBits(bit, together, next(numbers) if column.type is ColumnType.BOOLEAN else None)
+
+
+def rows_per_group(columns: Sequence[Column], known: Statistics, span: Range, rows: int) -> int:
     """The number of tokens in a group; 0 if rows had better be read one by one.
 
     :param columns: what is read
-    :param widths: average sizes of columns, in bytes, by name
+    :param known: what is known of them
     :param span: the tokens that are read
     :param rows: the expected number of rows
     """
     tokens = span.upto - span.after
     supported = all(column.type is not ColumnType.TEXT_ARRAY for column in columns)
     supported &= 2 * len(columns) <= _MOST_BITS
-    width = sum(widths.get(column.name, _UNKNOWN_WIDTH) for column in columns)
+    width = sum(known.get(column.name, _UNKNOWN).width for column in columns)
     fitting = min(_MOST_ROWS, _GROUP_BYTES // max(1, width))
     if not columns or not supported or fitting < _LEAST_ROWS or rows < tokens * _LEAST_DENSITY:
         return 0
     return max(1, fitting * tokens // max(rows, tokens))
 
 
-def packed(scan: Scan, columns: Sequence[Column], tokens: int) -> PackedScan:
+def packed(scan: Scan, columns: Sequence[Column], known: Statistics, tokens: int) -> PackedScan:
     """A statement that selects the rows of ``scan`` in groups, one row for each.
 
     It selects the least and the greatest stream ID of the group, its number of rows (NULL if it was
-    cut off), the :class:`CellBits` of its rows, and for each column all given cells in one value.
+    cut off), the answers of its rows, see :class:`CellBits`, and for each column the number of given
+    cells, if they are given together, and all of them in one value.
 
     :param scan: selects ``columns``, none of which is an array; IDs do not count down
+    :param known: what is known of the columns; if it is wrong, groups are read row by row
     :param tokens: the number of tokens in a group
     """
     longest, most = _COLUMN_BYTES // tokens, tokens * ROW_FACTOR
-    bits = _cell_bits(columns)
+    bits = list(_cell_bits(columns, known))
     answers = " | ".join(
         part for column, each in zip(columns, bits, strict=True) for part in _answers(column, each)
     )
-    cells = [f"string_agg(int8send({answers or '0::bigint'}), ''::bytea)"]
-    cells += [_cells(column, longest) for column in columns]
+    cells = [f"string_agg(int8send({answers}), ''::bytea)" if answers else "NULL::bytea"]
+    for column, each in zip(columns, bits, strict=True):
+        cells += [f"count({_given(column)})" if each.together else "NULL::bigint"]
+        cells += [_cells(column, longest)]
     last = f"least(parts.low + {tokens - 1}, {HIGH})"
     rows = scan.template.replace(LOW, "parts.low").replace(HIGH, last)
     grouped = Scan(
@@ -132,12 +150,16 @@ def packed(scan: Scan, columns: Sequence[Column], tokens: int) -> PackedScan:
 
 
 def _answers(column: Column, bits: CellBits) -> Iterator[str]:
-    name = identifier(column.name)
     if bits.given is not None:
-        absent = f"{name} IS NULL" if column.nullable else f"{name} = 0"
-        yield f"CASE WHEN {absent} THEN 0 ELSE {1 << bits.given}::bigint END"
+        yield f"CASE WHEN {_given(column)} IS NULL THEN 0 ELSE {1 << bits.given}::bigint END"
     if bits.true is not None:
-        yield f"CASE WHEN {name} THEN {1 << bits.true}::bigint ELSE 0 END"
+        yield f"CASE WHEN {identifier(column.name)} THEN {1 << bits.true}::bigint ELSE 0 END"
+
+
+def _given(column: Column) -> str:
+    """The cell, or NULL if it is not given."""
+    name = identifier(column.name)
+    return f"nullif({name}, 0)" if column.name == _MOSTLY_ZERO else name
 
 
 def _cells(column: Column, longest: int) -> str:
@@ -145,8 +167,7 @@ def _cells(column: Column, longest: int) -> str:
     if column.type is ColumnType.BOOLEAN:
         return "NULL::text"
     if send := _SEND.get(column.type):
-        given = f"nullif({name}, 0)" if column.name == _MOSTLY_ZERO else name
-        return f"string_agg({send}({given}), ''::bytea)"
+        return f"string_agg({send}({_given(column)}), ''::bytea)"
     separator = f"E'\\x{ord(SEPARATOR):02x}'"
     short = f"CASE WHEN octet_length({name}) > {longest} THEN {separator} ELSE {name} END"
     return f"string_agg({short}, {separator})"
