@@ -28,6 +28,7 @@ from benchmarks import (
     lake_kills,
     lake_masters,
     lake_memory,
+    lake_places,
     lake_source,
     lake_steady,
     ledger,
@@ -94,10 +95,13 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
     "lake_memory": lambda scale, options: lake_memory.run(scale),
     "lake_masters": lambda scale, options: lake_masters.run(scale),
+    "lake_places": lambda scale, options: lake_places.run(scale),
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "synapse_requests": lambda scale, options: synapse_requests.run(scale),
     "synapse_joins": lambda scale, options: synapse_joins.run(scale),
-    "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
+    "lake_kills": lambda scale, options: lake_kills.run(
+        options.kills, options.seed, options.store, options.workers
+    ),
 }
 
 _LIBRARIES = (
@@ -189,6 +193,12 @@ def _parser() -> argparse.ArgumentParser:
         "--events", type=int, help="events of room_import_long and rooms_on_spark (default: 200000)"
     )
     parser.add_argument("--kills", type=int, default=200, help="number of kills of lake_kills")
+    parser.add_argument(
+        "--store", action="store_true", help="lake_kills: the lake is in an object store"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, help="lake_kills: on a cluster with so many workers"
+    )
     return parser
 
 
