@@ -99,9 +99,7 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "synapse_requests": lambda scale, options: synapse_requests.run(scale),
     "synapse_joins": lambda scale, options: synapse_joins.run(scale),
-    "lake_kills": lambda scale, options: lake_kills.run(
-        options.kills, options.seed, options.store, options.workers
-    ),
+    "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
 }
 
 _LIBRARIES = (
@@ -193,12 +191,6 @@ def _parser() -> argparse.ArgumentParser:
         "--events", type=int, help="events of room_import_long and rooms_on_spark (default: 200000)"
     )
     parser.add_argument("--kills", type=int, default=200, help="number of kills of lake_kills")
-    parser.add_argument(
-        "--store", action="store_true", help="lake_kills: the lake is in an object store"
-    )
-    parser.add_argument(
-        "--workers", type=int, default=0, help="lake_kills: on a cluster with so many workers"
-    )
     return parser
 
 

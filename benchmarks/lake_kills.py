@@ -5,9 +5,6 @@ random moments it, its JVM, one of its Python workers, or PostgreSQL is killed (
 restarted if it does not recover by itself. After each kill the lake has to advance beyond its
 position, and is compared with the table, range by range. The figure is the total number of
 differences.
-
-With ``--store`` the lake is in an object store, SeaweedFS on this machine. With ``--workers 2`` Spark
-is a standalone cluster with as many workers, and executors are killed, too.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import rmtree
 from signal import SIGKILL, SIGTERM
@@ -38,9 +34,6 @@ from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.storage.launch.postgres import PostgresServer
-from system_tests.pipeline.object_store import credentials, shared_store
-from system_tests.pipeline.spark_fixture import EXECUTORS
-from system_tests.pipeline.spark_servers import standalone_cluster
 
 #: What is killed, with its relative frequency.
 VICTIMS = {"driver": 4, "JVM": 2, "Python worker": 3, "PostgreSQL": 1}
@@ -55,22 +48,16 @@ _APPEND = """
 _PATIENCE_S = 180.0
 
 
-def run(kills: int, seed: int | None, in_store: bool = False, workers: int = 0) -> Iterator[Row]:
-    """Kill and compare repeatedly.
-
-    :param in_store: the lake is in an object store
-    :param workers: of a standalone cluster; 0 for a session on this machine
-    """
+def run(kills: int, seed: int | None) -> Iterator[Row]:
+    """Kill and compare repeatedly."""
     seed = random.randrange(10**8) if seed is None else seed
     print(f"  seed {seed}", flush=True)
-    victims = VICTIMS | ({"executor": 3} if workers else {})
-    options = SessionOptions(master="local[1]")
-    with _LakeSite(in_store, workers) as site, open_session(options) as spark:
+    with _LakeSite() as site, open_session(SessionOptions(master="local[1]")) as spark:
         dice = random.Random(seed)
         done: Counter[str] = Counter()
         problems: list[str] = []
         for nth in range(kills):
-            victim = dice.choices([*victims], [*victims.values()])[0]
+            victim = dice.choices([*VICTIMS], [*VICTIMS.values()])[0]
             sleep(dice.uniform(0.0, 4.0))
             before = site.position()
             if site.kill(victim):
@@ -87,35 +74,16 @@ def run(kills: int, seed: int | None, in_store: bool = False, workers: int = 0) 
     detail = ", ".join(f"{count} × {name}" for name, count in sorted(done.items()))
     for problem in problems[:20]:
         print("  " + problem)
-    where = " in an object store" * in_store + f" on a cluster of {workers} workers" * bool(workers)
-    yield Row(f"differences after {kills} kills{where}", len(problems), "", at_most(0),
+    yield Row("differences after kills", len(problems), "", at_most(0),
               detail=f"{detail}; {rows:,} rows; seed {seed}")  # fmt: skip
 
 
 class _LakeSite:
     """The database, the landing, and a thread that appends facts."""
 
-    def __init__(self, in_store: bool, workers: int) -> None:
+    def __init__(self) -> None:
         self._folder = Path(mkdtemp(prefix="synrepl-benchmark-"))
         self._folder.chmod(0o755)
-        self._kept = ExitStack()
-        self._lake: str | Path = self._folder / "lake"
-        self._spark = ["--master", "local[2]"]
-        if in_store:
-            # The command, its JVM and a cluster get the variables from this process.
-            os.environ.update(credentials(shared_store().port))
-            self._lake = f"{shared_store().empty_place()}/lake"
-        if workers:
-            cluster = standalone_cluster(self._folder / "cluster", workers, 1)
-            settings = {
-                "spark.driver.host": "127.0.0.1",
-                "spark.executor.memory": "512m",
-                "spark.executor.cores": "1",
-                **EXECUTORS,
-            }
-            self._spark = ["--master", self._kept.enter_context(cluster)]
-            for pair in settings.items():
-                self._spark += ["--conf", "=".join(pair)]
         self._server = PostgresServer(self._folder / "postgres")
         self._over = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
@@ -137,12 +105,11 @@ class _LakeSite:
             self._child.send_signal(SIGTERM)
             self._child.wait(60)
         self._server.stop()
-        self._kept.close()
         rmtree(self._folder, ignore_errors=True)
 
     def lake(self) -> Lake:
         """The lake."""
-        return Lake(self._lake)
+        return Lake(self._folder / "lake")
 
     def position(self) -> int:
         """The linear position of the lake; 0 if nothing is landed yet."""
@@ -160,18 +127,13 @@ class _LakeSite:
             return True
         assert self._child is not None
         driver = self._child.pid
-        executors = [pid for pid in descendants(os.getpid(), "java") if _is_executor(pid)]
-        pids = {
-            "driver": [driver],
-            "JVM": descendants(driver, "java"),
-            "executor": executors,
-        }.get(victim)
+        pids = {"driver": [driver], "JVM": descendants(driver, "java")}.get(victim)
         if pids is None:
-            jvms = executors or descendants(driver, "java")
-            pids = [pid for jvm in jvms for pid in descendants(jvm, "python")]
+            pids = [
+                pid for jvm in descendants(driver, "java") for pid in descendants(jvm, "python")
+            ]
         for pid in pids[-1:]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, SIGKILL)
+            os.kill(pid, SIGKILL)
         return bool(pids)
 
     def wait_beyond(self, token: int) -> None:
@@ -188,8 +150,8 @@ class _LakeSite:
     def _land(self) -> None:
         with open(self._folder / "log", "ab") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "synrepl", "lake", "land", str(self._lake), *self._spark,
-                 "--follow", "--every", "0.1", "--stream", "events"],
+                [sys.executable, "-m", "synrepl", "lake", "land", str(self._folder / "lake"),
+                 "--follow", "--every", "0.1", "--master", "local[2]", "--stream", "events"],
                 cwd=REPOSITORY, env={**os.environ, "SYNREPL_DATABASE": self.dsn},
                 stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
@@ -209,9 +171,3 @@ class _LakeSite:
             except psycopg2.Error:  # killed: an uncommitted append leaves no fact
                 connection = None
             sleep(0.01)
-
-
-def _is_executor(pid: int) -> bool:
-    with suppress(OSError):  # it has just ended
-        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
