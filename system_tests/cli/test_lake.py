@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+from deltalake import DeltaTable
 
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.testing.postgres import fresh_database
@@ -32,6 +35,65 @@ class LakeCommands(LakeCase):
 
     def texts(self) -> list[object]:
         return [row[3] for row in rows_of(Lake(self.lake).table("notes"))]
+
+    def repair(self, *arguments: object) -> str:
+        return self.output_of("repair", self.lake, *self.database, *arguments)
+
+    def test_repair_makes_a_lost_file_again_and_names_what_it_held(self) -> None:
+        self.land()
+        self.assertEqual(self.repair(), "No file is lost or damaged.\n")
+        table = Lake(self.lake).table("notes")
+        (file,) = table.files
+        (Path(str(table.path)) / file.name).unlink()
+        self.assertEqual(
+            self.repair().splitlines(),
+            [
+                f"stream 'notes': {file.name}: no such file",
+                "  3 rows of writer 'sql', tokens 1 to 3: made again",
+            ],
+        )
+        self.assertEqual(self.texts(), ["one", "two", ALICE])
+        self.assertIn("All equal.", self.check())
+
+    def test_repair_goes_back_before_a_lost_commit_and_land_brings_the_rest(self) -> None:
+        for text in "three", "four":
+            self.land()
+            self.append_notes(self.dsn, text)
+        self.land()
+        table = Lake(self.lake).table("notes")
+        log = Path(str(table.path)) / "_delta_log"
+        commits = sorted(log.glob("*.json"))
+        lands = [path for path in commits if '"synrepl.operation":"land"' in path.read_text()]
+        lands[1].unlink()
+        at, newest = int(lands[1].stem), int(commits[-1].stem)
+        done = json.loads(self.repair("--json"))
+        (gone_back,) = done["logs"]
+        self.assertEqual(
+            (gone_back["damage"], gone_back["version"], gone_back["newest"]),
+            ([f"commit {at} is lost"], at - 1, newest),
+        )
+        self.assertEqual(gone_back["position"], "3~sql.3")
+        self.assertIn("notes      2  5~sql.5", self.land())
+        self.assertEqual(
+            sorted(map(str, self.texts())), sorted(["one", "two", ALICE, "three", "four"])
+        )
+        self.assertIn("All equal.", self.check())
+
+    def test_repair_names_a_damaged_checkpoint_of_which_nothing_is_lost(self) -> None:
+        self.land()
+        table = DeltaTable(str(Lake(self.lake).table("notes").path))
+        table.create_checkpoint()
+        version = table.version()
+        log = self.lake / "streams" / "notes" / "_delta_log"
+        (log / f"{version:020}.checkpoint.parquet").write_bytes(b"PAR1")
+        self.assertEqual(
+            self.repair().splitlines(),
+            [
+                f"stream 'notes': its log is damaged: checkpoint {version} cannot be read",
+                f"  nothing is lost: version {version} can be read from the rest of it",
+            ],
+        )
+        self.assertIn("All equal.", self.check())
 
     def test_land_brings_new_erased_and_joined_rows_up_to_date(self) -> None:
         answer = json.loads(self.land("--json"))

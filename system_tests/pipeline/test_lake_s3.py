@@ -22,6 +22,7 @@ from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother, NotALake
 from synrepl.pipeline.lake.land import landing as landings
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound
+from synrepl.pipeline.lake.log_repair import repair_logs
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.spark_tasks import run_tasks
 from synrepl.pipeline.lake.storage import lake_location, replace_bytes
@@ -102,6 +103,20 @@ class LakesInAnObjectStore(ObjectStoreCase):
         rows = run_job(self.spark, self.lake, find_job("activity")).collect()
         self.assertEqual(sum(row["rows"] for row in rows if row["stream"] == "notes"), 4)
         self.assertEqual(Lake(self.url.replace("s3:", "s3a:")).path, self.lake.path)
+
+    def test_goes_back_before_a_lost_commit_and_lands_the_rest_again(self) -> None:
+        for n in range(1, 4):
+            self.notes(n, n)
+            self.land()
+        log = self.lake.table("notes").path / "_delta_log"
+        commits = sorted(each.name for each in log.iterdir() if each.name.endswith(".json"))
+        (log / commits[-2]).unlink()
+        (done,) = repair_logs(self.lake, ["notes"], lambda stream: 0)
+        self.assertEqual(done.damage, (f"commit {len(commits) - 2} is lost",))
+        self.assertEqual(done.position.linear, 1)
+        self.land()
+        self.assert_landed("notes")
+        self.assertEqual(repair_logs(self.lake, ["notes"], lambda stream: 0), [])
 
     def test_quarantines_and_replaces_what_is_there(self) -> None:
         self.assertIsNone(self.lake.quarantine("notes"))

@@ -46,7 +46,7 @@ MADE_UP = pa.schema([pa.field("stream_id", pa.int64(), False), pa.field("text", 
 def made_up(sql: str, upto: int = 10**9) -> ScanChunk:
     """A chunk with the rows of an arbitrary statement."""
     scan = Scan(sql, False)
-    return ScanChunk("notes", 0, upto, scan, scan, "SELECT true", None, 0)
+    return ScanChunk("notes", 0, upto, scan, None, scan, "SELECT true", None, 0)
 
 
 #: Much larger than the buffers of a connection.

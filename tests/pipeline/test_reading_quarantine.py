@@ -54,6 +54,7 @@ class QuarantineByBisection(PostgresCase):
             0,
             10_000,
             Scan(f"{head} {rest}", bool(sign)),
+            None,
             Scan(f"{head}, writer, text AS cells {raw}", bool(sign)),
             "SELECT true",
             trimmed_sql,
@@ -116,7 +117,7 @@ class QuarantineByBisection(PostgresCase):
 
     def test_failures_of_another_kind_are_raised(self) -> None:
         chunk = ScanChunk(
-            "notes", 0, 10, Scan("SELECT a", False), Scan("", False), "SELECT true", None, 0
+            "notes", 0, 10, Scan("SELECT a", False), None, Scan("", False), "SELECT true", None, 0
         )
         self.assertRaises(ReadFailed, self.read, chunk)
         self.assertEqual(self.quarantined, [])

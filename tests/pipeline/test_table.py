@@ -496,12 +496,21 @@ class BrokenTables(TableCase):
         self.commits()[0].write_text("{")
         error = self.assertRaises(LakeFailed, self.again)
         self.assertIn(f"the lake's table {self.table.path} cannot be read", str(error))
+        self.assertRaises(LakeFailed, StreamTable.opened, self.table.path)
 
     def test_a_missing_log_is_named(self) -> None:
         for path in self.commits():
             path.unlink()
         (self.table.path / "_delta_log").rmdir()
         self.assertRaises(LakeFailed, self.again)
+        self.assertIsNone(StreamTable.opened(self.table.path))
+
+    def test_a_folder_without_a_table_is_none(self) -> None:
+        self.assertIsNone(StreamTable.opened(self.folder / "nothing"))
+        self.assertFalse((self.folder / "nothing").exists())
+        opened = StreamTable.opened(self.table.path)
+        assert opened is not None
+        self.assertEqual(opened.stream, "notes")
 
     def test_a_folder_that_cannot_be_created_is_named(self) -> None:
         (self.folder / "taken").touch()

@@ -18,8 +18,10 @@ from synrepl.cli.lake.options import (
     stream_option,
 )
 from synrepl.cli.terminal import graceful_exit, show
+from synrepl.core.tokens import Token
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.log_repair import RepairedLog, repair_logs
 from synrepl.pipeline.lake.repair import DamagedFile, RepairedFile, find_damaged, repair
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.options import SessionOptions
@@ -50,14 +52,21 @@ def command(
 
     All files are read. Those that are missing or cannot be read are named, with what
     they held, and are replaced by new ones with the same rows. The exit code is 1 if
-    files of a quarantine are damaged: these are named only.
+    files of a quarantine are damaged: these are named only. A table whose log is
+    damaged first goes back to its newest version that can be read; 'lake land' then
+    lands what came after it again.
     """
     lake = Lake(path)
     wanted = selected_streams(streams, lake.streams)
     done: list[RepairedFile] = []
     with graceful_exit(), source_database(dsn, "lake repair", patience_s) as source:
         lake.require_server(source.server)
+
+        def trimmed(stream: str) -> Token:
+            return source.observe([stream])[stream].trimmed
+
         with lake.write_lock():
+            logs = repair_logs(lake, wanted, trimmed, accept_missing=accept_missing)
             damaged = find_damaged(lake, wanted)
             if any(not each.quarantined for each in damaged):
                 with named_session(session) as spark:
@@ -66,17 +75,37 @@ def command(
     if as_json:
         print_json(
             {
+                "logs": [asdict(each) | {"position": str(each.position)} for each in logs],
                 "repaired": [asdict(each) for each in done],
                 "left": [asdict(each) for each in left],
             }
         )
     else:
-        show(*_lines(done, left))
+        show(*_log_lines(logs), *_lines(done, left, bool(logs)))
     if left:
         sys.exit(EXIT_FAILED)
 
 
-def _lines(done: Sequence[RepairedFile], left: Sequence[DamagedFile]) -> Iterator[str]:
+def _log_lines(logs: Sequence[RepairedLog]) -> Iterator[str]:
+    for each in logs:
+        name = (
+            f"quarantine of stream {each.stream!r}"
+            if each.quarantined
+            else f"stream {each.stream!r}"
+        )
+        yield f"{name}: its log is damaged: {'; '.join(each.damage)}"
+        if each.version == each.newest:
+            yield f"  nothing is lost: version {each.version} can be read from the rest of it"
+        else:
+            yield (
+                f"  back at version {each.version} of {each.newest}, position {each.position}:"
+                " the next 'synrepl lake land' lands again what came after it"
+            )
+
+
+def _lines(
+    done: Sequence[RepairedFile], left: Sequence[DamagedFile], repaired: bool
+) -> Iterator[str]:
     for each in done:
         for damaged in each.damaged:
             yield f"stream {damaged.stream!r}: {damaged.file.name}: {damaged.found}"
@@ -92,5 +121,5 @@ def _lines(done: Sequence[RepairedFile], left: Sequence[DamagedFile]) -> Iterato
             f"quarantine of stream {damaged.stream!r}: {damaged.file.name}: {damaged.found};"
             f" it held {damaged.file.rows:,} rows, and is not made again"
         )
-    if not done and not left:
+    if not done and not left and not repaired:
         yield "No file is lost or damaged."

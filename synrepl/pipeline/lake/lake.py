@@ -139,10 +139,11 @@ class Lake:
 
         :raises NotInTheLake: the stream has none
         """
-        if not self.has_stream(stream):
+        table = StreamTable.opened(self._folder(stream)) if _is_name(stream) else None
+        if table is None:
             known = ", ".join(self.streams) or "none"
             raise NotInTheLake(stream=stream[:100], path=self.path, streams=known)
-        return StreamTable(self._folder(stream))
+        return table
 
     def ensure_table(self, stream_schema: StreamSchema) -> StreamTable:
         """The table of a stream; it is created, or widened by new columns, if necessary.
@@ -150,7 +151,7 @@ class Lake:
         :raises SchemaChanged: the columns contradict those of the table
         """
         folder = self._folder(stream_schema.stream)
-        table = StreamTable(folder) if StreamTable.exists(folder) else None
+        table = StreamTable.opened(folder)
         return (
             StreamTable.create(folder, stream_schema)
             if table is None

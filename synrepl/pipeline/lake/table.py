@@ -113,6 +113,21 @@ class StreamTable:
             return DeltaTable.is_deltatable(str(path))
 
     @classmethod
+    def opened(cls, path: LakePath) -> StreamTable | None:
+        """The table in a folder; None if there is none. An object store is asked once for a table that exists.
+
+        :raises LakeFailed: it cannot be read
+        """
+        if isinstance(path, Path) and not path.is_dir():
+            return None
+        try:
+            return cls(path)
+        except LakeFailed:
+            if cls.exists(path):
+                raise
+            return None
+
+    @classmethod
     def create(cls, path: LakePath, stream_schema: StreamSchema) -> StreamTable:
         """Create an empty table for a stream.
 

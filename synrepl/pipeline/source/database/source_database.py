@@ -8,6 +8,7 @@ from typing import Protocol
 
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Range
+from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.writer_ranges import WriterRanges
@@ -74,6 +75,16 @@ class SourceDatabase(Protocol):
         :param ranges: the tokens to read
         :param columns: names of :attr:`.StreamSchema.columns`, in order
         :param condition: a condition on columns, in SQL
+        """
+
+    def packed_scan(
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], scan: Scan, rows: int
+    ) -> PackedScan | None:
+        """A statement that selects the rows of a scan in groups; None if it would not be faster.
+
+        :param columns: what ``scan`` selects
+        :param scan: a result of :meth:`scan`
+        :param rows: the expected number of rows
         """
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
+from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.source_database import no_such_stream
 from synrepl.pipeline.source.database.sql import (
     HIGH,
@@ -151,6 +152,12 @@ class SynapseDatabase:
         return self._scan(
             stream_schema, ranges, selected(stream_schema, columns), condition=condition
         )
+
+    def packed_scan(
+        self, stream: str, ranges: WriterRanges, columns: Sequence[str], scan: Scan, rows: int
+    ) -> PackedScan | None:
+        """None: a scan numbers the rows of several tables, which would begin anew for each group."""
+        return None
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that selects all rows as text, with the cells of the table that each is from."""

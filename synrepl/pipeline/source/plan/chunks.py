@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from synrepl.core.tokens import Range, Token
+from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.where.condition import (
@@ -29,6 +30,7 @@ class ScanChunk(msgspec.Struct, frozen=True):
     :ivar after: its tokens are above this
     :ivar upto: and at or below this; of some writers it may have fewer
     :ivar scan: selects its rows, in order
+    :ivar packed: selects the same rows in groups, see :func:`.packing.packed`; None if it would not pay
     :ivar raw: selects the same rows as text, see :meth:`.SourceDatabase.raw_scan`
     :ivar identity_sql: is true where it may be read, see :meth:`.SourceDatabase.identity_sql`
     :ivar trimmed_sql: selects the token up to which facts are trimmed; None without trimming
@@ -39,15 +41,21 @@ class ScanChunk(msgspec.Struct, frozen=True):
     after: Token
     upto: Token
     scan: Scan
+    packed: PackedScan | None
     raw: Scan
     identity_sql: str
     trimmed_sql: str | None
     rows: int
 
     @property
+    def tokens(self) -> Range:
+        """Its tokens."""
+        return Range(self.after, self.upto)
+
+    @property
     def sql(self) -> str:
         """The statement that selects its rows, in order."""
-        return self.scan.between(Range(self.after, self.upto))
+        return self.scan.between(self.tokens)
 
     def within(self, after: Token, upto: Token) -> ScanChunk:
         """The part of it in a smaller range."""
@@ -55,7 +63,11 @@ class ScanChunk(msgspec.Struct, frozen=True):
 
     def as_text(self) -> ScanChunk:
         """The same rows, as text."""
-        return msgspec.structs.replace(self, scan=self.raw)
+        return msgspec.structs.replace(self, scan=self.raw, packed=None)
+
+    def row_by_row(self) -> ScanChunk:
+        """The same rows, not in groups."""
+        return msgspec.structs.replace(self, packed=None)
 
 
 #: Number of rows that one task reads. Memory does not depend on it, because rows are streamed.
@@ -87,10 +99,14 @@ def plan_chunks(
             estimate = partial(source.estimate_rows, stream)
             parts = [*split_evenly(ranges, rows, estimate, partial(source.occupied_range, stream))]
         for part, expected in parts:
+            scan = source.scan(stream, part, columns[stream], condition, ordered)
             yield ScanChunk(
                 stream,
                 *part.span,
-                source.scan(stream, part, columns[stream], condition, ordered),
+                scan,
+                None
+                if listed
+                else source.packed_scan(stream, part, columns[stream], scan, expected),
                 source.raw_scan(stream, part),
                 source.identity_sql(),
                 source.trimmed_sql(stream),

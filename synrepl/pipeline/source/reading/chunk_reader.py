@@ -23,11 +23,16 @@ from pyspark import TaskContext
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.driver.connection import DatabaseAddress
 from synrepl.driver.errors import one_line
+from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.plan.chunks import ScanChunk
+from synrepl.pipeline.source.reading.unpacking import group_span, unpack
 from synrepl.storage.store import Trimmed
 
 #: Target size of a batch of rows, in bytes. A task holds two at a time.
 BATCH_BYTES = 4 << 20
+
+#: The same for groups of rows: so that a batch is one group, unless groups are small.
+_GROUPS_BYTES = 1 << 17
 
 #: Planner settings without which the server scans the whole table for each chunk.
 READ_SETTINGS = {
@@ -35,6 +40,7 @@ READ_SETTINGS = {
     "jit": "off",
     "standard_conforming_strings": "on",
     "max_parallel_workers_per_gather": "0",
+    "enable_memoize": "off",  # would keep a copy of each group of rows
 }
 
 _BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
@@ -99,16 +105,27 @@ class ChunkReader:
         """
         with self._named(chunk), self._connected() as connection:
             _check_identity(connection, chunk)
-            with connection.cursor() as cursor:
-                cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(BATCH_BYTES)})
-                cursor.execute(chunk.sql)
-                stream = cursor.fetch_arrow()  # has to outlive its reader
-                # Errors of the cursor's own reader have no SQLSTATE.
-                with AdbcRecordBatchReader._import_from_c(stream.address) as batches:
-                    for batch in batches:
-                        yield with_schema(batch, schema)
+            if chunk.packed is None:
+                for batch in _selected(connection, chunk.sql, BATCH_BYTES):
+                    yield with_schema(batch, schema)
+            else:
+                yield from self._unpacked(connection, chunk, chunk.packed, schema)
             # Last, because rows that are trimmed during the read are missing from it.
             _check_not_trimmed(connection, chunk)
+
+    def _unpacked(
+        self, connection: dbapi.Connection, chunk: ScanChunk, packed: PackedScan, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        for groups in _selected(connection, packed.scan.between(chunk.tokens), _GROUPS_BYTES):
+            for at in range(groups.num_rows):
+                low, high, rows = group_span(groups, at)
+                if rows == 0:
+                    continue
+                batch = unpack(groups, at, schema, packed.bits)
+                if batch is not None:
+                    yield batch
+                else:  # over another connection, as this one is still sending
+                    yield from self.batches(chunk.within(low - 1, high).row_by_row(), schema)
 
     def check_not_trimmed(self, chunk: ScanChunk) -> None:
         """Check that no facts of a chunk have been trimmed.
@@ -149,6 +166,16 @@ class ChunkReader:
             if is_lost(error, state):
                 raise ReadingAway(**where, reason=reason) from None
             raise ReadFailed(**where, reason=reason, sqlstate=state) from None
+
+
+def _selected(connection: dbapi.Connection, sql: str, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(batch_bytes)})
+        cursor.execute(sql)
+        stream = cursor.fetch_arrow()  # has to outlive its reader
+        # Errors of the cursor's own reader have no SQLSTATE.
+        with AdbcRecordBatchReader._import_from_c(stream.address) as batches:
+            yield from batches
 
 
 def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

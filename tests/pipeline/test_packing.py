@@ -1,0 +1,242 @@
+"""Rows that are read in groups, over a real database, compared with the same rows read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.core.tokens import Range
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.source.database.packing import (
+    ColumnStatistics,
+    Statistics,
+    packed,
+    rows_per_group,
+)
+from synrepl.pipeline.source.database.sql import Scan
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
+from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadFailed
+from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+from synrepl.streams.columns import Column, ColumnType
+from tests.storage.postgres import PostgresCase
+from tests.storage.samples import VALUES
+
+_TEXT = Column("text", ColumnType.TEXT, False)
+_LIST = Column("list", ColumnType.TEXT_ARRAY, False)
+
+
+class GroupSizes(SynchronousTestCase):
+    """How many tokens a group has."""
+
+    def check(self, expected: int, *, width: int = 128, tokens: int = 10**6, rows: int) -> None:
+        found = rows_per_group(
+            [_TEXT], {"text": ColumnStatistics(width)}, Range(5, 5 + tokens), rows
+        )
+        self.assertEqual(found, expected)
+
+    def test_long_rows_come_in_smaller_groups(self) -> None:
+        self.check(8192, rows=10**6)
+        self.check(1024, width=1024, rows=10**6)
+        self.check(0, width=20_000, rows=10**6)
+
+    def test_facts_of_several_rows_come_in_smaller_groups(self) -> None:
+        self.check(819, rows=10**7)
+        self.check(1, rows=10**11)
+
+    def test_few_rows_in_many_tokens_are_read_one_by_one(self) -> None:
+        self.check(8192, rows=250_000)
+        self.check(0, rows=249_999)
+
+    def test_arrays_and_rows_without_columns_are_read_one_by_one(self) -> None:
+        self.assertEqual(rows_per_group([_TEXT, _LIST], {}, Range(0, 10), 10), 0)
+        self.assertEqual(rows_per_group([], {}, Range(0, 10), 10), 0)
+
+    def test_rows_of_very_many_columns_are_read_one_by_one(self) -> None:
+        self.assertEqual(rows_per_group([_TEXT] * 32, {}, Range(0, 10), 10), 0)
+
+
+class ReadingGroups(PostgresCase):
+    """Groups have the rows of the table."""
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(lambda: self.source.close())
+        self.reader = ChunkReader(self.dsn, "reader")
+        self.columns = [
+            column
+            for column in self.source.stream_schema("everything").columns
+            if column.type is not ColumnType.TEXT_ARRAY
+        ]
+
+    def insert(self, rows: Sequence[tuple[int, int, dict[str, Any]]]) -> None:
+        connection = self.connect()
+        for stream_id, row_no, cells in rows:
+            cells = {
+                column.name: cells.get(
+                    column.name, None if column.nullable else _DEFAULT[column.type]
+                )
+                for column in self.source.stream_schema("everything").cells
+            }
+            names = ", ".join(cells)
+            self.sql(
+                f"INSERT INTO synrepl.everything (stream_id, row_no, writer, {names})"
+                f" VALUES (%s, %s, 'w'{', %s' * len(cells)})",
+                stream_id,
+                row_no,
+                *cells.values(),
+                on=connection,
+            )
+
+    def chunk(self, upto: int, tokens: int, known: Statistics | None = None) -> ScanChunk:
+        (made,) = plan_chunks(
+            self.source,
+            {"everything": PositionVector({}, 0)},
+            {"everything": PositionVector({}, upto)},
+            {"everything": [column.name for column in self.columns]},
+            10**9,
+        )
+        scan = packed(made.scan, self.columns, known or {}, tokens)
+        return ScanChunk(
+            made.stream, 0, upto, made.scan, scan, made.raw, made.identity_sql, None, 0
+        )
+
+    def check(self, upto: int, tokens: int, known: Statistics | None = None) -> list[int]:
+        """Read by groups and row by row, compare, and return the sizes of batches."""
+        schema = arrow_schema(self.columns)
+        chunk = self.chunk(upto, tokens, known)
+        found = list(self.reader.batches(chunk, schema))
+        for batch in found:
+            batch.validate(full=True)
+        alone = list(self.reader.batches(chunk.row_by_row(), schema))
+        self.assertEqual(
+            repr(pa.Table.from_batches(found, schema).to_pylist()),
+            repr(pa.Table.from_batches(alone, schema).to_pylist()),
+        )
+        self.assertTrue(sum(batch.num_rows for batch in found))
+        return [batch.num_rows for batch in found]
+
+    def test_every_type_with_every_awkward_value_is_read(self) -> None:
+        random = Random(11)
+        rows = []
+        for stream_id in range(1, 120):
+            if random.random() < 0.2:
+                continue
+            for row_no in range(random.choice((1, 1, 3))):
+                cells = {}
+                for column in self.columns[3:]:
+                    values = [*VALUES[column.type], *_MORE.get(column.type, ())]
+                    if column.type is ColumnType.JSON:
+                        values = ["{}", "[1, null]", '"\\u0001"', "null"]
+                    cells[column.name] = random.choice(values)
+                    if column.nullable and random.random() < 0.4:
+                        cells[column.name] = None
+                rows.append((stream_id, row_no, cells))
+        self.insert(rows)
+        for tokens in (1, 2, 7, 50, 500):
+            self.check(130, tokens)
+
+    def test_a_group_is_one_batch_in_order(self) -> None:
+        texts = ["a", "", "b", "c\x01d", "e", "f", "g"]
+        self.insert([(n, 0, {"text": text}) for n, text in enumerate(texts, 1)])
+        self.assertEqual(self.check(7, 2), [2, 2, 2, 1])
+
+    def test_texts_of_one_length_are_told_apart(self) -> None:
+        for number, texts in enumerate((["ab", "cd", "ef"], ["", "", ""], ["a\x01", "cd", "ef"])):
+            first = 10 * number
+            self.insert([(first + n, 0, {"text": text}) for n, text in enumerate(texts, 1)])
+            self.check(first + 3, 10)
+
+    def test_statistics_say_what_to_expect_and_may_be_wrong(self) -> None:
+        rows: list[tuple[int, int, dict[str, Any]]] = [
+            (n, 0, {"text_or_null": "a", "whole_or_null": None, "flag_or_null": True})
+            for n in range(1, 5)
+        ]
+        rows += [(5, 0, {"text_or_null": "a", "whole_or_null": 7, "flag_or_null": None})]
+        rows += [(6, 0, {"text_or_null": None, "whole_or_null": 8}), (7, 1, {}), (7, 2, {})]
+        self.insert(rows)
+        for nulls in 0.0, 1.0:
+            known = {
+                column.name: ColumnStatistics(nulls=nulls, values=1.0) for column in self.columns
+            }
+            for tokens in 1, 2, 4, 10:
+                self.check(7, tokens, known)
+
+    def test_statistics_are_read(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT n, 0, 'w', 'n', NULL FROM generate_series(1, 9) n"
+        )
+        self.sql("ANALYZE synrepl.notes")
+        self.source.refresh()
+        columns = ["row_no", "text", "n"]
+        start, end = PositionVector({}, 0), PositionVector({}, 9)
+        (made,) = plan_chunks(self.source, {"notes": start}, {"notes": end}, {"notes": columns})
+        assert made.packed is not None
+        self.assertEqual([bits.together for bits in made.packed.bits], [True, False, True])
+        schema = arrow_schema(self.source.stream_schema("notes").columns)
+        wanted = pa.schema([schema.field(name) for name in columns])
+        (batch,) = self.reader.batches(made, wanted)
+        self.assertEqual(batch.to_pylist(), [{"row_no": 0, "text": "n", "n": None}] * 9)
+
+    def test_groups_are_what_is_read(self) -> None:
+        """Not by chance the rows of the other statement."""
+        self.insert([(1, 0, {"text": "a"})])
+        chunk = msgspec.structs.replace(self.chunk(1, 2), scan=Scan("SELECT refused", False))
+        schema = arrow_schema(self.columns)
+        (batch,) = self.reader.batches(chunk, schema)
+        self.assertEqual(batch.column("text").to_pylist(), ["a"])
+        self.assertRaises(ReadFailed, list, self.reader.batches(chunk.row_by_row(), schema))
+
+    def test_streams_are_planned_in_groups(self) -> None:
+        self.sql("INSERT INTO synrepl.notes SELECT n, 0, 'w', 'n', n FROM generate_series(1, 9) n")
+        for stream, packs in ("notes", True), ("everything", False), ("backfill", False):
+            columns = [column.name for column in self.source.stream_schema(stream).columns]
+            start, end = PositionVector({}, 0), PositionVector({}, 9)
+            (made,) = plan_chunks(self.source, {stream: start}, {stream: end}, {stream: columns})
+            self.assertEqual(made.packed is not None, packs, stream)
+
+    def test_empty_texts_and_zeros_are_not_null(self) -> None:
+        self.insert(
+            [
+                (1, 0, {"text_or_null": ""}),
+                (2, 0, {"text_or_null": None, "whole_or_null": 0}),
+                (3, 0, {"real_or_null": 0.0}),
+                (4, 0, {"text_or_null": "", "flag_or_null": False}),
+            ]
+        )
+        self.assertEqual(self.check(4, 100), [4])
+        self.check(4, 1)
+
+    def test_long_texts_are_not_gathered(self) -> None:
+        """A group of a million tokens has texts of at most 64 bytes."""
+        self.insert([(n, 0, {"text": "x" * (62 + n)}) for n in range(1, 6)])
+        self.check(5, 1 << 20)
+
+    def test_a_group_with_many_rows_is_read_row_by_row(self) -> None:
+        self.insert([(1, n, {"text": f"t{n}"}) for n in range(3)])
+        self.assertEqual(self.check(2, 1), [3])
+        self.insert([(2, n, {"text": f"t{n}"}) for n in range(9)])
+        self.check(2, 1)
+        self.check(2, 2)
+
+
+_DEFAULT: dict[ColumnType, Any] = {
+    ColumnType.TEXT: "",
+    ColumnType.BIGINT: 0,
+    ColumnType.BOOLEAN: False,
+    ColumnType.DOUBLE: 0.0,
+    ColumnType.JSON: "{}",
+    ColumnType.TEXT_ARRAY: [],
+}
+
+_MORE: dict[ColumnType, list[Any]] = {
+    ColumnType.TEXT: ["\x01", "\x02", "é" * 300],
+    ColumnType.DOUBLE: [float("nan"), float("inf"), -0.0, -5e-324],
+}
