@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from random import Random
 from statistics import stdev
 from typing import Any
 
@@ -12,6 +13,7 @@ import psycopg2
 from pyspark.sql import Row
 from twisted.trial.unittest import TestCase
 
+from simulator.rooms.random_rooms import RandomRoom
 from synrepl.pipeline.rooms import divergence, growth, visibility
 from synrepl.pipeline.rooms.reading.open import open_rooms
 from synrepl.rooms import (
@@ -26,6 +28,7 @@ from synrepl.rooms import (
 from system_tests.pipeline.spark_fixture import shared_session
 from tests.rooms.test_real_rooms import FORKED, Recorded, replayed
 from tests.storage.foreign_rooms import room_database, rooms_of
+from tests.storage.rooms.store_case import StoreCase
 
 SERVERS = {"1.163.2": "localhost:18701", "1.43.0": "localhost:18501"}
 
@@ -116,6 +119,57 @@ class VisibleEvents(TestCase):
             self.assertRaises(visibility.NoServers),
         ):
             visibility.visible_events(frames, [])
+
+
+class VisibleEventsOfOurStore(StoreCase):
+    async def test_intervals_are_what_the_rules_say_of_every_event_and_user(self) -> None:
+        expected = {}
+        for seed, version in enumerate(("1", "6", "11", "12")):
+            made = RandomRoom(Random(seed), version, f"seen{seed}")
+            made.more(120)
+            await self.one.persist(made.room_id, made.version, made.events)
+            room = Room(made.version)
+            for event in made.events:
+                room.receive(event)
+            expected[made.room_id] = set(verdicts_in_memory(room, "a"))
+        with open_rooms(shared_session(), self.dsn) as frames:
+            intervals = visibility.visible_events(frames, ["a"]).collect()
+            places = frames.places.collect()
+            removals = frames.state_group_entries.where("event_id IS NULL").count()
+        self.assertGreater(removals, 0)
+        for room_id, verdicts in expected.items():
+            found = set()
+            for row in intervals:
+                if row.room_id != room_id:
+                    continue
+                within = [
+                    each.event_id
+                    for each in places
+                    if each.room_id == room_id
+                    and row.first_ordering <= each.stream_ordering <= row.last_ordering
+                ]
+                self.assertEqual(len(within), row.events)
+                found.update((row.user_id, each, row.sight, row.reason) for each in within)
+            self.assertEqual(found ^ verdicts, set(), room_id)
+            self.assertGreater(len({reason for _, _, _, reason in verdicts}), 3)
+
+
+def verdicts_in_memory(room: Room, server: str) -> Iterator[tuple[str, str, str, str]]:
+    """User, event, sight and reason for the users of a server that are in a state of a room."""
+    found = []
+    users = set()
+    for judged in room:
+        before: Any = StateBefore(room, judged.state_before)
+        is_soft = judged.soft_failure is not None
+        found.append((judged.event, before, audience_of(judged.event, before, soft_failed=is_soft)))
+        users.update(key for kind, key in judged.state_after or () if kind == "m.room.member")
+    for user in users:
+        if user.partition(":")[2] == server:
+            memberships = [membership_after(event, before, user) for event, before, _ in found]
+            viewer = Viewer(user, is_peeking="join" not in memberships)
+            for (event, _, audience), membership in zip(found, memberships, strict=True):
+                verdict = visible_to_user(audience, viewer, membership)
+                yield user, event.event_id, verdict.sight.value, verdict.reason.code
 
 
 class TwoServers(TestCase):

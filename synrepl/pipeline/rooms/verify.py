@@ -26,7 +26,6 @@ from synrepl.pipeline.rooms.event_checks import StoredColumns, check_edges, chec
 from synrepl.pipeline.rooms.lookup import LookupSource, RoomLookup
 from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, cut_rooms, with_parts
 from synrepl.pipeline.rooms.parts.judging import (
-    CANNOT_JUDGE,
     JudgedRow,
     PartJudging,
     PartRow,
@@ -36,14 +35,15 @@ from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (
+    CANNOT_JUDGE,
     BadEvent,
-    CompactStateMap,
+    DifferingEntry,
     Event,
     Keys,
-    StateKey,
     UnknownRoomVersion,
     auth_dependencies,
-    delta,
+    differing_entries,
+    entries_of_verdict,
     judge_outlier,
     keys_of,
 )
@@ -71,9 +71,6 @@ _COLUMNS = (
     "out_of_band",
     "erased",
 )
-
-#: A state entry that differs: key, stored event, computed event.
-StateEntry = tuple[StateKey, str | None, str | None]
 
 
 class VerifyOptions:
@@ -181,7 +178,7 @@ class _PartVerification:
         self._keys: dict[str, Mapping[str, Any]] = {}
         self._edges: dict[str, set[str]] = {}
         # By event, the entries in which the stored state differs.
-        self._differing: dict[str, set[StateEntry]] = {}
+        self._differing: dict[str, frozenset[DifferingEntry]] = {}
         self._named_groups: set[int] = set()
         self._named_missing: set[str] = set()
 
@@ -338,32 +335,17 @@ class _PartVerification:
             view.groups.adopt(row.group, ours)
             return
         entries = differing_entries(theirs, ours)
-        inherited = set[StateEntry]().union(
+        fresh = entries.difference(
             *(self._differing.get(parent, ()) for parent in judged.prev_event_ids)
         )
-        fresh = entries - inherited
         if not agrees:
             # The verdict was named; what follows from it alone is not named again.
-            event = judged.event
-            assumed = judged.state_before
-            if judged.refusal is not None and event.state_key is not None:
-                assumed = assumed.with_entry((event.type, event.state_key), event.event_id)
-            fresh -= differing_entries(assumed, ours)
+            fresh -= entries_of_verdict(judged)
         self._differing[row.event_id] = entries
         for key, their, our in sorted(fresh, key=str)[:_MAX_ENTRIES]:
             yield RoomDifference(
                 row.event_id, DifferenceKind.STATE, None, key, row.group, their, our
             )
-
-
-def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[StateEntry]:
-    """The entries that differ between two states."""
-    change = delta(theirs, ours)
-    found: set[StateEntry] = {
-        (key, theirs.get(key), event_id) for key, event_id in change.entries.items()
-    }
-    found.update([(key, theirs.get(key), None) for key in change.removed])
-    return found
 
 
 def _verdict(row: PartRow, refusal: Any) -> Iterator[RoomDifference]:
