@@ -7,6 +7,7 @@ has run on another, small room, so that the session and its Python workers have 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,7 +18,8 @@ from pyspark.sql import DataFrame
 
 from benchmarks.child import REPOSITORY
 from benchmarks.database import postgres_server
-from benchmarks.harness import Row, Scale, at_least, cpu
+from benchmarks.harness import Row, Scale, at_least, at_most, cpu
+from benchmarks.process_tree import descendants, peak_mib
 from benchmarks.synapse_room import fill
 from synrepl.pipeline.rooms import state_at_every_event, verify
 from synrepl.pipeline.rooms.reading.open import open_rooms
@@ -33,6 +35,9 @@ _EVENTS, _PURE = 200_000, 20_000
 _WARM_UP_EVENTS = 10_000
 
 _Job = Callable[[RoomFrames], DataFrame]
+
+#: Name of the peak among the rates.
+_MEMORY = "memory of a task"
 
 #: By name of the job: the parts of a run.
 _JOBS: dict[str, _Job] = {
@@ -81,6 +86,14 @@ def run(scale: Scale, events: int | None = None) -> Iterator[Row]:
         numbers={"one": verified},
     )
 
+    yield Row(
+        "memory of a task",
+        max(each[_MEMORY] for each in rates.values()),
+        "MiB",
+        at_most(400),
+        detail="peak of the largest Python worker; parts of 20,000 events",
+    )
+
 
 def _pure_rate(dsn: str) -> float:
     """Events that the pure rules judge in a second of CPU."""
@@ -111,7 +124,7 @@ def _another_database(dsn: str) -> str:
 
 
 def _rates(dsn: str, small: str, events: int, cores: int) -> dict[str, float]:
-    """Events a second of each job.
+    """Events a second of each job, and the peak of the memory of a Python worker.
 
     :param small: the database on which the jobs run first
     """
@@ -123,7 +136,9 @@ def _rates(dsn: str, small: str, events: int, cores: int) -> dict[str, float]:
             for job in _JOBS.values():
                 _seconds(job, frames)
         with open_rooms(spark, dsn) as frames:
-            return {name: events / _seconds(job, frames) for name, job in _JOBS.items()}
+            found = {name: events / _seconds(job, frames) for name, job in _JOBS.items()}
+        workers = descendants(os.getpid(), "python")
+        return found | {_MEMORY: max(map(peak_mib, workers))}
 
 
 def _seconds(job: _Job, frames: RoomFrames) -> float:

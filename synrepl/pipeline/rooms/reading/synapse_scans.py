@@ -54,11 +54,13 @@ _SCANS = (
         """SELECT e.room_id, e.event_id, e.stream_ordering::bigint, e.topological_ordering,
             p.stream, i.state_group
         FROM events e LEFT JOIN event_to_state_groups i ON i.event_id = e.event_id
-        CROSS JOIN LATERAL (
-            SELECT (min(ARRAY[p.topological_ordering, p.stream_ordering::bigint]))[2] AS stream
-            FROM event_edges d JOIN events p ON p.event_id = d.prev_event_id
-            WHERE d.event_id = e.event_id AND NOT d.is_state
-              AND NOT p.outlier AND p.room_id = e.room_id) p
+        LEFT JOIN (
+            SELECT e.event_id,
+                (min(ARRAY[p.topological_ordering, p.stream_ordering::bigint]))[2] AS stream
+            FROM events e JOIN event_edges d ON d.event_id = e.event_id AND NOT d.is_state
+            JOIN events p ON p.event_id = d.prev_event_id AND p.room_id = e.room_id
+            WHERE NOT p.outlier AND NOT e.outlier AND {part} GROUP BY 1) p
+            ON p.event_id = e.event_id
         WHERE NOT e.outlier AND {part}""",
     ),
     TableScan(
