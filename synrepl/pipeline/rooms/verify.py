@@ -226,6 +226,9 @@ class _PartVerification:
         if not self._is_what_if:
             yield from check_edges(event, self._edges.get(row.event_id, set()))
         if each.judged is None:
+            if self._needs_group(row, event, view):
+                yield RoomDifference(row.event_id, DifferenceKind.NO_STATE_GROUP)
+                return
             yield from self._missing(row, event, view, each.problem or "")
             return
         if each.given:
@@ -236,6 +239,20 @@ class _PartVerification:
             yield difference
         if not each.given:
             yield from self._state(each, view, agrees)
+
+    def _needs_group(self, row: PartRow, event: Event, view: PartView) -> bool:
+        """Whether an event cannot be judged because it lacks the state group that a missing prev event makes necessary."""
+        if (
+            self._is_what_if
+            or row.rejected
+            or row.group is not None
+            or row.group_before is not None
+        ):
+            return False
+        with_state = view.states_at(event.prev_event_ids)
+        missing = [each for each in event.prev_event_ids if each not in with_state]
+        expected = self._lookup.known_missing(self._room_id, missing) if missing else ()
+        return bool(missing) and all(each in expected for each in missing)
 
     def _alone(self, event: Event) -> Iterator[RoomDifference]:
         if self._is_what_if:
