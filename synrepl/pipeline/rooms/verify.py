@@ -58,6 +58,8 @@ NAMED_ONCE = (
     DifferenceKind.OTHER_ROOM,
 )
 
+_STORED_COLUMNS = ("event_id", "type", "state_key", "sender", "depth", "erased", "prev_event_ids")
+
 #: More events than any room has.
 _WHOLE = 2**62
 
@@ -70,6 +72,7 @@ _COLUMNS = (
     "outlier",
     "out_of_band",
     "erased",
+    "prev_event_ids",
 )
 
 
@@ -110,7 +113,7 @@ def verify_rooms(
         size = _WHOLE
     spark = frames.events.sparkSession
     parts = cut_rooms(frames.places, size)
-    events = with_parts(spark, frames.stored_events, parts, cores_of(spark)).select(*_COLUMNS)
+    events = with_parts(spark, frames.linked_events, parts, cores_of(spark)).select(*_COLUMNS)
     work = partial(part_differences, frames.lookup, chosen)
     rows = events.mapInArrow(partial(each_part, work), from_arrow_schema(DIFFERENCES))
     # Several parts may depend on the same missing event or broken group.
@@ -141,10 +144,7 @@ def part_differences(
     columns = {
         event_id: StoredColumns(*values)
         for event_id, *values in zip(
-            *(
-                table.column(name).to_pylist()
-                for name in ("event_id", "type", "state_key", "sender", "depth", "erased")
-            ),
+            *(table.column(name).to_pylist() for name in _STORED_COLUMNS),
             strict=True,
         )
     }
@@ -176,7 +176,6 @@ class _PartVerification:
         self._signatures = options.signatures and not self._is_what_if
         self._given = keys_of(options.published)
         self._keys: dict[str, Mapping[str, Any]] = {}
-        self._edges: dict[str, set[str]] = {}
         # By event, the entries in which the stored state differs.
         self._differing: dict[str, frozenset[DifferingEntry]] = {}
         self._named_groups: set[int] = set()
@@ -187,8 +186,6 @@ class _PartVerification:
         judging = PartJudging(self._room_id, self._versions, rows, self._lookup)
 
         def prepare(some: Sequence[PartRow]) -> None:
-            if not self._is_what_if:
-                self._edges = self._lookup.prev_events([row.event_id for row in some])
             judging.view.groups.read({row.group for row in some if row.group is not None})
 
         for each in judging.run(prepare):
@@ -224,7 +221,7 @@ class _PartVerification:
             return
         yield from self._alone(event)
         if not self._is_what_if:
-            yield from check_edges(event, self._edges.get(row.event_id, set()))
+            yield from check_edges(event, self._columns[event.event_id].prev_event_ids)
         if each.judged is None:
             if self._needs_group(row, event, view):
                 yield RoomDifference(row.event_id, DifferenceKind.NO_STATE_GROUP)

@@ -37,6 +37,7 @@ class RoomSource(NamedTuple):
         return RoomFrames(
             **{table.name: self._frame(spark, table) for table in tables.ROOM_TABLES},
             stored_events=self._frame(spark, tables.EVENTS, as_stored=True),
+            linked_events=self._frame(spark, tables.LINKED_EVENTS, as_stored=True),
             lookup=DatabaseLookup(self.dsn, self.snapshot, self.is_own),
         )
 

@@ -19,27 +19,37 @@ from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 
 _EVENTS = """synrepl._room_events e JOIN synrepl._rooms r ON r.room_no = e.room_no"""
 
+_EVENT_ROWS = f"""
+    SELECT r.room_id, e.event_id, r.version, t.type, k.state_key, e.sender, e.depth,
+        e.origin_server_ts, e.stream_id, e.topological,
+        e.flags & {int(EventFlags.OUTLIER)} <> 0, false,
+        e.flags & {int(EventFlags.REJECTED)} <> 0, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
+        e.redacted_by IS NOT NULL,
+        e.flags & {int(EventFlags.ERASED)} <> 0
+            OR {is_erased_sql("e.sender")}
+            OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender),
+        e.refusal, e.group_before, e.group_after, j.raw{{further}}
+    FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
+    LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
+    LEFT JOIN synrepl._room_event_json j ON j.event_no = e.event_no WHERE {{part}}"""
+
 _SCANS = (
     TableScan(
         tables.ROOMS,
         PartAxis.ROOMS,
         "SELECT g.room_id, g.version FROM synrepl._rooms g WHERE {part}",
     ),
+    TableScan(tables.EVENTS, PartAxis.EVENTS, _EVENT_ROWS.replace("{further}", "")),
     TableScan(
-        tables.EVENTS,
+        tables.LINKED_EVENTS,
         PartAxis.EVENTS,
-        f"""SELECT r.room_id, e.event_id, r.version, t.type, k.state_key, e.sender, e.depth,
-            e.origin_server_ts, e.stream_id, e.topological,
-            e.flags & {int(EventFlags.OUTLIER)} <> 0, false,
-            e.flags & {int(EventFlags.REJECTED)} <> 0, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
-            e.redacted_by IS NOT NULL,
-            e.flags & {int(EventFlags.ERASED)} <> 0
-                OR {is_erased_sql("e.sender")}
-                OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender),
-            e.refusal, e.group_before, e.group_after, j.raw
-        FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
-        LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
-        LEFT JOIN synrepl._room_event_json j ON j.event_no = e.event_no WHERE {{part}}""",
+        _EVENT_ROWS.replace(
+            "{further}",
+            """, ARRAY(SELECT p.event_id FROM unnest(e.prev_nos) AS prev (event_no)
+                JOIN synrepl._room_events p ON p.event_no = prev.event_no)
+            || ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b
+                WHERE b.room_no = e.room_no AND b.child_no = e.event_no)""",
+        ),
     ),
     TableScan(
         tables.PLACES,
