@@ -258,4 +258,5 @@ STATE_GROUPS = SparkRoomJob(
     from_arrow_schema(RESULT),
     _run,
     page=_page,
+    nothing="No group is unneeded, broken or wrong.",
 )

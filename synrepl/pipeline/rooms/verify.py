@@ -402,4 +402,5 @@ VERIFY_ROOMS = SparkRoomJob(
             f"events after which a part of a room ends where it can ({PART_SIZE:,})",
         ),
     },
+    nothing="Nothing differs.",
 )

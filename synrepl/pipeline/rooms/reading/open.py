@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from synrepl.core.errors import InputError
 from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.reading.database_lookup import DatabaseLookup
@@ -18,6 +19,10 @@ from synrepl.pipeline.rooms.reading.table_scan import RoomScans
 from synrepl.pipeline.rooms.tables import RoomFrames, TableColumns
 from synrepl.pipeline.source.database.open import NoStreamTables
 from synrepl.storage.foreign.release import NotSynapse
+
+
+class NoSuchRooms(InputError):
+    """the database has no events of {rooms}; room IDs are as in !opaque:example.org, and in quotes in a shell"""
 
 
 class RoomSource(NamedTuple):
@@ -51,10 +56,14 @@ class RoomSource(NamedTuple):
 
 
 @contextmanager
-def open_room_source(dsn: str, rooms: Sequence[str] | None = None) -> Iterator[RoomSource]:
+def open_room_source(
+    dsn: str, rooms: Sequence[str] | None = None, *, all_there: bool = True
+) -> Iterator[RoomSource]:
     """Hold a snapshot of a database, and plan how to read its rooms. Needs no Spark.
 
     :param rooms: the IDs of the rooms to read; by default all
+    :param all_there: whether it is an error if some of them are not there
+    :raises NoSuchRooms: some of them have no events here
     :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused:
     :raises NoStreamTables: it is neither kind of database
     :raises RoomTablesUnknown: columns of a Synapse are missing
@@ -66,6 +75,8 @@ def open_room_source(dsn: str, rooms: Sequence[str] | None = None) -> Iterator[R
             scans = (own_scans if own else synapse_scans)(snapshot.txn, rooms)
         except NotSynapse:
             raise NoStreamTables(where=snapshot.where) from None
+        if all_there and scans.missing:
+            raise NoSuchRooms(rooms=", ".join(scans.missing[:5]))
         yield RoomSource(dsn, snapshot.name, scans, bool(own))
 
 
@@ -80,6 +91,7 @@ def open_rooms(
 
     :param rooms: the IDs of the rooms to read; by default all
     :raises NoStreamTables: it is neither synrepl's own database nor a Synapse's
+    :raises NoSuchRooms: some of the rooms have no events here
     :raises RoomTablesUnknown: columns of a Synapse are missing
     :raises MayNotRead: the user of the DSN may not read its tables
     """

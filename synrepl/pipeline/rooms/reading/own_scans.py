@@ -145,6 +145,7 @@ class _RoomSize(NamedTuple):
     """
 
     room_no: int
+    room_id: str
     events: int
 
 
@@ -158,13 +159,14 @@ def own_scans(txn: Transaction, room_ids: Sequence[str] | None) -> RoomScans:
         PartAxis.GROUPS: list(_group_parts(txn, sizes)),
         PartAxis.ROOMS: [_these(rooms) for rooms in _packed(sizes)],
     }
-    return RoomScans({scan.table.name: scan for scan in _SCANS}, parts)
+    missing = sorted(set(room_ids or ()) - {each.room_id for each in sizes})
+    return RoomScans({scan.table.name: scan for scan in _SCANS}, parts, missing)
 
 
 def _sizes(txn: Transaction, room_ids: Sequence[str] | None) -> list[_RoomSize]:
     wanted = "" if room_ids is None else "WHERE r.room_id = ANY (%s::text[])"
     txn.execute(
-        "SELECT r.room_no, coalesce(h.events + h.outliers, 0) FROM synrepl._rooms r"
+        "SELECT r.room_no, r.room_id, coalesce(h.events + h.outliers, 0) FROM synrepl._rooms r"
         f" LEFT JOIN synrepl._room_heads h ON h.room_no = r.room_no {wanted} ORDER BY r.room_no",
         () if room_ids is None else (list(room_ids),),
     )

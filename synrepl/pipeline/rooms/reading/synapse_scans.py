@@ -149,7 +149,8 @@ def synapse_scans(txn: Transaction, wanted: Sequence[str] | None) -> RoomScans:
             for at in range(0, len(rooms), _PART_ROOMS)
         ],
     }
-    return RoomScans({scan.table.name: scan for scan in scans}, parts)
+    missing = sorted(set(wanted or ()) - set(rooms))
+    return RoomScans({scan.table.name: scan for scan in scans}, parts, missing)
 
 
 def _scans_with_versions(

@@ -36,10 +36,12 @@ class RoomScans(NamedTuple):
 
     :ivar scans: by the name of the table
     :ivar parts: by axis, the condition of each part
+    :ivar missing: rooms that were to be read and are not there
     """
 
     scans: Mapping[str, TableScan]
     parts: Mapping[PartAxis, Sequence[str]]
+    missing: Sequence[str]
 
     def statements(self, table: TableColumns) -> list[str]:
         """The statements that read a table, one for each part."""
