@@ -24,6 +24,8 @@ from synrepl.pipeline.rooms.differences import (
 )
 from synrepl.pipeline.rooms.event_checks import StoredColumns, check_edges, check_event
 from synrepl.pipeline.rooms.lookup import LookupSource, RoomLookup
+from synrepl.pipeline.rooms.page.document import ResultPage
+from synrepl.pipeline.rooms.page.result import kinds_page
 from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, cut_rooms, with_parts
 from synrepl.pipeline.rooms.parts.judging import (
     JudgedRow,
@@ -384,6 +386,11 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     return verify_rooms(frames, options, int(settings.get("part_events", PART_SIZE)))
 
 
+def _page(rows: DataFrame) -> ResultPage:
+    text = "Differences of each kind. Without any, the database has what follows from its events."
+    return kinds_page(VERIFY_ROOMS.title, rows, "kind", text)
+
+
 VERIFY_ROOMS = SparkRoomJob(
     "verify-rooms",
     "What differs from what follows from the events",
@@ -402,5 +409,6 @@ VERIFY_ROOMS = SparkRoomJob(
             f"events after which a part of a room ends where it can ({PART_SIZE:,})",
         ),
     },
+    page=_page,
     nothing="Nothing differs.",
 )
