@@ -86,7 +86,7 @@ def open_rooms(
 ) -> Iterator[RoomFrames]:
     """The tables of rooms, all read at one snapshot; they can be read as long as this is open.
 
-    Tasks read parts of some 50,000 events each, batch by batch. While it is open, the server keeps all row
+    Tasks read parts of at most some 50,000 events each, batch by batch. While it is open, the server keeps all row
     versions that were deleted since, so read large databases on a standby.
 
     :param rooms: the IDs of the rooms to read; by default all

@@ -12,6 +12,7 @@ from synrepl.pipeline.rooms.reading.table_scan import (
     RoomScans,
     TableScan,
     number_ranges,
+    part_size,
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.events import EventFlags
@@ -177,7 +178,7 @@ def _event_parts(txn: Transaction) -> Iterator[str]:
     txn.execute("SELECT min(event_no), max(event_no) FROM synrepl._room_events")
     first, last = txn.fetchone()
     if first is not None:
-        for low, high in number_ranges(first, last, PART_EVENTS):
+        for low, high in number_ranges(first, last, part_size(last - first + 1)):
             yield f"e.event_no BETWEEN {low} AND {high}"
 
 
@@ -186,7 +187,7 @@ def _event_parts_of_rooms(txn: Transaction, sizes: Sequence[_RoomSize]) -> Itera
     for rooms in _packed(sizes):
         here = _these(rooms).replace("g.", "e.")
         yield f"{here} AND e.stream_id IS NULL"
-        if len(rooms) > 1 or rooms[0].events <= PART_EVENTS:
+        if len(rooms) > 1 or rooms[0].events <= part_size(rooms[0].events):
             yield f"{here} AND e.stream_id IS NOT NULL"
             continue
         txn.execute(
@@ -202,7 +203,7 @@ def _event_parts_of_rooms(txn: Transaction, sizes: Sequence[_RoomSize]) -> Itera
 def _group_parts(txn: Transaction, sizes: Sequence[_RoomSize]) -> Iterator[str]:
     for rooms in _packed(sizes):
         here = _these(rooms)
-        if len(rooms) > 1 or rooms[0].events <= PART_EVENTS:
+        if len(rooms) > 1 or rooms[0].events <= part_size(rooms[0].events):
             yield here
             continue
         txn.execute(
@@ -217,7 +218,7 @@ def _group_parts(txn: Transaction, sizes: Sequence[_RoomSize]) -> Iterator[str]:
 def _of_equal_size(first: int | None, last: int | None, events: int) -> Iterator[tuple[int, int]]:
     """Ranges of numbers that have about as many of a room's events each."""
     if first is not None and last is not None:
-        parts = -(-events // PART_EVENTS)
+        parts = -(-events // part_size(events))
         yield from number_ranges(first, last, -(-(last - first + 1) // parts))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.reading.table_scan import (
-    PART_EVENTS,
     PartAxis,
     RoomScans,
     TableScan,
     number_ranges,
+    part_size,
 )
 from synrepl.pipeline.source.database.sql import literal
 from synrepl.storage.database import Transaction
@@ -225,7 +225,7 @@ def _event_parts(txn: Transaction, rooms: Sequence[str] | None) -> Iterator[str]
     if rooms is None:
         txn.execute("SELECT min(stream_ordering), max(stream_ordering) FROM events")
         first, last = txn.fetchone()
-        step, only = PART_EVENTS, ""
+        step, only = 1 if first is None else part_size(last - first + 1), ""
     else:
         only = f" AND e.room_id = ANY ({_texts(rooms)})"
         txn.execute(
@@ -233,7 +233,7 @@ def _event_parts(txn: Transaction, rooms: Sequence[str] | None) -> Iterator[str]
             f" WHERE true{only}"
         )
         first, last, events = txn.fetchone()
-        parts = max(1, -(-events // PART_EVENTS))
+        parts = max(1, -(-events // part_size(events)))
         step = 1 if first is None else -(-(last - first + 1) // parts)
     if first is not None:
         for low, high in number_ranges(first, last, step):
