@@ -1,21 +1,28 @@
 """Jobs over rooms on Spark: their rates on one core and on two, against the pure rules.
 
 A Synapse's database has one room, read in place and cut into parts. The pure rules judge the same events in this process, from
-bytes in memory to states. Spark's rates are wall time, from the database to a sink that drops the rows, without
-the start of the session.
+bytes in memory to states. Spark's rates are wall time, from the database to a sink that drops the rows, after each job
+has run on another, small room, so that the session and its Python workers have started.
+
+With one task at a time, PostgreSQL and the JVM still have the other core. What a second core brings is therefore also
+measured against a run in which all processes, the server of the database among them, have one core.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, suppress
 
 import psycopg2
-from pyspark.sql import DataFrame, SparkSession
+from psycopg2.extensions import make_dsn
+from pyspark.sql import DataFrame
 
 from benchmarks.child import REPOSITORY
-from benchmarks.database import postgres
-from benchmarks.harness import Row, Scale, at_least, cpu
+from benchmarks.database import postgres_server
+from benchmarks.harness import Row, Scale, at_least, at_most, cpu
+from benchmarks.process_tree import descendants, peak_mib
 from benchmarks.synapse_room import fill
 from synrepl.pipeline.rooms import state_at_every_event, verify
 from synrepl.pipeline.rooms.reading.open import open_rooms
@@ -27,11 +34,19 @@ from synrepl.rooms import Room, parse_event, room_version
 #: Events of the room, unless ``--events`` says otherwise, and of those, how many the pure rules judge.
 _EVENTS, _PURE = 200_000, 20_000
 
+#: Events of the room on which jobs run first.
+_WARM_UP_EVENTS = 10_000
+
 _Job = Callable[[RoomFrames], DataFrame]
+
+#: Name of the peak among the rates.
+_MEMORY = "memory of a task"
+
+_STATES = "state at every event"
 
 #: By name of the job: the parts of a run.
 _JOBS: dict[str, _Job] = {
-    "state at every event": state_at_every_event.state_at_every_event,
+    _STATES: state_at_every_event.state_at_every_event,
     "verify, without signatures": verify.verify_rooms,
 }
 
@@ -42,11 +57,16 @@ def run(scale: Scale, events: int | None = None) -> Iterator[Row]:
     :param events: number of its events
     """
     wanted = scale.of(_EVENTS) if events is None else events
-    with postgres() as dsn:
+    with postgres_server() as server:
+        dsn = server.dsn
         fill(dsn, wanted)
+        small = _another_database(dsn)
+        fill(small, _WARM_UP_EVENTS)
         pure = _pure_rate(dsn)
-        rates = {cores: _rates(dsn, wanted, cores) for cores in (1, 2)}
-    one, two = rates[1]["state at every event"], rates[2]["state at every event"]
+        rates = {cores: _rates(dsn, small, wanted, cores) for cores in (1, 2)}
+        with _on_one_core():
+            alone = _rates(dsn, small, wanted, 1, [_STATES])[_STATES]
+    one, two = rates[1][_STATES], rates[2][_STATES]
     yield Row(
         "state at every event, one core",
         one / pure,
@@ -57,11 +77,17 @@ def run(scale: Scale, events: int | None = None) -> Iterator[Row]:
     )
     yield Row(
         "state at every event, two cores",
-        two / one,
-        "× one core",
+        two / alone,
+        "× all on one core",
         at_least(1.6),
-        detail=f"{two:,.0f} against {one:,.0f} events a second, one room of {wanted:,} events",
-        numbers={"one": one, "two": two},
+        detail=f"{two:,.0f} against {alone:,.0f} events a second, one room of {wanted:,} events",
+        numbers={"one": alone, "two": two},
+    )
+    yield Row(
+        "state at every event, two tasks at a time",
+        two / one,
+        "× one task",
+        detail=f"{two:,.0f} against {one:,.0f} events a second, PostgreSQL on the same two cores",
     )
     verified = rates[1]["verify, without signatures"]
     yield Row(
@@ -71,6 +97,13 @@ def run(scale: Scale, events: int | None = None) -> Iterator[Row]:
         at_least(10_000),
         detail=f"{rates[2]['verify, without signatures']:,.0f} on two cores",
         numbers={"one": verified},
+    )
+    yield Row(
+        "memory of a task",
+        max(each[_MEMORY] for each in rates.values()),
+        "MiB",
+        at_most(400),
+        detail="peak of the largest Python worker; parts of 20,000 events",
     )
 
 
@@ -94,23 +127,53 @@ def _pure_rate(dsn: str) -> float:
     return len(raws) / cpu(judge)
 
 
-def _rates(dsn: str, events: int, cores: int) -> dict[str, float]:
-    """Events a second of each job."""
+def _another_database(dsn: str) -> str:
+    """An empty database on the same server."""
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute("CREATE DATABASE small")
+    return make_dsn(dsn, dbname="small")
+
+
+@contextmanager
+def _on_one_core() -> Iterator[None]:
+    """Give this process, what it starts, and what it has started, the first core alone."""
+    cores = os.sched_getaffinity(0)
+    _move({min(cores)})
+    try:
+        yield
+    finally:
+        _move(cores)
+
+
+def _move(cores: set[int]) -> None:
+    for pid in (os.getpid(), *descendants(os.getpid(), "")):
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(pid, cores)
+
+
+def _rates(
+    dsn: str, small: str, events: int, cores: int, names: Collection[str] = _JOBS.keys()
+) -> dict[str, float]:
+    """Events a second of some jobs, and the peak of the memory of a Python worker.
+
+    :param small: the database on which the jobs run first
+    """
+    jobs = {name: _JOBS[name] for name in names}
     options = SessionOptions(
         master=f"local[{cores}]", driver_memory="1g", python_path=(REPOSITORY,)
     )
-    with open_session(options) as spark, open_rooms(spark, dsn) as frames:
-        _warm_up(spark, frames)
-        return {name: events / _seconds(job, frames) for name, job in _JOBS.items()}
+    with open_session(options) as spark:
+        with open_rooms(spark, small) as frames:
+            for job in jobs.values():
+                _seconds(job, frames)
+        with open_rooms(spark, dsn) as frames:
+            found = {name: events / _seconds(job, frames) for name, job in jobs.items()}
+        workers = descendants(os.getpid(), "python")
+        return found | {_MEMORY: max(map(peak_mib, workers))}
 
 
 def _seconds(job: _Job, frames: RoomFrames) -> float:
     begun = time.perf_counter()
     job(frames).write.format("noop").mode("overwrite").save()
     return time.perf_counter() - begun
-
-
-def _warm_up(spark: SparkSession, frames: RoomFrames) -> None:
-    """Start Python workers and compile what reading needs."""
-    frames.forward_extremities.collect()
-    frames.current_state.groupBy("room_id").count().collect()

@@ -33,6 +33,11 @@ from synrepl.rooms.client_format import content_json as content_json
 from synrepl.rooms.client_format import field_path as field_path
 from synrepl.rooms.client_format import selected_fields as selected_fields
 from synrepl.rooms.client_format import stripped_event as stripped_event
+from synrepl.rooms.compact_view import CANNOT_JUDGE as CANNOT_JUDGE
+from synrepl.rooms.compact_view import DifferingEntry as DifferingEntry
+from synrepl.rooms.compact_view import HistoryView as HistoryView
+from synrepl.rooms.compact_view import differing_entries as differing_entries
+from synrepl.rooms.compact_view import entries_of_verdict as entries_of_verdict
 from synrepl.rooms.differing import DifferingEvents as DifferingEvents
 from synrepl.rooms.differing import EventChange as EventChange
 from synrepl.rooms.event import BadEvent as BadEvent

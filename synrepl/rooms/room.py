@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, Self
 
 from msgspec.structs import replace
 
 from synrepl.rooms.chains import BitSetChains, auth_dependencies
+from synrepl.rooms.compact_view import CompactStateView
 from synrepl.rooms.differing import DifferingEvents
 from synrepl.rooms.event import Event
 from synrepl.rooms.extremities import ForwardExtremities
@@ -19,7 +20,7 @@ from synrepl.rooms.ordering import StreamOrder, topological_sort
 from synrepl.rooms.resolution.conflict import without_keys
 from synrepl.rooms.resolution_lookups import ResolutionCache, lookup_state_after
 from synrepl.rooms.state import StateKey, StateMap
-from synrepl.rooms.state_map import CompactStateMap, Delta, Slots, delta
+from synrepl.rooms.state_map import CompactStateMap, Slots
 from synrepl.rooms.versions import RoomVersion
 from synrepl.rooms.view import AuthChainFacts, KnownEvents, RoomHeads
 from synrepl.rooms.waiting import MAX_WAITING, WaitingEvent, WaitingEvents
@@ -43,7 +44,7 @@ class RoomContents(NamedTuple):
     order: StreamOrder
 
 
-class Room:
+class Room(CompactStateView):
     """Judges the events of one room.
 
     An event waits until all its prev events and auth events are judged. At most ``max_waiting`` events
@@ -212,17 +213,6 @@ class Room:
             self._room_id, self._empty_state, self._extremities.event_ids, bool(self._partial)
         )
 
-    def state_entries(
-        self, states: Sequence[CompactStateMap], keys: Sequence[StateKey], /
-    ) -> Sequence[tuple[str | None, ...]]:
-        """For each state, the event ID of each key."""
-        return [state.several(keys) for state in states]
-
-    def state_differences(self, states: Sequence[CompactStateMap], /) -> Sequence[Delta]:
-        """The deltas from the first state to each of the others."""
-        first, *others = states
-        return [delta(first, each) for each in others]
-
     def auth_chain_facts(
         self,
         differing: DifferingEvents,
@@ -236,9 +226,6 @@ class Room:
         difference = chains.difference(differing, without_keys(state, keys))
         subgraph = chains.subgraph(differing.events()) if with_subgraph else frozenset()
         return AuthChainFacts(difference, subgraph, chains.power_levels)
-
-    def check_conflict(self, event_ids: Collection[str], /) -> None:
-        """Allow any number."""
 
     # Adding events
 

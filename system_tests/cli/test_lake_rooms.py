@@ -26,7 +26,7 @@ class RoomJobs(LakeCase):
             room.room_id for room in rooms_of(VERSION) if room.room_id != found[0]["room_id"]
         )
         shown = self.output_of("run", "verify-rooms", *database, "--room", other)
-        self.assertIn("No rows", shown)
+        self.assertIn("Nothing differs.", shown)
         states = self.directory / "states"
         self.output_of(
             *("run", "state-at-every-event", *database),
@@ -75,3 +75,11 @@ class RoomJobs(LakeCase):
             (("verify-room", self.lake), "did you mean 'verify-rooms'?", FAILED),
         ):
             self.assert_refused(*arguments, says=says, code=code)
+
+    async def test_refuses_rooms_that_are_not_there(self) -> None:
+        dsn = await room_database(VERSION, None)
+        database = ("--database-path", self.dsn_file(dsn))
+        known = rooms_of(VERSION)[0].room_id
+        rooms = ("--room", known, "--room", "!typo:example.org")
+        says = "no events of !typo:example.org"
+        self.assert_refused("verify-rooms", *database, *rooms, says=says, code=FAILED)

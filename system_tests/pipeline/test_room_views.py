@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
+from random import Random
 from statistics import stdev
 from typing import Any
 
@@ -12,6 +13,7 @@ import psycopg2
 from pyspark.sql import Row
 from twisted.trial.unittest import TestCase
 
+from simulator.rooms.random_rooms import USERS, EventMaker, RandomRoom
 from synrepl.pipeline.rooms import divergence, growth, visibility
 from synrepl.pipeline.rooms.reading.open import open_rooms
 from synrepl.rooms import (
@@ -26,6 +28,7 @@ from synrepl.rooms import (
 from system_tests.pipeline.spark_fixture import shared_session
 from tests.rooms.test_real_rooms import FORKED, Recorded, replayed
 from tests.storage.foreign_rooms import room_database, rooms_of
+from tests.storage.rooms.store_case import StoreCase
 
 SERVERS = {"1.163.2": "localhost:18701", "1.43.0": "localhost:18501"}
 
@@ -116,6 +119,100 @@ class VisibleEvents(TestCase):
             self.assertRaises(visibility.NoServers),
         ):
             visibility.visible_events(frames, [])
+
+
+class VisibleEventsOfOurStore(StoreCase):
+    async def test_intervals_are_what_the_rules_say_of_every_event_and_user(self) -> None:
+        expected = {}
+        for seed, version in enumerate(("1", "6", "11", "12")):
+            made = RandomRoom(Random(seed), version, f"seen{seed}")
+            made.more(120)
+            expected[made.room_id] = await self.persisted(made.maker, made.events)
+        maker, events = room_that_loses_an_entry()
+        expected[maker.room_id] = await self.persisted(maker, events)
+        with open_rooms(shared_session(), self.dsn) as frames:
+            intervals = visibility.visible_events(frames, ["a"]).collect()
+            places = frames.places.collect()
+            removals = frames.state_group_entries.where("event_id IS NULL").count()
+        self.assertGreater(removals, 0)
+        for room_id, verdicts in expected.items():
+            found = set()
+            for row in intervals:
+                if row.room_id != room_id:
+                    continue
+                within = [
+                    each.event_id
+                    for each in places
+                    if each.room_id == room_id
+                    and row.first_ordering <= each.stream_ordering <= row.last_ordering
+                ]
+                self.assertEqual(len(within), row.events)
+                found.update((row.user_id, each, row.sight, row.reason) for each in within)
+            self.assertEqual(found ^ verdicts, set(), room_id)
+            self.assertGreater(len({reason for _, _, _, reason in verdicts}), 1)
+
+    async def persisted(
+        self, maker: EventMaker, events: Sequence[Event]
+    ) -> set[tuple[str, str, str, str]]:
+        """Persist a room; what its users on server ``a`` may see by the pure rules."""
+        await self.one.persist(maker.room_id, maker.version, events)
+        room = Room(maker.version)
+        for event in events:
+            room.receive(event)
+        return set(verdicts_in_memory(room, "a"))
+
+
+def room_that_loses_an_entry() -> tuple[EventMaker, list[Event]]:
+    """A room whose group of a resolved state removes an entry from the group that it is stored over.
+
+    Carol hides the history on a branch, after many other entries. On another one, Alice had taken her power.
+    """
+    alice, carol = USERS[:2]
+    joins = {"membership": "join"}
+    maker = EventMaker("11", "loses")
+    create = maker.create
+    joined = maker.event("m.room.member", joins, [create], [create], key=alice)
+    free = {
+        "state_default": 0,
+        "events": {"m.room.history_visibility": 50},
+        "users": {alice: 100, carol: 50},
+    }
+    levels = maker.event("m.room.power_levels", free, [joined], [create, joined], key="")
+    cites = [create, joined, levels]
+    public = {"join_rule": "public"}
+    rules = maker.event("m.room.join_rules", public, [levels], cites, key="")
+    entered = maker.event("m.room.member", joins, [rules], [create, levels, rules], carol, carol)
+    events = [create, joined, levels, rules, entered]
+    of_carol = [create, levels, entered]
+    for number in range(10):
+        events.append(maker.event("org.example", {}, events[-1:], of_carol, carol, key=str(number)))
+    hidden = {"history_visibility": "joined"}
+    visibility_event = maker.event(
+        "m.room.history_visibility", hidden, events[-1:], of_carol, carol, key=""
+    )
+    without = {**free, "users": {alice: 100}}
+    demoted = maker.event("m.room.power_levels", without, [entered], cites, key="")
+    ends = [visibility_event, demoted]
+    after = maker.event("m.room.message", {}, ends, [create, joined, demoted])
+    return maker, [*events, *ends, after]
+
+
+def verdicts_in_memory(room: Room, server: str) -> Iterator[tuple[str, str, str, str]]:
+    """User, event, sight and reason for the users of a server that are in a state of a room."""
+    found = []
+    users = set()
+    for judged in room:
+        before: Any = StateBefore(room, judged.state_before)
+        is_soft = judged.soft_failure is not None
+        found.append((judged.event, before, audience_of(judged.event, before, soft_failed=is_soft)))
+        users.update(key for kind, key in judged.state_after or () if kind == "m.room.member")
+    for user in users:
+        if user.partition(":")[2] == server:
+            memberships = [membership_after(event, before, user) for event, before, _ in found]
+            viewer = Viewer(user, is_peeking="join" not in memberships)
+            for (event, _, audience), membership in zip(found, memberships, strict=True):
+                verdict = visible_to_user(audience, viewer, membership)
+                yield user, event.event_id, verdict.sight.value, verdict.reason.code
 
 
 class TwoServers(TestCase):

@@ -56,7 +56,7 @@ class InProcess:
 
         :param size: number of events after which a part ends where it can
         """
-        events = self.read(tables.EVENTS, as_stored=True)
+        events = self.read(tables.LINKED_EVENTS, as_stored=True)
         places = self.read(tables.PLACES)
         firsts: dict[str, list[tuple[int, tuple[int, int]]]] = {}
         number = 0

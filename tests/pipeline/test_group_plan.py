@@ -8,6 +8,7 @@ from unittest import TestCase
 
 from synrepl.pipeline.rooms.groups.digests import state_sums, stored_sums
 from synrepl.pipeline.rooms.groups.forest import (
+    REMOVED,
     ROOT,
     SEVERAL,
     BrokenGroup,
@@ -125,6 +126,29 @@ class Forests(TestCase):
         forest = forest_of(linear(350, 60), Hashes())
         self.assertEqual(forest.bases, [ROOT, *range(349)])
         self.assertEqual(forest.rows, 350)
+
+    def test_entries_that_groups_remove_are_not_in_their_states(self) -> None:
+        for seed in range(20):
+            chance = Random(seed)
+            states: dict[int, Entries] = {0: {}}
+            stored: Stored = [(0, None, {})]
+            for number in range(1, 60):
+                base = chance.randrange(max(0, number - 5), number)
+                change = {chance.randrange(12): 100 * number + nth for nth in range(2)}
+                gone = [key for key in states[base] if chance.random() < 0.1]
+                change |= dict.fromkeys(gone, REMOVED)
+                state = states[base] | change
+                states[number] = {key: event for key, event in state.items() if event != REMOVED}
+                stored.append((number, base, change))
+            chance.shuffle(stored)  # so that some come before their base
+            hashes = Hashes()
+            forest = forest_of(stored, hashes)
+            self.assertEqual(planned_states(forest, forest.bases, forest.changes), states, seed)
+            sums = stored_sums(forest, hashes)
+            self.assertEqual(
+                {number: each.size for number, each in zip(forest.numbers, sums, strict=True)},
+                {number: len(state) for number, state in states.items()},
+            )
 
     def test_states_are_those_that_were_stored(self) -> None:
         for seed in range(20):

@@ -113,6 +113,10 @@ class Pages(TestCase):
         self.assertIn("1,500 further rows are not shown", html)
         self.assertEqual(html.count("<tr>"), MAX_TABLE_ROWS + 1)
 
+    def test_heads_are_above_the_numbers_of_their_columns(self) -> None:
+        html = table(["room", "rows", "changed"], [("!a", None, True), ("!b", 3, None)])
+        self.assertIn('<th>room</th><th class="number">rows</th><th>changed</th>', html)
+
     def test_a_page_replaces_the_one_before(self) -> None:
         folder = Path(self.enterContext(TemporaryDirectory()))
         path = folder / "page.html"

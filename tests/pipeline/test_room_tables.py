@@ -158,6 +158,22 @@ class RealSynapse(TestCase):
             some = read(dsn, table, rooms=[first.room_id, "!unknown:x"])
             self.assertCountEqual(map(str, some), map(str, whole), table.name)
 
+    async def test_a_room_id_is_no_part_of_a_statement(self) -> None:
+        first, *_ = rooms_of(VERSION)
+        dsn = await room_database(VERSION, self, [first])
+        odd = "!{part}'{further}:x"
+        with (
+            closing(psycopg2.connect(dsn)) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SET session_replication_role = replica")
+            cursor.execute("UPDATE events SET room_id = %s", (odd,))
+            cursor.execute("DELETE FROM rooms")
+        for rooms in (None, [odd]):
+            found = {row["room_id"] for row in read(dsn, tables.LINKED_EVENTS, rooms=rooms)}
+            self.assertEqual(found, {odd}, rooms)
+
     async def test_redactions_that_apply_are_honoured(self) -> None:
         dsn = await room_database(VERSION, self)
         with (

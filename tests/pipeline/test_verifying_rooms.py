@@ -14,15 +14,12 @@ from simulator.rooms.random_rooms import USERS, RandomRoom
 from synrepl.pipeline.rooms.differences import DifferenceKind
 from synrepl.pipeline.rooms.verify import NAMED_ONCE, VerifyOptions, part_differences
 from tests.pipeline.rooms_in_process import run_in_process
-from tests.rooms.test_real_rooms import Recorded
+from tests.rooms.test_real_rooms import FORKED, Recorded
 from tests.storage.foreign_rooms import published_keys, room_database, rooms_of
 from tests.storage.rooms.store_case import StoreCase
 
-#: The release whose recorded rooms have no difference.
-SOUND = "1.163.2"
-
 #: Events at which 1.43.0 has another state than what follows from the events; see tests/rooms/test_real_rooms.py.
-KNOWN = {"1.43.0": {"$A5ThPzDOpRnD83Z6g6S_cvknHx2fv7mTog8FqHpFFJY"}, SOUND: set[str]()}
+KNOWN = {"1.43.0": {"$A5ThPzDOpRnD83Z6g6S_cvknHx2fv7mTog8FqHpFFJY"}, "1.163.2": set[str]()}
 
 #: A room with these numbers of events, to be cut often and not at all.
 SIZES = (3, 1_000)
@@ -40,9 +37,14 @@ def differences(
     return run_in_process(dsn, work, size)
 
 
-def recorded_room() -> Recorded:
-    """One of the recorded rooms, so that little time is spent."""
-    return sorted(rooms_of(SOUND), key=lambda room: len(room.rows))[-3]
+def recorded_room(version: str) -> Recorded:
+    """One of the recorded rooms that have no difference and where IDs are hashes; little time is spent on one."""
+    rooms = [
+        room
+        for room in rooms_of(version)
+        if not room.room_id.startswith(FORKED) and room.room["room_version"] not in ("1", "2")
+    ]
+    return sorted(rooms, key=lambda room: len(room.rows))[-3]
 
 
 def concerned(row: Mapping[str, Any]) -> str:
@@ -52,11 +54,26 @@ def concerned(row: Mapping[str, Any]) -> str:
     return str(row["state_group" if row["kind"] in NAMED_ONCE else "event_id"])
 
 
-class Found(TestCase):
+class Sound(TestCase):
     timeout = 300
 
+    async def test_nothing_in_sound_rooms_but_what_is_known(self) -> None:
+        for version, known in KNOWN.items():
+            dsn = await room_database(version, None)
+            for size in SIZES:
+                found = differences(dsn, version, size)
+                self.assertEqual({row["event_id"] for row in found}, known, (version, size))
+                self.assertLessEqual({row["kind"] for row in found}, {DifferenceKind.STATE.value})
+
+
+class DamageOfTheCurrentRelease(TestCase):
+    """A room of a server is damaged by hand; the damage is named, and nothing else."""
+
+    timeout = 300
+    version = "1.163.2"
+
     async def setUp(self) -> None:  # type: ignore[override]
-        self.dsn = await room_database(SOUND, self, [recorded_room()])
+        self.dsn = await room_database(self.version, self, [recorded_room(self.version)])
 
     def damage(self, *statements: str) -> None:
         """Run some statements on the database, each of which changes rows."""
@@ -75,7 +92,7 @@ class Found(TestCase):
         first, other = (
             {
                 (row["kind"], row["what"], concerned(row))
-                for row in differences(self.dsn, SOUND, size)
+                for row in differences(self.dsn, self.version, size)
             }
             for size in SIZES
         )
@@ -87,14 +104,6 @@ class Found(TestCase):
         with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
             cursor.execute(sql)
             return str(cursor.fetchone()[0])
-
-    async def test_nothing_in_sound_rooms_but_what_is_known(self) -> None:
-        for version, known in KNOWN.items():
-            dsn = await room_database(version, None)
-            for size in SIZES:
-                found = differences(dsn, version, size)
-                self.assertEqual({row["event_id"] for row in found}, known, (version, size))
-                self.assertLessEqual({row["kind"] for row in found}, {DifferenceKind.STATE.value})
 
     def test_a_changed_byte_of_the_content(self) -> None:
         event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
@@ -131,7 +140,7 @@ class Found(TestCase):
 
     def test_a_swapped_entry_of_a_state_group(self) -> None:
         self.damage(SWAP)
-        found = differences(self.dsn, SOUND, 1_000)
+        found = differences(self.dsn, self.version, 1_000)
         self.assertEqual({row["kind"] for row in found}, {"state"})
         self.assertEqual({row["state_key"] for row in found}, {""})
         self.assertEqual(len({row["event_id"] for row in found}), 1)
@@ -175,6 +184,34 @@ class Found(TestCase):
         event_id = self.one(f"SELECT min(event_id) FROM events WHERE {MESSAGE}")
         self.damage(f"DELETE FROM event_to_state_groups WHERE event_id = '{event_id}'")
         self.assertEqual(self.named(), {("no state group", None, event_id)})
+
+
+class DamageOfAnOlderRelease(DamageOfTheCurrentRelease):
+    version = "1.43.0"
+
+
+class BehindAGap(TestCase):
+    timeout = 300
+
+    async def test_an_event_without_a_state_group_is_named(self) -> None:
+        version = "1.43.0"
+        (room,) = [each for each in rooms_of(version) if each.room_id.startswith("!jKTZyrLZgaoGBX")]
+        dsn = await room_database(version, self, [room])
+        with (
+            closing(psycopg2.connect(dsn)) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(
+                "DELETE FROM event_to_state_groups WHERE event_id = (SELECT min(e.event_id)"
+                f" FROM events e JOIN event_edges d ON d.event_id = e.event_id WHERE {MESSAGE}"
+                " AND NOT EXISTS (SELECT FROM events p WHERE p.event_id = d.prev_event_id))"
+                " RETURNING event_id"
+            )
+            ((event_id,),) = cursor.fetchall()
+        for size in SIZES:
+            found = {(row["kind"], row["event_id"]) for row in differences(dsn, version, size)}
+            self.assertEqual(found, {("no state group", event_id)}, size)
 
 
 class OwnStore(StoreCase):

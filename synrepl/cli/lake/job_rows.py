@@ -9,15 +9,20 @@ from synrepl.cli.terminal import plain_table, printable, show
 
 
 def show_rows(
-    title: str, schema: Any, rows: Sequence[Mapping[str, Any]], further: int | None
+    title: str,
+    schema: Any,
+    rows: Sequence[Mapping[str, Any]],
+    further: int | None,
+    nothing: str = "No rows: what it reads is empty so far.",
 ) -> None:
     """Print a table.
 
     :param schema: a ``StructType``, whose columns are shown
     :param further: number of rows that are not shown; None: some
+    :param nothing: what to say instead if there are no rows
     """
     if not rows:
-        show(title, "", "No rows: what it reads is empty so far.")
+        show(title, "", nothing)
         return
     names = [field.name for field in schema]
     numbers = {field.name for field in schema if field.dataType.typeName() in ("long", "double")}

@@ -139,7 +139,9 @@ def run_room_job(
     with (
         graceful_exit(),
         open_room_source(dsn, wanted) as source,
-        nullcontext() if other is None else open_room_source(other, wanted) as second,
+        nullcontext()
+        if other is None
+        else open_room_source(other, wanted, all_there=False) as second,
         named_session(session) as spark,
     ):
         there = None if second is None else second.frames(spark)
@@ -167,4 +169,4 @@ def run_room_job(
         )
     else:
         found = [row.asDict() for row in rows[:shown]]
-        show_rows(job.title, job.schema, found, None if more > 0 else 0)
+        show_rows(job.title, job.schema, found, None if more > 0 else 0, job.nothing)

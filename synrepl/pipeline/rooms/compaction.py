@@ -19,7 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from synrepl.pipeline.rooms.groups.digests import StateSum, state_sums, stored_sums
 from synrepl.pipeline.rooms.groups.forest import ROOT, Entries, ForestBuilder
 from synrepl.pipeline.rooms.groups.plan import MAX_HOPS, plan_groups
-from synrepl.pipeline.rooms.groups.stream import EntryNumbers, StreamedEvent, each_rooms_groups
+from synrepl.pipeline.rooms.groups.stream import (
+    EntryNumbers,
+    StreamedEvent,
+    each_rooms_groups,
+    require_synapse_groups,
+)
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
 from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
@@ -65,7 +70,9 @@ def compact_groups(frames: RoomFrames, max_hops: int = MAX_HOPS) -> DataFrame:
     400 bytes a change, and a few whole states.
 
     :param max_hops: maximum number of further groups to read for one
+    :raises GroupsArePacked: the groups are those of synrepl's own database
     """
+    require_synapse_groups(frames)
     return each_rooms_groups(frames, partial(_Compacting, max_hops), RESULT)
 
 

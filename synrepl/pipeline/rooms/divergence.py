@@ -189,5 +189,6 @@ DIVERGENCE = SparkRoomJob(
     ),
     _run,
     page=_page,
+    nothing="Nothing differs.",
     compares=True,
 )

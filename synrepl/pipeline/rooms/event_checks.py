@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from unpaddedbase64 import encode_base64
@@ -25,6 +25,7 @@ class StoredColumns(NamedTuple):
     sender: str | None
     depth: int
     erased: bool
+    prev_event_ids: Sequence[str]
 
 
 def check_event(
@@ -68,10 +69,10 @@ def check_event(
             )
 
 
-def check_edges(event: Event, stored: set[str]) -> Iterator[RoomDifference]:
+def check_edges(event: Event, stored: Collection[str]) -> Iterator[RoomDifference]:
     """The difference between the prev events of an event and those that are stored beside it."""
     computed = set(event.prev_event_ids)
-    if stored != computed:
+    if computed != set(stored):
         yield RoomDifference(
             event.event_id,
             DifferenceKind.WRONG_EDGES,

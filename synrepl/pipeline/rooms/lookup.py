@@ -58,9 +58,6 @@ class RoomLookup(Protocol):
     ) -> dict[int, FoundGroup]:
         """Groups, and those that they are deltas to, down to groups that are known."""
 
-    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
-        """By event, its prev events as the database has them beside the JSON."""
-
     def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
         """Those of the events that the database knows to be missing."""
 
@@ -93,10 +90,6 @@ class NoLookup:
     def chains(
         self, room_id: str, groups: Collection[int], known: Collection[int]
     ) -> dict[int, FoundGroup]:
-        """None."""
-        return {}
-
-    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
         """None."""
         return {}
 

@@ -72,6 +72,7 @@ class SparkRoomJob:
     :ivar settings: by name
     :ivar page: makes a page of the result, which it may compute several times; None: a page with its first
         rows
+    :ivar nothing: what a result without rows says
     :ivar compares: it takes the tables of a second database, as the third argument of ``transform``
     """
 
@@ -81,6 +82,7 @@ class SparkRoomJob:
     transform: Callable[..., DataFrame]
     settings: Mapping[str, JobSetting] = field(default_factory=dict)
     page: Callable[[DataFrame], ResultPage] | None = None
+    nothing: str = "No rows."
     compares: bool = False
 
     def check(self, settings: Mapping[str, str], *, has_second: bool = False) -> None:

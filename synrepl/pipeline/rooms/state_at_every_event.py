@@ -20,6 +20,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.lookup import LookupSource
+from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars
+from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
+from synrepl.pipeline.rooms.page.result import rows_table
 from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, RoomPart, cut_rooms, with_parts
 from synrepl.pipeline.rooms.parts.judging import JudgedRow, PartJudging, PartRow
 from synrepl.pipeline.rooms.parts.tasks import PART_COLUMNS, cores_of, each_part, part_rows
@@ -288,6 +291,46 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     return state_at_every_event(frames, int(settings.get("part_events", PART_SIZE)))
 
 
+def _page(rows: DataFrame) -> ResultPage:
+    sums = {
+        "rejected": f.col("accepted") == f.lit(False),
+        "not_judged": f.col("accepted").isNull(),
+        "resolved": f.col("resolved"),
+        "given": f.col("given"),
+    }
+    rooms = rows.groupBy("room_id").agg(
+        f.count("*").alias("events"),
+        *(f.count_if(condition).alias(name) for name, condition in sums.items()),
+        f.max("size").alias("largest_state"),
+    )
+    largest = rooms.orderBy(f.desc("events"), "room_id")
+    shown = largest.limit(MAX_ROWS + 1).collect()
+    (total,) = rooms.agg(*(f.sum(name).alias(name) for name in ("events", *sums))).collect()
+    figures = {name.replace("_", " "): f"{total[name] or 0:,}" for name in ("events", *sums)}
+    refused = rows.where("accepted IS NOT TRUE").select("room_id", "event_id", "problem")
+    return ResultPage(
+        STATE_AT_EVERY_EVENT.title,
+        figures,
+        [
+            PageSection(
+                "The largest rooms",
+                "Events of each. The axis begins at 0.",
+                bars([Bar(row.room_id, row.events) for row in shown], "events"),
+            ),
+            PageSection(
+                "Rooms",
+                "Resolved: states before an event differed. Given: taken from the database.",
+                rows_table(largest),
+            ),
+            PageSection(
+                "Rejected or not judged",
+                "With the reason.",
+                rows_table(refused.orderBy("room_id", "event_id")),
+            ),
+        ],
+    )
+
+
 STATE_AT_EVERY_EVENT = SparkRoomJob(
     "state-at-every-event",
     "The state of rooms after each event, computed from the events",
@@ -299,4 +342,5 @@ STATE_AT_EVERY_EVENT = SparkRoomJob(
             f"events after which a part of a room ends where it can ({PART_SIZE:,})",
         )
     },
+    _page,
 )

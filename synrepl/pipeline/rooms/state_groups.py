@@ -24,6 +24,7 @@ from synrepl.pipeline.rooms.groups.stream import (
     StreamedEvent,
     each_rooms_groups,
     events_of,
+    require_synapse_groups,
 )
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars, short_number
 from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
@@ -54,7 +55,10 @@ def check_groups(frames: RoomFrames) -> DataFrame:
     A group that nothing needs may be needed by an event that the server is about to store.
 
     A task holds the events of one room, some 500 bytes each, and what their states change.
+
+    :raises GroupsArePacked: the groups are those of synrepl's own database
     """
+    require_synapse_groups(frames)
     groups = frames.state_groups.select("room_id", "state_group", "prev_state_group")
     rooms = groups.select("state_group", f.col("room_id").alias("room_of"))
     foreign_bases = (
@@ -254,4 +258,5 @@ STATE_GROUPS = SparkRoomJob(
     from_arrow_schema(RESULT),
     _run,
     page=_page,
+    nothing="No group is unneeded, broken or wrong.",
 )

@@ -19,14 +19,15 @@ _TYPES: dict[str, tuple[pa.DataType, t.DataType]] = {
     "number": (pa.int64(), t.LongType()),
     "flag": (pa.bool_(), t.BooleanType()),
     "bytes": (pa.binary(), t.BinaryType()),
+    "texts": (pa.list_(pa.string()), t.ArrayType(t.StringType())),
 }
 
 
 class TableColumns(NamedTuple):
     """The columns of one table.
 
-    :ivar columns: name and type of each; the type is ``text``, ``number``, ``flag`` or ``bytes``, and ends
-        in ``?`` where the column may be null
+    :ivar columns: name and type of each; the type is ``text``, ``texts``, ``number``, ``flag`` or ``bytes``, and
+        ends in ``?`` where the column may be null
     """
 
     name: str
@@ -96,6 +97,9 @@ EVENTS = TableColumns(
         ("json", "bytes?"),
     ),
 )
+
+#: The events as stored, with their prev events as they are stored beside the JSON, whether the database has them or not.
+LINKED_EVENTS = TableColumns("linked_events", (*EVENTS.columns, ("prev_event_ids", "texts")))
 
 #: The places of the events that have a state, without their JSON. ``oldest_prev_stream`` is the stream ordering of the
 #: prev event that comes first in topological order; null where none is known.
@@ -206,12 +210,14 @@ class RoomFrames:
 
     :ivar stored_events: the events with their JSON as stored, also where a redaction applies: for jobs that
         judge events again, whose results hold no content. Where this is not to be had, the same as ``events``
+    :ivar linked_events: the stored events with their prev events (:data:`LINKED_EVENTS`)
     :ivar lookup: looks up single events and states in tasks; where there is no database, :class:`.NoLookup`
     """
 
     rooms: DataFrame
     events: DataFrame
     stored_events: DataFrame
+    linked_events: DataFrame
     places: DataFrame
     edges: DataFrame
     auth_edges: DataFrame

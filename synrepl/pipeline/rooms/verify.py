@@ -24,9 +24,10 @@ from synrepl.pipeline.rooms.differences import (
 )
 from synrepl.pipeline.rooms.event_checks import StoredColumns, check_edges, check_event
 from synrepl.pipeline.rooms.lookup import LookupSource, RoomLookup
+from synrepl.pipeline.rooms.page.document import ResultPage
+from synrepl.pipeline.rooms.page.result import kinds_page
 from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, cut_rooms, with_parts
 from synrepl.pipeline.rooms.parts.judging import (
-    CANNOT_JUDGE,
     JudgedRow,
     PartJudging,
     PartRow,
@@ -36,14 +37,15 @@ from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
 from synrepl.rooms import (
+    CANNOT_JUDGE,
     BadEvent,
-    CompactStateMap,
+    DifferingEntry,
     Event,
     Keys,
-    StateKey,
     UnknownRoomVersion,
     auth_dependencies,
-    delta,
+    differing_entries,
+    entries_of_verdict,
     judge_outlier,
     keys_of,
 )
@@ -58,6 +60,8 @@ NAMED_ONCE = (
     DifferenceKind.OTHER_ROOM,
 )
 
+_STORED_COLUMNS = ("event_id", "type", "state_key", "sender", "depth", "erased", "prev_event_ids")
+
 #: More events than any room has.
 _WHOLE = 2**62
 
@@ -70,10 +74,8 @@ _COLUMNS = (
     "outlier",
     "out_of_band",
     "erased",
+    "prev_event_ids",
 )
-
-#: A state entry that differs: key, stored event, computed event.
-StateEntry = tuple[StateKey, str | None, str | None]
 
 
 class VerifyOptions:
@@ -113,7 +115,7 @@ def verify_rooms(
         size = _WHOLE
     spark = frames.events.sparkSession
     parts = cut_rooms(frames.places, size)
-    events = with_parts(spark, frames.stored_events, parts, cores_of(spark)).select(*_COLUMNS)
+    events = with_parts(spark, frames.linked_events, parts, cores_of(spark)).select(*_COLUMNS)
     work = partial(part_differences, frames.lookup, chosen)
     rows = events.mapInArrow(partial(each_part, work), from_arrow_schema(DIFFERENCES))
     # Several parts may depend on the same missing event or broken group.
@@ -144,10 +146,7 @@ def part_differences(
     columns = {
         event_id: StoredColumns(*values)
         for event_id, *values in zip(
-            *(
-                table.column(name).to_pylist()
-                for name in ("event_id", "type", "state_key", "sender", "depth", "erased")
-            ),
+            *(table.column(name).to_pylist() for name in _STORED_COLUMNS),
             strict=True,
         )
     }
@@ -179,9 +178,8 @@ class _PartVerification:
         self._signatures = options.signatures and not self._is_what_if
         self._given = keys_of(options.published)
         self._keys: dict[str, Mapping[str, Any]] = {}
-        self._edges: dict[str, set[str]] = {}
         # By event, the entries in which the stored state differs.
-        self._differing: dict[str, set[StateEntry]] = {}
+        self._differing: dict[str, frozenset[DifferingEntry]] = {}
         self._named_groups: set[int] = set()
         self._named_missing: set[str] = set()
 
@@ -190,8 +188,6 @@ class _PartVerification:
         judging = PartJudging(self._room_id, self._versions, rows, self._lookup)
 
         def prepare(some: Sequence[PartRow]) -> None:
-            if not self._is_what_if:
-                self._edges = self._lookup.prev_events([row.event_id for row in some])
             judging.view.groups.read({row.group for row in some if row.group is not None})
 
         for each in judging.run(prepare):
@@ -227,8 +223,11 @@ class _PartVerification:
             return
         yield from self._alone(event)
         if not self._is_what_if:
-            yield from check_edges(event, self._edges.get(row.event_id, set()))
+            yield from check_edges(event, self._columns[event.event_id].prev_event_ids)
         if each.judged is None:
+            if self._needs_group(row, event, view):
+                yield RoomDifference(row.event_id, DifferenceKind.NO_STATE_GROUP)
+                return
             yield from self._missing(row, event, view, each.problem or "")
             return
         if each.given:
@@ -239,6 +238,20 @@ class _PartVerification:
             yield difference
         if not each.given:
             yield from self._state(each, view, agrees)
+
+    def _needs_group(self, row: PartRow, event: Event, view: PartView) -> bool:
+        """Whether an event cannot be judged because it lacks the state group that a missing prev event makes necessary."""
+        if (
+            self._is_what_if
+            or row.rejected
+            or row.group is not None
+            or row.group_before is not None
+        ):
+            return False
+        with_state = view.states_at(event.prev_event_ids)
+        missing = [each for each in event.prev_event_ids if each not in with_state]
+        expected = self._lookup.known_missing(self._room_id, missing) if missing else ()
+        return bool(missing) and all(each in expected for each in missing)
 
     def _alone(self, event: Event) -> Iterator[RoomDifference]:
         if self._is_what_if:
@@ -338,32 +351,17 @@ class _PartVerification:
             view.groups.adopt(row.group, ours)
             return
         entries = differing_entries(theirs, ours)
-        inherited = set[StateEntry]().union(
+        fresh = entries.difference(
             *(self._differing.get(parent, ()) for parent in judged.prev_event_ids)
         )
-        fresh = entries - inherited
         if not agrees:
             # The verdict was named; what follows from it alone is not named again.
-            event = judged.event
-            assumed = judged.state_before
-            if judged.refusal is not None and event.state_key is not None:
-                assumed = assumed.with_entry((event.type, event.state_key), event.event_id)
-            fresh -= differing_entries(assumed, ours)
+            fresh -= entries_of_verdict(judged)
         self._differing[row.event_id] = entries
         for key, their, our in sorted(fresh, key=str)[:_MAX_ENTRIES]:
             yield RoomDifference(
                 row.event_id, DifferenceKind.STATE, None, key, row.group, their, our
             )
-
-
-def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[StateEntry]:
-    """The entries that differ between two states."""
-    change = delta(theirs, ours)
-    found: set[StateEntry] = {
-        (key, theirs.get(key), event_id) for key, event_id in change.entries.items()
-    }
-    found.update([(key, theirs.get(key), None) for key in change.removed])
-    return found
 
 
 def _verdict(row: PartRow, refusal: Any) -> Iterator[RoomDifference]:
@@ -388,6 +386,11 @@ def _run(frames: RoomFrames, settings: Mapping[str, str]) -> DataFrame:
     return verify_rooms(frames, options, int(settings.get("part_events", PART_SIZE)))
 
 
+def _page(rows: DataFrame) -> ResultPage:
+    text = "Differences of each kind. Without any, the database has what follows from its events."
+    return kinds_page(VERIFY_ROOMS.title, rows, "kind", text)
+
+
 VERIFY_ROOMS = SparkRoomJob(
     "verify-rooms",
     "What differs from what follows from the events",
@@ -406,4 +409,6 @@ VERIFY_ROOMS = SparkRoomJob(
             f"events after which a part of a room ends where it can ({PART_SIZE:,})",
         ),
     },
+    page=_page,
+    nothing="Nothing differs.",
 )

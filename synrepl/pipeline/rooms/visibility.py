@@ -310,9 +310,12 @@ class _Befores:
     def of(self, event: StreamedEvent) -> int:
         """A group whose state is the one before the event, as far as the event changes it.
 
-        Where states were resolved before it, that is the group which its own group changes.
+        Where states were resolved before it, and the database does not record the group before it, that is the
+        group which its own group changes.
         """
         states = self._states
+        if event.group_before in states.places:
+            return int(states.order[states.places[event.group_before or 0]])
         place = states.places[event.group or 0]
         if event.state_key is None or not event.accepted:
             return int(states.order[place])

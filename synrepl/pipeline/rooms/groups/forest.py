@@ -21,6 +21,9 @@ Entries = dict[int, int]
 #: The place of a group in a forest that has no base.
 ROOT = -1
 
+#: Stands for the event of an entry that a group removes from the state of its base.
+REMOVED = -1
+
 #: Stands for the base of a group that has more than one.
 SEVERAL = -2
 
@@ -45,7 +48,8 @@ class GroupForest:
     """The groups of a room, each with its base and what it changes of the base's state.
 
     Groups are known by their place, which is larger than that of their base. A base has no key that its
-    groups do not have: like Synapse's, groups cannot remove entries.
+    groups do not have: like Synapse's, groups cannot remove entries. One that is stored so, as synrepl's may be, is
+    taken as one stored whole.
 
     :ivar numbers: the number of each group
     :ivar bases: the place of each group's base, or :data:`ROOT`
@@ -99,6 +103,7 @@ class ForestBuilder:
 
         :param prev: the base that is stored; None if the entries are the whole state;
             :data:`SEVERAL` if there is more than one
+        :param entries: with :data:`REMOVED` for the event where one of the base's is removed
         :param near: groups that may be close, for a group stored whole
         """
         if prev == SEVERAL:
@@ -107,7 +112,7 @@ class ForestBuilder:
         if prev is None:
             place = self._add_whole(number, entries, near)
         elif prev in self._places:
-            place = self._append(number, self._places[prev], entries, prev, len(entries))
+            place = self._add_change(number, self._places[prev], entries)
         else:
             self._waiting[prev].append((number, entries))
             return
@@ -130,7 +135,16 @@ class ForestBuilder:
             below = ready.pop()
             prev = self._forest.numbers[below]
             for number, entries in self._waiting.pop(prev, ()):
-                ready.append(self._append(number, below, entries, prev, len(entries)))
+                ready.append(self._add_change(number, below, entries))
+
+    def _add_change(self, number: int, base: int, entries: Entries) -> int:
+        prev = self._forest.numbers[base]
+        if REMOVED not in entries.values():
+            return self._append(number, base, entries, prev, len(entries))
+        state = self.state(base)
+        state.update(entries)
+        whole = {key: event for key, event in state.items() if event != REMOVED}
+        return self._add_whole(number, whole, [prev])
 
     def _append(self, number: int, base: int, change: Entries, prev: int | None, rows: int) -> int:
         forest = self._forest

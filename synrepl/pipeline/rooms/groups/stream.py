@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import InputError
-from synrepl.pipeline.rooms.groups.forest import SEVERAL, Entries
+from synrepl.pipeline.rooms.groups.forest import REMOVED, SEVERAL, Entries
 from synrepl.pipeline.rooms.groups.row_sizes import entry_bytes
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -43,11 +43,13 @@ _COLUMNS = (
     "soft_failed",
     "erased",
     "value",
+    "state_group_before",
 )
 
 _TYPES = {
     **dict.fromkeys(("kind",), "int"),
-    **dict.fromkeys(("state_group", "prev_state_group", "stream_ordering"), "long"),
+    **dict.fromkeys(("state_group", "prev_state_group", "state_group_before"), "long"),
+    "stream_ordering": "long",
     **dict.fromkeys(("accepted", "soft_failed", "erased"), "boolean"),
     "prev_event_ids": "array<string>",
 }
@@ -74,9 +76,7 @@ class EntryNumbers:
         """The numbers of key and event of an entry."""
         found = self._entries.get((kind, state_key, event_id))
         if found is None:
-            key = self._key_numbers.setdefault((kind, state_key), len(self._keys))
-            if key == len(self._keys):
-                self._keys.append((kind, state_key))
+            key = self.key_number(kind, state_key)
             event = self._event_numbers.setdefault(event_id, len(self._events))
             if event == len(self._events):
                 self._events.append(event_id)
@@ -84,6 +84,13 @@ class EntryNumbers:
             self.hashes[found] = entry_hash(self._digest_key, ((kind, state_key), event_id))
             self.sizes[found] = entry_bytes(kind, state_key, event_id)
         return found
+
+    def key_number(self, kind: str, state_key: str) -> int:
+        """The number of a key."""
+        key = self._key_numbers.setdefault((kind, state_key), len(self._keys))
+        if key == len(self._keys):
+            self._keys.append((kind, state_key))
+        return key
 
     def key(self, number: int) -> StateKey:
         """The key with a number."""
@@ -101,6 +108,7 @@ class StreamedEvent(NamedTuple):
     :ivar prev_event_ids: its prev events, whether they are there or not
     :ivar accepted: whether its entry belongs to the state after it
     :ivar value: the membership or the history visibility that it sets
+    :ivar group_before: the state before it, where the database records that
     """
 
     event_id: str
@@ -114,6 +122,7 @@ class StreamedEvent(NamedTuple):
     soft_failed: bool
     erased: bool
     value: str | None
+    group_before: int | None
 
 
 class RoomWork(Protocol):
@@ -130,6 +139,19 @@ class RoomWork(Protocol):
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows of the result, after everything."""
         ...
+
+
+class GroupsArePacked(InputError):
+    """this job is about state groups as a Synapse stores them; those of synrepl's own database are packed rows with digests, which synrepl rooms verify checks, and synrepl rooms compact compacts"""
+
+
+def require_synapse_groups(frames: RoomFrames) -> None:
+    """Refuse the tables of synrepl's own database.
+
+    :raises GroupsArePacked:
+    """
+    if getattr(frames.lookup, "is_own", False):
+        raise GroupsArePacked
 
 
 #: Begins with a room, given by its ID.
@@ -150,10 +172,7 @@ def each_rooms_groups(
 
     :param events: the events to pass after the groups: see :func:`events_of`
     :param only: a condition for the entries to read
-    :raises GroupsArePacked: the groups are those of synrepl's own database
     """
-    if getattr(frames.lookup, "is_own", False):
-        raise GroupsArePacked
     stored = frames.state_groups
     entries = frames.state_group_entries
     if only is not None:
@@ -183,7 +202,7 @@ def events_of(frames: RoomFrames) -> DataFrame:
     )
     return frames.events.join(prevs, ["room_id", "event_id"], "left").select(
         *("room_id", "type", "state_key", "event_id", "stream_ordering", "sender"),
-        *("prev_event_ids", "soft_failed", "erased"),
+        *("prev_event_ids", "soft_failed", "erased", "state_group_before"),
         f.when(~f.col("outlier"), f.col("state_group")).alias("state_group"),
         (~f.col("rejected")).alias("accepted"),
         value.alias("value"),
@@ -204,10 +223,6 @@ def _as(rows: DataFrame, kind: int) -> DataFrame:
             for name in _COLUMNS
         )
     )
-
-
-class GroupsArePacked(InputError):
-    """this job reads state groups as a Synapse stores them; those of synrepl's own database are packed and have digests: see synrepl rooms verify, and synrepl rooms compact"""
 
 
 def _each_room(
@@ -250,8 +265,10 @@ def _result_rows(begin: BeginRoom, batches: Iterable[pa.RecordBatch]) -> Iterato
                 work = begin(room, numbers)
             assert work is not None
             if kind == _ENTRY_ROW:
-                # Entries without their group, or entries that are removed, are no state.
-                if number == group and event_id is not None:
+                # Entries without their group are no state.
+                if number == group and event_id is None:
+                    entries[numbers.key_number(type_, state_key)] = REMOVED
+                elif number == group:
                     key, entry = numbers.entry(type_, state_key, event_id)
                     entries[key] = entry
                 continue
@@ -264,10 +281,11 @@ def _result_rows(begin: BeginRoom, batches: Iterable[pa.RecordBatch]) -> Iterato
             if kind == _GROUP_ROW:
                 group, prev, entries = number, base, {}
             else:
-                ordering, sender, prevs, *flags, value = event
+                ordering, sender, prevs, *flags, value, before = event
                 at = event_id, number, type_, state_key, ordering, sender
                 accepted, soft_failed, erased = map(bool, flags)
-                work.event(StreamedEvent(*at, prevs or [], accepted, soft_failed, erased, value))
+                verdict = accepted, soft_failed, erased
+                work.event(StreamedEvent(*at, prevs or [], *verdict, value, before))
     if work is not None:
         if group is not None:
             work.group(group, prev, entries)

@@ -103,11 +103,21 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], count: int | None
     """
     if not rows:
         return '<p class="note">No rows.</p>'
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+    head = "".join(
+        f"<th{_alignment(column)}>{escape(name.replace('_', ' '))}</th>"
+        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    )
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:MAX_TABLE_ROWS])
     more = (len(rows) if count is None else count) - min(len(rows), MAX_TABLE_ROWS)
     note = f'<p class="note">{more:,} further rows are not shown.</p>' if more > 0 else ""
     return f'<div class="table"><table><tr>{head}</tr>{body}</table></div>{note}'
+
+
+def _alignment(column: Sequence[Any]) -> str:
+    """The class of the head of a column: where its numbers are."""
+    first = next((value for value in column if value is not None), None)
+    is_number = isinstance(first, int | float) and not isinstance(first, bool)
+    return ' class="number"' if is_number else ""
 
 
 def _cell(value: Any) -> str:
@@ -148,5 +158,5 @@ stroke-dasharray:5 4}.band{fill:var(--b);opacity:.6}.dot{fill:var(--a)}
 .key{margin-right:1.2rem}.key i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}
 .table{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}
 th,td{text-align:left;padding:.25rem .7rem .25rem 0;border-bottom:1px solid var(--grid);
-overflow-wrap:anywhere;vertical-align:top}td{min-width:4rem}.number{text-align:right;white-space:nowrap}
+overflow-wrap:anywhere;vertical-align:top}td{min-width:4rem}.number{text-align:right}td.number{white-space:nowrap}
 """.replace("\n", "")

@@ -69,7 +69,7 @@ def cut_rooms(places: DataFrame, size: int = PART_SIZE) -> list[RoomPart]:
     return [
         RoomPart(number, row.room_id, first, until, row.events, row.assumed_id)
         for number, (row, first, until) in enumerate(
-            zip(found, firsts, [*firsts[1:], None], strict=True)
+            zip(found, firsts, [*firsts, None][1:], strict=True)
         )
     ]
 

@@ -8,15 +8,12 @@ from typing import NamedTuple
 from synrepl.pipeline.rooms.lookup import RoomLookup
 from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView, StateCorrection
 from synrepl.rooms import (
-    AuthCycle,
+    CANNOT_JUDGE,
     BadEvent,
     CompactStateMap,
     Delta,
     Event,
     Judged,
-    MissingAuthEvent,
-    UnknownEvent,
-    UnknownEvents,
     auth_dependencies,
     delta,
     judge,
@@ -25,9 +22,6 @@ from synrepl.rooms import (
 
 #: Events for which what they depend on is looked up at once.
 _AHEAD = 500
-
-#: What judging raises when it depends on events that are missing.
-CANNOT_JUDGE = (UnknownEvents, UnknownEvent, MissingAuthEvent, AuthCycle)
 
 
 class PartRow(NamedTuple):
@@ -168,18 +162,9 @@ class PartJudging:
         after = groups.state(row.group)
         if after is None or event.state_key is None or row.rejected:
             return after
-        key = event.type, event.state_key
         prev = groups.prev(row.group)
-        before = None if prev is None else groups.state(prev)
-        if before is not None and delta(before, after) == Delta({key: event.event_id}):
-            return before
-        # The group is stored in full: what the event replaced is among those that it cites.
-        known = self.view.known_events(event.auth_event_ids).events
-        for each in event.auth_event_ids:
-            cited = known.get(each)
-            if cited is not None and (cited.type, cited.state_key) == key:
-                return after.with_entry(key, each)
-        return after.with_delta(Delta({}, frozenset([key])))
+        near = None if prev is None else groups.state(prev)
+        return self.view.state_without(event, after, near)
 
 
 def _in_order(rows: list[PartRow], events: dict[str, Event]) -> list[PartRow]:

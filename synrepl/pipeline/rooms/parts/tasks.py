@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +35,23 @@ def each_part(work: PartWork, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
     :param batches: sorted by the columns ``part`` and ``room_id``
     """
+    with _without_collections():
+        yield from _worked_parts(work, batches)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage: a part is hundreds of thousands of objects without cycles, and each collection visits them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _worked_parts(work: PartWork, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     part = OUTLIERS
     for batch in batches:

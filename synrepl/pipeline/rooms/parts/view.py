@@ -8,8 +8,7 @@ judges that event computes the same state from the events, and so proves it or n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import NamedTuple, Self
 
 import msgspec
@@ -18,29 +17,20 @@ from msgspec.structs import replace
 from synrepl.pipeline.rooms.lookup import RoomLookup
 from synrepl.pipeline.rooms.parts.groups import PartGroups
 from synrepl.rooms import (
-    AuthChainFacts,
     BadEvent,
     BitSetChains,
     CompactStateMap,
     Delta,
-    DifferingEvents,
     Event,
+    HistoryView,
     KnownEvents,
     ResolutionCache,
-    RoomHeads,
     RoomVersion,
     Slots,
     StateKey,
-    UnknownEvents,
-    auth_dependencies,
-    delta,
     room_version,
-    topological_sort,
 )
 from synrepl.storage.foreign.rooms.stored_event import parse_stored_event
-
-#: Events of a state that are read at once while an auth difference is computed.
-_SHARED = 256
 
 
 class JudgingVersions(NamedTuple):
@@ -111,7 +101,7 @@ class PartPlace(msgspec.Struct, frozen=True, gc=False):
     partial: bool = False
 
 
-class PartView:
+class PartView(HistoryView):
     """Implements :class:`~synrepl.rooms.RoomView` for one part of a room, in a task.
 
     :param corrections: of the states that are assumed, in the order of their places. With corrections, the state of
@@ -129,21 +119,18 @@ class PartView:
         corrections: Sequence[StateCorrection] = (),
     ) -> None:
         slots = Slots()
-        self._room_id = room_id
+        super().__init__(room_id, CompactStateMap(None, slots), BitSetChains())
         self._versions = versions
         self._lookup = lookup
         self._corrections = corrections
         self.groups = PartGroups(room_id, slots, lookup)
-        self.empty_state = CompactStateMap(None, slots)
         self.events: dict[str, Event] = {}
         self.rejected: set[str] = set()
         self.corrupt: set[str] = set()
         self.resolutions = ResolutionCache[CompactStateMap]()
         self._places: dict[str, PartPlace] = {}
-        self._chains = BitSetChains()
         self._absent: set[str] = set()
         self._without_place: set[str] = set()
-        self._heads = RoomHeads(room_id, self.empty_state, frozenset[str](), False)
 
     def remember(
         self, event: Event, *, rejected: bool, state: CompactStateMap, topological: int
@@ -177,9 +164,9 @@ class PartView:
         missing = [each for each in event_ids if each not in events and each not in self._absent]
         if missing:
             self._absent.update(missing)
-            for event_id, raw, rejected in self._lookup.events(self._room_id, missing):
+            for event_id, raw, rejected in self._lookup.events(self.room_id, missing):
                 try:
-                    event = self._versions.parse(raw, event_id, self._room_id)
+                    event = self._versions.parse(raw, event_id, self.room_id)
                 except BadEvent:
                     self.corrupt.add(event_id)
                     continue
@@ -195,7 +182,7 @@ class PartView:
         missing = [each for each in event_ids if each not in places and each not in without]
         if missing:
             self._without_place.update(missing)
-            found = self._lookup.places(self._room_id, missing)
+            found = self._lookup.places(self.room_id, missing)
             self.groups.read({each.group for each in found})
             for each in found:
                 state = self.stored_state(each.group, each.topological)
@@ -221,68 +208,3 @@ class PartView:
                 entries = {each.key: each.computed} if each.computed else {}
                 state = state.with_delta(Delta(entries, removed))
         return state
-
-    def heads(self) -> RoomHeads[CompactStateMap]:
-        """The room, without its end: events are judged as history."""
-        return self._heads
-
-    def state_entries(
-        self, states: Sequence[CompactStateMap], keys: Sequence[StateKey], /
-    ) -> Sequence[tuple[str | None, ...]]:
-        """See :class:`~synrepl.rooms.RoomView`."""
-        return [state.several(keys) for state in states]
-
-    def state_differences(self, states: Sequence[CompactStateMap], /) -> Sequence[Delta]:
-        """See :class:`~synrepl.rooms.RoomView`."""
-        first, *others = states
-        return [delta(first, each) for each in others]
-
-    def auth_chain_facts(
-        self,
-        differing: DifferingEvents,
-        state: CompactStateMap,
-        keys: Collection[StateKey],
-        with_subgraph: bool,
-        /,
-    ) -> AuthChainFacts:
-        """See :class:`~synrepl.rooms.RoomView`.
-
-        :raises UnknownEvents: an event of an auth chain is missing
-        """
-        starts = differing.events()
-        self._add_chains(starts)
-        conflicted = {state.get(key) for key in keys}
-        shared = (each for each in state.values() if each not in conflicted)
-        difference = self._chains.difference(differing, self._with_chains(shared))
-        subgraph = self._chains.subgraph(starts) if with_subgraph else frozenset[str]()
-        return AuthChainFacts(difference, subgraph, self._chains.power_levels)
-
-    def check_conflict(self, event_ids: Collection[str], /) -> None:
-        """Allow any number."""
-
-    # Auth chains
-
-    def _with_chains(self, event_ids: Iterator[str]) -> Iterator[str]:
-        """The events, after their auth chains were read; in parts, because few may be needed."""
-        while some := list(islice(event_ids, _SHARED)):
-            self._add_chains(some)
-            yield from some
-
-    def _add_chains(self, starts: Collection[str]) -> None:
-        path = [each for each in starts if each not in self._chains]
-        events: dict[str, Event] = {}
-        while ahead := [
-            each for each in path if each not in events and each not in self._chains
-        ]:  # breadth first, one look-up a step
-            known = self.known_events(ahead).events
-            for each in ahead:
-                if each not in known:
-                    raise UnknownEvents(
-                        missing=each,
-                        room_id=self._room_id,
-                        event_id="in a state or an auth chain",
-                    )
-                events[each] = known[each]
-            path = [cited for each in ahead for cited in auth_dependencies(events[each])]
-        for event in topological_sort(events.values(), dependencies=auth_dependencies).events:
-            self._chains.add(event)

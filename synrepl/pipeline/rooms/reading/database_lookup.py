@@ -84,16 +84,6 @@ class SynapseLookup:
             for group, each in stored.items()
         }
 
-    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
-        """See :class:`.RoomLookup`."""
-        self._snapshot.txn.execute(
-            "SELECT event_id, array_agg(prev_event_id) FROM event_edges"
-            " WHERE event_id = ANY (%s) AND NOT is_state GROUP BY 1",
-            (list(event_ids),),
-        )
-        found = {event_id: set(prevs) for event_id, prevs in self._snapshot.txn.fetchall()}
-        return {each: found.get(each, set()) for each in event_ids}
-
     def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
         """See :class:`.RoomLookup`."""
         return backward_extremities(self._snapshot.txn, room_id, event_ids)
@@ -163,18 +153,6 @@ class OwnLookup:
             )
             for group, each in stored.items()
         }
-
-    def prev_events(self, event_ids: Collection[str]) -> dict[str, set[str]]:
-        """See :class:`.RoomLookup`."""
-        self._txn.execute(
-            "SELECT e.event_id, ARRAY(SELECT p.event_id FROM synrepl._room_events p"
-            "  WHERE p.event_no = ANY (e.prev_nos))"
-            " || ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b"
-            "  WHERE b.room_no = e.room_no AND b.child_no = e.event_no)"
-            " FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[])",
-            (list(event_ids),),
-        )
-        return {event_id: set(prevs) for event_id, prevs in self._txn.fetchall()}
 
     def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
         """See :class:`.RoomLookup`."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from synrepl.core.errors import InputError
 from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.reading.database_lookup import DatabaseLookup
@@ -18,6 +19,10 @@ from synrepl.pipeline.rooms.reading.table_scan import RoomScans
 from synrepl.pipeline.rooms.tables import RoomFrames, TableColumns
 from synrepl.pipeline.source.database.open import NoStreamTables
 from synrepl.storage.foreign.release import NotSynapse
+
+
+class NoSuchRooms(InputError):
+    """the database has no events of {rooms}; room IDs are as in !opaque:example.org, and in quotes in a shell"""
 
 
 class RoomSource(NamedTuple):
@@ -37,6 +42,7 @@ class RoomSource(NamedTuple):
         return RoomFrames(
             **{table.name: self._frame(spark, table) for table in tables.ROOM_TABLES},
             stored_events=self._frame(spark, tables.EVENTS, as_stored=True),
+            linked_events=self._frame(spark, tables.LINKED_EVENTS, as_stored=True),
             lookup=DatabaseLookup(self.dsn, self.snapshot, self.is_own),
         )
 
@@ -50,10 +56,14 @@ class RoomSource(NamedTuple):
 
 
 @contextmanager
-def open_room_source(dsn: str, rooms: Sequence[str] | None = None) -> Iterator[RoomSource]:
+def open_room_source(
+    dsn: str, rooms: Sequence[str] | None = None, *, all_there: bool = True
+) -> Iterator[RoomSource]:
     """Hold a snapshot of a database, and plan how to read its rooms. Needs no Spark.
 
     :param rooms: the IDs of the rooms to read; by default all
+    :param all_there: whether it is an error if some of them are not there
+    :raises NoSuchRooms: some of them have no events here
     :raises BadDsn: :raises DatabaseAway: :raises DatabaseRefused:
     :raises NoStreamTables: it is neither kind of database
     :raises RoomTablesUnknown: columns of a Synapse are missing
@@ -65,6 +75,8 @@ def open_room_source(dsn: str, rooms: Sequence[str] | None = None) -> Iterator[R
             scans = (own_scans if own else synapse_scans)(snapshot.txn, rooms)
         except NotSynapse:
             raise NoStreamTables(where=snapshot.where) from None
+        if all_there and scans.missing:
+            raise NoSuchRooms(rooms=", ".join(scans.missing[:5]))
         yield RoomSource(dsn, snapshot.name, scans, bool(own))
 
 
@@ -74,11 +86,12 @@ def open_rooms(
 ) -> Iterator[RoomFrames]:
     """The tables of rooms, all read at one snapshot; they can be read as long as this is open.
 
-    Tasks read parts of some 50,000 events each, batch by batch. While it is open, the server keeps all row
+    Tasks read parts of at most some 50,000 events each, batch by batch. While it is open, the server keeps all row
     versions that were deleted since, so read large databases on a standby.
 
     :param rooms: the IDs of the rooms to read; by default all
     :raises NoStreamTables: it is neither synrepl's own database nor a Synapse's
+    :raises NoSuchRooms: some of the rooms have no events here
     :raises RoomTablesUnknown: columns of a Synapse are missing
     :raises MayNotRead: the user of the DSN may not read its tables
     """

@@ -12,6 +12,7 @@ from synrepl.pipeline.rooms.reading.table_scan import (
     RoomScans,
     TableScan,
     number_ranges,
+    part_size,
 )
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.events import EventFlags
@@ -19,27 +20,37 @@ from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 
 _EVENTS = """synrepl._room_events e JOIN synrepl._rooms r ON r.room_no = e.room_no"""
 
+_EVENT_ROWS = f"""
+    SELECT r.room_id, e.event_id, r.version, t.type, k.state_key, e.sender, e.depth,
+        e.origin_server_ts, e.stream_id, e.topological,
+        e.flags & {int(EventFlags.OUTLIER)} <> 0, false,
+        e.flags & {int(EventFlags.REJECTED)} <> 0, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
+        e.redacted_by IS NOT NULL,
+        e.flags & {int(EventFlags.ERASED)} <> 0
+            OR {is_erased_sql("e.sender")}
+            OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender),
+        e.refusal, e.group_before, e.group_after, j.raw{{further}}
+    FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
+    LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
+    LEFT JOIN synrepl._room_event_json j ON j.event_no = e.event_no WHERE {{part}}"""
+
 _SCANS = (
     TableScan(
         tables.ROOMS,
         PartAxis.ROOMS,
         "SELECT g.room_id, g.version FROM synrepl._rooms g WHERE {part}",
     ),
+    TableScan(tables.EVENTS, PartAxis.EVENTS, _EVENT_ROWS.replace("{further}", "")),
     TableScan(
-        tables.EVENTS,
+        tables.LINKED_EVENTS,
         PartAxis.EVENTS,
-        f"""SELECT r.room_id, e.event_id, r.version, t.type, k.state_key, e.sender, e.depth,
-            e.origin_server_ts, e.stream_id, e.topological,
-            e.flags & {int(EventFlags.OUTLIER)} <> 0, false,
-            e.flags & {int(EventFlags.REJECTED)} <> 0, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
-            e.redacted_by IS NOT NULL,
-            e.flags & {int(EventFlags.ERASED)} <> 0
-                OR {is_erased_sql("e.sender")}
-                OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender),
-            e.refusal, e.group_before, e.group_after, j.raw
-        FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
-        LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
-        LEFT JOIN synrepl._room_event_json j ON j.event_no = e.event_no WHERE {{part}}""",
+        _EVENT_ROWS.replace(
+            "{further}",
+            """, ARRAY(SELECT p.event_id FROM unnest(e.prev_nos) AS prev (event_no)
+                JOIN synrepl._room_events p ON p.event_no = prev.event_no)
+            || ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b
+                WHERE b.room_no = e.room_no AND b.child_no = e.event_no)""",
+        ),
     ),
     TableScan(
         tables.PLACES,
@@ -135,6 +146,7 @@ class _RoomSize(NamedTuple):
     """
 
     room_no: int
+    room_id: str
     events: int
 
 
@@ -148,13 +160,14 @@ def own_scans(txn: Transaction, room_ids: Sequence[str] | None) -> RoomScans:
         PartAxis.GROUPS: list(_group_parts(txn, sizes)),
         PartAxis.ROOMS: [_these(rooms) for rooms in _packed(sizes)],
     }
-    return RoomScans({scan.table.name: scan for scan in _SCANS}, parts)
+    missing = sorted(set(room_ids or ()) - {each.room_id for each in sizes})
+    return RoomScans({scan.table.name: scan for scan in _SCANS}, parts, missing)
 
 
 def _sizes(txn: Transaction, room_ids: Sequence[str] | None) -> list[_RoomSize]:
     wanted = "" if room_ids is None else "WHERE r.room_id = ANY (%s::text[])"
     txn.execute(
-        "SELECT r.room_no, coalesce(h.events + h.outliers, 0) FROM synrepl._rooms r"
+        "SELECT r.room_no, r.room_id, coalesce(h.events + h.outliers, 0) FROM synrepl._rooms r"
         f" LEFT JOIN synrepl._room_heads h ON h.room_no = r.room_no {wanted} ORDER BY r.room_no",
         () if room_ids is None else (list(room_ids),),
     )
@@ -165,7 +178,7 @@ def _event_parts(txn: Transaction) -> Iterator[str]:
     txn.execute("SELECT min(event_no), max(event_no) FROM synrepl._room_events")
     first, last = txn.fetchone()
     if first is not None:
-        for low, high in number_ranges(first, last, PART_EVENTS):
+        for low, high in number_ranges(first, last, part_size(last - first + 1)):
             yield f"e.event_no BETWEEN {low} AND {high}"
 
 
@@ -174,7 +187,7 @@ def _event_parts_of_rooms(txn: Transaction, sizes: Sequence[_RoomSize]) -> Itera
     for rooms in _packed(sizes):
         here = _these(rooms).replace("g.", "e.")
         yield f"{here} AND e.stream_id IS NULL"
-        if len(rooms) > 1 or rooms[0].events <= PART_EVENTS:
+        if len(rooms) > 1 or rooms[0].events <= part_size(rooms[0].events):
             yield f"{here} AND e.stream_id IS NOT NULL"
             continue
         txn.execute(
@@ -190,7 +203,7 @@ def _event_parts_of_rooms(txn: Transaction, sizes: Sequence[_RoomSize]) -> Itera
 def _group_parts(txn: Transaction, sizes: Sequence[_RoomSize]) -> Iterator[str]:
     for rooms in _packed(sizes):
         here = _these(rooms)
-        if len(rooms) > 1 or rooms[0].events <= PART_EVENTS:
+        if len(rooms) > 1 or rooms[0].events <= part_size(rooms[0].events):
             yield here
             continue
         txn.execute(
@@ -205,7 +218,7 @@ def _group_parts(txn: Transaction, sizes: Sequence[_RoomSize]) -> Iterator[str]:
 def _of_equal_size(first: int | None, last: int | None, events: int) -> Iterator[tuple[int, int]]:
     """Ranges of numbers that have about as many of a room's events each."""
     if first is not None and last is not None:
-        parts = -(-events // PART_EVENTS)
+        parts = -(-events // part_size(events))
         yield from number_ranges(first, last, -(-(last - first + 1) // parts))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.reading.table_scan import (
-    PART_EVENTS,
     PartAxis,
     RoomScans,
     TableScan,
     number_ranges,
+    part_size,
 )
 from synrepl.pipeline.source.database.sql import literal
 from synrepl.storage.database import Transaction
@@ -47,6 +47,13 @@ _REDACTED = rf"""e.type <> 'm.room.create' AND EXISTS (
       AND (NOT {_FLAG.format(column="m.internal_metadata", flag="recheck_redaction")}
            OR substring(o.sender FROM ':(.*)') = substring(e.sender FROM ':(.*)')))"""
 
+#: Joined as a set, which takes a third of the time of a query for each event.
+_PREV_EVENTS = """
+        LEFT JOIN (
+            SELECT d.event_id, array_agg(d.prev_event_id) AS prev_event_ids
+            FROM events e JOIN event_edges d ON d.event_id = e.event_id AND NOT d.is_state
+            WHERE {part} GROUP BY 1) d ON d.event_id = e.event_id"""
+
 _SCANS = (
     TableScan(
         tables.PLACES,
@@ -54,11 +61,13 @@ _SCANS = (
         """SELECT e.room_id, e.event_id, e.stream_ordering::bigint, e.topological_ordering,
             p.stream, i.state_group
         FROM events e LEFT JOIN event_to_state_groups i ON i.event_id = e.event_id
-        CROSS JOIN LATERAL (
-            SELECT (min(ARRAY[p.topological_ordering, p.stream_ordering::bigint]))[2] AS stream
-            FROM event_edges d JOIN events p ON p.event_id = d.prev_event_id
-            WHERE d.event_id = e.event_id AND NOT d.is_state
-              AND NOT p.outlier AND p.room_id = e.room_id) p
+        LEFT JOIN (
+            SELECT e.event_id,
+                (min(ARRAY[p.topological_ordering, p.stream_ordering::bigint]))[2] AS stream
+            FROM events e JOIN event_edges d ON d.event_id = e.event_id AND NOT d.is_state
+            JOIN events p ON p.event_id = d.prev_event_id AND p.room_id = e.room_id
+            WHERE NOT p.outlier AND NOT e.outlier AND {part} GROUP BY 1) p
+            ON p.event_id = e.event_id
         WHERE NOT e.outlier AND {part}""",
     ),
     TableScan(
@@ -140,7 +149,8 @@ def synapse_scans(txn: Transaction, wanted: Sequence[str] | None) -> RoomScans:
             for at in range(0, len(rooms), _PART_ROOMS)
         ],
     }
-    return RoomScans({scan.table.name: scan for scan in scans}, parts)
+    missing = sorted(set(wanted or ()) - set(rooms))
+    return RoomScans({scan.table.name: scan for scan in scans}, parts, missing)
 
 
 def _scans_with_versions(
@@ -159,22 +169,24 @@ def _scans_with_versions(
             UNION ALL SELECT * FROM {stated}) AS g (room_id, version) WHERE {{part}}""",
     )
     state_key = "coalesce(e.state_key, s.state_key)" if has_state_key else "s.state_key"
-    yield TableScan(
-        tables.EVENTS,
-        PartAxis.EVENTS,
-        f"""SELECT e.room_id, e.event_id, coalesce(r.room_version, v.version), e.type, {state_key}, e.sender, e.depth,
+    rows = f"""SELECT e.room_id, e.event_id, coalesce(r.room_version, v.version), e.type, {state_key}, e.sender, e.depth,
             e.origin_server_ts, e.stream_ordering::bigint, e.topological_ordering, e.outlier,
             e.outlier AND {_FLAG.format(column="j.internal_metadata", flag="out_of_band_membership")},
             x.event_id IS NOT NULL, {_FLAG.format(column="j.internal_metadata", flag="soft_failed")},
             {_REDACTED}, EXISTS (SELECT FROM erased_users u WHERE u.user_id = e.sender),
-            x.reason, NULL::bigint, i.state_group, j.json
+            x.reason, NULL::bigint, i.state_group, j.json{{further}}
         FROM events e LEFT JOIN event_json j ON j.event_id = e.event_id
         LEFT JOIN rejections x ON x.event_id = e.event_id
         LEFT JOIN event_to_state_groups i ON i.event_id = e.event_id
         LEFT JOIN state_events s ON s.event_id = e.event_id
         LEFT JOIN rooms r ON r.room_id = e.room_id
-        LEFT JOIN {stated} AS v (room_id, version) ON v.room_id = e.room_id WHERE {{part}}""",
-    )
+        LEFT JOIN {stated} AS v (room_id, version) ON v.room_id = e.room_id{{joined}} WHERE {{part}}"""
+    for table, further, joined in (
+        (tables.EVENTS, "", ""),
+        (tables.LINKED_EVENTS, ", coalesce(d.prev_event_ids, '{}')", _PREV_EVENTS),
+    ):
+        sql = rows.replace("{further}", further).replace("{joined}", joined)
+        yield TableScan(table, PartAxis.EVENTS, sql)
 
 
 def _check_columns(txn: Transaction) -> set[tuple[object, ...]]:
@@ -213,7 +225,7 @@ def _event_parts(txn: Transaction, rooms: Sequence[str] | None) -> Iterator[str]
     if rooms is None:
         txn.execute("SELECT min(stream_ordering), max(stream_ordering) FROM events")
         first, last = txn.fetchone()
-        step, only = PART_EVENTS, ""
+        step, only = 1 if first is None else part_size(last - first + 1), ""
     else:
         only = f" AND e.room_id = ANY ({_texts(rooms)})"
         txn.execute(
@@ -221,7 +233,7 @@ def _event_parts(txn: Transaction, rooms: Sequence[str] | None) -> Iterator[str]
             f" WHERE true{only}"
         )
         first, last, events = txn.fetchone()
-        parts = max(1, -(-events // PART_EVENTS))
+        parts = max(1, -(-events // part_size(events)))
         step = 1 if first is None else -(-(last - first + 1) // parts)
     if first is not None:
         for low, high in number_ranges(first, last, step):
@@ -244,5 +256,8 @@ def _group_parts(txn: Transaction, rooms: Sequence[str] | None) -> Iterator[str]
 
 
 def _texts(texts: Sequence[str | None]) -> str:
-    items = ",".join("NULL" if each is None else literal(each) for each in texts)
+    # Braces stand for parts of statements; a room ID may have them.
+    items = ",".join(
+        "NULL" if each is None else literal(each).replace("{", "'||chr(123)||'") for each in texts
+    )
     return f"ARRAY[{items}]::text[]"

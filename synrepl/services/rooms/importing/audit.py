@@ -13,27 +13,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from synrepl.rooms import (
-    AuthCycle,
+    CANNOT_JUDGE,
     BadEvent,
     CompactStateMap,
-    Delta,
+    DifferingEntry,
     Event,
     Judged,
-    MissingAuthEvent,
     RoomVersion,
     StateKey,
-    UnknownEvent,
-    UnknownEvents,
     auth_dependencies,
-    delta,
+    differing_entries,
+    entries_of_verdict,
     judge,
     judge_outlier,
 )
 from synrepl.services.rooms.importing.audited import (
     AuditedBatch,
-    StateEntry,
     as_arrived,
-    differing_entries,
 )
 from synrepl.services.rooms.importing.findings import (
     CORRUPT,
@@ -62,9 +58,6 @@ _MAX_REMEMBERED = 10_000
 #: Entries of a state that are named one by one; of a larger difference, the first.
 _MAX_ENTRIES = 20
 
-#: What judging raises when it depends on events that are missing.
-CANNOT_JUDGE = (UnknownEvents, UnknownEvent, MissingAuthEvent, AuthCycle)
-
 
 class RoomAuditor:
     """Verifies one room. Its methods run in a read-only transaction on the source.
@@ -79,7 +72,7 @@ class RoomAuditor:
         self.version = version
         self.memory = SourceRoomMemory(room_id, version)
         self._keys = keys
-        self.differences: dict[str, frozenset[StateEntry]] = {}
+        self.differences: dict[str, frozenset[DifferingEntry]] = {}
         self.named: dict[str, None] = {}
         self.not_imported: dict[str, None] = {}
 
@@ -250,20 +243,12 @@ class _Batch:
         after = self._memory.groups[row.group].state
         if event.state_key is None or row.rejected is not None:
             return after
-        key = event.type, event.state_key
         stored = read_groups(self._txn, [row.group]).get(row.group)
+        near = None
         if stored is not None and stored.prev is not None:
             self._view.read_groups([stored.prev])
-            before = self._memory.groups[stored.prev].state
-            if delta(before, after) == Delta({key: event.event_id}):
-                return before
-        # The group is stored in full: what the event replaced is among those that it cites.
-        events = self._view.known_events(event.auth_event_ids).events
-        for each in event.auth_event_ids:
-            cited = events.get(each)
-            if cited is not None and (cited.type, cited.state_key) == key:
-                return after.with_entry(key, each)
-        return after.with_delta(Delta({}, frozenset([key])))
+            near = self._memory.groups[stored.prev].state
+        return self._view.state_without(event, after, near)
 
     def _compare(
         self, row: SourceEvent, judged: Judged[CompactStateMap], agrees: bool
@@ -286,18 +271,13 @@ class _Batch:
         self._counts.differing += 1
         entries = differing_entries(theirs, ours)
         differences = self._auditor.differences
-        inherited: set[StateEntry] = set()
-        for parent in judged.prev_event_ids:
-            inherited |= differences.get(parent, frozenset())
-        fresh = entries - inherited
+        fresh = entries.difference(
+            *(differences.get(parent, ()) for parent in judged.prev_event_ids)
+        )
         if not agrees:
             # The verdict was named; what follows from it alone is not named again.
-            event = judged.event
-            assumed = judged.state_before
-            if judged.refusal is not None and event.state_key is not None:
-                assumed = assumed.with_entry((event.type, event.state_key), event.event_id)
-            fresh -= differing_entries(assumed, ours)
-        differences[row.event_id] = frozenset(entries)
+            fresh -= entries_of_verdict(judged)
+        differences[row.event_id] = entries
         if not fresh:
             self._counts.inherited += 1
         elif not theirs:
@@ -410,7 +390,7 @@ class _Batch:
 
 
 def _trim(
-    remembered: dict[str, object] | dict[str, None] | dict[str, frozenset[StateEntry]],
+    remembered: dict[str, object] | dict[str, None] | dict[str, frozenset[DifferingEntry]],
 ) -> None:
     for each in list(islice(remembered, max(0, len(remembered) - _MAX_REMEMBERED))):
         del remembered[each]

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synrepl.rooms import CompactStateMap, StateKey, delta, topological_sort
+from synrepl.rooms import topological_sort
 from synrepl.services.rooms.importing.findings import ImportCounts, ImportFinding, Quarantined
 from synrepl.services.rooms.importing.sink import ImportedEvent
 from synrepl.storage.foreign.rooms.events import BEFORE_ALL, RoomPosition
 
 #: Less than every stream ordering.
 _FIRST = BEFORE_ALL.stream
-
-#: An entry that differs: its key, the server's event and the computed one.
-StateEntry = tuple[StateKey, str | None, str | None]
 
 
 class AuditedBatch(NamedTuple):
@@ -64,13 +61,3 @@ def _arrival(imported: ImportedEvent) -> tuple[int, int | str]:
     """Sorts outliers first, because the state before an event may consist of them."""
     stream = imported.position.stream
     return (stream, imported.event.event_id) if not imported.outlier else (_FIRST, stream)
-
-
-def differing_entries(theirs: CompactStateMap, ours: CompactStateMap) -> set[StateEntry]:
-    """The entries that differ between two states."""
-    change = delta(theirs, ours)
-    found: set[StateEntry] = {
-        (key, theirs.get(key), event_id) for key, event_id in change.entries.items()
-    }
-    found.update([(key, theirs.get(key), None) for key in change.removed])
-    return found

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from synrepl.rooms import CompactStateMap, delta, lookup_state_after, run
-from synrepl.services.rooms.importing.audit import CANNOT_JUDGE, RoomAuditor
-from synrepl.services.rooms.importing.audited import StateEntry, differing_entries
+from synrepl.rooms import (
+    CANNOT_JUDGE,
+    CompactStateMap,
+    DifferingEntry,
+    delta,
+    differing_entries,
+    lookup_state_after,
+    run,
+)
+from synrepl.services.rooms.importing.audit import RoomAuditor
 from synrepl.services.rooms.importing.findings import FindingKind, ImportCounts, ImportFinding
 from synrepl.services.rooms.importing.source_view import SourceRoomView
 from synrepl.storage.database import Transaction
@@ -143,7 +150,7 @@ def _before(
 
 
 def _group_findings(
-    room_id: str, stored: SourceGroup, entries: Collection[StateEntry]
+    room_id: str, stored: SourceGroup, entries: Collection[DifferingEntry]
 ) -> list[ImportFinding]:
     return [
         ImportFinding(

@@ -5,29 +5,21 @@ What others depend on is read from the database in sets, and kept in bounded mem
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 import msgspec
 
 from synrepl.rooms import (
-    AuthChainFacts,
     BadEvent,
     BitSetChains,
     CompactStateMap,
-    Delta,
-    DifferingEvents,
     Event,
+    HistoryView,
     KnownEvents,
     ResolutionCache,
-    RoomHeads,
     RoomVersion,
     Slots,
-    StateKey,
-    UnknownEvents,
-    auth_dependencies,
-    delta,
-    topological_sort,
 )
 from synrepl.services.rooms.importing.findings import ImportFinding
 from synrepl.services.rooms.importing.group_states import GroupStates
@@ -40,9 +32,6 @@ MAX_EVENTS, MAX_PLACES = 4096, 8192
 
 #: Events whose auth chains are kept for state resolution; then the index begins anew.
 MAX_CHAINS = 50_000
-
-#: Events of a state that are read at once while an auth difference is computed.
-_SHARED = 256
 
 
 class SourceEventPlace(msgspec.Struct, frozen=True, gc=False):
@@ -101,13 +90,14 @@ class SourceRoomMemory:
         self.groups.trim()
 
 
-class SourceRoomView:
+class SourceRoomView(HistoryView):
     """Implements :class:`~synrepl.rooms.RoomView` in one transaction on the source.
 
     :ivar findings: of state groups that were read
     """
 
     def __init__(self, memory: SourceRoomMemory, txn: Transaction) -> None:
+        super().__init__(memory.room_id, memory.empty_state, memory.chains)
         self._memory = memory
         self._txn = txn
         self._absent: set[str] = set()
@@ -155,76 +145,6 @@ class SourceRoomView:
                 state = memory.groups[row.group].state
                 memory.places[row.event_id] = SourceEventPlace(state, row.topological)
         return memory.places
-
-    def heads(self) -> RoomHeads[CompactStateMap]:
-        """The room, without its end: events are judged as history."""
-        memory = self._memory
-        return RoomHeads(memory.room_id, memory.empty_state, frozenset(), False)
-
-    def state_entries(
-        self, states: Sequence[CompactStateMap], keys: Sequence[StateKey], /
-    ) -> Sequence[tuple[str | None, ...]]:
-        """For each state, the event ID of each key."""
-        return [state.several(keys) for state in states]
-
-    def state_differences(self, states: Sequence[CompactStateMap], /) -> Sequence[Delta]:
-        """The deltas from the first state to each of the others."""
-        first, *others = states
-        return [delta(first, each) for each in others]
-
-    def auth_chain_facts(
-        self,
-        differing: DifferingEvents,
-        state: CompactStateMap,
-        keys: Collection[StateKey],
-        with_subgraph: bool,
-        /,
-    ) -> AuthChainFacts:
-        """The auth chain data for a resolution.
-
-        :raises UnknownEvents: an event of an auth chain is missing
-        """
-        starts = differing.events()
-        self._add_chains(starts)
-        conflicted = {state.get(key) for key in keys}
-        shared = (each for each in state.values() if each not in conflicted)
-        difference = self._memory.chains.difference(differing, self._with_chains(shared))
-        subgraph = self._memory.chains.subgraph(starts) if with_subgraph else frozenset[str]()
-        return AuthChainFacts(difference, subgraph, self._memory.chains.power_levels)
-
-    def check_conflict(self, event_ids: Collection[str], /) -> None:
-        """Allow any number."""
-
-    # Auth chains
-
-    def _with_chains(self, event_ids: Iterator[str]) -> Iterator[str]:
-        """The events, after their auth chains were read; in parts, because few may be needed."""
-        while part := list(islice(event_ids, _SHARED)):
-            self._add_chains(part)
-            yield from part
-
-    def _add_chains(self, starts: Collection[str]) -> None:
-        path = [each for each in starts if each not in self._memory.chains]
-        events: dict[str, Event] = {}
-        while True:  # breadth first, one statement a step
-            ahead = [
-                each for each in path if each not in events and each not in self._memory.chains
-            ]
-            if not ahead:
-                break
-            known = self.known_events(ahead).events
-            for each in ahead:
-                event = known.get(each)
-                if event is None:
-                    raise UnknownEvents(
-                        missing=each,
-                        room_id=self._memory.room_id,
-                        event_id="in a state or an auth chain",
-                    )
-                events[each] = event
-            path = [cited for each in ahead for cited in auth_dependencies(events[each])]
-        for event in topological_sort(events.values(), dependencies=auth_dependencies).events:
-            self._memory.chains.add(event)
 
 
 def _oldest(kept: Mapping[str, object], most: int) -> list[str]:
