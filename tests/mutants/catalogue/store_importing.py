@@ -23,8 +23,8 @@ IMPORTING = (
     Mutant(
         "store-import-inherited",
         "services/rooms/importing/audit.py",
-        "            inherited |= differences.get(parent, frozenset())\n",
-        "            inherited |= frozenset()\n",
+        "            *(differences.get(parent, ()) for parent in judged.prev_event_ids)\n",
+        "            *(() for parent in judged.prev_event_ids)\n",
         "a difference is named only where it begins",
         (RECORDED + "test_a_wrong_resolution_of_an_old_release_is_named_where_it_begins",),
         PACKAGE,
