@@ -315,9 +315,9 @@ class Processes(CliCase):
             "retention: {every: 50ms, keep: 0s}\n"
         )
         worker.write_text(f"{common}instance_name: worker1\nmaster: {{port: {listener}}}\n")
-        self.start("master", "-c", master)
+        self.start("master", "-c", master, in_new_process=True)
         await self.until(port, "/ready", 200)
-        first = self.start("worker", "-c", worker)
+        first = self.start("worker", "-c", worker, in_new_process=True)
         while not (await self.http(port, "/status"))[1]["followers"]:
             await TwistedScheduler(reactor).sleep(0.02)
         first.signal("KILL")
