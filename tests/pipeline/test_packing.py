@@ -185,6 +185,16 @@ class ReadingGroups(PostgresCase):
         (batch,) = self.reader.batches(made, wanted)
         self.assertEqual(batch.to_pylist(), [{"row_no": 0, "text": "n", "n": None}] * 99)
 
+    def test_row_numbers_are_zero_even_where_they_might_be_null(self) -> None:
+        """The schema of a reader may allow NULL where the table does not."""
+        self.insert([(1, 0, {}), (2, 0, {}), (2, 1, {})])
+        schema = arrow_schema(column._replace(nullable=True) for column in self.columns)
+        for known in {}, {"row_no": ColumnStatistics(values=1.0)}:
+            for tokens in 1, 5:
+                found = self.reader.batches(self.chunk(2, tokens, known), schema)
+                numbers = pa.Table.from_batches(found, schema).column("row_no").to_pylist()
+                self.assertEqual(numbers, [0, 0, 1])
+
     def test_groups_are_what_is_read(self) -> None:
         """Not by chance the rows of the other statement."""
         self.insert([(1, 0, {"text": "a"})])

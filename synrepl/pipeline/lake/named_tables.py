@@ -86,7 +86,7 @@ class LakeDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the stream; all of them may be null.
 
-        :raises OptionMissing: :raises UnknownOption: :raises NotALake: :raises NotInTheLake:
+        :raises OptionMissing: :raises NotALake: :raises NotInTheLake:
         """
         lake, stream = self._given
         return _nullable(Lake(lake).table(stream).stream_schema)
@@ -98,7 +98,10 @@ class LakeDataSource(DataSource):
 
     @property
     def _given(self) -> tuple[str, str]:
-        options = DataSourceOptions("lake source", self.options, ("lake", "stream"), ("path",))
+        known = ("lake", "stream")
+        # Spark adds what it knows of a table in its catalogue.
+        added = {name.lower() for name in self.options} - set(known)
+        options = DataSourceOptions("lake source", self.options, known, added)
         return (
             options.needed("lake", "its folder or URL"),
             options.needed("stream", "the name of a stream"),

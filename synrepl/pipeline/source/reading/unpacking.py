@@ -63,7 +63,7 @@ def unpack(
         if each.true is not None:
             column = _flags(answer(each.true), given)
         elif kind := _NUMBERS.get(field.type):
-            column = _numbers(cells.as_buffer(), rows, given, kind, field.nullable)
+            column = _numbers(cells.as_buffer(), rows, given, kind, each.zero)
         elif not cells.is_valid:
             column = pa.nulls(rows, field.type)
         else:
@@ -83,14 +83,14 @@ def _bitmap(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
-def _numbers(cells: Any, rows: int, given: _Given, kind: str, nullable: bool) -> pa.Array:
+def _numbers(cells: Any, rows: int, given: _Given, kind: str, zero: bool) -> pa.Array:
     native = kind.replace(">", "<")
     if given is None:
         return pa.array(np.frombuffer(cells, kind).astype(native))
     numbers = np.zeros(rows, native)
     if cells is not None:
         numbers[given] = np.frombuffer(cells, kind)
-    return pa.array(numbers, mask=~given if nullable else None)
+    return pa.array(numbers, mask=None if zero else ~given)
 
 
 def _texts(cells: pa.Buffer, rows: int, given: _Given) -> pa.Array | None:
