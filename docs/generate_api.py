@@ -202,7 +202,6 @@ SECTIONS = (
         "synrepl.pipeline",
         {
             "register": None,
-            "register_lake": None,
             "tokens_behind": None,
             "latest_by_key": None,
             "changes_by_key": None,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from synrepl.pipeline.datasource import register as register
-    from synrepl.pipeline.lake.named_tables import register_lake as register_lake
     from synrepl.pipeline.rooms.compaction import compact_groups as compact_groups
     from synrepl.pipeline.rooms.divergence import diverging_rooms as diverging_rooms
     from synrepl.pipeline.rooms.groups.applying import apply_compaction as apply_compaction
@@ -33,7 +32,6 @@ else:
         __name__,
         {
             "synrepl.pipeline.datasource": ("register",),
-            "synrepl.pipeline.lake.named_tables": ("register_lake",),
             "synrepl.pipeline.rooms.groups.applying": ("apply_compaction",),
             "synrepl.pipeline.rooms.compaction": ("compact_groups",),
             "synrepl.pipeline.rooms.divergence": ("diverging_rooms",),

@@ -21,7 +21,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from synrepl.pipeline.lake.named_tables import LakeDataSource
 from synrepl.pipeline.sink.writers import batch_writer, stream_writer
 from synrepl.pipeline.source.batch import BatchReader
 from synrepl.pipeline.source.database.open import open_source_database
@@ -74,7 +73,7 @@ class SynreplDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source with a session, and the one of the tables that :func:`.register_lake` names.
+    """Register the data source with a session.
 
     In a session on this machine, Spark's Python workers run the Python of this process from now on,
     unless ``PYSPARK_PYTHON`` names another one. Spark's default is the ``python3`` on PATH, which
@@ -85,4 +84,3 @@ def register(spark: SparkSession) -> None:
     if context is not None and context.master.startswith("local") and not named:
         context.pythonExec = sys.executable
     spark.dataSource.register(SynreplDataSource)
-    spark.dataSource.register(LakeDataSource)

@@ -171,19 +171,29 @@ class ReadingGroups(PostgresCase):
 
     def test_statistics_are_read(self) -> None:
         self.sql(
-            "INSERT INTO synrepl.notes SELECT n, 0, 'w', 'n', NULL FROM generate_series(1, 9) n"
+            "INSERT INTO synrepl.notes SELECT n, 0, 'w', 'n', NULL FROM generate_series(1, 99) n"
         )
         self.sql("ANALYZE synrepl.notes")
         self.source.refresh()
         columns = ["row_no", "text", "n"]
-        start, end = PositionVector({}, 0), PositionVector({}, 9)
+        start, end = PositionVector({}, 0), PositionVector({}, 99)
         (made,) = plan_chunks(self.source, {"notes": start}, {"notes": end}, {"notes": columns})
         assert made.packed is not None
         self.assertEqual([bits.together for bits in made.packed.bits], [True, False, True])
         schema = arrow_schema(self.source.stream_schema("notes").columns)
         wanted = pa.schema([schema.field(name) for name in columns])
         (batch,) = self.reader.batches(made, wanted)
-        self.assertEqual(batch.to_pylist(), [{"row_no": 0, "text": "n", "n": None}] * 9)
+        self.assertEqual(batch.to_pylist(), [{"row_no": 0, "text": "n", "n": None}] * 99)
+
+    def test_row_numbers_are_zero_even_where_they_might_be_null(self) -> None:
+        """The schema of a reader may allow NULL where the table does not."""
+        self.insert([(1, 0, {}), (2, 0, {}), (2, 1, {})])
+        schema = arrow_schema(column._replace(nullable=True) for column in self.columns)
+        for known in {}, {"row_no": ColumnStatistics(values=1.0)}:
+            for tokens in 1, 5:
+                found = self.reader.batches(self.chunk(2, tokens, known), schema)
+                numbers = pa.Table.from_batches(found, schema).column("row_no").to_pylist()
+                self.assertEqual(numbers, [0, 0, 1])
 
     def test_groups_are_what_is_read(self) -> None:
         """Not by chance the rows of the other statement."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import click
 
@@ -75,7 +75,7 @@ def command(
     if as_json:
         print_json(
             {
-                "logs": [asdict(each) | {"position": str(each.position)} for each in logs],
+                "logs": [_log_data(each) for each in logs],
                 "repaired": [asdict(each) for each in done],
                 "left": [asdict(each) for each in left],
             }
@@ -84,6 +84,11 @@ def command(
         show(*_log_lines(logs), *_lines(done, left, bool(logs)))
     if left:
         sys.exit(EXIT_FAILED)
+
+
+def _log_data(log: RepairedLog) -> dict[str, object]:
+    plain = {each.name: getattr(log, each.name) for each in fields(log)}
+    return {**plain, "position": str(log.position)}
 
 
 def _log_lines(logs: Sequence[RepairedLog]) -> Iterator[str]:

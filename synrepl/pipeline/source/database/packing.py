@@ -66,16 +66,18 @@ Statistics = Mapping[str, ColumnStatistics]
 
 
 class CellBits(NamedTuple):
-    """How a group says which cells of a column are given. Others are NULL, or zero in a column without NULL.
+    """How a group says which cells of a column are given.
 
     :ivar given: the number of the bit in the answers of a row; None if all are given, or ``together``
     :ivar together: by the statistics, all are given or none; the group has their number
     :ivar true: the number of the bit that is the value of a boolean
+    :ivar zero: the others are zero, not NULL
     """
 
     given: int | None
     together: bool
     true: int | None
+    zero: bool
 
 
 class PackedScan(msgspec.Struct, frozen=True):
@@ -96,7 +98,8 @@ def _cell_bits(columns: Iterable[Column], known: Statistics) -> Iterator[CellBit
         # A bit costs the server more than sending a text does.
         together = found.values == 1 if zero else column.nullable and found.nulls in (0.0, 1.0)
         bit = next(numbers) if (column.nullable or zero) and not together else None
-        yield CellBits(bit, together, next(numbers) if column.type is ColumnType.BOOLEAN else None)
+        true = next(numbers) if column.type is ColumnType.BOOLEAN else None
+        yield CellBits(bit, together, true, zero)
 
 
 def rows_per_group(columns: Sequence[Column], known: Statistics, span: Range, rows: int) -> int:

@@ -44,10 +44,11 @@ def unpack(
     if rows is None:
         return None
     answered = packed.column(3)[at].as_buffer()
-    answers = None if answered is None else np.frombuffer(answered, ">i8").astype("<i8")
+    answers: Any = None if answered is None else np.frombuffer(answered, ">i8").astype("<i8")
 
     def answer(bit: int) -> npt.NDArray[np.bool_]:
-        return (answers & (1 << bit)) != 0
+        found: npt.NDArray[np.bool_] = (answers & (1 << bit)) != 0
+        return found
 
     found: list[pa.Array] = []
     for number, (field, each) in enumerate(zip(schema, bits, strict=True)):
@@ -62,7 +63,7 @@ def unpack(
         if each.true is not None:
             column = _flags(answer(each.true), given)
         elif kind := _NUMBERS.get(field.type):
-            column = _numbers(cells.as_buffer(), rows, given, kind, field.nullable)
+            column = _numbers(cells.as_buffer(), rows, given, kind, each.zero)
         elif not cells.is_valid:
             column = pa.nulls(rows, field.type)
         else:
@@ -82,16 +83,14 @@ def _bitmap(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
-def _numbers(
-    cells: pa.Buffer | None, rows: int, given: _Given, kind: str, nullable: bool
-) -> pa.Array:
+def _numbers(cells: Any, rows: int, given: _Given, kind: str, zero: bool) -> pa.Array:
     native = kind.replace(">", "<")
     if given is None:
         return pa.array(np.frombuffer(cells, kind).astype(native))
     numbers = np.zeros(rows, native)
     if cells is not None:
         numbers[given] = np.frombuffer(cells, kind)
-    return pa.array(numbers, mask=~given if nullable else None)
+    return pa.array(numbers, mask=None if zero else ~given)
 
 
 def _texts(cells: pa.Buffer, rows: int, given: _Given) -> pa.Array | None:
