@@ -67,16 +67,16 @@ class ListFetcher:
         )
 
     async def fetch_from(
-        self, server: str, event_id: str, missing: int, listed: int, *, one_by_one: bool
+        self, server: str, event_id: str, listed: int, *, one_by_one: bool
     ) -> bool:
         """Fetch what is missing from one server; what has arrived is kept whatever comes then.
 
         :param event_id: the event before which the state is
-        :param missing: number of missing events
         :param listed: number of listed events
         :param one_by_one: do not request the whole state, however many events are missing
         :returns: whether the server answered, though perhaps not with what is missing
         """
+        missing = await self.missing()
         if not one_by_one and missing > max(WHOLE_FROM, listed * WHOLE_FROM_PART):
             room_id = self._job.room_id
             found = await self._servers.ask(

@@ -203,7 +203,7 @@ class RoomResync:
         # Single events are slow where there are many, so every server is asked for all of them first.
         for one_by_one, server in [(each, name) for each in (False, True) for name in servers]:
             answered = await self._fetcher.fetch_from(
-                server, target.event_id, missing, job.listed, one_by_one=one_by_one
+                server, target.event_id, job.listed, one_by_one=one_by_one
             )
             missing = await self._fetcher.missing()
             if not missing:
