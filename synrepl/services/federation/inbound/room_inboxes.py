@@ -126,7 +126,7 @@ class _Inbox:
         return taken
 
 
-class _Turn:
+class _PlaceAmongRooms:
     """A place among the rooms that are judged at once, which ends early where judging takes long."""
 
     def __init__(self, scheduler: Scheduler, places: Semaphore) -> None:
@@ -225,7 +225,7 @@ class RoomInboxes:
         await self._scheduler.sleep(0)  # what comes in this turn makes up one batch
         try:
             while inbox.offers or inbox.has_staged:
-                async with _Turn(self._scheduler, self._turns):
+                async with _PlaceAmongRooms(self._scheduler, self._turns):
                     await self._judge_next(room_id, inbox)
         finally:
             del self._inboxes[room_id]
