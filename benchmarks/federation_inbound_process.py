@@ -30,6 +30,7 @@ from synrepl.adapters.scheduler import TwistedScheduler
 from synrepl.adapters.worker_threads import WorkerThreads
 from synrepl.core import jsons
 from synrepl.core.garbage import collect_after_batches
+from synrepl.daemon.federation.ports import THREADS
 from synrepl.daemon.federation.transactions import transaction_routes
 from synrepl.federation.transactions import transaction_content
 from synrepl.federation.x_matrix import sign_request
@@ -199,7 +200,7 @@ class Receiving:
         handover = EventHandover(
             database, None if stages else self.inboxes, LocalWaker(self.inboxes), "master"
         )
-        threads = WorkerThreads(clock, "signatures", 2)
+        threads = WorkerThreads(clock, "signatures", THREADS)
         verifier = EventVerifier(scheduler, process.keys, threads, log)
         receiver = TransactionReceiver(
             scheduler,

@@ -8,15 +8,22 @@ value is never stored, and later calls begin another load.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import Any, NoReturn
 
 from synrepl.caches.entries import Entries, Entry
 from synrepl.caches.load import Load
 from synrepl.core.errors import InputError
-from synrepl.streams.effects import Key, scalar
+from synrepl.streams.effects import SCALARS, Key, scalar
+
+#: From this number of keys on, it is worth a look whether they are more than the entries.
+MANY_KEYS = 20
+
+#: Types whose values can all be in keys.
+_ALWAYS_USABLE = SCALARS - {float}
 
 
 class UnusableKey(InputError):
@@ -209,6 +216,31 @@ class Cache:
                 del self.loads[full]
         else:
             self.clear()
+
+    def invalidate_several(self, keys: Sequence[Key | None]) -> None:
+        """Invalidate each of some keys. Where they are more than the entries, as when a large room is joined, it looks
+        at the entries rather than at the keys."""
+        held = len(self.entries) + len(self.loads)
+        if len(keys) < MANY_KEYS or len(keys) < held or not self._are_full(keys):
+            for key in keys:
+                self.invalidate(key)
+            return
+        self.invalidations += len(keys)
+        if not held:
+            return
+        stale = set(keys)
+        for full in [full for full in self.loads if full in stale]:
+            del self.loads[full]
+        for full in [full for full in self.entries if full in stale]:
+            self._drop(full)
+
+    def _are_full(self, keys: Sequence[Key | None]) -> bool:
+        """Whether each key can be that of one entry."""
+        if set(map(type, keys)) != {tuple}:
+            return False
+        full = [key for key in keys if key is not None]
+        parts = chain.from_iterable(full)
+        return set(map(len, full)) == {self._arity} and set(map(type, parts)) <= _ALWAYS_USABLE
 
     def clear(self) -> None:
         """Drop all entries, in constant time."""

@@ -19,13 +19,17 @@ class Semaphore:
         self._free = places
         self._waiting: deque[Promise[None]] = deque()
 
-    async def __aenter__(self) -> None:
+    async def acquire(self) -> None:
+        """Wait for a place, to be given back by :meth:`release`."""
         if self._free:
             self._free -= 1
             return
         promise: Promise[None] = self._scheduler.promise()
         self._waiting.append(promise)
         await promise
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
 
     async def __aexit__(
         self,
@@ -35,6 +39,10 @@ class Semaphore:
     ) -> None:
         if kind is GeneratorExit:
             return  # the coroutine is being discarded, so no other one is resumed
+        self.release()
+
+    def release(self) -> None:
+        """Give a place back."""
         if self._waiting:
             self._waiting.popleft().callback(None)  # hands the place over
         else:

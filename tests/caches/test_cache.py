@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from synrepl.caches.cache import BadCache, Cache, Declaration, UnusableKey
+from synrepl.caches.cache import MANY_KEYS, BadCache, Cache, Declaration, UnusableKey
 from synrepl.caches.load import Load
 from synrepl.streams.effects import Key
 
@@ -127,6 +127,17 @@ class AgainstTheModel(RuleBasedStateMachine):
     def changed(self, part: Key | None) -> None:
         """A value changes and is invalidated, perhaps with other entries."""
         self.cache.invalidate(part)
+        self.note(part)
+
+    @rule(parts=st.lists(st.one_of(KEYS, KEYS, KEYS, KEYS, KEYS, PARTS), max_size=4))
+    def several_changed(self, parts: list[Key | None]) -> None:
+        """Values change, and are invalidated together with many that are not here."""
+        others: list[Key | None] = [("!nowhere", "@x", number) for number in range(MANY_KEYS)]
+        self.cache.invalidate_several([*parts, *others])
+        for part in parts:
+            self.note(part)
+
+    def note(self, part: Key | None) -> None:
         known = part[:ARITY] if part else ()
         everything = not known or ["@x"] in known or (len(known) < ARITY and not self.declared.tree)
         for key in {*self.kept, *self.truth, *self.counted, *(key for key, *_ in self.under_way)}:

@@ -12,8 +12,10 @@ from unittest.mock import patch
 
 from simulator.federation.joins_simulation import simulate_joins
 from synrepl.services.federation.inbound.gaps import GapFiller
+from synrepl.services.federation.inbound.room_inboxes import RoomInboxes
 from synrepl.storage.rooms.partial import swap
 from synrepl.storage.rooms.partial.swap_facts import append_swap_facts
+from synrepl.storage.rooms.partial.swapped_state import StateSwap
 from synrepl.streams.synapse.un_partial_stated_room import (
     UN_PARTIAL_STATED_ROOM,
     UnPartialStatedRoomRow,
@@ -71,3 +73,21 @@ class JoinMutants(TestCase):
             pass
 
         self.assert_caught("LIVENESS", (GapFiller, "gap_found", gap_found))
+
+    def test_staged_events_are_not_judged(self) -> None:
+        def wake(inboxes: RoomInboxes, room_id: str) -> None:
+            pass
+
+        self.assert_caught("LIVENESS LEFTOVERS", (RoomInboxes, "wake", wake))
+
+    def test_the_current_state_stays_partial(self) -> None:
+        def swap_state(*arguments: object) -> StateSwap:
+            return StateSwap({}, (), ())
+
+        self.assert_caught("STATE DAMAGE CURRENT CRASH", (swap, "swap_current_state", swap_state))
+
+    def test_events_keep_their_verdicts_and_states(self) -> None:
+        def apply_outcomes(txn: object, room: object) -> None:
+            pass
+
+        self.assert_caught("STATE DAMAGE CRASH", (swap, "_apply_outcomes", apply_outcomes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -20,8 +19,9 @@ from synrepl.daemon.assemble.ports import FederationPorts
 from synrepl.daemon.config.config import Config
 from synrepl.daemon.config.signing_key import signing_key_of
 
-#: Maximum number of threads that verify signatures. Parsing needs the interpreter's lock, so more are of little use.
-MAX_THREADS = 4
+#: Threads that verify signatures. Parsing needs the interpreter's lock, and libsodium runs beside whoever has it. A second
+#: thread takes up to a fifth more CPU time for the same events, because both wait for that lock.
+THREADS = 1
 
 
 def federation_ports(
@@ -45,7 +45,7 @@ def federation_ports(
     client = HttpsClient(connector, section.spool_dir)
     stops.push_async_callback(client.close)
     discovery = ServerDiscovery(scheduler, names, WellKnownLookups(scheduler, client, log))
-    threads = WorkerThreads(reactor, "signatures", min(MAX_THREADS, os.cpu_count() or 1))
+    threads = WorkerThreads(reactor, "signatures", THREADS)
     stops.callback(threads.stop)
     transport = HttpsFederationTransport(reactor, config.server_name, key, discovery, client)
     return FederationPorts(

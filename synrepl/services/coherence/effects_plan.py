@@ -65,8 +65,7 @@ class EffectsPlan(NamedTuple):
             except Exception as error:  # such functions may be declared by users
                 keys, failed = [None], error
             for cache in targeted:
-                for key in keys:
-                    cache.invalidate(key)
+                cache.invalidate_several(keys)
         for entities_of, names in self.marks:
             for name in names:
                 index = caches.indexes.get((stream, name))

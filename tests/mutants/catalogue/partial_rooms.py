@@ -11,6 +11,7 @@ HELD_UP = "tests.services.federation.resync.test_rooms_while_partial."
 RANDOM = ("tests.services.federation.resync.test_random_partial_rooms",)
 BAD_LISTS = (LYING + "test_a_bad_list_is_recorded_and_another_server_is_asked",)
 TWO_PROCESSES = (SCENARIOS + "test_one_of_two_processes_completes_a_room_and_the_other_takes_over",)
+REPORTED = ("tests.services.federation.resync.test_reported_states",)
 PARTIAL_JOINS = ("tests.storage.rooms.partial.test_partial_joins",)
 FULL_JOINS = ("tests.services.federation.test_full_joins",)
 JOINS = ("tests.services.federation.joining.test_joins",)
@@ -21,10 +22,28 @@ PARTIAL_ROOMS = (
     Mutant(
         "partial-list-members",
         "storage/rooms/partial/listed_states.py",
-        "    if not joined:\n",
+        "    if not is_joined:\n",
         "    if False:\n",
         "a list by which nobody is in the room is not believed",
         BAD_LISTS,
+        PACKAGE,
+    ),
+    Mutant(
+        "partial-reported-doubtful",
+        "storage/rooms/partial/rejudging.py",
+        "            elif number in wanted.doubtful and is_rejected:\n",
+        "            elif number in wanted.doubtful and not is_rejected and False:\n",
+        "a reported state loses what is rejected by now",
+        REPORTED,
+        PACKAGE,
+    ),
+    Mutant(
+        "partial-order",
+        "storage/rooms/partial/rejudge_order.py",
+        "        in_state = [*doubtful.get(group, ()), *left_out]\n",
+        "        in_state = [*left_out]\n",
+        "an event is judged after those in the state before it",
+        REPORTED,
         PACKAGE,
     ),
     Mutant(

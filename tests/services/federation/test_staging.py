@@ -94,6 +94,7 @@ class Staging(InboundCase):
 
     async def test_events_of_a_room_that_waits_for_its_turn_are_judged_together(self) -> None:
         self.patch(room_inboxes, "MAX_ROOMS", 1)
+        self.patch(room_inboxes, "SLOW_S", 600.0)
         first, second = await self.shared_room(), await self.shared_room(name="second")
         here = self.inbound(self.one)
         batches = self.batches()
@@ -109,6 +110,22 @@ class Staging(InboundCase):
             await each
         self.assertEqual(batches, [(first.room_id, 1), (second.room_id, 4)])
         self.assertEqual(self.verdicts([before, *sent]), ["accepted"] * 5)
+
+    async def test_a_room_that_takes_long_does_not_hold_up_others(self) -> None:
+        self.patch(room_inboxes, "MAX_ROOMS", 1)
+        self.patch(room_inboxes, "SLOW_S", 0.0)
+        first, second = await self.shared_room(), await self.shared_room(name="second")
+        here = self.inbound(self.one)
+        batches = self.batches()
+        slow, quick = self.say(first), self.say(second)
+        with self.one.persister.queues.entered({first.room_id: 1}) as (lock,):
+            async with lock:
+                answer = self.start(here.receive([slow]))
+                await self.until(lambda: batches == [(first.room_id, 1)])
+                await here.receive([quick], origin="other.test")
+                self.assertEqual(self.verdicts([quick]), ["accepted"])
+        await answer
+        self.assertEqual(self.verdicts([slow]), ["accepted"])
 
     def batches(self) -> list[tuple[str, int]]:
         """The room and the number of events of each batch that is persisted from now on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from synrepl.core.clock import Promise, Scheduler
@@ -29,7 +30,10 @@ MAX_BATCH_EVENTS = 500
 MAX_INBOX_BYTES = 16 * 2**20
 
 #: Rooms whose events are judged at once. In those that wait for their turn, batches grow.
-MAX_ROOMS = 16
+MAX_ROOMS = 4
+
+#: Seconds after which a room that is still being judged holds up others no longer.
+SLOW_S = 0.5
 
 #: Seconds after which whatever waits for a verdict would have been given up by everybody.
 _FOREVER_S = 3600.0
@@ -122,6 +126,28 @@ class _Inbox:
         return taken
 
 
+class _PlaceAmongRooms:
+    """A place among the rooms that are judged at once, which ends early where judging takes long."""
+
+    def __init__(self, scheduler: Scheduler, places: Semaphore) -> None:
+        self._scheduler = scheduler
+        self._places = places
+
+    async def __aenter__(self) -> None:
+        await self._places.acquire()
+        self._timer = self._scheduler.callLater(SLOW_S, self._places.release)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer.active():
+            self._timer.cancel()
+            await self._places.__aexit__(kind, error, trace)
+
+
 class RoomInboxes:
     """The inboxes of the rooms that are assigned to this process.
 
@@ -199,7 +225,7 @@ class RoomInboxes:
         await self._scheduler.sleep(0)  # what comes in this turn makes up one batch
         try:
             while inbox.offers or inbox.has_staged:
-                async with self._turns:
+                async with _PlaceAmongRooms(self._scheduler, self._turns):
                     await self._judge_next(room_id, inbox)
         finally:
             del self._inboxes[room_id]

@@ -30,7 +30,7 @@ WHOLE_FROM_PART, WHOLE_FROM = 0.1, 20
 CONCURRENT, PAGE = 10, 100
 
 #: Events that are verified together.
-VERIFIED = 500
+VERIFIED = 1_000
 
 
 class ListFetcher:

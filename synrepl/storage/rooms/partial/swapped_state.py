@@ -16,16 +16,21 @@ _MEMBERSHIP = f"(ARRAY{list(MEMBERSHIPS)!r}::text[])[{membership_set('e.audience
 
 # A fact of the room that others know already stands for the stream ID of the fact that is about to be written: there
 # may be very many rows, and while they are written, positions must not wait. Those of local users get the right one.
+#
+# In both statements entries are looked up one by one (OFFSET 0): the tables have just grown, and a plan by what
+# PostgreSQL knows of them could read all keys of a room for each member.
 _WRITE_MEMBERS = f"""
     INSERT INTO synrepl._memberships (room_no, user_id, event_no, membership, stream_id)
     SELECT c.room_no, k.state_key, c.event_no, coalesce({_MEMBERSHIP}, 'leave'), h.stream_id
-      FROM synrepl._current_state c
-      JOIN synrepl._room_keys k USING (room_no, slot)
-      JOIN synrepl._room_events e USING (event_no)
-      JOIN synrepl._room_heads h ON h.room_no = c.room_no
-      LEFT JOIN synrepl._memberships m ON m.room_no = c.room_no AND m.user_id = k.state_key
-     WHERE c.room_no = %(room)s AND k.type = 'm.room.member'
-       AND m.event_no IS DISTINCT FROM c.event_no
+      FROM synrepl._room_heads h JOIN synrepl._current_state c USING (room_no)
+     CROSS JOIN LATERAL (SELECT type, state_key FROM synrepl._room_keys
+                          WHERE room_no = c.room_no AND slot = c.slot OFFSET 0) AS k
+     CROSS JOIN LATERAL (SELECT audience FROM synrepl._room_events
+                          WHERE event_no = c.event_no OFFSET 0) AS e
+     WHERE h.room_no = %(room)s AND k.type = 'm.room.member'
+       AND NOT EXISTS (SELECT FROM synrepl._memberships m
+                        WHERE m.room_no = c.room_no AND m.user_id = k.state_key
+                          AND m.event_no = c.event_no OFFSET 0)
     ON CONFLICT (room_no, user_id) DO UPDATE SET event_no = excluded.event_no,
         membership = excluded.membership, stream_id = excluded.stream_id"""
 
@@ -33,8 +38,11 @@ _REMOVE_MEMBERS = """
     WITH gone AS (
         DELETE FROM synrepl._memberships m
          WHERE m.room_no = %(room)s AND NOT EXISTS (
-               SELECT FROM synrepl._room_keys k JOIN synrepl._current_state c USING (room_no, slot)
-                WHERE k.room_no = m.room_no AND k.type = 'm.room.member' AND k.state_key = m.user_id)
+               SELECT FROM (SELECT slot FROM synrepl._room_keys
+                             WHERE room_no = m.room_no AND type = 'm.room.member'
+                               AND state_key = m.user_id OFFSET 0) AS k
+                      JOIN synrepl._current_state c ON c.room_no = m.room_no AND c.slot = k.slot
+               OFFSET 0)
         RETURNING m.user_id)
     SELECT user_id FROM gone"""
 

@@ -118,6 +118,16 @@ STORED_EVENT = (
 #: Where they are.
 FROM_EVENTS = "FROM synrepl._room_events e JOIN synrepl._event_types t USING (type_no)"
 
+# Events of a list, looked up one by one (OFFSET 0): while the table grows quickly, PostgreSQL would take it for small, and
+# read it as a whole for each list.
+_FROM_LISTED = (
+    "FROM unnest(%s::{kind}[]) AS a ({column}) CROSS JOIN LATERAL"
+    " (SELECT * FROM synrepl._room_events WHERE {column} = a.{column} OFFSET 0) AS e"
+    " JOIN synrepl._event_types t USING (type_no)"
+)
+_BY_ID = f"SELECT {STORED_EVENT} {_FROM_LISTED.format(kind='text', column='event_id')}"
+_BY_NUMBER = f"SELECT {STORED_EVENT} {_FROM_LISTED.format(kind='bigint', column='event_no')}"
+
 EVENTS_TABLE = RoomTable(
     "synrepl._room_events",
     "event_no, event_id, room_no, type_no, slot, sender, depth, origin_server_ts, stream_id,"
@@ -137,10 +147,7 @@ def events_by_id(txn: Transaction, event_ids: Collection[str]) -> dict[str, Stor
     """Events by ID, of whatever room; those that are not here are left out."""
     if not event_ids:
         return {}
-    txn.execute(
-        f"SELECT {STORED_EVENT} {FROM_EVENTS} WHERE e.event_id = ANY (%s::text[])",
-        (array_text(event_ids),),
-    )
+    txn.execute(_BY_ID, (array_text(event_ids),))
     return {each.event_id: each for each in map(stored_event, txn.fetchall())}
 
 
@@ -148,10 +155,7 @@ def events_by_number(txn: Transaction, numbers: Collection[int]) -> dict[int, St
     """Events by number; those that are not here are left out."""
     if not numbers:
         return {}
-    txn.execute(
-        f"SELECT {STORED_EVENT} {FROM_EVENTS} WHERE e.event_no = ANY (%s::bigint[])",
-        (array_text(numbers),),
-    )
+    txn.execute(_BY_NUMBER, (array_text(numbers),))
     return {each.event_no: each for each in map(stored_event, txn.fetchall())}
 
 
@@ -193,8 +197,8 @@ def raw_json(txn: Transaction, events: Iterable[StoredEvent]) -> dict[str, bytes
     if not wanted:
         return {}
     txn.execute(
-        "SELECT event_no, checksum, raw FROM synrepl._room_event_json"
-        " WHERE event_no = ANY (%s::bigint[])",
+        "SELECT j.event_no, j.checksum, j.raw FROM unnest(%s::bigint[]) AS a (event_no) CROSS JOIN LATERAL"
+        " (SELECT * FROM synrepl._room_event_json WHERE event_no = a.event_no OFFSET 0) AS j",
         (array_text(wanted),),
     )
     found: dict[str, bytes] = {}

@@ -232,16 +232,36 @@ class OpenedRoom(NamedTuple):
     known: frozenset[str]
 
 
+#: Of up to so many events, each is a parameter of its own.
+_MAX_FEW = 16
+
+_OF_ROOM = "FROM synrepl._rooms WHERE room_no = %s"
 _LOCK = PlannedOnce("SELECT pg_advisory_xact_lock(%s, %s)")
-_OPEN = (
-    f"SELECT {ROOM_COLUMNS},"
-    " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
-    " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
-    " (extract(epoch FROM now()) * 1000)::bigint,"
-    " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = ANY (%s::text[])),"
-    f" {OPENING_COLUMNS}"
-    " FROM synrepl._rooms WHERE room_no = %s"
-)
+
+
+def _open(ids: str) -> OpeningScript:
+    """Opens a room for several events.
+
+    :param ids: a table of theirs; they are looked up one by one: while the table of events grows quickly, PostgreSQL
+        would take it for small, and read it as a whole
+    """
+    return OpeningScript(
+        [
+            _LOCK,
+            PlannedOnce(
+                f"SELECT {ROOM_COLUMNS},"
+                " ARRAY(SELECT nextval('synrepl._event_numbers') FROM generate_series(1, %s)),"
+                " ARRAY(SELECT nextval('synrepl._group_numbers') FROM generate_series(1, %s)),"
+                " (extract(epoch FROM now()) * 1000)::bigint,"
+                f" ARRAY(SELECT e.event_id FROM {ids} AS a (event_id) CROSS JOIN LATERAL"
+                "  (SELECT event_id FROM synrepl._room_events WHERE event_id = a.event_id OFFSET 0) AS e),"
+                f" {OPENING_COLUMNS} {_OF_ROOM}"
+            ),
+        ]
+    )
+
+
+_OPEN_FOR_MANY_SCRIPT = _open("unnest(%s::text[])")
 # With an array, PostgreSQL plans again each time.
 _FOR_ONE = (
     f"SELECT {ROOM_COLUMNS}, ARRAY[nextval('synrepl._event_numbers')],"
@@ -249,11 +269,12 @@ _FOR_ONE = (
     " (extract(epoch FROM now()) * 1000)::bigint,"
     " ARRAY(SELECT e.event_id FROM synrepl._room_events e WHERE e.event_id = %s)"
 )
-_OF_ROOM = "FROM synrepl._rooms WHERE room_no = %s"
-_OPEN_SCRIPT = OpeningScript([_LOCK, PlannedOnce(_OPEN)])
 _OPEN_FOR_ONE_SCRIPT = OpeningScript(
     [_LOCK, PlannedOnce(f"{_FOR_ONE}, {OPENING_COLUMNS} {_OF_ROOM}")]
 )
+_OPEN_FOR_FEW_SCRIPTS = {
+    count: _open(f"(VALUES {', '.join(['(%s::text)'] * count)})") for count in (2, 4, 8, _MAX_FEW)
+}
 # A statement of its own: the row is read with a snapshot that is not older than the lock.
 _TRY_LOCK = PlannedOnce(
     "SELECT set_config('synrepl.has_room', pg_try_advisory_xact_lock(%s, %s)::text, true)"
@@ -283,8 +304,14 @@ def open_room(txn: Transaction, room_no: int, event_ids: Sequence[str], groups: 
     wanted: tuple[object, ...]
     if len(event_ids) == 1:
         script, wanted = _OPEN_FOR_ONE_SCRIPT, (min(groups, 1), event_ids[0])
+    elif 0 < len(event_ids) <= _MAX_FEW:
+        count, script = next(
+            each for each in _OPEN_FOR_FEW_SCRIPTS.items() if each[0] >= len(event_ids)
+        )
+        again = [event_ids[-1]] * (count - len(event_ids))
+        wanted = (len(event_ids), groups, *event_ids, *again)
     else:
-        script, wanted = _OPEN_SCRIPT, (len(event_ids), groups, array_text(event_ids))
+        script, wanted = _OPEN_FOR_MANY_SCRIPT, (len(event_ids), groups, array_text(event_ids))
     txn.execute(script, (ROOM_LOCKS, room_no, *wanted, room_no))
     found = txn.fetchone_or_none()
     if found is None:

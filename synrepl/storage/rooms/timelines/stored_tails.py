@@ -18,6 +18,7 @@ from synrepl.storage.database import PlannedOnce, Record, Script, Transaction
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.pending_rows import array_text
 from synrepl.storage.rooms.timelines.event_sources import (
+    EVENT_AND_JSON,
     SOURCE_CELLS,
     EventSource,
     WantedEvent,
@@ -213,7 +214,8 @@ def _change(cells: Sequence[Any]) -> TailChange:
     return TailChange(stream_id, key, event_no)
 
 
-# Each row says which part it belongs to, of which room it is, and has cells of its own.
+# Each row says which part it belongs to, of which room it is, and has cells of its own. Events are looked up one by one
+# (OFFSET 0): the plan stays while tables grow, and one that was made when they were small would read them as a whole.
 _TAILS = Script(
     [
         # Planning takes longer than running it, and a plan for these rooms would be no other.
@@ -246,25 +248,31 @@ _TAILS = Script(
             ), change AS MATERIALIZED (
                 SELECT e.room_no, f.stream_id, f.row_no, f.kind, f.type, f.state_key, n.event_no
                   FROM recent e JOIN room USING (room_no)
-                  JOIN synrepl.events f ON f.stream_id = e.stream_id
-                   AND f.kind IN ('state', 'state-all') AND f.room_id = room.room_id
-                  LEFT JOIN synrepl._room_events n ON n.event_id = f.event_id
+                 CROSS JOIN LATERAL (SELECT * FROM synrepl.events
+                                      WHERE stream_id = e.stream_id OFFSET 0) AS f
+                  LEFT JOIN LATERAL (SELECT event_no FROM synrepl._room_events
+                                      WHERE event_id = f.event_id OFFSET 0) AS n ON true
+                 WHERE f.kind IN ('state', 'state-all') AND f.room_id = room.room_id
             ), replaced AS MATERIALIZED (
                 SELECT e.room_no, e.event_no, synrepl.state_entry(e.room_no, e.group_before, e.slot) AS old_no
                   FROM recent e WHERE e.slot IS NOT NULL
             ), member AS MATERIALIZED (
                 SELECT s.room_no, s.sender, c.event_no
                   FROM (SELECT DISTINCT room_no, sender FROM recent) AS s
-                  JOIN synrepl._room_keys k ON k.room_no = s.room_no AND k.type = '{MEMBER}'
-                   AND k.state_key = s.sender
-                  JOIN synrepl._current_state c ON c.room_no = k.room_no AND c.slot = k.slot
+                 CROSS JOIN LATERAL (SELECT slot FROM synrepl._room_keys
+                                      WHERE room_no = s.room_no AND type = '{MEMBER}'
+                                        AND state_key = s.sender OFFSET 0) AS k
+                 CROSS JOIN LATERAL (SELECT event_no FROM synrepl._current_state
+                                      WHERE room_no = s.room_no AND slot = k.slot OFFSET 0) AS c
             ), named AS MATERIALIZED (
                 SELECT room_no, event_no FROM recent UNION SELECT room_no, event_no FROM change
                 UNION SELECT room_no, old_no FROM replaced UNION SELECT room_no, event_no FROM member
             ), needed AS MATERIALIZED (
                 SELECT room_no, event_no FROM named WHERE event_no IS NOT NULL
                 UNION
-                SELECT e.room_no, e.redacted_by FROM named n JOIN synrepl._room_events e USING (event_no)
+                SELECT n.room_no, e.redacted_by FROM named n
+                 CROSS JOIN LATERAL (SELECT redacted_by FROM synrepl._room_events
+                                      WHERE event_no = n.event_no OFFSET 0) AS e
                  WHERE e.redacted_by IS NOT NULL
             )
             SELECT 'room' AS part, r.room_no, json_build_array(r.room_id, r.version,
@@ -278,8 +286,10 @@ _TAILS = Script(
                    f.writer, t.type, k.state_key, e.slot, e.sender, e.origin_server_ts, e.redacted_by,
                    e.group_before, e.group_after, e.audience, e.flags & {_AFTER_GAP} <> 0), NULL
               FROM recent e JOIN synrepl._event_types t USING (type_no)
-              LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
-              LEFT JOIN synrepl.events f ON f.stream_id = e.stream_id AND f.row_no = 0
+              LEFT JOIN LATERAL (SELECT state_key FROM synrepl._room_keys
+                                  WHERE room_no = e.room_no AND slot = e.slot OFFSET 0) AS k ON true
+              LEFT JOIN LATERAL (SELECT writer FROM synrepl.events
+                                  WHERE stream_id = e.stream_id AND row_no = 0 OFFSET 0) AS f ON true
             UNION ALL
             SELECT 'change', room_no,
                    json_build_array(stream_id, row_no, kind, type, state_key, event_no), NULL
@@ -294,8 +304,7 @@ _TAILS = Script(
               FROM recent e JOIN synrepl._sent_events s USING (event_id)
             UNION ALL
             SELECT 'source', n.room_no, json_build_array({SOURCE_CELLS}), j.raw
-              FROM needed n JOIN synrepl._room_events e USING (event_no)
-              LEFT JOIN synrepl._room_event_json j USING (event_no)"""
+              FROM needed n JOIN {EVENT_AND_JSON}"""
         ),
     ]
 )
