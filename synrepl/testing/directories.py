@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import time
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -16,10 +15,6 @@ MEMORY = Path("/dev/shm")  # noqa: S108
 ENOUGH = 4 << 30
 
 _PREFIX = "synrepl-test-"
-
-#: Seconds after which a directory without a running server is a leftover, and not one that is about
-#: to be used.
-_LEFT_OVER_S = 60.0
 
 
 def server_directory(memory: Path = MEMORY, enough: int = ENOUGH) -> Path:
@@ -37,7 +32,7 @@ def server_directory(memory: Path = MEMORY, enough: int = ENOUGH) -> Path:
     for directory in memory.glob(f"{_PREFIX}*"):
         if _is_left_over(directory):
             shutil.rmtree(directory, ignore_errors=True)
-    return Path(mkdtemp(prefix=_PREFIX, dir=memory))
+    return Path(mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=memory))
 
 
 def _has_room(directory: Path, enough: int) -> bool:
@@ -55,16 +50,28 @@ def _has_room(directory: Path, enough: int) -> bool:
 
 
 def _is_left_over(directory: Path) -> bool:
-    """Whether servers were started there, and nobody runs one any more."""
-    locks = [*directory.glob("postgres.lock"), *directory.glob("*/postgres.lock")]
-    return bool(locks) and all(map(_is_free, locks))
+    """Whether the process that made it has ended, and nobody runs a server there any more."""
+    owner = directory.name.removeprefix(_PREFIX).partition("-")[0]
+    if not owner.isdecimal() or _is_running(int(owner)):
+        return False
+    return all(
+        map(_is_free, (*directory.glob("postgres.lock"), *directory.glob("*/postgres.lock")))
+    )
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def _is_free(path: Path) -> bool:
     try:
         with path.open() as lock:
-            if time.time() - os.fstat(lock.fileno()).st_mtime < _LEFT_OVER_S:
-                return False
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False

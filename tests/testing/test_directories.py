@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -29,12 +31,11 @@ class ServerDirectories(SynchronousTestCase):
         self.assertEqual(list(directory.iterdir()), [])
         return directory.parent
 
-    def left(self, name: str, lock: str = "postgres.lock", age_s: float = 3600) -> Path:
-        """A directory in memory in which a server was started."""
-        path = self.memory / name / lock
+    def left(self, owner: object, name: str, lock: str = "postgres.lock") -> Path:
+        """A directory in memory that a process made, and started a server in."""
+        path = self.memory / f"synrepl-test-{owner}-{name}" / lock
         path.parent.mkdir(parents=True)
         path.touch()
-        os.utime(path, (path.stat().st_mtime - age_s,) * 2)
         return path
 
     def test_is_in_memory_where_there_is_room(self) -> None:
@@ -50,17 +51,27 @@ class ServerDirectories(SynchronousTestCase):
         self.assertEqual(self.made(), Path(gettempdir()))
 
     def test_what_killed_processes_left_is_removed(self) -> None:
-        for path in "synrepl-test-one/postgres.lock", "synrepl-test-two/data/postgres.lock":
-            self.left(*path.split("/", 1))
+        ended = ended_process()
+        self.left(ended, "one")
+        self.left(ended, "two", "data/postgres.lock")
+        self.left(ended, "three").unlink()
         self.assertEqual(self.made(), self.memory)
         self.assertEqual(len(list(self.memory.iterdir())), 1)
 
-    def test_what_is_used_or_about_to_be_used_or_of_others_stays(self) -> None:
-        with self.left("synrepl-test-used").open() as lock:
+    def test_what_is_used_or_of_others_stays(self) -> None:
+        with self.left(ended_process(), "server").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self.left("synrepl-test-starting", age_s=5)
-            self.left("others")
-            self.left("synrepl-test-empty").unlink()
+            # Of a running process, whose server may be stopped: it may be started again.
+            self.left(os.getpid(), "stopped")
+            self.left("x", "unknown")
+            (self.memory / "others").mkdir()
+            before = set(self.memory.iterdir())
             self.made()
-            kept = {"synrepl-test-used", "synrepl-test-starting", "others", "synrepl-test-empty"}
-            self.assertLessEqual(kept, {path.name for path in self.memory.iterdir()})
+            self.assertLessEqual(before, set(self.memory.iterdir()))
+
+
+def ended_process() -> int:
+    """The ID of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
