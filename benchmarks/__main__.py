@@ -99,7 +99,9 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "synapse_requests": lambda scale, options: synapse_requests.run(scale),
     "synapse_joins": lambda scale, options: synapse_joins.run(scale),
-    "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
+    "lake_kills": lambda scale, options: lake_kills.run(
+        options.kills, options.seed, on_cluster=options.cluster
+    ),
 }
 
 _LIBRARIES = (
@@ -191,6 +193,9 @@ def _parser() -> argparse.ArgumentParser:
         "--events", type=int, help="events of room_import_long and rooms_on_spark (default: 200000)"
     )
     parser.add_argument("--kills", type=int, default=200, help="number of kills of lake_kills")
+    parser.add_argument(
+        "--cluster", action="store_true", help="lake_kills in an object store, on a cluster"
+    )
     return parser
 
 

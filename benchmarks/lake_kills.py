@@ -1,10 +1,13 @@
-"""``python -m benchmarks lake_kills --kills 200``: a landing that is killed repeatedly.
+"""``python -m benchmarks lake_kills --kills 200 [--cluster]``: a landing that is killed repeatedly.
 
 Facts are appended the whole time. ``synrepl lake land --follow`` runs as a separate process. At
 random moments it, its JVM, one of its Python workers, or PostgreSQL is killed (SIGKILL), and
 restarted if it does not recover by itself. After each kill the lake has to advance beyond its
 position, and is compared with the table, range by range. The figure is the total number of
 differences.
+
+With ``--cluster`` the lake is in an object store, and tasks run on a standalone cluster of two workers, whose
+executors are killed, too.
 """
 
 from __future__ import annotations
@@ -15,28 +18,36 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from signal import SIGKILL, SIGTERM
 from tempfile import mkdtemp
 from time import monotonic, sleep
+from typing import NamedTuple
 
 import psycopg2
 
 from benchmarks.child import REPOSITORY
 from benchmarks.harness import Row, at_most
-from benchmarks.lake_table import fill, make
-from benchmarks.process_tree import descendants
+from benchmarks.lake_table import fill, make, scratch
+from benchmarks.process_tree import descendants, runs
 from synrepl.pipeline.lake.check.check import check
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.storage.launch.postgres import PostgresServer
+from system_tests.pipeline.object_store import credentials, shared_store
+from system_tests.pipeline.spark_fixture import EXECUTORS
+from system_tests.pipeline.spark_servers import standalone_cluster
 
 #: What is killed, with its relative frequency.
 VICTIMS = {"driver": 4, "JVM": 2, "Python worker": 3, "PostgreSQL": 1}
+_ON_CLUSTER = {**VICTIMS, "executor": 3}
+
+_EXECUTOR = "CoarseGrainedExecutorBackend"
 
 _APPEND = """
     SELECT synrepl.append('events', jsonb_agg(jsonb_build_object('kind', 'ev', 'event_id',
@@ -48,16 +59,20 @@ _APPEND = """
 _PATIENCE_S = 180.0
 
 
-def run(kills: int, seed: int | None) -> Iterator[Row]:
+def run(kills: int, seed: int | None, *, on_cluster: bool = False) -> Iterator[Row]:
     """Kill and compare repeatedly."""
     seed = random.randrange(10**8) if seed is None else seed
     print(f"  seed {seed}", flush=True)
-    with _LakeSite() as site, open_session(SessionOptions(master="local[1]")) as spark:
+    victims = _ON_CLUSTER if on_cluster else VICTIMS
+    with ExitStack() as stack:
+        landing = stack.enter_context(_cluster()) if on_cluster else _Landing()
+        site = stack.enter_context(_LakeSite(landing))
+        spark = stack.enter_context(open_session(SessionOptions(master="local[1]")))
         dice = random.Random(seed)
         done: Counter[str] = Counter()
         problems: list[str] = []
         for nth in range(kills):
-            victim = dice.choices([*VICTIMS], [*VICTIMS.values()])[0]
+            victim = dice.choices([*victims], [*victims.values()])[0]
             sleep(dice.uniform(0.0, 4.0))
             before = site.position()
             if site.kill(victim):
@@ -78,13 +93,38 @@ def run(kills: int, seed: int | None) -> Iterator[Row]:
               detail=f"{detail}; {rows:,} rows; seed {seed}")  # fmt: skip
 
 
+class _Landing(NamedTuple):
+    """How the landing is run.
+
+    :ivar lake: the lake's URL; None for a folder
+    :ivar options: where Spark runs
+    """
+
+    lake: str | None = None
+    options: Sequence[str] = ("--master", "local[2]")
+
+
+@contextmanager
+def _cluster() -> Iterator[_Landing]:
+    """An object store and a cluster, whose processes know how to reach it."""
+    store = shared_store()
+    os.environ.update(credentials(store.port))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with scratch() as folder, standalone_cluster(folder, workers=2, cores=1) as master:
+        settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", **EXECUTORS}
+        conf = [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
+        yield _Landing(store.empty_place(), ("--master", master, "--driver-memory", "512m", *conf))
+
+
 class _LakeSite:
     """The database, the landing, and a thread that appends facts."""
 
-    def __init__(self) -> None:
+    def __init__(self, landing: _Landing) -> None:
+        self._landing = landing
         self._folder = Path(mkdtemp(prefix="synrepl-benchmark-"))
         self._folder.chmod(0o755)
         self._server = PostgresServer(self._folder / "postgres")
+        self._place = landing.lake or str(self._folder / "lake")
         self._over = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -109,7 +149,7 @@ class _LakeSite:
 
     def lake(self) -> Lake:
         """The lake."""
-        return Lake(self._folder / "lake")
+        return Lake(self._place)
 
     def position(self) -> int:
         """The linear position of the lake; 0 if nothing is landed yet."""
@@ -127,11 +167,11 @@ class _LakeSite:
             return True
         assert self._child is not None
         driver = self._child.pid
-        pids = {"driver": [driver], "JVM": descendants(driver, "java")}.get(victim)
+        jvms = descendants(driver, "java")
+        executors = [each for each in descendants(os.getpid(), "java") if runs(each, _EXECUTOR)]
+        pids = {"driver": [driver], "JVM": jvms, "executor": executors}.get(victim)
         if pids is None:
-            pids = [
-                pid for jvm in descendants(driver, "java") for pid in descendants(jvm, "python")
-            ]
+            pids = [pid for jvm in executors or jvms for pid in descendants(jvm, "python")]
         for pid in pids[-1:]:
             os.kill(pid, SIGKILL)
         return bool(pids)
@@ -150,8 +190,8 @@ class _LakeSite:
     def _land(self) -> None:
         with open(self._folder / "log", "ab") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "synrepl", "lake", "land", str(self._folder / "lake"),
-                 "--follow", "--every", "0.1", "--master", "local[2]", "--stream", "events"],
+                [sys.executable, "-m", "synrepl", "lake", "land", self._place, "--follow",
+                 "--every", "0.1", "--stream", "events", *self._landing.options],
                 cwd=REPOSITORY, env={**os.environ, "SYNREPL_DATABASE": self.dsn},
                 stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip

@@ -27,6 +27,14 @@ def descendants(parent: int, name: str) -> list[int]:
     return found
 
 
+def runs(pid: int, text: str) -> bool:
+    """Whether the command line of a process has a text in it."""
+    try:
+        return text in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:  # ended meanwhile
+        return False
+
+
 def process_cpu(pid: int) -> float:
     """CPU seconds so far of the threads of a process and of its descendants."""
     total = 0

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -44,17 +44,19 @@ def connect_server(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
-    """Run a master with one worker of two cores; yields the master's URL, ``spark://…``."""
+def standalone_cluster(folder: Path, workers: int = 1, cores: int = 2) -> Iterator[str]:
+    """Run a master with workers of some cores each; yields the master's URL, ``spark://…``."""
     package = "org.apache.spark.deploy"
     master = ["spark-class", f"{package}.master.Master", "--host", "127.0.0.1"]
     worker = ["spark-class", f"{package}.worker.Worker", "--host", "127.0.0.1"]
-    worker += ["--cores", "2", "--memory", "1200m", "--work-dir", str(folder / "work")]
+    worker += ["--cores", str(cores), "--memory", "1200m", "--work-dir", str(folder / "work")]
     ports = ["--port", "0", "--webui-port", "0"]
-    with (
-        _running(folder, [*master, *ports], r"Starting Spark master at (spark://\S+)") as url,
-        _running(folder, [*worker, *ports, url], r"Successfully registered with master ()"),
-    ):
+    with ExitStack() as stack:
+        starting = r"Starting Spark master at (spark://\S+)"
+        url = stack.enter_context(_running(folder, [*master, *ports], starting))
+        registered = r"Successfully registered with master ()"
+        for _ in range(workers):
+            stack.enter_context(_running(folder, [*worker, *ports, url], registered))
         yield url
 
 
