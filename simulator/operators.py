@@ -74,6 +74,7 @@ class Operators:
         #: Names of writers that are being added or removed.
         self._busy: set[str] = set()
         self._rivals: list[WriterActor] = []
+        self._is_patient = False
         #: Number of completed drains.
         self.drained = 0
 
@@ -87,7 +88,8 @@ class Operators:
         _CHANGES[name](self)
 
     def stop_faults(self) -> None:
-        """End all second processes, and finish all drains."""
+        """End all second processes, and finish all drains, also those that begin from now on."""
+        self._is_patient = True
         for rival in self._rivals:
             self._retire(rival)
         for stream, writer in sorted(self._undrained):
@@ -158,7 +160,7 @@ class Operators:
         return streams if self._random.random() < 0.5 else [self._random.choice(streams)]
 
     def _patience(self) -> float:
-        return self._random.random() * PATIENCE_S
+        return FINAL_PATIENCE_S if self._is_patient else self._random.random() * PATIENCE_S
 
     def _retire(self, actor: WriterActor) -> None:
         actor.retired = True

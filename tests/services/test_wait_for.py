@@ -304,8 +304,8 @@ class WaitingOnAMaster(SynchronousTestCase):
     def test_names_a_dead_writer_that_holds_the_position(self) -> None:
         self.world.reserved_by_other("jobs", 1).kill()
         self.append()
-        wait = self.wait(2, timeout_s=0.01)
-        self.world.clock.advance(0.01)
+        wait = self.wait(2, timeout_s=0.001)
+        self.world.clock.advance(0.001)
         self.assertRegex(
             str(wait.result[0]),
             r"held by writer 'other' \(it is dead, and about to be fenced off\)$",
