@@ -24,7 +24,8 @@ class GatedDatabase:
     async def run(self, name: str, work: Callable[[Any], Any], **options: Any) -> Any:
         self.names.append(name)
         result = await self._database.run(name, work, **options)
-        if self.gate is not None:
+        gate = self.gate
+        if gate is not None:
             self.held.callback(None)
-            await self.gate
+            await gate  # whoever awaits ``held`` may have taken it away
         return result
