@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
-from synrepl.storage.database import RaisedByDatabase, Transaction, planned, value
+from synrepl.storage.database import RaisedByDatabase, Transaction, value
 from synrepl.storage.store import (
     Observation,
     RecordedPositions,
@@ -238,7 +238,7 @@ def record_linear(txn: Transaction, stream: str, position: Token) -> None:
     )
 
 
-_OBSERVE = planned("""
+_OBSERVE = """
 SELECT w.stream, w.writer, w.epoch, w.position, w.held, w.removed, s.position, s.trimmed,
        s.incarnation, s.floor, l.pid, l.objid, l.virtualtransaction, l.granted AND l.pid = w.backend,
        CASE WHEN l.objid IS NOT NULL THEN
@@ -257,7 +257,7 @@ LEFT JOIN LATERAL (
     WHERE l.pid IS NOT NULL
 ) a ON true
 WHERE w.stream = ANY(%s)
-""")
+"""
 
 
 def given_out(txn: Transaction, stream: Stream) -> Token:

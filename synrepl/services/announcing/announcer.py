@@ -241,10 +241,13 @@ class Announcer:
         if page.is_limited:
             return False
         if state.incarnation == incarnation:
-            for writer, bound in ahead.items():
-                settled = Range(state.scanned(writer), bound)
-                facts = [f for f in page.facts if f.writer == writer and f.token in settled]
-                state.found(writer, bound, facts)
+            by_writer: dict[str, list[Fact]] = {writer: [] for writer in ahead}
+            for fact in page.facts:
+                writer = fact.writer
+                if writer in ahead and fact.token in Range(state.scanned(writer), ahead[writer]):
+                    by_writer[writer].append(fact)
+            for writer, facts in by_writer.items():
+                state.found(writer, ahead[writer], facts)
         return True
 
     async def _read(self, state: StreamState, writer: str, bound: Token) -> None:

@@ -70,15 +70,26 @@ class PlainReads:
             each: Counter() for each in ("members", "context", "messages")
         }
 
+    async def counted(self, request: str, reading: Coroutine[Any, Any, T | None]) -> T | None:
+        """What one of the reads below gives; None also if it fails, which is counted and logged."""
+        try:
+            found = await reading
+        except (StorageError, Unavailable) as error:
+            self.counts[request][FAILED] += 1
+            self._failures.warn(
+                (request, type(error)),
+                "/{request} is read in a transaction, because its statement failed: {error}",
+                request=request,
+                error=error,
+            )
+            return None
+        self.counts[request][SPECIAL if found is None else PLAIN] += 1
+        return found
+
     async def members(
         self, reader: TimelineReader, room_id: str, at: RoomToken | PositionVector | None
     ) -> list[ClientEvent] | None:
         """The memberships of a room; None if that is not plain. See :meth:`.Timelines.members`."""
-        return await self._counted("members", self._members(reader, room_id, at))
-
-    async def _members(
-        self, reader: TimelineReader, room_id: str, at: RoomToken | PositionVector | None
-    ) -> list[ClientEvent] | None:
         vector = at.ceiling if isinstance(at, RoomToken) else at
         upto = None if vector is None else vector.linear
         if not _are_texts(room_id):
@@ -100,18 +111,6 @@ class PlainReads:
         wanted: RoomEventFilter,
     ) -> EventContext | None:
         """An event and those around it; None if that is not plain. See :meth:`.Timelines.context`."""
-        reading = self._context(reader, room_id, event_id, now, limit, wanted)
-        return await self._counted("context", reading)
-
-    async def _context(
-        self,
-        reader: TimelineReader,
-        room_id: str,
-        event_id: str,
-        now: PositionVector,
-        limit: int,
-        wanted: RoomEventFilter,
-    ) -> EventContext | None:
         if limit > MOST_EVENTS or wanted.sql() != ALL_EVENTS or not _are_texts(room_id, event_id):
             return None
         found = await plain_context(
@@ -156,16 +155,6 @@ class PlainReads:
         wanted: RoomEventFilter,
     ) -> MessagesPage | None:
         """A page of a room's history backwards; None if that is not plain. See :meth:`.Timelines.messages`."""
-        return await self._counted("messages", self._page(reader, room_id, start, limit, wanted))
-
-    async def _page(
-        self,
-        reader: TimelineReader,
-        room_id: str,
-        start: RoomToken,
-        limit: int,
-        wanted: RoomEventFilter,
-    ) -> MessagesPage | None:
         if limit > MOST_EVENTS or wanted.sql() != ALL_EVENTS or not _are_texts(room_id):
             return None
         found = await plain_page(
@@ -198,22 +187,6 @@ class PlainReads:
             (),
             None,
         )
-
-    async def _counted(self, request: str, reading: Coroutine[Any, Any, T | None]) -> T | None:
-        """What was read; None if it is not plain, or could not be read so."""
-        try:
-            found = await reading
-        except (StorageError, Unavailable) as error:
-            self.counts[request][FAILED] += 1
-            self._failures.warn(
-                (request, type(error)),
-                "/{request} is read in a transaction, because its statement failed: {error}",
-                request=request,
-                error=error,
-            )
-            return None
-        self.counts[request][SPECIAL if found is None else PLAIN] += 1
-        return found
 
     def _forms(self, room_no: int, room_id: str) -> ClientEventForms:
         return ClientEventForms(int(self._clock.seconds() * 1000), room_ids={room_no: room_id})

@@ -212,7 +212,8 @@ class Timelines:
         """
         if self.plain is not None and backwards and end is None:
             token = position_token(start, upto)
-            page = await self.plain.page(reader, room_id, token, limit, wanted or RoomEventFilter())
+            reading = self.plain.page(reader, room_id, token, limit, wanted or RoomEventFilter())
+            page = await self.plain.counted("messages", reading)
             if page is not None:
                 return page
 
@@ -237,9 +238,10 @@ class Timelines:
         :raises NotInRoom: :raises UnknownRoom: :raises EventNotVisible:
         """
         if self.plain is not None:
-            found = await self.plain.context(
+            reading = self.plain.context(
                 reader, room_id, event_id, upto, limit, wanted or RoomEventFilter()
             )
+            found = await self.plain.counted("context", reading)
             if found is not None:
                 return found
 
@@ -312,7 +314,7 @@ class Timelines:
 
         found: Sequence[ClientEvent] | None = None
         if self.plain is not None:
-            found = await self.plain.members(reader, room_id, at)
+            found = await self.plain.counted("members", self.plain.members(reader, room_id, at))
         if found is None:
             found = await self._read("members", work)
         return with_membership(found, membership, not_membership)
