@@ -134,6 +134,11 @@ class MaintainedMachine(StoreMachine):
         self.persist(0, [IncomingEvent(each) for each in events], None, False)
         return self.was_sent and not list(self.room.waiting) and self.room.room_id is not None
 
+    def is_partial(self, txn: Transaction) -> bool:
+        """Whether the room is one whose state is partial."""
+        txn.execute("SELECT count(*) FROM synrepl._partial_rooms")
+        return bool(txn.fetchone()[0])
+
     def maintain(
         self, work: Callable[[RoomMaintenance], Coroutine[Any, Any, object]], fail_at: int | None
     ) -> None:
@@ -191,7 +196,10 @@ class MaintainedMachine(StoreMachine):
         if not self.settle():
             return
         room_id = self.room.room_id or ""
-        if self.room.partial_event_ids:
+        is_partial = self.processes[0].database.run("read", self.is_partial)
+        assert is_partial or not self.room.partial_event_ids
+        if is_partial:
+            # Perhaps with no partial event left, until its resync ends.
             try:
                 self.maintain(
                     lambda to: to.purge(room_id, PurgePoint.of_topological(9), index_check=False),

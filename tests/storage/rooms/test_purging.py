@@ -174,8 +174,13 @@ class Purging(MaintainedCase):
     async def test_a_room_with_partial_state_is_not_purged(self) -> None:
         room_dag = dag(dag_names(60)[0])
         await self.persist(room_dag)
-        self.sql("UPDATE synrepl._room_heads SET partial = 1")
-        with self.assertRaisesRegex(CannotPurge, "partial state"):
+        # Also when none of its events has partial state any more: a new epoch would void its resync job.
+        self.sql(
+            "INSERT INTO synrepl._partial_rooms"
+            " (room_no, epoch, device_lists_stream_id, join_event_id, joined_via)"
+            " SELECT room_no, epoch, 1, '$join', 'there.example' FROM synrepl._rooms RETURNING 1"
+        )
+        with self.assertRaisesRegex(CannotPurge, "its state is partial"):
             await self.maintenance.purge(
                 room_dag.events[0].room_id, PurgePoint.of_topological(20), index_check=False
             )

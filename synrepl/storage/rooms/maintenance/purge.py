@@ -33,6 +33,7 @@ from synrepl.storage.rooms.maintenance.record_purge import record_purge
 from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.rooms.tables.heads import read_heads
 from synrepl.storage.rooms.tables.numbers import RoomRow
+from synrepl.storage.rooms.tables.partial_rooms import partial_room
 from synrepl.storage.rooms.tables.pending_rows import PendingRows, array_text
 from synrepl.storage.rooms.visibility.audience import (
     EXCEPTION_BIT,
@@ -125,8 +126,8 @@ def check_purgeable(txn: Transaction, room: RoomRow) -> None:
     reason = None
     if heads is None or not heads.events:
         reason = "there is no event with its state in the room"
-    elif heads.partial:
-        reason = f"{heads.partial} of its events have partial state; purge when it is complete"
+    elif partial_room(txn, room.room_no) is not None:
+        reason = "its state is partial; purge when it is complete (see synrepl rooms resync)"
     if reason is not None:
         raise CannotPurge(room_id=room.room_id, reason=reason)
 
