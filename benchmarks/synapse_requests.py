@@ -2,6 +2,8 @@
 
 A Synapse is installed and filled through its API. ``synrepl rooms import`` imports its database. Then both are asked
 the same in turns, each in one process with a PostgreSQL of its own, on loopback. The answers are compared, too.
+A round of requests is asked one after the other and measured as a whole: reading the CPU time of all processes between
+two requests would let them go cold.
 ``SYNREPL_INTEROP_DIR`` names a directory that keeps what is installed.
 """
 
@@ -207,12 +209,12 @@ class _Kind(NamedTuple):
     """A kind of request.
 
     :ivar ask: asks a site for a user and a room; what has to be the same of the answer
-    :ivar before: is done before, without being measured
+    :ivar before: is done before each request, which is then measured alone
     """
 
     name: str
     ask: Callable[[_Asking], object]
-    before: Callable[[_Asking], object] = lambda asking: None
+    before: Callable[[_Asking], object] | None = None
 
 
 class _Asking(NamedTuple):
@@ -293,6 +295,18 @@ _KINDS = (
 )
 
 
+def _measured(kind: _Kind, round_: Sequence[_Asking]) -> tuple[float, list[object]]:
+    """CPU seconds of the requests of a round, and what has to be the same of the answers."""
+    seconds, said = 0.0, list[object]()
+    for together in [round_] if kind.before is None else [[each] for each in round_]:
+        if kind.before is not None:
+            kind.before(together[0])
+        before = together[0].site.cpu()
+        said.extend(map(kind.ask, together))
+        seconds += together[0].site.cpu() - before
+    return seconds, said
+
+
 def _compare(sites: Sequence[Site], rooms: Rooms, repetitions: int) -> Iterator[Row]:
     """Each kind of request, at both in turns; then all of them together."""
     since: dict[str, dict[str, str]] = {site.name: {} for site in sites}
@@ -303,7 +317,7 @@ def _compare(sites: Sequence[Site], rooms: Rooms, repetitions: int) -> Iterator[
         for nth in range(repetitions + 1):
             answers = []
             for site in sites:
-                seconds, said = 0.0, []
+                round_ = []
                 for place in range(_ROUND):
                     room_id = room_ids[(nth * _ROUND + place) % len(room_ids)]
                     members = rooms.members[room_id]
@@ -311,10 +325,8 @@ def _compare(sites: Sequence[Site], rooms: Rooms, repetitions: int) -> Iterator[
                     asking = _Asking(site, rooms, user, room_id, since[site.name])
                     if user not in asking.since:
                         asking.sync(None)
-                    kind.before(asking)
-                    before = site.cpu()
-                    said.append(kind.ask(asking))
-                    seconds += site.cpu() - before
+                    round_.append(asking)
+                seconds, said = _measured(kind, round_)
                 answers.append(said)
                 if nth:  # the first round is a warm-up
                     found[site.name].append(seconds / _ROUND)

@@ -53,11 +53,7 @@ class RateLimiter:
 
         :raises RateLimited:
         """
-        now = self._clock.seconds()
-        full_at = max(now, self._full_at.get(key, now))
-        if full_at - now > self._slack + 1e-9:
-            self.refused += 1
-            raise RateLimited(retry_after_ms=ceil((full_at - now - self._slack) * 1000))
+        self._check(key, self._clock.seconds())
 
     def take(self, key: str) -> None:
         """Count a request.
@@ -65,16 +61,25 @@ class RateLimiter:
         :param key: the user or the address
         :raises RateLimited: it is one too many; it does not count
         """
-        self.check(key)
         now = self._clock.seconds()
-        self._full_at[key] = max(now, self._full_at.get(key, now)) + self._interval
+        self._full_at[key] = self._check(key, now) + self._interval
         self._full_at.move_to_end(key)
         self._drop(now)
+
+    def _check(self, key: str, now: float) -> float:
+        """When the bucket is full, if it lets another request pass now."""
+        full_at = self._full_at.get(key, now)
+        if full_at < now:
+            full_at = now
+        if full_at - now > self._slack + 1e-9:
+            self.refused += 1
+            raise RateLimited(retry_after_ms=ceil((full_at - now - self._slack) * 1000))
+        return full_at
 
     def _drop(self, now: float) -> None:
         """Drop buckets that are full, as far as they come first, and those beyond the maximum."""
         while self._full_at:
-            key, full_at = next(iter(self._full_at.items()))
-            if full_at > now and len(self._full_at) <= self._max_buckets:
+            key = next(iter(self._full_at))
+            if self._full_at[key] > now and len(self._full_at) <= self._max_buckets:
                 return
             del self._full_at[key]

@@ -64,9 +64,12 @@ def required_positions(request: HttpRequest) -> WritePositions:
 
 def remembered_positions(request: HttpRequest) -> WritePositions:
     """The positions in the cookie of a request; none if it is malformed."""
-    jar: SimpleCookie = SimpleCookie()
     try:
-        jar.load(request.header("Cookie") or "")
+        cookies = request.header("Cookie")
+        if cookies is None:
+            return {}
+        jar: SimpleCookie = SimpleCookie()
+        jar.load(cookies)
         return parse_positions(jar[POSITION_COOKIE].value) if POSITION_COOKIE in jar else {}
     except (CookieError, InputError):
         return {}

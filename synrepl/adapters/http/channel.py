@@ -14,7 +14,7 @@ from enum import Enum
 from math import inf
 from typing import Any, cast
 
-from twisted.internet.interfaces import IWriteDescriptor
+from twisted.internet.interfaces import IAddress, IWriteDescriptor
 from twisted.python.failure import Failure
 from twisted.web import http
 
@@ -71,7 +71,8 @@ class HttpChannel(http.HTTPChannel):
 
     def connectionMade(self) -> None:
         """Enter the connection table."""
-        self.local_address = str(getattr(self.transport.getHost(), "host", ""))
+        self._host, self._peer = self.transport.getHost(), self.transport.getPeer()
+        self.local_address = str(getattr(self._host, "host", ""))
         self.server.connections.enter(self, self.remote_address)
         super().connectionMade()
         self._begin(ChannelPhase.IDLE, self.server.limits.idle_s)
@@ -85,6 +86,14 @@ class HttpChannel(http.HTTPChannel):
         self.server.admission.answer_read(self)
         self.server.connections.left(self)
         super().connectionLost(reason)
+
+    def getHost(self) -> IAddress:
+        """The address that the client connected to, without asking the system at each request."""
+        return self._host
+
+    def getPeer(self) -> IAddress:
+        """The address of the client; likewise."""
+        return self._peer
 
     def close_when_answered(self) -> None:
         """Close once the current request is answered."""

@@ -63,6 +63,16 @@ class Match(NamedTuple):
     path: Mapping[str, str]
 
 
+class _RouteEnd(NamedTuple):
+    """A route at the end of its pattern.
+
+    :ivar placeholders: place among the segments and name of each
+    """
+
+    route: Route
+    placeholders: Sequence[tuple[int, str]]
+
+
 class _RouteNode:
     """The routes whose patterns begin with the same segments.
 
@@ -75,12 +85,12 @@ class _RouteNode:
     def __init__(self) -> None:
         self.named: dict[str, _RouteNode] = {}
         self.placeholder: _RouteNode | None = None
-        self.routes: dict[str, Route] = {}
+        self.routes: dict[str, _RouteEnd] = {}
 
     def add(self, segments: Sequence[str], route: Route) -> None:
         """Add a route, of which these segments remain; the first one of a method counts."""
         if not segments:
-            self.routes.setdefault(route.method, route)
+            self.routes.setdefault(route.method, _RouteEnd(route, _placeholders(route)))
             return
         if segments[0].startswith("<"):
             if self.placeholder is None:
@@ -90,16 +100,21 @@ class _RouteNode:
             following = self.named.setdefault(segments[0], _RouteNode())
         following.add(segments[1:], route)
 
-    def ends(self, segments: Sequence[str], at: int = 0) -> Iterator[_RouteNode]:
+    def ends(self, segments: Sequence[str]) -> Iterator[_RouteNode]:
         """The nodes that a path leads to; those by name before those by placeholder."""
-        if at == len(segments):
-            yield self
-            return
-        named = self.named.get(segments[at])
-        if named is not None:
-            yield from named.ends(segments, at + 1)
-        if self.placeholder is not None:
-            yield from self.placeholder.ends(segments, at + 1)
+        begun = [(self, 0)]
+        while begun:
+            node, at = begun.pop()
+            for place in range(at, len(segments)):
+                named = node.named.get(segments[place])
+                following = node.placeholder if named is None else named
+                if following is None:
+                    break
+                if named is not None and node.placeholder is not None:
+                    begun.append((node.placeholder, place + 1))
+                node = following
+            else:
+                yield node
 
 
 class Router:
@@ -126,9 +141,9 @@ class Router:
         wanted = "GET" if method == "HEAD" else method
         allowed: dict[str, None] = {}
         for node in self._root.ends(segments):
-            route = node.routes.get(wanted)
-            if route is not None:
-                return Match(route, _placeholders(route, segments))
+            end = node.routes.get(wanted)
+            if end is not None:
+                return Match(end.route, {name: segments[place] for place, name in end.placeholders})
             allowed.update(dict.fromkeys(node.routes))
         if allowed:
             raise MethodNotAllowed(method=method[:20], allowed=", ".join(allowed))
@@ -139,14 +154,12 @@ def _segments(path: bytes) -> list[str]:
     if path.count(b"/") > MAX_SEGMENTS:
         raise NoSuchPath()
     try:
-        return [unquote(part, errors="strict") for part in path.decode("ascii").split("/")]
+        parts = path.decode("ascii").split("/")
+        return [unquote(part, errors="strict") if "%" in part else part for part in parts]
     except UnicodeDecodeError:
         raise NoSuchPath() from None
 
 
-def _placeholders(route: Route, segments: Sequence[str]) -> dict[str, str]:
-    return {
-        part[1:-1]: segment
-        for part, segment in zip(route.segments, segments, strict=True)
-        if part.startswith("<")
-    }
+def _placeholders(route: Route) -> list[tuple[int, str]]:
+    parts = enumerate(route.segments)
+    return [(place, part[1:-1]) for place, part in parts if part.startswith("<")]

@@ -12,6 +12,7 @@ import secrets
 import string
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from zope.interface import implementer
@@ -34,6 +35,9 @@ LOGIN_TOKEN_S = 120
 MAX_DEVICE_ID, _DEVICE_ID = 255, 10
 
 _PREFIX = "syn"
+
+#: Maximum number of access tokens whose parsed and expected form is kept.
+_TOKENS = 4_096
 
 #: Takes the place of the secret of a user who is not there, so that it takes as long to find out.
 _NOBODY = secrets.token_hex(16)
@@ -81,22 +85,19 @@ class KnownUsers:
             given = _text(credentials, "password").encode("utf-8", "replace")
             if not hmac.compare_digest((secret or _NOBODY).encode(), given) or secret is None:
                 raise LoginRefused()
-        return ClientLogin(
-            ClientIdentity(user_id, device_id), self._access_token(user_id, device_id)
-        )
+        identity = ClientIdentity(user_id, device_id)
+        token = _access_token(self._secret(user_id), self._server_name, identity)
+        return ClientLogin(identity, token.decode())
 
     async def identify(self, access_token: str) -> ClientIdentity | None:
         """The user and the device that an access token names, if it is theirs."""
-        parts = access_token.split("_")
-        if len(parts) != 4 or parts[0] != _PREFIX:
+        named = _named(access_token)
+        if named is None:
             return None
-        try:
-            user_id, device_id = _decoded(parts[1]), _decoded(parts[2])
-        except ValueError:
-            return None
-        expected = self._access_token(user_id, device_id)
-        is_right = hmac.compare_digest(expected.encode(), access_token.encode("utf-8", "replace"))
-        return ClientIdentity(user_id, device_id) if is_right and user_id in self._users() else None
+        secret = self._users().get(named.user_id)
+        expected = _access_token(secret or _NOBODY, self._server_name, named)
+        is_right = hmac.compare_digest(expected, access_token.encode("utf-8", "replace"))
+        return named if is_right and secret is not None else None
 
     async def logout(self, identity: ClientIdentity, access_token: str) -> None:
         """Do nothing; see the module."""
@@ -104,7 +105,7 @@ class KnownUsers:
     def login_token(self, user_id: str) -> str:
         """A token with which a user can log in by ``m.login.token``, for :data:`LOGIN_TOKEN_S`."""
         until = str(int(self._clock.seconds()) + LOGIN_TOKEN_S)
-        return "_".join((_PREFIX, _encoded(user_id), until, self._proof("login", user_id, until)))
+        return "_".join((_PREFIX, _encoded(user_id), until, self._login_proof(user_id, until)))
 
     def _user_of(self, login_token: str) -> str:
         """The user of a login token.
@@ -117,9 +118,7 @@ class KnownUsers:
         except ValueError:
             user_id = ""
         until = parts[2] if len(parts) == 4 else ""
-        expected = "_".join(
-            (_PREFIX, _encoded(user_id), until, self._proof("login", user_id, until))
-        )
+        expected = "_".join((_PREFIX, _encoded(user_id), until, self._login_proof(user_id, until)))
         is_right = hmac.compare_digest(expected.encode(), login_token.encode("utf-8", "replace"))
         if not is_right or user_id not in self._users() or int(until) < self._clock.seconds():
             raise LoginRefused()
@@ -139,15 +138,36 @@ class KnownUsers:
             user = _text(identifier, "user")
         return user if user.startswith("@") else f"@{user}:{self._server_name}"
 
-    def _access_token(self, user_id: str, device_id: str) -> str:
-        proof = self._proof("access", user_id, device_id)
-        return "_".join((_PREFIX, _encoded(user_id), _encoded(device_id), proof))
+    def _login_proof(self, user_id: str, until: str) -> str:
+        return _proof(self._secret(user_id), "login", user_id, until, self._server_name)
 
-    def _proof(self, *said: str) -> str:
-        """The HMAC of something with the secret of the user, which is the second part of it."""
-        secret = self._users().get(said[1], _NOBODY)
-        text = "\0".join((*said, self._server_name)).encode("utf-8", "surrogatepass")
-        return hmac.digest(secret.encode(), text, "sha256").hex()
+    def _secret(self, user_id: str) -> str:
+        return self._users().get(user_id, _NOBODY)
+
+
+# Clients send the same token with every request.
+@lru_cache(_TOKENS)
+def _named(access_token: str) -> ClientIdentity | None:
+    """The user and the device that an access token names; None if it is malformed."""
+    parts = access_token.split("_")
+    if len(parts) != 4 or parts[0] != _PREFIX:
+        return None
+    try:
+        return ClientIdentity(_decoded(parts[1]), _decoded(parts[2]))
+    except ValueError:
+        return None
+
+
+@lru_cache(_TOKENS)
+def _access_token(secret: str, server_name: str, identity: ClientIdentity) -> bytes:
+    proof = _proof(secret, "access", *identity, server_name)
+    return "_".join((_PREFIX, *map(_encoded, identity), proof)).encode()
+
+
+def _proof(secret: str, *said: str) -> str:
+    """The HMAC of something with the secret of a user."""
+    text = "\0".join(said).encode("utf-8", "surrogatepass")
+    return hmac.digest(secret.encode(), text, "sha256").hex()
 
 
 def _text(members: Mapping[str, Any], name: str, default: str | None = None) -> str:
