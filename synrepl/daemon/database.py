@@ -250,6 +250,11 @@ class DatabaseStart:
             self._stops.callback(statements.close)
             short = PostgresShortTransactions(self._reactor, dsn, instance, database.was_committed)
             self._stops.callback(short.close)
+        else:
+            self._log.warn(
+                "the database's host is a name, which is looked up in threads: short statements take "
+                "more CPU time there; give its address besides, as hostaddr in the DSN"
+            )
         return PostgresStore(
             self._scheduler,
             database,

@@ -147,6 +147,9 @@ class SingleStatements(TestCase):
             "host=::1 dbname=d": True,
             "host=/run/postgresql dbname=d": True,
             "host=db.example.org": False,
+            "host=db.example.org hostaddr=192.0.2.1": True,
+            "host=192.0.2.1,/run/postgresql": True,
+            "host=192.0.2.1,db.example.org": False,
             "dbname=d": False,
             "no=dsn=at all": False,
         }

@@ -71,11 +71,12 @@ class PostgresSingles:
 
     @staticmethod
     def can_reach(dsn: str) -> bool:
-        """Whether the host is an address or the folder of a socket; looking up a name would block the reactor."""
+        """Whether all hosts are addresses or folders of sockets; looking up a name would block the reactor."""
         try:
-            host = extensions.parse_dsn(dsn).get("host", "")
-            if not host.startswith("/"):
-                ipaddress.ip_address(host)
+            given = extensions.parse_dsn(dsn)
+            for host in (given.get("hostaddr") or given.get("host", "")).split(","):
+                if not host.startswith("/"):
+                    ipaddress.ip_address(host)
         except (psycopg2.Error, ValueError):
             return False
         return True
