@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from synrepl.pipeline.datasource import register as register
+    from synrepl.pipeline.lake.named_tables import create_views as create_views
     from synrepl.pipeline.rooms.compaction import compact_groups as compact_groups
     from synrepl.pipeline.rooms.divergence import diverging_rooms as diverging_rooms
     from synrepl.pipeline.rooms.groups.applying import apply_compaction as apply_compaction
@@ -32,6 +33,7 @@ else:
         __name__,
         {
             "synrepl.pipeline.datasource": ("register",),
+            "synrepl.pipeline.lake.named_tables": ("create_views",),
             "synrepl.pipeline.rooms.groups.applying": ("apply_compaction",),
             "synrepl.pipeline.rooms.compaction": ("compact_groups",),
             "synrepl.pipeline.rooms.divergence": ("diverging_rooms",),

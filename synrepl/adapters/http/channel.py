@@ -71,7 +71,8 @@ class HttpChannel(http.HTTPChannel):
 
     def connectionMade(self) -> None:
         """Enter the connection table."""
-        self._host, self._peer = self.transport.getHost(), self.transport.getPeer()
+        self._host: IAddress = self.transport.getHost()
+        self._peer: IAddress = self.transport.getPeer()
         self.local_address = str(getattr(self._host, "host", ""))
         self.server.connections.enter(self, self.remote_address)
         super().connectionMade()

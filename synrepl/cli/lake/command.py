@@ -21,6 +21,7 @@ _COMMANDS = {
         "synrepl.cli.lake.repair",
         "Make lost and damaged files again from the database.",
     ),
+    "sql": ("synrepl.cli.lake.sql", "Print SQL that registers the tables in a catalog."),
     "compact": ("synrepl.cli.lake.compact", "Join many small files into few large ones."),
 }
 

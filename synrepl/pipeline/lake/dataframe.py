@@ -51,13 +51,18 @@ def files_dataframe(
     objects = [path for path in paths if not isinstance(path, Path)]
     if not objects:
         return parquet_dataframe(spark, schema, [str(path) for path in paths])
-    scheme = objects[0].root.partition(":")[0]
-    hadoop = _HADOOP.get(scheme, scheme)
-    if has_connector(spark, hadoop):
-        at = [hadoop + str(path).removeprefix(scheme) for path in objects]
-        return parquet_dataframe(spark, schema, at)
+    if has_connector(spark, hadoop_url(objects[0]).partition(":")[0]):
+        return parquet_dataframe(spark, schema, [hadoop_url(path) for path in objects])
     tasks = spark.range(0, len(objects), 1, len(objects))
     return tasks.mapInArrow(_FileTasks(tuple(objects), _nullable(arrow)).rows, _nullable(schema))
+
+
+def hadoop_url(path: LakePath) -> str:
+    """The URL of a folder, file or object, with the scheme that Hadoop's file systems have."""
+    if isinstance(path, Path):
+        return f"file://{path}"
+    scheme, colon, rest = str(path).partition(":")
+    return f"{_HADOOP.get(scheme, scheme)}{colon}{rest}"
 
 
 def has_connector(spark: SparkSession, scheme: str) -> bool:
