@@ -206,6 +206,7 @@ SECTIONS = (
             "latest_by_key": None,
             "changes_by_key": None,
             "upsert_into": None,
+            "create_views": None,
             "open_rooms": None,
             "RoomFrames": (),
             "state_at_every_event": None,
