@@ -29,7 +29,7 @@ def section(
         (
             "A small page in a headless Chromium: it logs in on one worker, and another user writes on the other.",
             "The page and the worker have different origins, so every request goes by CORS. The client loads",
-            "members lazily. The worker and the master are restarted while it is open. In the end both users read, type",
+            "members lazily. The master and both workers are restarted while it is open. In the end both users read, type",
             "and write to each other's devices, and the client sets account data and a tag.",
             "",
             "![The room when the client comes](js-sdk-room.png)",
@@ -44,7 +44,11 @@ def section(
         found.check("the first timeline is a part of the room", 0 < len(page.timeline) < _BEFORE)
         paged = page.page_back(room)
         found.check("paging back shows every message once, in order", paged == before)
-        restarts = (("the master", "master", False), ("the worker", "worker1", True))
+        restarts = (
+            ("the master", "master", False),
+            ("its worker", "worker1", True),
+            ("the other's worker", "worker2", False),
+        )
         talked = page.talk_after_restarts(found, room, restarts)
         seen = page.browser.value("window.shown.seen")
         found.check("no message came twice", len(seen) == len(set(seen)))

@@ -48,12 +48,12 @@ class _Commander:
 def section(
     environments: ClientEnvironments, deployment: ClientDeployment, scratch: Path
 ) -> Section:
-    """Run the commands, with a restart of the worker in between."""
+    """Run the commands, with restarts in between."""
     found = Section(
         "matrix-commander",
         (
-            "Each command is a process of its own: it logs in from its stored credentials and syncs. The worker is",
-            "restarted between two of them.",
+            "Each command is a process of its own: it logs in from its stored credentials and syncs. The master and both",
+            "workers are restarted in between.",
         ),
     )
     (alice, alice_password), (bob, bob_password) = deployment.users.items()
@@ -68,7 +68,9 @@ def section(
     room = _room_in(
         mine.run("--room-create", "--room-create", "commanded", "--name", "Orders", "--plain")
     )
+    deployment.restart("worker1", kill=True)
     mine.run("--room-invite", "--room-invite", room, "--user", bob)
+    deployment.restart("master", kill=False)
     invited = theirs.run("--room-invites list", "--room-invites", "list")
     theirs.run("--room-join", "--room-join", room)
     mine.run("--message", "--message", "Attention!", "--room", room, "--plain")
