@@ -387,7 +387,8 @@ class JoinsSimulation:
             for room_id in world.rooms:
                 results: list[Any] = []
                 for _ in range(JOIN_ATTEMPTS):
-                    world.until(lambda own=own: bool(own.ready), 600.0, 1.0)  # type: ignore[misc]
+                    # All of them: a room is joined by the process that it is assigned to.
+                    world.until(lambda own=own: own.is_whole, 600.0, 1.0)  # type: ignore[misc]
                     results.clear()
                     via = [*world.pure, *world.own]
                     world.join(own, room_id, f"@us:{own.name}", via, results.append)

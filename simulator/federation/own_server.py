@@ -96,6 +96,11 @@ class OwnServer:
         """The processes that work."""
         return [each for each in self.processes.values() if each.is_ready]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its processes work."""
+        return len(self.ready) == len(self.processes)
+
     def heard(self, stream: str, writer: str, facts: Sequence[Fact]) -> None:
         """A process has committed facts: the others hear of them a little later."""
         position = self.positions[stream, writer]
