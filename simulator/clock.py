@@ -86,6 +86,7 @@ class Process:
 
     :param failed: called with (name, failure) when a coroutine of the process fails
     :ivar random: random source, seeded with the simulation, for the jitter of the process
+    :ivar is_disposed: whether the simulation is over, and coroutines are closed
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Process:
         self.name = name
         self.random = random
         self.alive = True
-        self._disposed = False
+        self.is_disposed = False
         self._clock = clock
         self._failed = failed
         self._kill_callbacks: list[Callable[[], object]] = []
@@ -136,7 +137,7 @@ class Process:
 
     def sleep(self, seconds: float) -> Deferred[None]:
         """A promise that resolves after ``seconds``; in a killed process it never does."""
-        if self._disposed:
+        if self.is_disposed:
             raise GeneratorExit
         sleeping: Deferred[None] = Deferred()
         self.callLater(seconds, sleeping.callback, None)
@@ -154,7 +155,7 @@ class Process:
 
     def dispose(self) -> None:
         """Close all coroutines after the simulation, ignoring what they raise."""
-        self.alive, self._disposed = False, True
+        self.alive, self.is_disposed = False, True
         for coroutine in self._coroutines:
             with suppress(Exception, GeneratorExit):
                 coroutine.close()
@@ -200,7 +201,12 @@ class _CoroutineRun(Generic[T]):
         self.done: Deferred[T] = Deferred()
 
     def resume(self, result: object = None) -> None:
-        """Resume with the result of the awaited Deferred."""
+        """Resume with the result of the awaited Deferred, unless the simulation is over.
+
+        Then coroutines are closed, and one that cleans up may fire what another one waited for which is closed already.
+        """
+        if self._process.is_disposed:
+            return
         before, CURRENT.process = CURRENT.process, self._process
         try:
             if isinstance(result, Failure):

@@ -169,13 +169,18 @@ class JoinsWorld:
         user_id: str,
         via: Sequence[str],
         done: Callable[[Any], object] = lambda result: None,
+        *,
+        whole: bool = False,
     ) -> bool:
-        """A client asks to join a room; returns whether anybody listens."""
+        """A client asks to join a room; returns whether anybody listens.
+
+        :param whole: it asks for the whole state at once
+        """
         return self._ask(
             server,
             f"the join of {user_id}",
             JOIN_ANSWER_S,
-            lambda process: process.join(room_id, user_id, via),
+            lambda process: process.join(room_id, user_id, via, whole=whole),
             done,
         )
 

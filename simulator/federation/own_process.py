@@ -331,9 +331,11 @@ class OwnProcess(RestartedProcess):
 
     # -- what clients ask for ---------------------------------------------------------------
 
-    async def join(self, room_id: str, user_id: str, via: Sequence[str]) -> JoinedRoomResult:
+    async def join(
+        self, room_id: str, user_id: str, via: Sequence[str], *, whole: bool
+    ) -> JoinedRoomResult:
         """Have a user join a room."""
-        return await self.joins.join(JoinRequest(room_id, user_id, {}, via))
+        return await self.joins.join(JoinRequest(room_id, user_id, {}, via, whole=whole))
 
     async def send(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from synrepl.core.tokens import Token
 from synrepl.federation.requests import FederationAnswer, FederationRequest
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.partial.swap_facts import RESYNC_STREAMS
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.storage.tables import ensure_tables
 from synrepl.streams.definition import Fact
 from synrepl.streams.synapse.events import EVENTS
@@ -69,6 +71,9 @@ class OwnServer:
         self.positions: dict[tuple[str, str], Token] = {}
         self.stretches: dict[str, list[PartialStretch]] = {}
         self.completed: dict[str, int] = {}
+        #: By room: its events with partial state, and how often each was said to have its full state.
+        self._partial_events: dict[str, set[str]] = {}
+        self._told_events: dict[str, Counter[str]] = {}
         self.writers = tuple(f"{name}{number}" for number in range(1, count + 1))
         self.processes: dict[str, OwnProcess] = {}
         surroundings = RoomSurroundings(
@@ -95,6 +100,11 @@ class OwnServer:
     def ready(self) -> Sequence[OwnProcess]:
         """The processes that work."""
         return [each for each in self.processes.values() if each.is_ready]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its processes work."""
+        return len(self.ready) == len(self.processes)
 
     def heard(self, stream: str, writer: str, facts: Sequence[Fact]) -> None:
         """A process has committed facts: the others hear of them a little later."""
@@ -148,7 +158,7 @@ class OwnServer:
         )
 
     def _committed(self, process: str, name: str) -> None:
-        """After each commit: a room becomes partial by a join, and complete once, with one fact."""
+        """After each commit: a room becomes partial by a join, and complete once, with a fact of it and of its partial events."""
         if name.startswith("persist events of "):
             self.database.operator.run("look", lambda txn: self._look(txn, name[18:], None))
         elif name.startswith("complete room "):
@@ -173,6 +183,7 @@ class OwnServer:
         if completes is not None and joined_at is None and stretches and stretches[-1].last is None:
             stretches[-1] = stretches[-1]._replace(last=completed_at)
             self.completed[room_id] = self.completed.get(room_id, 0) + 1
+            self._check_events(txn, room_id)
         if facts != self.completed.get(room_id, 0):
             self._violations.add(
                 "ONCE",
@@ -181,4 +192,35 @@ class OwnServer:
                 facts=facts,
                 room=room_id,
                 count=self.completed.get(room_id, 0),
+            )
+        txn.execute(
+            "SELECT e.event_id FROM synrepl._room_events e JOIN synrepl._rooms r USING (room_no)"
+            f" WHERE r.room_id = %s AND e.flags & {int(EventFlags.PARTIAL)} <> 0",
+            (room_id,),
+        )
+        self._partial_events[room_id] = {event_id for (event_id,) in txn.fetchall()}
+
+    def _check_events(self, txn: Transaction, room_id: str) -> None:
+        """A room has become complete: each event that had partial state has a fact, and others only with another verdict."""
+        txn.execute(
+            "SELECT u.event_id, u.rejection_status_changed FROM synrepl.un_partial_stated_event u"
+            " JOIN synrepl._room_events e USING (event_id) JOIN synrepl._rooms r USING (room_no)"
+            " WHERE r.room_id = %s",
+            (room_id,),
+        )
+        rows = txn.fetchall()
+        told = Counter(event_id for event_id, _ in rows)
+        new = told - self._told_events.get(room_id, Counter())
+        self._told_events[room_id] = told
+        partial = self._partial_events.get(room_id, set())
+        changed = {event_id for event_id, has_changed in rows if has_changed}
+        wrong = partial - new.keys() | new.keys() - partial - changed
+        wrong |= {event_id for event_id, count in new.items() if count > 1}
+        if wrong:
+            self._violations.add(
+                "TOLD",
+                "{server} has no fact, two, or one without a cause, of the full state of {events} in {room}",
+                server=self.name,
+                events=sorted(wrong),
+                room=room_id,
             )

@@ -6,6 +6,7 @@ Matrix's canonical JSON: https://spec.matrix.org/v1.16/appendices/#canonical-jso
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import isinf
 from typing import Any
 
@@ -51,12 +52,13 @@ _CANONICAL = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _TEXT_OR_NEGATIVE_ZERO = re.compile(rb'"(?:[^"\\]|\\.)*"|(-0)(?![.eE\d])')
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, convert: Callable[[Any], Any] | None = None) -> bytes:
     """Compact UTF-8 JSON, no newline.
 
+    :param convert: what stands for something that JSON cannot represent
     :raises TypeError: ``value`` contains something that JSON cannot represent
     """
-    return orjson.dumps(value)
+    return orjson.dumps(value, convert)
 
 
 def decode(data: bytes | str, what: str) -> Any:

@@ -11,11 +11,15 @@ from unittest import TestCase
 from unittest.mock import patch
 
 from simulator.federation.joins_simulation import simulate_joins
+from synrepl.core.retry import BackOff
+from synrepl.services.federation.full_joins import FullJoins
 from synrepl.services.federation.inbound.gaps import GapFiller
 from synrepl.services.federation.inbound.room_inboxes import RoomInboxes
-from synrepl.storage.rooms.partial import swap
+from synrepl.services.federation.resync import room_resync, worker
+from synrepl.storage.rooms.partial import jobs, swap
 from synrepl.storage.rooms.partial.swap_facts import append_swap_facts
 from synrepl.storage.rooms.partial.swapped_state import StateSwap
+from synrepl.streams.row import Row
 from synrepl.streams.synapse.un_partial_stated_room import (
     UN_PARTIAL_STATED_ROOM,
     UnPartialStatedRoomRow,
@@ -84,10 +88,38 @@ class JoinMutants(TestCase):
         def swap_state(*arguments: object) -> StateSwap:
             return StateSwap({}, (), ())
 
-        self.assert_caught("STATE DAMAGE CURRENT CRASH", (swap, "swap_current_state", swap_state))
+        self.assert_caught(
+            "STATE DAMAGE CURRENT LIVENESS CRASH", (swap, "swap_current_state", swap_state)
+        )
 
     def test_events_keep_their_verdicts_and_states(self) -> None:
         def apply_outcomes(txn: object, room: object) -> None:
             pass
 
-        self.assert_caught("STATE DAMAGE CRASH", (swap, "_apply_outcomes", apply_outcomes))
+        self.assert_caught("STATE DAMAGE JOIN CRASH", (swap, "_apply_outcomes", apply_outcomes))
+
+    def test_nobody_is_told_that_events_have_their_full_state(self) -> None:
+        def rows_of_events(txn: object, room_no: int) -> list[Row]:
+            return []
+
+        self.assert_caught("TOLD", (swap, "rows_of_events", rows_of_events))
+
+    def test_the_claim_of_a_process_that_was_killed_lasts(self) -> None:
+        def release_claims(txn: object, owner: str) -> None:
+            pass
+
+        lasts = jobs, "LEASE_S", 1_000_000
+        self.assert_caught("LIVENESS", lasts, (worker, "release_claims", release_claims))
+
+    def test_a_room_that_no_server_could_help_with_is_left_alone(self) -> None:
+        def wake_jobs(txn: object, server: str) -> int:
+            return 0
+
+        waits = room_resync, "ROOM_BACK_OFF", BackOff(1e6, 1e6)
+        self.assert_caught("LIVENESS", waits, (worker, "wake_jobs", wake_jobs))
+
+    def test_what_an_interrupted_join_left_stays(self) -> None:
+        async def remove_unfinished(joins: FullJoins) -> None:
+            pass
+
+        self.assert_caught("LEFTOVERS", (FullJoins, "remove_unfinished", remove_unfinished))

@@ -159,6 +159,24 @@ class ProcessLifetime(TestCase):
         self.process.dispose()
         self.assertEqual(self.seen, ["somebody", "cleaned up"])
 
+    def test_a_coroutine_that_is_closed_resumes_no_other_one(self) -> None:
+        released: Deferred[None] = Deferred()
+
+        async def wait() -> None:
+            await released
+            self.seen.append("went on")
+
+        async def hold() -> None:
+            try:
+                await self.process.sleep(1)
+            finally:
+                released.callback(None)
+
+        self.process.spawn("wait", wait())
+        self.process.spawn("hold", hold())
+        self.process.dispose()
+        self.assertEqual((self.seen, self.failures), ([], []))
+
     def test_errors_of_coroutines_are_reported(self) -> None:
         async def fail() -> None:
             raise ValueError("no")

@@ -37,7 +37,10 @@ EVERYTHING = declare(
     },
 )
 
-STREAMS = (*SYNAPSE_STREAMS, NOTES, EVERYTHING)
+#: Columns with names that statements use, too.
+NAMED = declare("named", {"fact": "text", "ids": "bigint?", "cells": "text?", "ordinal": "bigint?"})
+
+STREAMS = (*SYNAPSE_STREAMS, NOTES, EVERYTHING, NAMED)
 
 #: The streams of most tests; a database with all streams takes longer to copy.
 FEW = (NOTES, EVERYTHING, BACKFILL)

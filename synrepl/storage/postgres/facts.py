@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from synrepl.core import jsons
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import (
     DeferredScript,
@@ -15,6 +16,7 @@ from synrepl.storage.database import (
     Prepared,
     Script,
     Transaction,
+    planned,
     value,
 )
 from synrepl.storage.store import FactsLost, Page, Trimmed
@@ -30,6 +32,10 @@ Cells = tuple[object, ...]
 #: From this number of rows on, COPY with its extra round trip is faster than one INSERT.
 COPY_ROWS = 24
 
+# Among the cells of a row, the ordinal of its fact is in the place of the stream ID that the fact will get: no column of
+# a stream has that name, nor that of the row number.
+_FACT, _ROW = "stream_id", "row_no"
+
 
 class FactTable:
     """The statements of one stream's table."""
@@ -42,9 +48,6 @@ class FactTable:
         self._names = names
         self._columns = f"stream_id, row_no, writer, {names}"
         # CAST, not '::', which would bind closer than the minus of the least bigint.
-        casts = "".join(f", CAST(%s AS {column.type.sql})" for column in columns(stream))
-        self._typed_cells = f"(CAST(%s AS bigint), CAST(%s AS integer){casts})"
-        self._more_cells = f", (%s, %s{', %s' * len(columns(stream))})"
         types = ["text", *(column.type.sql for column in columns(stream))]
         cells = ", ".join(f"CAST(${n} AS {sql})" for n, sql in enumerate(types, 6))
         #: Appends one row in one statement; parameters: claim, 1, floor, writer, cells.
@@ -76,6 +79,8 @@ class FactTable:
         #: The constraint that a fact breaks if the sequence was behind the table.
         self.primary_key = primary_key(stream)
         self._reserve = f"synrepl.reserve(%s, %s, %s, '{sequence_name(stream)}', %s, %s)"
+        self._column_names = tuple(column.name for column in columns(stream))
+        self._insert_few_script = self._few(stream)
 
     def single_params(self, claim: Claim, writer: str, row: Row, floor: Token) -> Cells:
         """The parameters of :attr:`single`."""
@@ -182,27 +187,41 @@ class FactTable:
         txn.execute(self._insert, (*reservation, writer, *cells))
         return [abs(int(txn.fetchone()[0]))]
 
+    def _few(self, stream: Stream) -> Script:
+        """Reserves tokens for several facts, and writes their rows, which are JSON objects of texts.
+
+        It is one statement for any number of rows. With a parameter for each cell, PostgreSQL would parse and plan
+        it each time.
+        """
+        names = [f'"{column.name}"' for column in columns(stream)]
+        cells = ", ".join(
+            f"CAST(cells.{name} AS {column.type.sql})"
+            for name, column in zip(names, columns(stream), strict=True)
+        )
+        fields = ", ".join(f"{name} text" for name in names)
+        return planned(
+            f"INSERT INTO {self._table} ({self._columns})"
+            f" SELECT ids.id, cells.{_ROW}, %s, {cells}"
+            f" FROM {self._reserve} WITH ORDINALITY AS ids (id, ordinal)"
+            f" JOIN json_to_recordset(%s) AS cells ({_FACT} bigint, {_ROW} integer, {fields})"
+            f" ON cells.{_FACT} = ids.ordinal RETURNING stream_id, row_no"
+        )
+
     def _insert_few(
         self, txn: Transaction, reservation: Cells, writer: str, facts: list[list[Cells]]
     ) -> list[Token]:
-        values = [
-            value
-            for ordinal, rows in enumerate(facts, 1)
-            for row_no, cells in enumerate(rows)
-            for value in (ordinal, row_no, *cells)
-        ]
-        more = sum(map(len, facts)) - 1
-        text = (
-            f"INSERT INTO {self._table} ({self._columns})"
-            f" SELECT ids.id, row_no, %s, {self._names}"
-            f" FROM {self._reserve} WITH ORDINALITY AS ids (id, fact)"
-            f" JOIN (VALUES {self._typed_cells}{self._more_cells * more})"
-            f" AS cells (fact, row_no, {self._names}) USING (fact)"
-            " RETURNING stream_id, row_no"
-        )
-        # An event that changes the state is a fact of two rows.
-        sql = Script([PlannedOnce(text)]) if more == 1 else text
-        txn.execute(sql, (writer, *reservation, *values))
+        names = self._column_names
+        rows: list[dict[str, object]] = []
+        for ordinal, each in enumerate(facts, 1):
+            for row_no, cells in enumerate(each):
+                row: dict[str, object] = {
+                    name: cell if cell is None else _text(cell)
+                    for name, cell in zip(names, cells, strict=True)
+                }
+                row[_FACT], row[_ROW] = ordinal, row_no
+                rows.append(row)
+        text = jsons.encode(rows).decode()
+        txn.execute(self._insert_few_script, (writer, *reservation, text))
         return sorted(abs(int(stream_id)) for stream_id, row_no in txn.fetchall() if row_no == 0)
 
     def _copy(
@@ -314,8 +333,12 @@ def _copy_text(cell: object) -> str:
     """One cell in COPY's text format."""
     if cell is None:
         return r"\N"
-    if isinstance(cell, str):
-        return cell.translate(_COPY_ESCAPES) if _COPY_SPECIAL.search(cell) else cell
+    text = _text(cell)
+    return text.translate(_COPY_ESCAPES) if _COPY_SPECIAL.search(text) else text
+
+
+def _text(cell: object) -> str:
+    """One cell as PostgreSQL reads it from text."""
     if isinstance(cell, bool):
         return "t" if cell else "f"
     return str(cell)

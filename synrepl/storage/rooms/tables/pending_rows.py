@@ -3,6 +3,9 @@
 A transaction that persists events writes to a dozen tables. One statement per table would cost a round trip
 each, which is most of the time of a small batch. So few rows become part of one script, and many rows
 of a table are sent by COPY.
+
+The few rows of a table are one JSON parameter of a prepared statement. With a parameter for each cell, the statement
+would be another one for each number of rows, and PostgreSQL would parse and plan it each time.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
+from synrepl.core import jsons
 from synrepl.storage.database import DeferredScript, PlannedOnce, Transaction
 
 #: From this number of rows of a table on, COPY with its own round trip is quicker.
@@ -83,17 +87,33 @@ class PendingRows:
             txn.execute(DeferredScript(statements), params)
 
     def _insert(self, table: RoomTable, rows: Sequence[RowCells]) -> None:
-        self._statements.append(_insert_statement(table, len(rows)))
-        self._params += [
-            array_text(cell) if isinstance(cell, list) else cell for one in rows for cell in one
-        ]
+        insert = _insert_statement(table)
+        names = insert.names
+        objects = [dict(zip(names, row, strict=True)) for row in rows]
+        self._statements.append(insert.statement)
+        self._params.append(jsons.encode(objects, _binary_text).decode())
 
 
-@lru_cache(1_000)
-def _insert_statement(table: RoomTable, count: int) -> str:
-    row = f"({', '.join(['%s'] * (table.columns.count(',') + 1))})"
-    statement = f"INSERT INTO {table.name} ({table.columns}) VALUES {', '.join([row] * count)}"
-    return PlannedOnce(statement) if count == 1 else statement
+class _InsertStatement(NamedTuple):
+    """Inserts rows that are JSON objects.
+
+    :ivar names: of their fields
+    """
+
+    statement: PlannedOnce
+    names: tuple[str, ...]
+
+
+@lru_cache(100)
+def _insert_statement(table: RoomTable) -> _InsertStatement:
+    rows = f"json_populate_recordset(NULL::{table.name}, %s)"
+    statement = f"INSERT INTO {table.name} ({table.columns}) SELECT {table.columns} FROM {rows}"
+    return _InsertStatement(PlannedOnce(statement), tuple(table.columns.split(", ")))
+
+
+def _binary_text(cell: bytes) -> str:
+    """Bytes as PostgreSQL reads them."""
+    return rf"\x{cell.hex()}"
 
 
 def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> int:
