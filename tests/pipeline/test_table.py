@@ -170,6 +170,16 @@ class TableColumns(TableCase):
 class TablePositions(TableCase):
     """The position of the table."""
 
+    def test_writers_known_at_creation_need_no_commit_of_their_own(self) -> None:
+        table = StreamTable.create(self.folder / "known", SHAPE, ["b", "a", "a"])
+        self.assertFalse(table.has_position)
+        table.append([], PositionVector(), PositionVector({"a": 3, "b": 5}, 3))
+        commits = sorted((table.path / "_delta_log").glob("*.json"))
+        self.assertEqual(len(commits), 2)
+        self.assertEqual(StreamTable(table.path).position, PositionVector({"a": 3, "b": 5}, 3))
+        table.append([], table.position, PositionVector({"a": 3, "b": 5, "c": 6}, 3))
+        self.assertEqual(StreamTable(table.path).position["c"], 6)
+
     def test_a_new_table_has_no_position(self) -> None:
         self.assertEqual((self.table.position, self.table.has_position), (PositionVector(), False))
         self.table.append([], PositionVector(), PositionVector())

@@ -219,7 +219,8 @@ class _StreamCheck:
     def _goes_on(self, end: PositionVector) -> bool:
         """Whether the source has a row above a position, regardless of its sequence."""
         beyond = WriterRanges.between(end, PositionVector({}, MAX_TOKEN))
-        return self._source.token_at_row(self._table.stream, beyond, 1) is not None
+        stream = self._table.stream
+        return self._source.count_rows({stream: beyond}, 1)[stream].rows > 0
 
     def _from(self, after: Token, failovers: TableFailovers) -> StreamReport:
         start, end = PositionVector({}, after), self._end
