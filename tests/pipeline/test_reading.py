@@ -287,13 +287,13 @@ class ReadingChunksTogether(TrimmingCase):
     def test_they_are_checked_once(self) -> None:
         self.fill()
         asked: list[str] = []
-        real = chunk_reader._values
+        real = chunk_reader.select_values
 
         def values(connection: Any, sql: str) -> Any:
             asked.append(sql)
             return real(connection, sql)
 
-        self.patch(chunk_reader, "_values", values)
+        self.patch(chunk_reader, "select_values", values)
         one, two, three = self.parts(5, 10, 15)
         with self.reader.reading_together():
             self.assertEqual([len(self.read(part)) for part in (two, one, three)], [5, 5, 5])

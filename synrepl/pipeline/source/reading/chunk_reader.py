@@ -263,7 +263,7 @@ def _check_identity(held: _HeldConnection, chunk: ScanChunk) -> None:
     if held.identity_sql == chunk.identity_sql:
         return
     try:
-        (reached,) = _values(held.connection, chunk.identity_sql)
+        (reached,) = select_values(held.connection, chunk.identity_sql)
     except manager.Error as error:
         if sqlstate_of(error) != _NO_TABLE:
             raise
@@ -277,13 +277,14 @@ def _check_not_trimmed(connection: dbapi.Connection, chunks: Sequence[ScanChunk]
     trimming = [(chunk, chunk.trimmed_sql) for chunk in chunks if chunk.trimmed_sql is not None]
     if not trimming:
         return
-    found = _values(connection, f"SELECT {', '.join(f'({sql})' for _, sql in trimming)}")
+    found = select_values(connection, f"SELECT {', '.join(f'({sql})' for _, sql in trimming)}")
     for (chunk, _), trimmed in zip(trimming, found, strict=True):
         if trimmed > chunk.after:
             raise Trimmed(stream=chunk.stream, trimmed=trimmed, after=chunk.after)
 
 
-def _values(connection: dbapi.Connection, sql: str) -> tuple[Any, ...]:
+def select_values(connection: dbapi.Connection, sql: str) -> tuple[Any, ...]:
+    """The cells of the only row that a statement selects."""
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return tuple(cursor.fetchone())
