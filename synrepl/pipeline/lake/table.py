@@ -18,12 +18,19 @@ import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, file_epoch, verify_files
-from synrepl.pipeline.lake.delta_schema import column_of, field_of
+from synrepl.pipeline.lake.delta_format import (
+    STATISTICS,
+    add_action,
+    column_of,
+    columns_with_statistics,
+    field_of,
+    files_of,
+)
 from synrepl.pipeline.lake.storage import LakePath, plain_error
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
@@ -142,11 +149,11 @@ class StreamTable:
                 Schema([field_of(column) for column in stream_schema.columns]),
                 name=stream_schema.stream,
                 configuration={
-                    "delta.dataSkippingStatsColumns": "stream_id",
+                    STATISTICS: columns_with_statistics(stream_schema),
                     "delta.enableExpiredLogCleanup": "true",
                     **retention_properties(DEFAULT_RETENTION_HOURS),
                     _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
-                    _WRITERS: _encoded(writers),
+                    _WRITERS: msgspec.json.encode(sorted(set(writers))).decode(),
                 },
                 raise_if_key_not_exists=False,
             )
@@ -176,6 +183,7 @@ class StreamTable:
         :raises SchemaChanged: a column has another type, or is missing there
         """
         if not self._new_columns(stream_schema):
+            self._widen_statistics()
             return self
         self.refresh()  # another process may have added them
         new = [field_of(column) for column in self._new_columns(stream_schema)]
@@ -183,7 +191,16 @@ class StreamTable:
             with _failing(self.path, "widened"):
                 self._delta.alter.add_columns(new)
             self.refresh()
+        self._widen_statistics()
         return self
+
+    def _widen_statistics(self) -> None:
+        """Tell readers of which columns files have statistics; tables of older releases have only IDs."""
+        wanted = columns_with_statistics(self.stream_schema)
+        if self._properties.get(STATISTICS) != wanted:
+            with _failing(self.path, "written"):
+                self._delta.alter.set_table_properties({STATISTICS: wanted})
+            self.refresh()
 
     def _new_columns(self, stream_schema: StreamSchema) -> list[Column]:
         known = {column.name: column for column in self.stream_schema.columns}
@@ -229,9 +246,8 @@ class StreamTable:
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         if not actions.num_rows:
             return []
-        wanted = ["path", "size_bytes", "num_records", "min.stream_id", "max.stream_id"]
-        rows = zip(*(actions[name].to_pylist() for name in wanted), strict=True)
-        return sorted((DataFile(*row) for row in rows), key=lambda file: (file.low, file.name))
+        found = files_of(actions, self.stream_schema)
+        return sorted(found, key=lambda file: (file.low, file.name))
 
     @property
     def retention_hours(self) -> int:
@@ -308,7 +324,7 @@ class StreamTable:
             _LINEAR: end.linear,
             **{_WRITER + name: end[name] for name in end.writers},
         }
-        self._commit([_add(file, True) for file in files], at, "land")
+        self._commit([add_action(file, True) for file in files], at, "land")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], *, change: bool) -> None:
         """Replace files by others, in one commit.
@@ -324,7 +340,9 @@ class StreamTable:
             for file in old
         ]
         # Two rewrites that begin at one version have the same number, so one of them fails.
-        self._commit([*(_add(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite")
+        self._commit(
+            [*(add_action(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite"
+        )
 
     def remove_unused(self, retention_hours: int) -> int:
         """Delete files that do not belong to the table, and return their number.
@@ -390,7 +408,7 @@ class StreamTable:
     def _register_writers(self, writers: Iterable[str]) -> None:
         known = set(self._writers)
         if not known.issuperset(writers):
-            names = _encoded(known.union(writers))
+            names = msgspec.json.encode(sorted(known.union(writers))).decode()
             with _failing(self.path, "written"):
                 self._delta.alter.set_table_properties({_WRITERS: names}, raise_if_not_exists=False)
             self.refresh()
@@ -417,21 +435,6 @@ def retention_properties(hours: int) -> dict[str, str]:
     # A day more, as a version needs the checkpoint before it. Not the default of 30 days: there may
     # be a commit per second.
     return {_RETENTION: f"interval {hours} hours", _LOG_RETENTION: f"interval {hours + 24} hours"}
-
-
-def _encoded(writers: Iterable[str]) -> str:
-    return msgspec.json.encode(sorted(set(writers))).decode()
-
-
-def _add(file: DataFile, change: bool) -> AddAction:
-    return AddAction(
-        path=file.name,
-        size=file.size,
-        partition_values={},
-        modification_time=int(time.time() * 1000),
-        data_change=change,
-        stats=file.stats,
-    )
 
 
 @contextmanager
