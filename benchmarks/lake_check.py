@@ -71,6 +71,7 @@ def run(scale: Scale, seed: int | None) -> Iterator[Row]:
 def _cpu_of_small_lake() -> tuple[float, float]:
     """CPU seconds, with all processes that they start, of landing five rows and of checking them."""
     with filled(5) as dsn, scratch() as folder:
+        (folder / "dsn").touch(0o600)
         (folder / "dsn").write_text(dsn)
         return _cpu_of("land", folder), _cpu_of("check", folder)
 
